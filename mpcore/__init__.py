@@ -1,0 +1,51 @@
+"""One mixed-precision policy for PyTorch, tf.keras and MindSpore."""
+
+from mpcore.backend import Capabilities, backend_names, load_backend
+from mpcore.dtypes import parse_dtype, round_to
+from mpcore.errors import (
+    BackendError,
+    BackendMissingError,
+    ExperimentError,
+    MpcoreError,
+    MpcoreWarning,
+    OptimizerError,
+    PolicyError,
+)
+from mpcore.plan import Layer, LayerPlan, ParamInfo, Plan, resolve
+from mpcore.policy import Policy, Rule
+from mpcore.scaling import LossScale, ScaleState, advance, transition
+from mpcore.session import Amp, explain, prepare
+from mpcore.transaction import StepResult, Transaction
+
+__all__ = [
+    "Amp",
+    "BackendError",
+    "BackendMissingError",
+    "Capabilities",
+    "ExperimentError",
+    "Layer",
+    "LayerPlan",
+    "LossScale",
+    "MpcoreError",
+    "MpcoreWarning",
+    "OptimizerError",
+    "ParamInfo",
+    "Plan",
+    "Policy",
+    "PolicyError",
+    "Rule",
+    "ScaleState",
+    "StepResult",
+    "Transaction",
+    "advance",
+    "backend_names",
+    "explain",
+    "load_backend",
+    "parse_dtype",
+    "prepare",
+    "resolve",
+    "round_to",
+    "transition",
+]
+
+__version__ = "0.1.0"

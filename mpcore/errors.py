@@ -1,0 +1,73 @@
+"""Errors and warnings; every message names the argument, the rule, the value and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "BackendError",
+    "BackendMissingError",
+    "ExperimentError",
+    "MpcoreError",
+    "MpcoreWarning",
+    "OptimizerError",
+    "PolicyError",
+    "check_choice",
+]
+
+
+class MpcoreError(Exception):
+    """Base of every error that mpcore raises on purpose."""
+
+
+class PolicyError(MpcoreError, ValueError):
+    """A policy, rule or loss scale that contradicts itself or names something unknown."""
+
+
+class BackendError(MpcoreError, RuntimeError):
+    """A backend cannot honour what was asked; the message gives the reason and the alternative."""
+
+
+class BackendMissingError(MpcoreError, ImportError):
+    """A framework is not installed; the message gives the command that installs it."""
+
+
+class OptimizerError(MpcoreError, ValueError):
+    """A model and an optimizer that do not belong together."""
+
+
+class ExperimentError(MpcoreError, ValueError):
+    """An experiment file, its data or its models cannot be compared."""
+
+
+class MpcoreWarning(UserWarning):
+    """Something the user asked for was changed or had no effect."""
+
+
+def check_choice(
+    argument: str,
+    value: object,
+    choices: Iterable[str],
+    error: type[MpcoreError] = PolicyError,
+) -> str:
+    """Return ``value`` if it is one of ``choices``, else raise ``error`` with the nearest one.
+
+    Example:
+        >>> check_choice("by", "layers", ("op", "layer", "model"))
+        Traceback (most recent call last):
+        ...
+        mpcore.errors.PolicyError: `by` must be one of 'op', 'layer', 'model', got 'layers'; \
+did you mean 'layer'?
+    """
+    known = tuple(choices)
+    if isinstance(value, str) and value in known:
+        return value
+    listed = ", ".join(repr(choice) for choice in known)
+    near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    msg = f"`{argument}` must be one of {listed}, got {value!r}{hint}"
+    raise error(msg)
