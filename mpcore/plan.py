@@ -180,6 +180,8 @@ def _entry(policy: Policy, layer: Layer, rule: Rule | None) -> LayerPlan:
     # MindSpore O2 do: the activations around it stay small.
     hands_on_low = layer.category == "norm" and rule is None and policy.by != "op"
     output = policy.compute if hands_on_low else compute
+    if not layer.path:
+        output = policy.output  # the whole model's output
     return LayerPlan(
         layer.path,
         layer.category,

@@ -51,7 +51,7 @@ class LossScale:
         growth_factor: multiplier on growth, > 1.
         backoff_factor: multiplier on overflow, in (0, 1).
         growth_interval: finite steps before one growth, in optimizer steps, >= 1.
-        min_scale: floor, > 0, may be below 1; overflow at the floor still skips the step.
+        min_scale: floor, >= 2**-126, may be below 1; overflow at the floor still skips the step.
         max_scale: cap, finite in float32; growth stops there.
 
     All factors and scales are rounded to float32 when they are checked, so that the
@@ -74,7 +74,7 @@ class LossScale:
             msg = f"`growth_interval` must be a whole number of steps >= 1, got {interval!r}"
             raise PolicyError(msg)
         rules = {
-            "min_scale": (self.min_scale > 0, "> 0"),
+            "min_scale": (self.min_scale >= 2.0**-126, ">= 2**-126, so that 1 / scale is finite"),
             "max_scale": (self.max_scale >= self.min_scale, f">= min_scale ({self.min_scale})"),
             "init_scale": (
                 self.min_scale <= self.init_scale <= self.max_scale,

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from mpcore.backend import check_policy, find_backend
-from mpcore.errors import MpcoreWarning, OptimizerError
-from mpcore.plan import Plan, resolve
+from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
+from mpcore.plan import Layer, Plan, resolve
 from mpcore.policy import Policy
 
 if TYPE_CHECKING:
@@ -91,6 +91,19 @@ def _warn_unused(plan: Plan) -> None:
         warnings.warn(msg, MpcoreWarning, stacklevel=3)
 
 
+def _check_stored(plan: Plan, layers: list[Layer]) -> None:
+    # The float32 values are the truth that every scheme starts from.
+    for layer in layers:
+        for param in layer.params:
+            if param.dtype in ("float16", "bfloat16", "float64"):
+                msg = (
+                    f"`model` must hold float32 parameters when it is prepared, "
+                    f"{layer.path}.{param.name} is {param.dtype}; the policy does the casting "
+                    f"({plan.policy.param} under this one)"
+                )
+                raise BackendError(msg)
+
+
 def explain(model: Any, policy: Policy | str) -> Plan:
     """Return what every layer of ``model`` would do under ``policy``; changes nothing.
 
@@ -124,10 +137,12 @@ def prepare(model: Any, optimizer: Any, policy: Policy | str) -> Amp:
     policy = _as_policy(policy)
     backend = find_backend(model)
     simulated = check_policy(policy, backend.capabilities(model))
-    plan = resolve(policy, backend.layers(model))
+    layers = backend.layers(model)
+    plan = resolve(policy, layers)
     if not any(entry.param for entry in plan.layers):
         msg = f"`model` must have parameters to train, {type(model).__name__} has none"
         raise OptimizerError(msg)
+    _check_stored(plan, layers)
     backend.check_pair(model, optimizer)
     _warn_unused(plan)
     return backend.attach(model, optimizer, plan, simulated=simulated)

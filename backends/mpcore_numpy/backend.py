@@ -1,0 +1,76 @@
+"""What the numpy reference is asked and what it answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore.backend import Capabilities, Support
+from mpcore.errors import BackendError, OptimizerError
+from mpcore.plan import Layer, ParamInfo
+from mpcore_numpy.model import SGD, Adam
+from mpcore_numpy.step import NumpyAmp
+
+if TYPE_CHECKING:
+    from mpcore.plan import Plan
+    from mpcore_numpy.model import Model
+
+__all__ = ["NumpyBackend"]
+
+_ROUNDS = "numpy computes in float32 and rounds inputs, parameters and gradients"
+
+
+class NumpyBackend:
+    """The executable reference."""
+
+    name = "numpy"
+
+    def capabilities(self, model: Any = None, /) -> Capabilities:
+        """Return what numpy can do: every 16-bit format by rounding."""
+        return Capabilities(
+            backend=self.name,
+            device="cpu",
+            versions={"numpy": np.__version__},
+            compute={name: Support("simulated", _ROUNDS) for name in ("float16", "bfloat16")},
+            by={
+                "op": Support("absent", "the reference has layers, not an op dispatcher"),
+                "layer": Support("native"),
+                "model": Support("native"),
+            },
+        )
+
+    def layers(self, model: Model, /) -> list[Layer]:
+        """Return the layers of ``model``, the model first."""
+        params: dict[str, list[ParamInfo]] = {path: [] for path in model.layers}
+        for name, value in model.params.items():
+            path, _, short = name.rpartition(".")
+            params[path].append(ParamInfo(short, value.shape, value.dtype.name))
+        listed = [
+            Layer(path, category, category, tuple(params[path]))
+            for path, category in model.layers.items()
+        ]
+        return [Layer("", "container", "Model"), *listed]
+
+    def check_pair(self, model: Model, optimizer: Any, /) -> None:
+        """Raise OptimizerError unless ``optimizer`` is ours and holds the model's arrays."""
+        if not isinstance(optimizer, SGD | Adam):
+            msg = f"`optimizer` must be an mpcore_numpy optimizer, got {type(optimizer).__name__}"
+            raise OptimizerError(msg)
+        if optimizer.params is not model.params:
+            msg = "`optimizer` must hold parameters of `model`; make it from model.params"
+            raise OptimizerError(msg)
+
+    def attach(
+        self, model: Model, optimizer: SGD | Adam, plan: Plan, /, *, simulated: bool
+    ) -> NumpyAmp:
+        """Bind the optimizer; nothing in the model changes."""
+        return NumpyAmp(model, optimizer, plan, simulated=simulated)
+
+    def compare_driver(self) -> Any:
+        """Refuse: there is no autograd to build an experiment's model with."""
+        msg = (
+            "the numpy reference has no automatic differentiation, so it cannot run an "
+            "experiment; choose from torch, tensorflow, mindspore"
+        )
+        raise BackendError(msg)

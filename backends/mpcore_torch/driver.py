@@ -1,0 +1,157 @@
+"""Torch's part in ``mpcore compare``. The neutral layouts are torch's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from mpcore.compare.weights import LayerWeights, Slots
+from mpcore_torch.layers import leaves, list_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+    from torch import nn
+
+    from mpcore.compare.experiment import OptimizerSpec
+    from mpcore_torch.step import TorchAmp
+
+__all__ = ["TorchDriver"]
+
+_STATISTICS = ("running_mean", "running_var")
+_ADAM_SLOTS = ("exp_avg", "exp_avg_sq")
+
+
+class TorchDriver:
+    """Implements ``mpcore.compare.driver.Driver``."""
+
+    def seed(self, seed: int) -> None:
+        """Seed torch's generators."""
+        torch.manual_seed(seed)
+
+    def build(self, builder: Callable[[], Any], x: npt.NDArray[Any], layout: str) -> nn.Module:
+        """Return the model in training mode."""
+        model: nn.Module = builder()
+        return model.train()
+
+    def batch(self, x: npt.NDArray[Any], y: npt.NDArray[Any], layout: str) -> tuple[Any, Any]:
+        """Return tensors; integers become int64, as torch's losses want."""
+        return _tensor(x), _tensor(y)
+
+    def loss(self, name: str, model: nn.Module) -> Callable[..., Any]:
+        """Return the loss function that runs ``model``."""
+        if name == "mse":
+            return lambda x, y: functional.mse_loss(model(x), y)
+
+        def cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            logits = model(x)
+            return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+
+        return cross_entropy
+
+    def optimizer(self, spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's own optimizer, fused: the fastest that torch has."""
+        params = [param for param in model.parameters() if param.requires_grad]
+        if spec.name == "sgd":
+            return torch.optim.SGD(params, spec.learning_rate, momentum=spec.momentum, fused=True)
+        return torch.optim.Adam(
+            params, spec.learning_rate, betas=spec.betas, eps=spec.eps, fused=True
+        )
+
+    def weights(self, model: nn.Module, amp: TorchAmp | None = None) -> list[LayerWeights]:
+        """Return float32 copies of parameters (of their masters) and statistics."""
+        masters = amp.masters if amp is not None else {}
+        return _collect(model, lambda _, tensor: masters.get(tensor, tensor))
+
+    def load_weights(
+        self, model: nn.Module, weights: list[LayerWeights], amp: TorchAmp | None = None
+    ) -> None:
+        """Copy ``weights`` into parameters, masters and statistics."""
+        masters = amp.masters if amp is not None else {}
+        with torch.no_grad():
+            for layer, own in zip(weights, _tensors(model), strict=True):
+                for name, tensor in own.items():
+                    value = torch.from_numpy(np.array(layer.arrays[name]))
+                    tensor.copy_(value)
+                    if tensor in masters:
+                        masters[tensor].copy_(value)
+
+    def gradients(self, model: nn.Module, grads: dict[str, Any]) -> list[LayerWeights]:
+        """Return gradients by layer."""
+        by_param = {param: grads[n] for n, param in model.named_parameters() if n in grads}
+        return _collect(model, lambda _, tensor: by_param.get(tensor), buffers=False)
+
+    def slots(self, model: nn.Module, amp: TorchAmp) -> Slots:
+        """Return the momentum buffers or running averages."""
+        optimizer, masters = amp.optimizer, amp.masters
+        names = {"momentum_buffer": "momentum"} | {name: name for name in _ADAM_SLOTS}
+        used = {slot for state in optimizer.state.values() for slot in state} & set(names)
+        values = {
+            names[slot]: _collect(
+                model,
+                lambda _, tensor, slot=slot: optimizer.state[masters.get(tensor, tensor)].get(slot),
+                buffers=False,
+            )
+            for slot in sorted(used)
+        }
+        steps = [int(state.get("step", 0)) for state in optimizer.state.values()]
+        return Slots(max(steps, default=0), values)
+
+    def load_slots(self, model: nn.Module, amp: TorchAmp, slots: Slots) -> None:
+        """Put running averages back; an empty ``slots`` is a fresh optimizer."""
+        optimizer, masters = amp.optimizer, amp.masters
+        optimizer.state.clear()
+        names = {"momentum": "momentum_buffer"}
+        for slot, layers in slots.values.items():
+            for layer, own in zip(layers, _tensors(model, buffers=False), strict=True):
+                for name, tensor in own.items():
+                    state = optimizer.state[masters.get(tensor, tensor)]
+                    state[names.get(slot, slot)] = torch.from_numpy(np.array(layer.arrays[name]))
+                    if slot in _ADAM_SLOTS:
+                        state["step"] = torch.tensor(float(slots.steps))
+
+    def predict(
+        self, model: nn.Module, amp: TorchAmp, x: npt.NDArray[Any], layout: str
+    ) -> npt.NDArray[np.float32]:
+        """Return the output in evaluation mode, 256 examples at a time."""
+        model.eval()
+        with torch.no_grad(), amp.autocast():
+            parts = [model(_tensor(x[i : i + 256])).float().numpy() for i in range(0, len(x), 256)]
+        model.train()
+        return np.concatenate(parts)
+
+
+def _tensor(x: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(x.astype(np.int64) if x.dtype.kind in "iu" else x.astype(np.float32))
+
+
+def _tensors(model: nn.Module, *, buffers: bool = True) -> list[dict[str, torch.Tensor]]:
+    found = []
+    modules = leaves(model)
+    for layer in list_layers(model):
+        module = modules[layer.path]
+        deep = layer.category != "container"
+        tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=deep))
+        if buffers:
+            tensors |= {n: b for n, b in module.named_buffers(recurse=False) if n in _STATISTICS}
+        found.append(tensors)
+    return [tensors for tensors in found if tensors]
+
+
+def _collect(model: nn.Module, read: Callable[[str, Any], Any], *, buffers: bool = True) -> Any:
+    layers = [layer for layer in list_layers(model) if layer.params]
+    collected = []
+    for layer, own in zip(layers, _tensors(model, buffers=buffers), strict=True):
+        values = {name: read(name, tensor) for name, tensor in own.items()}
+        arrays = {
+            name: np.zeros(tuple(own[name].shape), np.float32)
+            if value is None
+            else value.detach().float().numpy().copy()
+            for name, value in values.items()
+        }
+        collected.append(LayerWeights(layer.path, layer.category, arrays))
+    return collected

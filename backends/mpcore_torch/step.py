@@ -1,0 +1,338 @@
+"""The transaction in torch, and the prepared model that people hold."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mpcore.errors import BackendError
+from mpcore.scaling import LossScale, ScaleState, initial_state
+from mpcore.session import Amp
+from mpcore.transaction import StepResult, Transaction
+from mpcore_torch.apply import apply_plan, cast_floats, replace_forward, store_low
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.plan import Plan
+
+__all__ = ["TorchAmp", "TorchTransaction"]
+
+
+class _Buffers:
+    """Copies of the buffers that a forward pass changes, in storage made once.
+
+    Cost: one foreach copy of all buffers a step; nothing for a model without buffers.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (module._buffers, name)
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._shadows: list[torch.Tensor] = []
+
+    def save(self) -> list[torch.Tensor]:
+        """Copy the buffers and return them."""
+        live = [place[name] for place, name in self._places]
+        if not live:
+            return []
+        if [b.shape for b in live] != [s.shape for s in self._shadows]:
+            self._shadows = [torch.empty_like(buffer) for buffer in live]
+        with torch.no_grad():
+            torch._foreach_copy_(self._shadows, live)
+        return live
+
+    def restore(self, live: list[torch.Tensor]) -> None:
+        """Put the copies back into ``live``, and ``live`` back into the modules."""
+        if live:
+            with torch.no_grad():
+                torch._foreach_copy_(live, self._shadows)
+            for (place, name), buffer in zip(self._places, live, strict=True):
+                place[name] = buffer
+
+
+class TorchTransaction(Transaction):
+    """The primitives of a step in torch; the order of the acts is the core's."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        rule: LossScale,
+        region: Callable[[], Any],
+    ) -> None:
+        self.model, self.optimizer, self.rule, self.region = model, optimizer, rule, region
+        self.state = initial_state(rule)
+        self.masters: dict[nn.Parameter, nn.Parameter] = {}
+        self.used: list[nn.Parameter] = []
+        self._low_of: dict[nn.Parameter, nn.Parameter] = {}
+        self._buffers = _Buffers(model)
+        self._open: list[torch.Tensor] | None = None
+
+    def set_masters(self, pairs: list[tuple[nn.Parameter, nn.Parameter]]) -> None:
+        """Say which model parameter is updated through which float32 master."""
+        self.masters = dict(pairs)
+        self._low_of = {master: low for low, master in pairs}
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return the model's parameters behind those of the optimizer, in its order."""
+        low_of = self._low_of
+        groups = self.optimizer.param_groups
+        return [low_of.get(p, p) for group in groups for p in group["params"]]
+
+    # The acts
+
+    def scale_state(self) -> ScaleState:
+        return self.state
+
+    def begin(self) -> list[torch.Tensor]:
+        if self._open is None:
+            for param in self.trained():
+                param.grad = None
+            self._open = self._buffers.save()
+        return self._open
+
+    def differentiate(self, scale: float, *batch: Any) -> tuple[Any, Any]:
+        loss_fn, *inputs = batch
+        with self.region():
+            loss = loss_fn(*inputs)
+        self.backward(loss, scale)
+        return loss.detach().float(), self.gradients()
+
+    def backward(self, loss: torch.Tensor, scale: float) -> None:
+        """Add the gradients of ``loss * scale``, the product taken in float32."""
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            got = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            msg = f"`loss` must be a tensor with one element, got {got}"
+            raise BackendError(msg)
+        loss = loss.float().reshape(())
+        (loss if scale == 1.0 else loss * scale).backward()  # type: ignore[no-untyped-call]
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return the gradients that exist, and remember whose they are."""
+        self.used = [param for param in self.trained() if param.grad is not None]
+        return [param.grad for param in self.used if param.grad is not None]
+
+    def unscale(self, grads: list[torch.Tensor], scale: float) -> list[torch.Tensor]:
+        grads = [g.coalesce() if g.is_sparse else g for g in grads]
+        for index, grad in enumerate(grads):
+            if grad.dtype != torch.float32:
+                grads[index] = grad.float()
+        if scale != 1.0 and grads:
+            with torch.no_grad():
+                torch._foreach_mul_([_values(g) for g in grads], float(np.float32(1.0 / scale)))
+        return grads
+
+    def norms(self, grads: list[torch.Tensor]) -> torch.Tensor:
+        if not grads:
+            return torch.zeros(0)
+        norms = torch._foreach_norm([_values(g) for g in grads])
+        return torch.stack([n.to(norms[0].device) for n in norms])
+
+    def all_finite(self, grads: list[torch.Tensor], norms: torch.Tensor) -> bool:
+        # A finite norm proves every element finite; the one wait for the device is here.
+        if math.isfinite(float(torch.linalg.vector_norm(norms))):
+            return True
+        # The norm of finite values beyond 1.8e19 overflows itself: look at each.
+        return all(bool(torch.isfinite(_values(g)).all()) for g in grads)
+
+    def clip(
+        self, grads: list[torch.Tensor], norms: torch.Tensor, clip_norm: float
+    ) -> list[torch.Tensor]:
+        total = torch.linalg.vector_norm(norms)
+        # The small term is that of torch.nn.utils.clip_grad_norm_, torch 2.13.0.
+        factor = (clip_norm / (total + 1e-6)).clamp(max=1.0)
+        return [g * factor.to(g.device) for g in grads]
+
+    def commit(self, finite: bool, grads: list[torch.Tensor], saved: list[torch.Tensor]) -> None:
+        self._open = None
+        if not finite:
+            self._buffers.restore(saved)
+            return
+        for param, grad in zip(self.used, grads, strict=True):
+            master = self.masters.get(param)
+            if master is not None:
+                master.grad = grad
+            elif param.dtype == grad.dtype:
+                param.grad = grad
+            else:
+                param.grad = grad.to(param.dtype)
+        self.optimizer.step()
+        if self.masters:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self.masters), list(self.masters.values()))
+
+    def where(self, condition: Any, x: Any, y: Any) -> Any:
+        return x if condition else y
+
+    def store(self, new: Any, done: None) -> float:
+        scale, good_steps, skipped_steps = new
+        # Numbers on the host carry more digits than the float32 scale: round once here.
+        self.state = ScaleState(float(np.float32(scale)), good_steps, skipped_steps)
+        return self.state.scale
+
+    def forget(self) -> None:
+        """Let the next ``begin`` start anew, whatever forward passes came before."""
+        self._open = None
+
+    def abandon(self) -> None:
+        """Close a step that will not be ended; the buffers become what they were."""
+        if self._open is not None:
+            self._buffers.restore(self._open)
+            self._open = None
+
+
+def _values(grad: torch.Tensor) -> torch.Tensor:
+    return grad.values() if grad.is_sparse else grad
+
+
+def _to_numpy(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+
+
+class TorchAmp(Amp):
+    """A prepared torch model.
+
+    Two ways to train, with the same result bit for bit::
+
+        result = amp.step(loss_fn, x, y)
+
+        with amp.autocast():
+            loss = loss_fn(x, y)
+        amp.backward(loss)                # as often as there are micro-batches
+        result = amp.apply(clip_norm=1.0)
+
+    A step clears the old gradients when it begins, so ``.grad`` can be read after it.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan, *, simulated: bool
+    ) -> None:
+        super().__init__(plan, simulated=simulated)
+        policy = plan.policy
+        apply_plan(model, plan)
+        pairs = store_low(model, plan) if policy.by == "model" else []
+        device = next(model.parameters()).device.type
+        self._region: Callable[[], Any] = contextlib.nullcontext
+        if policy.by == "op" and policy.compute != "float32":
+            dtype = getattr(torch, policy.compute)
+            self._region = lambda: torch.autocast(device, dtype)
+        self._tx = TorchTransaction(model, optimizer, policy.scaling, self._region)
+        if policy.master == "copy":
+            self._tx.set_masters(pairs)
+        elif pairs:
+            _swap(optimizer, {master: low for low, master in pairs})
+        self._names = {param: name for name, param in model.named_parameters()}
+        self._watch_root(model, getattr(torch, policy.output))
+
+    def _watch_root(self, model: nn.Module, output: torch.dtype) -> None:
+        transaction, casts = self._tx, self.policy.compute != "float32"
+
+        def make(original: Any) -> Any:
+            def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
+                # A copy of the model (an average, say) shares this method, not the step.
+                if root is transaction.model and root.training and torch.is_grad_enabled():
+                    transaction.begin()
+                result = original(root, *args, **kwargs)
+                return cast_floats(result, output) if casts else result
+
+            return forward
+
+        replace_forward(model, make)
+
+    @property
+    def model(self) -> nn.Module:
+        """The prepared model."""
+        return self._tx.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer; its parameters are float32 unless the policy has no masters."""
+        return self._tx.optimizer
+
+    @property
+    def masters(self) -> dict[nn.Parameter, nn.Parameter]:
+        """Float32 master of each 16-bit parameter of the model; empty where there are none."""
+        return dict(self._tx.masters)
+
+    @property
+    def state(self) -> ScaleState:
+        """State of the loss scale."""
+        return self._tx.state
+
+    @state.setter
+    def state(self, state: ScaleState) -> None:
+        self._tx.state = ScaleState(*state)
+
+    def autocast(self) -> Any:
+        """Return the context that a forward pass runs in; it is needed when by="op"."""
+        return self._region()
+
+    def step(
+        self,
+        loss_fn: Callable[..., Any],
+        *batch: Any,
+        clip_norm: float | None = None,
+        keep_grads: bool = False,
+    ) -> StepResult:
+        """Run one transaction; see ``mpcore.Amp.step``."""
+        self._tx.forget()
+        try:
+            raw = self._tx.transact(clip_norm, loss_fn, *batch)
+        except BaseException:
+            self._tx.abandon()
+            raise
+        return self._result(raw, keep_grads=keep_grads)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of ``loss`` times the scale; once per micro-batch.
+
+        Args:
+            loss: one element, any floating dtype; it is scaled in float32.
+        """
+        self._tx.begin()
+        self._tx.backward(loss, self._tx.state.scale)
+        self._last_loss = loss.detach().float().reshape(())
+
+    def apply(self, *, clip_norm: float | None = None, keep_grads: bool = False) -> StepResult:
+        """End the step that ``backward`` began: update everything, or nothing.
+
+        Args:
+            clip_norm: largest L2 norm of the true gradients, > 0, or None.
+            keep_grads: put the true float32 gradients into the result.
+
+        Raises:
+            BackendError: there was no ``backward`` since the last ``apply``.
+        """
+        saved = self._tx._open
+        loss = getattr(self, "_last_loss", None)
+        if saved is None or loss is None:
+            msg = "`apply` must follow `backward`: there is no step to end"
+            raise BackendError(msg)
+        self._last_loss = None
+        state = self._tx.scale_state()
+        finite, norms, after, grads = self._tx.settle(
+            state, saved, self._tx.gradients(), clip_norm
+        )
+        return self._result((loss, finite, norms, state.scale, after, grads), keep_grads=keep_grads)
+
+    def _result(self, raw: tuple[Any, ...], *, keep_grads: bool) -> StepResult:
+        names = [self._names.get(param, "(added later)") for param in self._tx.used]
+        grads = dict(zip(names, raw[5], strict=True)) if keep_grads else None
+        return StepResult(raw[:5], names, _to_numpy, grads)
+
+
+def _swap(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.Parameter]) -> None:
+    """Let ``optimizer`` update the 16-bit parameters themselves; its state moves along."""
+    for group in optimizer.param_groups:
+        group["params"] = [low_of.get(param, param) for param in group["params"]]
+    for param in [p for p in optimizer.state if p in low_of]:
+        optimizer.state[low_of[param]] = optimizer.state.pop(param)
