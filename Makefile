@@ -1,0 +1,52 @@
+# make compare   set up .venv and run the main job on real data
+# make test      set up .venv and run every check
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN    := TF_CPP_MIN_LOG_LEVEL=3 GLOG_v=3
+
+.PHONY: compare test setup lint types unit conformance slow packaging benchmark clean
+
+compare: setup
+	$(BIN)/mpcore compare examples/image_cnn/experiment.py $(ARGS)
+
+test: setup lint types unit conformance slow packaging
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@echo "setting up $(VENV): three frameworks, about 2.5 GB; once"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	@touch $@
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(RUN) $(BIN)/python -m pytest --doctest-modules mpcore tests/core tests/compare -m "not slow"
+
+# One process a framework: their states must not meet.
+conformance: setup
+	$(RUN) $(BIN)/python -m pytest tests/backends --backend numpy
+	$(RUN) $(BIN)/python -m pytest tests/backends --backend torch
+	$(RUN) $(BIN)/python -m pytest tests/backends --backend tensorflow
+	$(RUN) $(BIN)/python -m pytest tests/backends --backend mindspore
+
+slow: setup
+	$(RUN) $(BIN)/python -m pytest tests/compare tests/examples -m slow
+
+packaging: setup
+	$(RUN) $(BIN)/python -m pytest tests/packaging
+
+benchmark: setup
+	for framework in torch tensorflow mindspore; do \
+	  $(RUN) $(BIN)/python benchmarks/step_overhead.py $$framework || exit 1; done
+
+clean:
+	rm -rf $(VENV) compare-report dist

@@ -1,0 +1,103 @@
+"""Do two runs agree? One step from the same state, and whole runs against calibrated noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore.compare.weights import LayerWeights, relative_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["LOCKSTEP_LIMITS", "band", "free_difference", "lockstep_step", "verdict"]
+
+LOCKSTEP_LIMITS = {
+    # largest relative difference of one float32 step that rounding explains
+    "max_rel_loss_diff": 1e-5,
+    "max_rel_grad_diff": 1e-4,
+    "max_rel_update_diff": 1e-5,
+}
+
+_FLOOR = 1e-6  # relative: a few float32 roundings, so that a band of zero is not taken literally
+_MARGIN = 3.0  # the largest of a few runs underestimates what noise can do
+
+
+def _curve(losses: Sequence[float | str]) -> npt.NDArray[np.float64]:
+    return np.array([float(loss) for loss in losses])
+
+
+def band(losses: Sequence[float | str], moved: Sequence[Sequence[float | str]]) -> list[float]:
+    """Return, per step, how far noise alone moves the loss, relative, dimensionless.
+
+    Args:
+        losses: the run itself.
+        moved: runs whose initial weights were moved by one unit in the last place.
+
+    Returns:
+        Three times the largest relative difference up to each step, at least 1e-6.
+    """
+    own = _curve(losses)
+    differences = [np.abs(_curve(other) - own) / np.maximum(np.abs(own), 1e-12) for other in moved]
+    if not differences:
+        return []
+    largest = np.maximum.accumulate(np.nanmax(differences, axis=0))
+    return [float(value) for value in np.maximum(_MARGIN * largest, _FLOOR)]
+
+
+def free_difference(a: Sequence[float | str], b: Sequence[float | str]) -> list[float]:
+    """Return, per step, the relative difference of two losses; inf where only one is finite."""
+    left, right = _curve(a), _curve(b)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(left - right) / np.maximum(np.abs(right), 1e-12)
+    both = ~np.isfinite(left) & ~np.isfinite(right)
+    difference = np.where(both, 0.0, np.where(np.isnan(difference), np.inf, difference))
+    return [float(value) for value in difference]
+
+
+def lockstep_step(
+    losses: tuple[float, float],
+    grads: tuple[list[LayerWeights], list[LayerWeights]] | None,
+    weights: tuple[list[LayerWeights], list[LayerWeights]],
+) -> dict[str, float]:
+    """Return the three relative differences of one step from the same state."""
+    return {
+        "max_rel_loss_diff": abs(losses[0] - losses[1]) / max(abs(losses[1]), 1e-12),
+        "max_rel_grad_diff": relative_difference(*grads) if grads else 0.0,
+        "max_rel_update_diff": relative_difference(*weights),
+    }
+
+
+def verdict(
+    compute: str,
+    lockstep: dict[str, Any] | None,
+    differences: Sequence[float],
+    noise: Sequence[float],
+) -> str:
+    """Return ``"same"``, ``"different: ..."`` or ``"too noisy to tell"``, in words.
+
+    Args:
+        compute: compute dtype of the policy; only float32 steps have fixed limits.
+        lockstep: the three differences, or None if it was not run.
+        differences: relative loss difference of the free runs, per step.
+        noise: the band, per step; empty if it was not calibrated.
+    """
+    reasons = []
+    if lockstep and compute == "float32":
+        for name, limit in LOCKSTEP_LIMITS.items():
+            if not lockstep[name] <= limit:
+                what = name.removeprefix("max_rel_").removesuffix("_diff")
+                reasons.append(f"one step's {what} by {lockstep[name]:.1e} (limit {limit:.0e})")
+    if noise:
+        ratios = np.array(differences) / np.array(noise)
+        worst = int(np.argmax(ratios))
+        if ratios[worst] > 1:
+            reasons.append(f"beyond noise by {ratios[worst]:.1f}x at step {worst}")
+        elif not reasons and noise[-1] > 0.5:
+            return "too noisy to tell"
+    elif not lockstep:
+        return "not compared: neither lock-step nor noise runs were asked for"
+    return f"different: {', '.join(reasons)}" if reasons else "same"

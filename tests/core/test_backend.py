@@ -1,0 +1,67 @@
+"""Finding backends and refusing what they cannot do."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpcore import BackendError, Capabilities, Policy, backend_names, load_backend
+from mpcore.backend import Backend, Support, check_policy, find_backend
+
+
+def capabilities(**compute: Support) -> Capabilities:
+    return Capabilities(
+        backend="test",
+        device="cpu",
+        versions={},
+        compute={"float16": Support("native"), "bfloat16": Support("native")} | compute,
+        by={
+            "op": Support("absent", "it has no op lists"),
+            "layer": Support("native"),
+            "model": Support("native"),
+        },
+    )
+
+
+def test_installed_backends_are_listed() -> None:
+    assert backend_names() == ["mindspore", "numpy", "tensorflow", "torch"]
+
+
+def test_unknown_backend_is_refused() -> None:
+    with pytest.raises(BackendError, match="did you mean 'torch'"):
+        load_backend("pytorch")
+
+
+def test_numpy_backend_fulfils_the_protocol() -> None:
+    assert isinstance(load_backend("numpy"), Backend)
+
+
+def test_absent_mechanism_is_refused_with_the_alternative() -> None:
+    with pytest.raises(BackendError, match=r"it has no op lists; it has by='layer', 'model'"):
+        check_policy(Policy.named("autocast_float16"), capabilities())
+
+
+def test_simulation_is_said_and_can_be_refused() -> None:
+    can = capabilities(bfloat16=Support("simulated", "no kernels"))
+    policy = Policy.named("mixed_bfloat16")
+    assert check_policy(policy, can) is True
+    assert check_policy(Policy.named("mixed_float16"), can) is False
+    with pytest.raises(BackendError, match="bfloat16 is simulated .* no kernels; native there"):
+        check_policy(Policy.parse("mixed_bfloat16, simulation=refuse"), can)
+
+
+def test_absent_dtype_is_refused() -> None:
+    can = capabilities(float16=Support("absent", "no unit"))
+    with pytest.raises(BackendError, match="float16 is absent in test on cpu: no unit"):
+        check_policy(Policy.named("mixed_float16"), can)
+
+
+def test_dtype_of_a_rule_is_checked_too() -> None:
+    can = capabilities(float16=Support("absent", "no unit"))
+    policy = Policy.named("mixed_bfloat16").with_rules("float16", "head")
+    with pytest.raises(BackendError, match="float16 is absent"):
+        check_policy(policy, can)
+
+
+def test_objects_of_no_framework_are_refused() -> None:
+    with pytest.raises(BackendError, match=r"got builtins\.dict"):
+        find_backend({})

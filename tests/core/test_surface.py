@@ -1,0 +1,83 @@
+"""What is public, and what the core may import."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mpcore
+
+FORBIDDEN = ("torch", "tensorflow", "keras", "mindspore")
+# The command and its worker use the packages of the "compare" extra; they too know no framework.
+MODULES = sorted(
+    name
+    for _, name, _ in pkgutil.walk_packages(mpcore.__path__, "mpcore.")
+    if not name.endswith("__main__")
+)
+
+
+def _frameworks_after(code: str) -> list[str]:
+    check = f"{code}; import sys; print(*sorted(set(sys.modules) & {set(FORBIDDEN)!r}))"
+    out = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    return out.stdout.split()
+
+
+def test_core_imports_no_framework() -> None:
+    assert _frameworks_after(f"import {', '.join(['mpcore', *MODULES])}") == []
+
+
+def test_the_purity_check_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert _frameworks_after("import mpcore, torch") == ["torch"]
+
+
+def test_listing_backends_imports_none() -> None:
+    assert _frameworks_after("import mpcore; assert mpcore.backend_names()") == []
+
+
+def test_core_needs_numpy_alone() -> None:
+    """Everything but the command line works without the packages of the extras."""
+    blocked = ("rich", "typer", "jinja2", "matplotlib", "safetensors", *FORBIDDEN)
+    code = (
+        "import sys\n"
+        f"for name in {blocked!r}: sys.modules[name] = None\n"
+        "import mpcore, mpcore.compare, mpcore_numpy\n"
+        "mpcore.Policy.named('mixed_float16').to_toml()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["mpcore", *MODULES])
+def test_all_is_real(name: str) -> None:
+    module = importlib.import_module(name)
+    if name.rpartition(".")[2].startswith("_"):
+        return
+    public = module.__all__
+    assert len(set(public)) == len(public)
+    for entry in public:
+        assert hasattr(module, entry)
+        assert not entry.startswith("_")
+
+
+def test_public_definitions_are_in_all() -> None:
+    for name in MODULES:
+        module = importlib.import_module(name)
+        own = {
+            key
+            for key, value in vars(module).items()
+            if not key.startswith("_")
+            and getattr(value, "__module__", None) == name
+            and (isinstance(value, type) or callable(value))
+        }
+        assert own <= set(module.__all__), name
+
+
+def test_every_public_object_has_a_docstring() -> None:
+    for entry in mpcore.__all__:
+        assert (getattr(mpcore, entry).__doc__ or "").strip(), entry

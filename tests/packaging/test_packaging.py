@@ -1,0 +1,75 @@
+"""sdist, a wheel from it, a clean environment, and the core tests there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "mpcore",
+    "mpcore_numpy",
+    "mpcore_torch",
+    "mpcore_tensorflow",
+    "mpcore_mindspore",
+    "mpcore_compat",
+)
+
+
+def _run(*command: object, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    # "build" makes the wheel from the sdist, so a file missing there is missing here.
+    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    (found,) = out.glob("*.whl")
+    return found
+
+
+def test_wheel_holds_every_package_and_nothing_generic(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
+    assert tops == set(PACKAGES)
+    for package in PACKAGES:
+        assert f"{package}/py.typed" in names
+    assert "mpcore/compare/templates/report.html.j2" in names
+
+
+def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> None:
+    _run(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path)
+    python = tmp_path / "env" / "bin" / "python"
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    limits = ("-c", ROOT / "constraints.txt")
+    _run(*pip, *limits, wheel, cwd=tmp_path)
+    # Alone with numpy first: the core and the reference, nothing else.
+    found = _run(python, "-m", "pip", "list", "--format=freeze", cwd=tmp_path)
+    assert not {"torch", "tensorflow", "mindspore", "typer"} & {
+        line.split("==")[0] for line in found.splitlines()
+    }
+    code = "import mpcore, mpcore.compare, mpcore_numpy, mpcore_compat; print(mpcore.__file__)"
+    assert str(ROOT) not in _run(python, "-c", code, cwd=tmp_path)
+    missing = subprocess.run(
+        [tmp_path / "env" / "bin" / "mpcore"], capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 2
+    assert 'pip install "mpcore[compare]"' in missing.stderr
+    tools = ("pytest", "hypothesis", "ml_dtypes")
+    _run(*pip, *limits, f"{wheel}[compare]", *tools, cwd=tmp_path)
+    shutil.copytree(ROOT / "tests" / "core", tmp_path / "tests" / "core")
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    out = _run(python, "-m", "pytest", "-q", "tests/core", cwd=tmp_path)
+    assert " passed" in out
