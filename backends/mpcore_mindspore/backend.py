@@ -1,0 +1,104 @@
+"""What MindSpore is asked and what it answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
+
+from mpcore.backend import Capabilities, Support
+from mpcore.errors import OptimizerError
+from mpcore_mindspore.apply import check_plan
+from mpcore_mindspore.layers import list_layers
+from mpcore_mindspore.session import MindsporeAmp
+
+if TYPE_CHECKING:
+    from mpcore.plan import Layer, Plan
+
+__all__ = ["MindsporeBackend"]
+
+_NO_BFLOAT16 = (
+    "mindspore on CPU has no bfloat16 kernels for MatMul, Conv2D, Softmax and most others"
+)
+_NO_RULES = "rules are honoured by='layer' and by='model'"
+
+
+def _device() -> str:
+    return str(ms.get_context("device_target"))
+
+
+class MindsporeBackend:
+    """MindSpore Cells. Run on CPU; on Ascend it was not run, no such device was at hand."""
+
+    name = "mindspore"
+
+    def capabilities(self, model: Any = None, /) -> Capabilities:
+        """Return what the process's device target can do."""
+        device = _device()
+        on_cpu = device == "CPU"
+        return Capabilities(
+            backend=self.name,
+            device=device,
+            versions={"mindspore": ms.__version__, "numpy": np.__version__},
+            compute={
+                "float16": Support("native", "emulated, not faster than float32" if on_cpu else ""),
+                "bfloat16": Support("simulated", _NO_BFLOAT16) if on_cpu else Support("native"),
+            },
+            by={"op": Support("native", _NO_RULES)}
+            | {name: Support("native") for name in ("layer", "model")},
+        )
+
+    def layers(self, model: Any, /) -> list[Layer]:
+        """Return the layer tree of ``model``."""
+        return list_layers(model)
+
+    def check_pair(self, model: Any, optimizer: Any, /) -> None:
+        """Raise OptimizerError unless ``optimizer`` can train ``model`` on this device."""
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+        if not isinstance(optimizer, nn.Optimizer | ExperimentalOptimizer):
+            msg = f"`optimizer` must be a mindspore.nn.Optimizer for this model, got {kind}"
+            raise OptimizerError(msg)
+        homes = [cls.__module__ for cls in type(optimizer).__mro__]
+        if _device() == "CPU" and any(home.startswith("mindspore.mint.") for home in homes):
+            msg = (
+                f"`optimizer` must change the weights, {kind} does not in eager mode on CPU "
+                "(in-place operations are silent no-ops there); use mindspore.nn or "
+                "mindspore.experimental.optim"
+            )
+            raise OptimizerError(msg)
+        if getattr(optimizer, "loss_scale", 1.0) != 1.0:
+            msg = (
+                f"`optimizer` must have loss_scale=1.0, got {optimizer.loss_scale!r}: the "
+                "gradients it receives are unscaled already"
+            )
+            raise OptimizerError(msg)
+        own = {id(param) for param in model.get_parameters()}
+        foreign = sum(id(param) not in own for param in optimizer.parameters)
+        if foreign:
+            msg = (
+                f"`optimizer` must hold parameters of `model`: {foreign} of its "
+                f"{len(optimizer.parameters)} tensors are not parameters of this "
+                f"{type(model).__name__}; make the optimizer from model.trainable_params()"
+            )
+            raise OptimizerError(msg)
+
+    def attach(self, model: Any, optimizer: Any, plan: Plan, /, *, simulated: bool) -> MindsporeAmp:
+        """Apply ``plan`` in place and bind the optimizer.
+
+        Raises:
+            BackendError: prepared twice; a float16 LSTM in eager mode on CPU; 16-bit
+                parameters without masters. Nothing was changed.
+        """
+        check_plan(model, plan, _device())
+        compute = self.capabilities(model).compute
+        native = frozenset(name for name, can in compute.items() if can.level == "native")
+        return MindsporeAmp(model, optimizer, plan, native, simulated=simulated)
+
+    def compare_driver(self) -> Any:
+        """Return the driver for ``mpcore compare``."""
+        from mpcore_mindspore.driver import MindsporeDriver
+
+        return MindsporeDriver()

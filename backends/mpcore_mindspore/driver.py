@@ -1,0 +1,215 @@
+"""MindSpore's part in ``mpcore compare``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from mpcore.compare.weights import LayerWeights, Slots
+from mpcore_mindspore.layers import leaves, own_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from mpcore.compare.experiment import OptimizerSpec
+    from mpcore_mindspore.session import MindsporeAmp
+
+__all__ = ["MindsporeDriver"]
+
+_NEUTRAL = {
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+    "embedding_table": "weight",
+    "w": "weight",  # PReLU
+}
+_SLOTS = {
+    # optimizer's attribute -> neutral slot
+    "moments": "momentum",
+    "moment1": "exp_avg",
+    "moment2": "exp_avg_sq",
+}
+
+
+class MindsporeDriver:
+    """Implements ``mpcore.compare.driver.Driver``; steps run in the mode the process is in."""
+
+    def __init__(self) -> None:
+        if ms.get_context("device_target") == "CPU":
+            # Without it the threads of the eager pipeline wait for each other: ten times slower.
+            ms.runtime.launch_blocking()
+
+    def seed(self, seed: int) -> None:
+        """Seed MindSpore's generators and the initialisers, which read numpy's."""
+        ms.set_seed(seed)
+
+    def build(self, builder: Callable[[], Any], x: npt.NDArray[Any], layout: str) -> Any:
+        """Return the network in training mode."""
+        return builder().set_train()
+
+    def batch(self, x: npt.NDArray[Any], y: npt.NDArray[Any], layout: str) -> tuple[Any, Any]:
+        """Return Tensors; integers become int32, as MindSpore's losses want."""
+        return _tensor(x), _tensor(y)
+
+    def loss(self, name: str, model: Any) -> Callable[..., Any]:
+        """Return the loss function that runs ``model``."""
+        if name == "mse":
+
+            def mse(x: Any, y: Any) -> Any:
+                difference = model(x) - y
+                return (difference * difference).mean()
+
+            return mse
+
+        def cross_entropy(x: Any, y: Any) -> Any:
+            logits = model(x).astype(ms.float32)
+            return ops.cross_entropy(logits.reshape((-1, logits.shape[-1])), y.reshape((-1,)))
+
+        return cross_entropy
+
+    def optimizer(self, spec: OptimizerSpec, model: Any) -> Any:
+        """Return nn.Momentum (also for momentum 0) or nn.Adam."""
+        params = model.trainable_params()
+        if spec.name == "sgd":
+            return nn.Momentum(params, spec.learning_rate, float(spec.momentum))
+        beta1, beta2 = spec.betas
+        return nn.Adam(params, spec.learning_rate, beta1=beta1, beta2=beta2, eps=spec.eps)
+
+    def weights(self, model: Any, amp: MindsporeAmp | None = None) -> list[LayerWeights]:
+        """Return float32 copies of parameters (of their masters) and statistics."""
+        masters = amp.masters if amp is not None else {}
+        return _collect(model, lambda _, param: masters.get(param.name, param), statistics=True)
+
+    def load_weights(
+        self, model: Any, weights: list[LayerWeights], amp: MindsporeAmp | None = None
+    ) -> None:
+        """Copy ``weights`` into parameters, masters and statistics."""
+        masters = amp.masters if amp is not None else {}
+        for layer, place in zip(weights, _places(model, statistics=True), strict=True):
+            for name, param in place.params.items():
+                target = masters.get(param.name, param)
+                target.set_data(_like(layer.arrays[_neutral(name)], target))
+        if amp is not None:
+            amp.publish()
+
+    def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
+        """Return gradients by layer."""
+        return _collect(model, lambda path, _: grads.get(path))
+
+    def slots(self, model: Any, amp: MindsporeAmp) -> Slots:
+        """Return the momentum buffers or running averages."""
+        optimizer = amp.optimizer
+        values = {
+            neutral: _collect(model, _slot_reader(amp, getattr(optimizer, name)))
+            for name, neutral in _SLOTS.items()
+            if hasattr(optimizer, name)
+        }
+        return Slots(int(optimizer.global_step.asnumpy()[0]), values)
+
+    def load_slots(self, model: Any, amp: MindsporeAmp, slots: Slots) -> None:
+        """Put running averages back; an empty ``slots`` is a fresh optimizer."""
+        optimizer = amp.optimizer
+        for name, neutral in _SLOTS.items():
+            if hasattr(optimizer, name):
+                _load_slot(model, amp, getattr(optimizer, name), slots.values.get(neutral, []))
+        optimizer.global_step.set_data(Tensor([slots.steps], ms.int32))
+        for name in ("beta1", "beta2"):
+            if hasattr(optimizer, f"{name}_power"):
+                beta = float(getattr(optimizer, name).asnumpy())
+                # As Adam does it: one float32 product a step.
+                power = np.full(slots.steps, beta, np.float32).prod(dtype=np.float32)
+                getattr(optimizer, f"{name}_power").set_data(Tensor(power, ms.float32))
+
+    def predict(
+        self, model: Any, amp: MindsporeAmp, x: npt.NDArray[Any], layout: str
+    ) -> npt.NDArray[np.float32]:
+        """Return the output in evaluation mode, 256 examples at a time."""
+        model.set_train(False)
+        with amp.autocast():
+            parts = [
+                model(_tensor(x[i : i + 256])).astype(ms.float32).asnumpy()
+                for i in range(0, len(x), 256)
+            ]
+        model.set_train()
+        return np.concatenate(parts)
+
+
+def _tensor(x: npt.NDArray[Any]) -> Any:
+    return Tensor(x.astype(np.int32) if x.dtype.kind in "iu" else x.astype(np.float32))
+
+
+def _neutral(name: str) -> str:
+    return _NEUTRAL.get(name, name)
+
+
+def _like(array: npt.NDArray[Any], param: Any) -> Any:
+    # also turns a Conv1d kernel (O, I, K) into MindSpore's (O, I, 1, K)
+    return Tensor(np.asarray(array, np.float32).reshape(param.shape))
+
+
+class _Place(NamedTuple):
+    path: str
+    category: str
+    cell: Any
+    params: dict[str, Any]
+
+
+def _places(model: Any, *, statistics: bool) -> list[_Place]:
+    found = []
+    for path, (cell, category) in leaves(model).items():
+        params = {
+            name: param
+            for name, param in own_parameters(cell, category).items()
+            if statistics or param.requires_grad or category != "norm"
+        }
+        if params:
+            found.append(_Place(path, category, cell, params))
+    return found
+
+
+def _collect(
+    model: Any, read: Callable[[str, Any], Any], *, statistics: bool = False
+) -> list[LayerWeights]:
+    """Return ``read(path, parameter)`` of every parameter; None stands for zeros."""
+    collected = []
+    for path, category, cell, params in _places(model, statistics=statistics):
+        arrays = {}
+        for name, param in params.items():
+            value = read(f"{path}.{name}" if path else name, param)
+            array = (
+                np.zeros(param.shape, np.float32)
+                if value is None
+                else np.array(value.astype(ms.float32).asnumpy(), np.float32)
+            )
+            if isinstance(cell, nn.Conv1d | nn.Conv1dTranspose) and array.ndim == 4:
+                array = array[:, :, 0, :]
+            arrays[_neutral(name)] = array
+        collected.append(LayerWeights(path, category, arrays))
+    return collected
+
+
+def _slot_of(amp: MindsporeAmp, slot: Any) -> dict[int, Any]:
+    pairs = zip(amp.optimizer.parameters, slot, strict=True)
+    return {id(param): state for param, state in pairs}
+
+
+def _slot_reader(amp: MindsporeAmp, slot: Any) -> Callable[[str, Any], Any]:
+    states, masters = _slot_of(amp, slot), amp.masters
+    return lambda _, param: states.get(id(masters.get(param.name, param)))
+
+
+def _load_slot(model: Any, amp: MindsporeAmp, slot: Any, layers: list[LayerWeights]) -> None:
+    states, masters = _slot_of(amp, slot), amp.masters
+    for state in slot:
+        state.set_data(ops.zeros_like(state))
+    for layer, place in zip(layers, _places(model, statistics=False), strict=bool(layers)):
+        for name, param in place.params.items():
+            state = states.get(id(masters.get(param.name, param)))
+            if state is not None:
+                state.set_data(_like(layer.arrays[_neutral(name)], state))

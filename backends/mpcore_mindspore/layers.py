@@ -1,0 +1,153 @@
+"""The neutral layer tree of a mindspore.nn.Cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpcore.plan import Layer, ParamInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["dtype_name", "leaves", "list_layers", "own_parameters", "parameter_paths"]
+
+_CATEGORIES: dict[str, tuple[str, ...]] = {
+    # class names, since mint names and nn names share no base class but Cell
+    "linear": ("Dense", "Linear", "BiDense", "DenseThor"),
+    "conv": ("Conv1d", "Conv2d", "Conv3d", "Conv2dThor"),
+    "conv_transpose": (
+        "Conv1dTranspose",
+        "Conv2dTranspose",
+        "Conv3dTranspose",
+        "ConvTranspose1d",
+        "ConvTranspose2d",
+        "ConvTranspose3d",
+    ),
+    "attention": ("MultiheadAttention",),
+    "recurrent": ("_RNNBase", "RNNCellBase"),
+    "embedding": (
+        "Embedding",
+        "EmbeddingExt",
+        "EmbeddingLookup",
+        "MultiFieldEmbeddingLookup",
+        "EmbeddingThor",
+        "EmbeddingLookupThor",
+    ),
+    "norm": (
+        "_BatchNorm",
+        "_NormBase",
+        "_SyncBatchNorm",
+        "LayerNorm",
+        "LayerNormExt",
+        "GroupNorm",
+        "_InstanceNorm",
+        "LRN",
+    ),
+    "softmax": ("Softmax", "SoftmaxExt", "LogSoftmax", "LogSoftmaxExt", "Softmin", "Softmax2d"),
+    "loss": (
+        "LossBase",
+        "_Loss",
+        "NLLLoss",
+        "CrossEntropyLoss",
+        "BCEWithLogitsLoss",
+        "MSELoss",
+        "SmoothL1Loss",
+        "BCELoss",
+        "KLDivLoss",
+        "CosineEmbeddingLoss",
+    ),
+    "dropout": ("Dropout", "DropoutExt", "Dropout1d", "Dropout2d", "Dropout2dExt", "Dropout3d"),
+    "activation": ("SELU", "GELU", "Hardtanh", "ReLU6", "Mish"),
+    "reshape": (
+        "Flatten",
+        "Unflatten",
+        "Identity",
+        "Pad",
+        "Unfold",
+        "UnfoldExt",
+        "Roll",
+        "ChannelShuffle",
+        "PixelShuffle",
+        "PixelUnshuffle",
+        "CentralCrop",
+    ),
+}
+_BY_CLASS = {name: category for category, names in _CATEGORIES.items() for name in names}
+_BY_MODULE = {
+    f"mindspore.{home}{module}": category
+    for home in ("nn.layer.", "mint.nn.layer.")
+    for module, category in (
+        ("activation", "activation"),
+        ("pooling", "pooling"),
+        ("padding", "reshape"),
+    )
+}
+# One entry with all that is inside: their construct reads the inner weights itself.
+_OPAQUE = ("attention", "recurrent")
+_PACKAGES = ("mindspore.nn.", "mindspore.mint.")
+
+
+def _category(cell: Any) -> str:
+    for cls in type(cell).__mro__:
+        if cls.__module__.startswith(_PACKAGES) and cls.__name__ in _BY_CLASS:
+            return _BY_CLASS[cls.__name__]
+    if any(True for _ in cell.cells()):
+        return "container"
+    homes = [cls.__module__ for cls in type(cell).__mro__]
+    return next((_BY_MODULE[home] for home in homes if home in _BY_MODULE), "other")
+
+
+def _walk(cell: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any, str]]:
+    if id(cell) in seen:
+        return
+    seen.add(id(cell))
+    category = _category(cell)
+    yield path, cell, category
+    if category not in _OPAQUE:
+        for name, child in cell.name_cells().items():
+            yield from _walk(child, f"{path}.{name}" if path else name, seen)
+
+
+def leaves(net: Any) -> dict[str, tuple[Any, str]]:
+    """Return (Cell, category) of every layer by path, in the order of definition.
+
+    A Cell that is used in two places has the path of the first.
+    """
+    return {path: (cell, category) for path, cell, category in _walk(net, "", set())}
+
+
+def own_parameters(cell: Any, category: str) -> dict[str, Any]:
+    """Return the parameters that belong to one layer, buffers included, by name.
+
+    Args:
+        cell: the layer.
+        category: its category; attention and recurrent layers own what is inside them too.
+    """
+    return dict(cell.parameters_and_names(expand=category in _OPAQUE))
+
+
+def parameter_paths(net: Any) -> dict[int, str]:
+    """Return ``"layer.parameter"`` by ``id`` of the Parameter; a tied one has its first path."""
+    paths: dict[int, str] = {}
+    for path, (cell, category) in leaves(net).items():
+        for name, param in own_parameters(cell, category).items():
+            paths.setdefault(id(param), f"{path}.{name}" if path else name)
+    return paths
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the canonical name of a MindSpore dtype: ``mindspore.float16`` is ``"float16"``."""
+    return str(dtype).lower().removeprefix("mindspore.")
+
+
+def list_layers(net: Any) -> list[Layer]:
+    """Return the layers of ``net`` in the order of definition, the network first."""
+    layers = []
+    for path, (cell, category) in leaves(net).items():
+        params = tuple(
+            ParamInfo(name, tuple(p.shape), dtype_name(p.dtype))
+            for name, p in own_parameters(cell, category).items()
+            if p.requires_grad or category != "norm"  # statistics are buffers, not parameters
+        )
+        layers.append(Layer(path, category, type(cell).__name__, params))
+    return layers

@@ -1,0 +1,285 @@
+"""The tf.keras part of ``mpcore compare``."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from mpcore.compare.weights import LayerWeights, Slots
+from mpcore.errors import ExperimentError
+from mpcore_tensorflow.layers import variable_names, walk
+from mpcore_tensorflow.layouts import list_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from mpcore.compare.experiment import OptimizerSpec
+    from mpcore_tensorflow.layouts import Part
+    from mpcore_tensorflow.step import KerasAmp
+
+__all__ = ["KerasDriver"]
+
+_EXAMPLES = 256  # at a time in predict, to bound memory
+_IMAGE, _FLAT = "_mpcore_image", "_mpcore_flat_image"
+_PASS_ON = ("norm", "activation", "dropout", "softmax", "pooling", "reshape", "container")
+
+
+class KerasDriver:
+    """Implements ``mpcore.compare.driver.Driver``."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._images: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def seed(self, seed: int) -> None:
+        """Seed Python's, numpy's and TensorFlow's generators."""
+        keras.utils.set_random_seed(seed)
+
+    def build(self, builder: Callable[[], Any], x: npt.NDArray[Any], layout: str) -> Any:
+        """Return the model, called once so that its weights exist."""
+        model = builder()
+        inputs = _inputs(x, layout)
+        if not model.built:
+            model(inputs, training=False)
+        self._images[model] = _find_images(model, inputs, is_image=layout == "channels_first")
+        return model
+
+    def batch(self, x: npt.NDArray[Any], y: npt.NDArray[Any], layout: str) -> tuple[Any, Any]:
+        """Return tensors; images become channels last."""
+        return _inputs(x, layout), _tensor(y)
+
+    def loss(self, name: str, model: Any) -> Callable[..., Any]:
+        """Return the loss, computed from logits in float32."""
+
+        def cross_entropy(x: Any, y: Any) -> Any:
+            logits = tf.cast(model(x, training=True), tf.float32)
+            return tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+            )
+
+        def mse(x: Any, y: Any) -> Any:
+            outputs = tf.cast(model(x, training=True), tf.float32)
+            return tf.reduce_mean(tf.math.squared_difference(outputs, tf.cast(y, tf.float32)))
+
+        return mse if name == "mse" else cross_entropy
+
+    def optimizer(self, spec: OptimizerSpec, model: Any) -> Any:
+        """Return Keras's own SGD or Adam."""
+        del model
+        if spec.name == "sgd":
+            return keras.optimizers.SGD(spec.learning_rate, momentum=spec.momentum)
+        return keras.optimizers.Adam(
+            spec.learning_rate, beta_1=spec.betas[0], beta_2=spec.betas[1], epsilon=spec.eps
+        )
+
+    def weights(self, model: Any, amp: KerasAmp | None = None) -> list[LayerWeights]:
+        """Return float32 copies of parameters (of their masters) and statistics."""
+        return self._collect(model, lambda v: _target(v, amp).numpy(), statistics=True)
+
+    def load_weights(
+        self, model: Any, weights: list[LayerWeights], amp: KerasAmp | None = None
+    ) -> None:
+        """Assign ``weights`` to parameters, masters and statistics."""
+
+        def assign(variable: Any, value: Any) -> None:
+            variable.assign(value)
+            _target(variable, amp).assign(value)
+
+        self._spread(model, weights, assign, statistics=True)
+
+    def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
+        """Return gradients by layer; a missing one is zero."""
+        names = variable_names(model)
+
+        def read(variable: Any) -> Any:
+            grad = grads.get(names[id(variable)])
+            return np.zeros(tuple(variable.shape), np.float32) if grad is None else grad.numpy()
+
+        return self._collect(model, read, statistics=False)
+
+    def slots(self, model: Any, amp: KerasAmp) -> Slots:
+        """Return the momentum buffers or running averages.
+
+        Keras's SGD holds velocity = -learning_rate * buffer.
+        """
+        inner = amp.optimizer.inner_optimizer
+        values = {}
+        for name, (slots, factor) in _slot_lists(inner).items():
+
+            def read(variable: Any, slots: Any = slots, factor: float = factor) -> Any:
+                slot = _slot(inner, slots, _target(variable, amp))
+                zeros = np.zeros(tuple(variable.shape), np.float32)
+                return zeros if slot is None else slot.numpy() / np.float32(factor)
+
+            values[name] = self._collect(model, read, statistics=False)
+        return Slots(int(inner.iterations.numpy()), values)
+
+    def load_slots(self, model: Any, amp: KerasAmp, slots: Slots) -> None:
+        """Put the optimizer state back; an empty ``slots`` is a fresh optimizer."""
+        inner = amp.optimizer.inner_optimizer
+        inner.iterations.assign(slots.steps)
+        for name, (own, factor) in _slot_lists(inner).items():
+            if name not in slots.values:
+                for slot in own:
+                    slot.assign(tf.zeros_like(slot.value))
+                continue
+
+            def assign(variable: Any, value: Any, own: Any = own, factor: float = factor) -> None:
+                slot = _slot(inner, own, _target(variable, amp))
+                if slot is not None:
+                    slot.assign(value * np.float32(factor))
+
+            self._spread(model, slots.values[name], assign, statistics=False)
+
+    def predict(
+        self, model: Any, amp: KerasAmp, x: npt.NDArray[Any], layout: str
+    ) -> npt.NDArray[np.float32]:
+        """Return the output in evaluation mode, as float32."""
+        del amp  # its policy is in the layers
+        rows = range(0, len(x), _EXAMPLES)
+        parts = [model(_inputs(x[i : i + _EXAMPLES], layout), training=False) for i in rows]
+        return np.concatenate([np.asarray(tf.cast(part, tf.float32)) for part in parts])
+
+    def _listed(self, model: Any, *, statistics: bool) -> Any:
+        if model not in self._images:
+            self._images[model] = _guess_images(model)
+        return list_weights(model, self._images[model], statistics=statistics)
+
+    def _collect(
+        self, model: Any, read: Callable[[Any], Any], *, statistics: bool
+    ) -> list[LayerWeights]:
+        return [
+            LayerWeights(
+                layer.path,
+                layer.category,
+                {
+                    name: np.concatenate([p.layout.to_neutral(read(p.variable)) for p in parts])
+                    for name, parts in layer.parts.items()
+                },
+            )
+            for layer in self._listed(model, statistics=statistics)
+        ]
+
+    def _spread(
+        self,
+        model: Any,
+        weights: list[LayerWeights],
+        assign: Callable[[Any, Any], None],
+        *,
+        statistics: bool,
+    ) -> None:
+        listed = self._listed(model, statistics=statistics)
+        for layer, given in zip(listed, weights, strict=True):
+            for name, parts in layer.parts.items():
+                for variable, value in _split(parts, given.arrays[name]):
+                    assign(variable, value)
+
+
+def _split(parts: list[Part], value: npt.NDArray[np.float32]) -> Iterator[tuple[Any, Any]]:
+    start = 0
+    for variable, layout in parts:
+        stop = start + layout.neutral[0] if layout.neutral else None
+        yield variable, layout.to_own(value[start:stop] if layout.neutral else value)
+        start = stop or 0
+
+
+def _target(variable: Any, amp: KerasAmp | None) -> Any:
+    return variable if amp is None else amp.optimizer.target(variable)
+
+
+def _slot_lists(optimizer: Any) -> dict[str, tuple[list[Any], float]]:
+    """Return Keras's slots by neutral name, and what a neutral value is multiplied by."""
+    if isinstance(optimizer, keras.optimizers.SGD):
+        rate = float(optimizer.learning_rate.numpy())
+        return {"momentum": (optimizer.momentums, -rate)} if optimizer.momentum else {}
+    if isinstance(optimizer, keras.optimizers.Adam):
+        return {"exp_avg": (optimizer._momentums, 1.0), "exp_avg_sq": (optimizer._velocities, 1.0)}
+    msg = f"`optimizer` must be Keras's SGD or Adam to be compared, got {type(optimizer).__name__}"
+    raise ExperimentError(msg)
+
+
+def _slot(optimizer: Any, slots: list[Any], target: Any) -> Any:
+    index = optimizer._trainable_variables_indices.get(optimizer._var_key(target))
+    return None if index is None else slots[index]
+
+
+def _tensor(x: npt.NDArray[Any]) -> Any:
+    return tf.constant(x.astype(np.int32 if x.dtype.kind in "iu" else np.float32))
+
+
+def _inputs(x: npt.NDArray[Any], layout: str) -> Any:
+    return _tensor(np.moveaxis(x, 1, -1) if layout == "channels_first" else x)
+
+
+def _guess_images(model: Any) -> dict[int, tuple[int, ...]]:
+    """Return ``_find_images`` for a model that ``build`` did not make."""
+    if not any(isinstance(entry.layer, keras.layers.Flatten) for entry in walk(model)):
+        return {}
+    inputs = getattr(model, "inputs", None)
+    if not inputs or len(inputs) != 1:
+        msg = (
+            "`model` flattens and draws no graph, so the order of its features is not known: "
+            "make it with driver.build"
+        )
+        raise ExperimentError(msg)
+    shape = [size or 1 for size in inputs[0].shape]
+    zeros = tf.zeros(shape, inputs[0].dtype)
+    return _find_images(model, zeros, is_image=len(shape) > 3)
+
+
+def _find_images(model: Any, inputs: Any, *, is_image: bool) -> dict[int, tuple[int, ...]]:
+    """Return, by ``id`` of each layer whose input is a flattened image, the image's shape.
+
+    Runs the model once. Every tensor that is an image, or one flattened, is marked, and layers
+    that keep the order of features pass the mark on.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    watched = [(e.layer, e.category, vars(e.layer).get("call")) for e in walk(model) if e.path]
+    for layer, category, _ in watched:
+        layer.call = _marking(layer, category, found)
+    if is_image:
+        inputs = tf.identity(inputs)
+        setattr(inputs, _IMAGE, True)
+    try:
+        model(inputs, training=False)
+    finally:
+        for layer, _, original in watched:
+            if original is None:
+                del layer.call
+            else:
+                layer.call = original
+    return found
+
+
+def _marking(layer: Any, category: str, found: dict[int, tuple[int, ...]]) -> Any:
+    original = layer.call
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        outputs = original(*args, **kwargs)
+        tensors = keras.tree.flatten(args)
+        image = any(hasattr(x, _IMAGE) for x in tensors)
+        flat = next((getattr(x, _FLAT) for x in tensors if hasattr(x, _FLAT)), None)
+        first = tensors[0].shape if tensors else ()
+        if flat is not None and category in ("linear", "norm"):
+            found[id(layer)] = flat
+        if not tf.is_tensor(outputs):
+            return outputs
+        if category in ("conv", "conv_transpose") or (image and category in _PASS_ON):
+            setattr(outputs, _IMAGE, True)
+        if isinstance(layer, keras.layers.Flatten | keras.layers.Reshape):
+            # Four axes are an image even where an operation between layers lost the mark.
+            if outputs.shape.rank == 2 and len(first) > 2 and (image or len(first) > 3):
+                setattr(outputs, _FLAT, tuple(first[1:]))
+        elif flat is not None and category in _PASS_ON:
+            setattr(outputs, _FLAT, flat)
+        return outputs
+
+    return call

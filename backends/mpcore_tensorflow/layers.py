@@ -1,0 +1,225 @@
+"""The layer tree of a Keras model: paths, neutral categories, variables."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+
+from mpcore.errors import BackendError
+from mpcore.plan import Layer, ParamInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Entry", "buffers", "check_model", "sublayers", "variable_names", "walk"]
+
+_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    # The first category with a matching class decides; names, as not every Keras has all.
+    ("attention", ("MultiHeadAttention", "GroupedQueryAttention", "GroupQueryAttention")),
+    ("attention", ("Attention", "AdditiveAttention")),
+    ("recurrent", ("RNN", "Bidirectional", "LSTMCell", "GRUCell", "SimpleRNNCell")),
+    ("conv_transpose", ("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose")),
+    ("conv", ("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D")),
+    ("conv", ("SeparableConv1D", "SeparableConv2D")),
+    ("linear", ("Dense", "EinsumDense")),
+    ("embedding", ("Embedding",)),
+    ("norm", ("BatchNormalization", "LayerNormalization", "GroupNormalization")),
+    ("norm", ("RMSNormalization", "UnitNormalization")),
+    ("softmax", ("Softmax",)),
+    ("activation", ("Activation", "ReLU", "LeakyReLU", "PReLU", "ELU")),
+    ("pooling", ("MaxPooling1D", "MaxPooling2D", "MaxPooling3D")),
+    ("pooling", ("AveragePooling1D", "AveragePooling2D", "AveragePooling3D")),
+    ("pooling", ("GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D")),
+    ("pooling", ("GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D")),
+    ("pooling", ("AdaptiveAveragePooling2D", "AdaptiveMaxPooling2D")),
+    ("dropout", ("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D")),
+    ("dropout", ("GaussianDropout", "GaussianNoise", "AlphaDropout")),
+    ("reshape", ("Flatten", "Reshape", "Permute", "RepeatVector", "Masking", "Identity")),
+    ("reshape", ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")),
+    ("reshape", ("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D")),
+    ("reshape", ("Cropping1D", "Cropping2D", "Cropping3D")),
+    ("reshape", ("UpSampling1D", "UpSampling2D", "UpSampling3D")),
+)
+
+
+class Entry(NamedTuple):
+    """One layer of a model.
+
+    Attributes:
+        path: dotted path from the model; ``""`` is the model itself.
+        category: neutral category.
+        layer: the Keras layer.
+        variables: its own variables by name; for a composite, of everything inside it.
+    """
+
+    path: str
+    category: str
+    layer: Any
+    variables: dict[str, Any]
+
+    def describe(self, masters: Mapping[int, Any]) -> Layer:
+        """Return the entry in the core's words; statistics are buffers, not parameters.
+
+        Args:
+            masters: by ``id`` of a variable, the float32 one that holds its truth.
+        """
+        statistics = {id(v) for v in buffers(self.layer)}
+        params = tuple(
+            ParamInfo(name, tuple(v.shape), _dtype(masters.get(id(v), v)))
+            for name, v in self.variables.items()
+            if id(v) not in statistics
+        )
+        return Layer(self.path, self.category, type(self.layer).__name__, params)
+
+
+def _dtype(variable: Any) -> str:
+    return str(keras.backend.standardize_dtype(variable.dtype))
+
+
+def check_model(model: Any) -> None:
+    """Raise BackendError unless ``model`` is a keras.Model whose weights exist."""
+    if not isinstance(model, keras.Model):
+        msg = f"`model` must be a keras.Model, got {type(model).__name__}"
+        raise BackendError(msg)
+    if not model.built:
+        msg = (
+            f"`model` must be built, {type(model).__name__} {model.name!r} is not: give its first "
+            "layer an Input, call model.build(input_shape), or call it once on a batch"
+        )
+        raise BackendError(msg)
+
+
+def sublayers(layer: Any) -> list[Any]:
+    """Return the layers directly inside ``layer``, in the order of definition."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def buffers(model: Any) -> list[Any]:
+    """Return the variables that a forward pass may change, such as BatchNorm's statistics.
+
+    Frozen weights and the states of random seeds are none: the first never change, and a
+    skipped step need not repeat its random numbers.
+    """
+    found = {
+        id(variable): variable
+        for layer in model._flatten_layers()
+        for variable in layer._non_trainable_variables
+    }
+    return list(found.values())
+
+
+def walk(model: Any) -> Iterator[Entry]:
+    """Yield every layer in the order of definition, the model first; InputLayer is left out.
+
+    A composite (attention, recurrent layers) is one entry. A layer used in several places
+    appears once, where it is first held.
+    """
+    yield from _walk(model, "", {id(model)})
+
+
+def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[Entry]:
+    category = _category(layer, is_root=not path)
+    if category != "container":
+        yield Entry(path, category, layer, _composite_variables(layer))
+        return
+    yield Entry(path, category, layer, _own_variables(layer))
+    names: set[str] = set()
+    for child in sublayers(layer):
+        if id(child) in seen or isinstance(child, keras.layers.InputLayer):
+            continue
+        seen.add(id(child))
+        name = _name(layer, child, names)
+        yield from _walk(child, f"{path}.{name}" if path else name, seen)
+
+
+def _category(layer: Any, *, is_root: bool) -> str:
+    if is_root:
+        return "container"
+    for category, names in _KINDS:
+        if any(isinstance(layer, getattr(keras.layers, n)) for n in names if _has(n)):
+            return "softmax" if _is_softmax(layer) else category
+    return "container" if sublayers(layer) else "other"
+
+
+def _has(name: str) -> bool:
+    return hasattr(keras.layers, name)
+
+
+def _is_softmax(layer: Any) -> bool:
+    if not isinstance(layer, keras.layers.Activation):
+        return isinstance(layer, keras.layers.Softmax)
+    return getattr(layer.activation, "__name__", "") in ("softmax", "log_softmax")
+
+
+def _own_variables(layer: Any) -> dict[str, Any]:
+    inside = {id(v) for child in sublayers(layer) for v in child.weights}
+    return _unique((v.name, v) for v in layer.weights if id(v) not in inside)
+
+
+def _composite_variables(layer: Any) -> dict[str, Any]:
+    children = sublayers(layer)
+    found = list(_own_variables(layer).items())
+    for child in children:
+        found += [(f"{child.name}.{n}", v) for n, v in _composite_variables(child).items()]
+    return _unique(found)
+
+
+def _unique(pairs: Any) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for name, variable in pairs:
+        if any(variable is other for other in named.values()):
+            continue
+        key, number = name, 1
+        while key in named:
+            key, number = f"{name}_{number}", number + 1
+        named[key] = variable
+    return named
+
+
+def _name(parent: Any, child: Any, taken: set[str]) -> str:
+    """Return the child's own name, or where Keras made that up, the attribute that holds it."""
+    name = child.name
+    if _is_automatic(child) or name in taken:
+        name = _attribute(parent, child) or name
+    base, number = name, 1
+    while name in taken:
+        name, number = f"{base}_{number}", number + 1
+    taken.add(name)
+    return str(name)
+
+
+def _is_automatic(layer: Any) -> bool:
+    stem = re.sub(r"\W+", "", type(layer).__name__)
+    stem = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", stem)
+    stem = re.sub("([a-z])([A-Z])", r"\1_\2", stem).lower()
+    return re.fullmatch(rf"{re.escape(stem)}(_\d+)?", layer.name) is not None
+
+
+def _attribute(parent: Any, child: Any) -> str | None:
+    if isinstance(parent, keras.Sequential):
+        return None  # its attributes are Keras's own
+    for name, value in vars(parent).items():
+        if name.startswith("_"):
+            continue
+        if value is child:
+            return str(name)
+        items: dict[Any, Any] = {}
+        if isinstance(value, dict):
+            items = value
+        elif isinstance(value, list | tuple):
+            items = dict(enumerate(value))
+        for key, item in items.items():
+            if item is child:
+                return f"{name}.{key}"
+    return None
+
+
+def variable_names(model: Any) -> dict[int, str]:
+    """Return the dotted path of every variable by its ``id``, such as ``"fc1.kernel"``."""
+    return {
+        id(variable): f"{entry.path}.{name}" if entry.path else name
+        for entry in walk(model)
+        for name, variable in entry.variables.items()
+    }

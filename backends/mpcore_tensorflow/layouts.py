@@ -1,0 +1,191 @@
+"""Keras weight layouts and the neutral ones, which are torch's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mpcore.errors import ExperimentError
+from mpcore_tensorflow.layers import buffers, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from mpcore_tensorflow.layers import Entry
+
+    Array = npt.NDArray[np.float32]
+
+__all__ = ["Layout", "Part", "Weights", "list_weights"]
+
+_NORM_NAMES = {
+    "gamma": "weight",
+    "scale": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+_PLAIN_NAMES = {"embeddings": "weight", "kernel": "weight", "alpha": "weight"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a Keras array becomes a neutral one: split its axes, permute them, join some.
+
+    Attributes:
+        own: Keras's shape.
+        split: a shape with the same elements in the same order.
+        axes: the permutation of ``split``.
+        neutral: the shape after it, with the same elements in the same order.
+    """
+
+    own: tuple[int, ...]
+    split: tuple[int, ...]
+    axes: tuple[int, ...]
+    neutral: tuple[int, ...]
+
+    @classmethod
+    def permuted(cls, own: tuple[int, ...], axes: tuple[int, ...]) -> Layout:
+        """Return a permutation alone."""
+        return cls(own, own, axes, tuple(own[axis] for axis in axes))
+
+    def to_neutral(self, value: Array) -> Array:
+        """Return a float32 copy in the neutral layout."""
+        moved = np.asarray(value, np.float32).reshape(self.split).transpose(self.axes)
+        return np.ascontiguousarray(moved.reshape(self.neutral))
+
+    def to_own(self, value: Array) -> Array:
+        """Return a float32 array in Keras's layout."""
+        moved = tuple(self.split[axis] for axis in self.axes)
+        back = np.asarray(value, np.float32).reshape(moved).transpose(np.argsort(self.axes))
+        return np.ascontiguousarray(back.reshape(self.own))
+
+
+class Part(NamedTuple):
+    """One Keras variable in a neutral array."""
+
+    variable: Any
+    layout: Layout
+
+
+class Weights(NamedTuple):
+    """The weights of one layer: each neutral array is its parts, joined along the first axis."""
+
+    path: str
+    category: str
+    parts: dict[str, list[Part]]
+
+
+def list_weights(
+    model: Any, images: Mapping[int, tuple[int, ...]], *, statistics: bool
+) -> list[Weights]:
+    """Return the weights of every layer that has some, in the order of definition.
+
+    Args:
+        model: a built model.
+        images: by ``id`` of a layer whose input is a flattened image, that image's shape,
+            channels last: torch flattens channels first, so rows change places.
+        statistics: whether to list buffers such as moving averages too.
+
+    Raises:
+        ExperimentError: the layout of a layer has no neutral form yet.
+    """
+    found = []
+    for entry in walk(model):
+        left_out = set() if statistics else {id(v) for v in buffers(entry.layer)}
+        own = {name: v for name, v in entry.variables.items() if id(v) not in left_out}
+        if own:
+            parts = _parts(entry, own, images.get(id(entry.layer)))
+            found.append(Weights(entry.path, entry.category, parts))
+    return found
+
+
+def _parts(
+    entry: Entry, own: dict[str, Any], image: tuple[int, ...] | None
+) -> dict[str, list[Part]]:
+    if entry.category == "attention":
+        return _attention(entry, own)
+    if entry.category == "recurrent" or type(entry.layer).__name__.startswith("Separable"):
+        msg = (
+            f"layer {entry.path!r} ({type(entry.layer).__name__}) cannot be compared yet: its "
+            "weights have no neutral layout"
+        )
+        raise ExperimentError(msg)
+    names = _NORM_NAMES if entry.category == "norm" else _PLAIN_NAMES
+    return {
+        names.get(name, name): [Part(v, _layout(entry, name, tuple(v.shape), image))]
+        for name, v in own.items()
+    }
+
+
+def _layout(
+    entry: Entry, name: str, shape: tuple[int, ...], image: tuple[int, ...] | None
+) -> Layout:
+    rank = len(shape)
+    if entry.category == "norm" and image and shape == (prod(image),):
+        return Layout(shape, image, _channels_first(image), shape)
+    if name != "kernel" or entry.category not in ("linear", "conv", "conv_transpose"):
+        return Layout.permuted(shape, tuple(range(rank)))
+    if entry.category == "linear":
+        return _linear(entry, shape, image)
+    kernel = tuple(range(rank - 2))
+    if type(entry.layer).__name__.startswith("Depthwise"):
+        # (*kernel, in, multiplier): torch has in groups, whose outputs follow one another.
+        neutral = (shape[-2] * shape[-1], 1, *shape[:-2])
+        return Layout(shape, shape, (rank - 2, rank - 1, *kernel), neutral)
+    # (*kernel, in, out), and transposed (*kernel, out, in): torch has (last, last but one, ...).
+    return Layout.permuted(shape, (rank - 1, rank - 2, *kernel))
+
+
+def _linear(entry: Entry, shape: tuple[int, ...], image: tuple[int, ...] | None) -> Layout:
+    if len(shape) != 2:
+        msg = (
+            f"layer {entry.path!r} cannot be compared: its kernel must have two axes to have a "
+            f"neutral layout, got shape {shape}"
+        )
+        raise ExperimentError(msg)
+    if image and prod(image) == shape[0]:
+        split = (*image, shape[1])
+        return Layout(shape, split, (len(image), *_channels_first(image)), shape[::-1])
+    return Layout.permuted(shape, (1, 0))
+
+
+def _channels_first(image: tuple[int, ...]) -> tuple[int, ...]:
+    return (len(image) - 1, *range(len(image) - 1))
+
+
+def _attention(entry: Entry, own: dict[str, Any]) -> dict[str, list[Part]]:
+    """Return torch.nn.MultiheadAttention's arrays: one projection in of three, one out."""
+    parts: dict[str, list[Part]] = {}
+    for kind, name in (("kernel", "in_proj_weight"), ("bias", "in_proj_bias")):
+        inward = [own[f"{p}.{kind}"] for p in ("query", "key", "value") if f"{p}.{kind}" in own]
+        layouts = [_projection(tuple(v.shape), kind) for v in inward]
+        if inward:
+            parts[name] = [Part(v, x) for v, x in zip(inward, layouts, strict=True)]
+    out = {"kernel": "out_proj.weight", "bias": "out_proj.bias"}
+    for kind, name in out.items():
+        variable = own.get(f"attention_output.{kind}")
+        if variable is not None:
+            shape = tuple(variable.shape)
+            joined = (prod(shape[:-1]), shape[-1]) if kind == "kernel" else shape
+            axes = (1, 0) if kind == "kernel" else (0,)
+            neutral = tuple(joined[axis] for axis in axes)
+            parts[name] = [Part(variable, Layout(shape, joined, axes, neutral))]
+    if sum(map(len, parts.values())) != len(own):
+        msg = (
+            f"layer {entry.path!r} ({type(entry.layer).__name__}) cannot be compared: only "
+            "MultiHeadAttention has a neutral layout"
+        )
+        raise ExperimentError(msg)
+    return parts
+
+
+def _projection(shape: tuple[int, ...], kind: str) -> Layout:
+    if kind == "bias":  # (heads, size)
+        return Layout(shape, shape, tuple(range(len(shape))), (prod(shape),))
+    # (features, heads, size) to (heads * size, features)
+    return Layout(shape, (shape[0], prod(shape[1:])), (1, 0), (prod(shape[1:]), shape[0]))

@@ -1,0 +1,184 @@
+"""The optimizer that ``model.compile`` takes: each of its steps is a transaction."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from mpcore.errors import MpcoreWarning
+from mpcore.scaling import LossScale, ScaleState
+from mpcore_tensorflow.step import KerasTransaction
+
+if TYPE_CHECKING:
+    from mpcore_tensorflow.buffers import BufferGuard
+
+__all__ = ["TransactionalOptimizer"]
+
+
+@keras.saving.register_keras_serializable(package="mpcore")
+class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
+    """An optimizer around the user's own that steps wholly or not at all.
+
+    ``apply`` takes the gradients of the loss that ``scale_loss`` scaled, unscales them in
+    float32, and either lets the inner optimizer update, or puts the model's buffers back;
+    then the scale moves. Clipping, weight decay, accumulation and averaging of the inner
+    optimizer act on true gradients, and its ``iterations`` count real steps.
+
+    It is a LossScaleOptimizer so that ``compile`` does not put another one around it. Of that
+    class it uses ``learning_rate``, ``iterations`` and ``variables``.
+
+    Source: keras/src/optimizers/loss_scale_optimizer.py of Keras 3.15.1.
+
+    Attributes:
+        inner_optimizer: the user's optimizer.
+        rule: constants of the loss scale.
+        guard: the model's buffers; None until ``mpcore.prepare``, as after loading a model.
+        masters: float32 copies by ``id`` of the 16-bit variable they belong to.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        loss_scale: LossScale | str = "dynamic",
+        master: str = "none",
+        name: str | None = None,
+    ) -> None:
+        """Wrap ``inner_optimizer``.
+
+        Args:
+            inner_optimizer: a Keras optimizer.
+            loss_scale: the rule, or its text.
+            master: ``"copy"`` updates float32 copies of 16-bit variables, ``"none"`` does not.
+            name: name of the optimizer.
+        """
+        rule = LossScale.parse(loss_scale) if isinstance(loss_scale, str) else loss_scale
+        super().__init__(inner_optimizer, initial_scale=rule.init_scale, name=name)
+        self.rule = rule
+        self.master = master
+        self.guard: BufferGuard | None = None
+        self._held = _Held()
+
+    @property
+    def masters(self) -> dict[int, Any]:
+        """Float32 copies by ``id`` of the 16-bit variable they belong to."""
+        return self._held.masters
+
+    def adopt(self, masters: dict[int, Any]) -> None:
+        """Use ``masters``, made before the model was cast, in ``build`` to come."""
+        self._held.given = dict(masters)
+
+    def build(self, var_list: Any) -> None:
+        """Create the scale state, the masters, and the inner optimizer's slots.
+
+        Args:
+            var_list: the model's trainable variables.
+        """
+        variables = list(var_list)
+        with tf.init_scope():
+            self.dynamic_scale = self.add_variable(
+                (), keras.initializers.Constant(self.rule.init_scale), "float32", name="scale"
+            )
+            self.step_counter = self.add_variable((), "zeros", "int32", name="good_steps")
+            self.skipped_steps = self.add_variable((), "zeros", "int32", name="skipped_steps")
+            if self.master == "copy":
+                for variable in variables:
+                    self._add_master(variable)
+            if not self.inner_optimizer.built:
+                self.inner_optimizer.build([self.target(v) for v in variables])
+            # Not the parent's: that would create its own state.
+            super(keras.optimizers.LossScaleOptimizer, self).build(variables)
+
+    def _add_master(self, variable: Any) -> None:
+        if keras.backend.standardize_dtype(variable.dtype) not in ("float16", "bfloat16"):
+            return
+        master = self._held.given.get(id(variable))
+        if master is None:
+            master = keras.Variable(
+                tf.cast(variable.value, tf.float32), dtype="float32", name=variable.name
+            )
+            master.constraint = variable.constraint
+        self._held.masters[id(variable)] = master
+        self._track_variable(master)
+
+    def target(self, variable: Any) -> Any:
+        """Return what the inner optimizer updates for ``variable``: its master or itself."""
+        return self._held.masters.get(id(variable), variable)
+
+    def update(self, grads: list[Any], variables: list[Any]) -> None:
+        """Let the inner optimizer update by true gradients, then cast the masters down."""
+        self.inner_optimizer.apply(grads, [self.target(variable) for variable in variables])
+        for variable in variables:
+            master = self._held.masters.get(id(variable))
+            if master is not None:
+                variable.value.assign(tf.cast(master.value, variable.value.dtype))
+
+    @property
+    def state(self) -> ScaleState:
+        """State of the loss scale, as numbers on the host."""
+        if not self.built:
+            return ScaleState(self.rule.init_scale, 0, 0)
+        return ScaleState(
+            float(self.dynamic_scale.numpy()),
+            int(self.step_counter.numpy()),
+            int(self.skipped_steps.numpy()),
+        )
+
+    @state.setter
+    def state(self, state: ScaleState) -> None:
+        self.dynamic_scale.assign(state.scale)
+        self.step_counter.assign(state.good_steps)
+        self.skipped_steps.assign(state.skipped_steps)
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Return the loss in float32, times the scale; the gradients of that go to ``apply``."""
+        loss = tf.cast(loss, tf.float32)
+        if self.rule.kind == "none":
+            return loss
+        if self.rule.kind == "static" or not self.built:
+            return loss * self.rule.init_scale
+        return loss * self.dynamic_scale.value
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Settle one step.
+
+        Args:
+            grads: gradients of the scaled loss: tensors, IndexedSlices, or None.
+            trainable_variables: the model's variables in the same order; None for those that
+                the optimizer was built with.
+        """
+        if not self.built:
+            self.build(trainable_variables)
+        variables = list(trainable_variables or self._trainable_variables)
+        transaction = KerasTransaction(self, variables)
+        saved = None if self.guard is None else self.guard.take()
+        if saved is None and self.guard is not None and self.guard.variables:
+            msg = (
+                "apply() found no training-mode call of the model in its own trace, so the "
+                "model's buffers are not restored if this step is skipped: call the model and "
+                "apply() in one tf.function, or use amp.step"
+            )
+            warnings.warn(msg, MpcoreWarning, stacklevel=2)
+        # Inside a user's tf.function autograph would rewrite these plain calls.
+        settle = tf.autograph.experimental.do_not_convert(transaction.settle)
+        settle(transaction.scale_state(), saved, list(grads), None)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return plain data; ``from_config`` reads it back."""
+        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
+        return {
+            "name": self.name,
+            "inner_optimizer": inner,
+            "loss_scale": str(self.rule),
+            "master": self.master,
+        }
+
+
+class _Held:
+    """Masters, out of sight of Keras, which would track a dictionary."""
+
+    def __init__(self) -> None:
+        self.masters: dict[int, Any] = {}
+        self.given: dict[int, Any] = {}

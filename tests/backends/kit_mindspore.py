@@ -1,0 +1,110 @@
+"""The conformance kit of the MindSpore backend."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+import mpcore as mp
+
+# The graph compiler imports the module of every function it reads, by name.
+sys.path.append(str(Path(__file__).parent))
+ms.runtime.launch_blocking()  # ten times faster on two cores
+
+
+def _transition(rule):
+    def run(scale, good, skipped, finite):
+        return mp.transition(rule, (scale, good, skipped), finite, ops.where)
+
+    return run
+
+
+def _compiled(cell):
+    def run(*args):
+        return cell(*args)
+
+    return ms.jit(run, fullgraph=True)
+
+
+class _Kit:
+    name = "mindspore"
+    modes = ("eager", "compiled")
+
+    def model(self):
+        ms.set_seed(0)
+        net = nn.SequentialCell(
+            OrderedDict(
+                fc1=nn.Dense(8, 16),
+                bn=nn.BatchNorm1d(16, eps=1e-5, momentum=0.9),
+                act=nn.ReLU(),
+                fc2=nn.Dense(16, 4),
+            )
+        )
+        return net.set_train()
+
+    def sgd(self, model, learning_rate, momentum):
+        return nn.Momentum(model.trainable_params(), learning_rate, momentum)
+
+    def adam(self, model, learning_rate):
+        return nn.Adam(model.trainable_params(), learning_rate)
+
+    def loss_fn(self, model):
+        def loss_fn(x, y, boost):
+            return ops.cross_entropy(model(x), y) * boost
+
+        return loss_fn
+
+    def batch(self, x, y, boost):
+        return Tensor(x), Tensor(y.astype("i4")), Tensor(boost, ms.float32)
+
+    def stepper(self, amp, loss_fn, mode, clip_norm=None):
+        if mode == "eager":
+            return lambda *batch: amp.step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=True)
+        run = _compiled(amp.train_cell(loss_fn, clip_norm, keep_grads=True))
+        return lambda *batch: amp.result(run(*batch))
+
+    def snapshot(self, model, optimizer, amp):
+        held = {id(p): p for p in (*model.get_parameters(), *optimizer.get_parameters())}
+        return {p.name: p.value().astype(ms.float32).asnumpy().copy() for p in held.values()}
+
+    def layer_dtypes(self, model, amp, x):
+        seen, handles = {}, []
+        for path, cell in model.name_cells().items():
+
+            def hook(_cell, _inputs, output, path=path):
+                values = output.asnumpy()
+                low = amp.policy.compute
+                rounds = amp.simulated and np.array_equal(
+                    mp.round_to(values, low), values, equal_nan=True
+                )
+                seen[path] = low if rounds else str(output.dtype).lower()
+
+            handles.append(cell.register_forward_hook(hook))
+        with amp.autocast():
+            model(Tensor(x))
+        for handle in handles:
+            handle.remove()
+        return seen
+
+    def transition(self, rule, state, finite, mode):
+        key = (rule, mode)
+        if key not in self._transitions:
+            run = _transition(rule)
+            self._transitions[key] = run if mode == "eager" else ms.jit(run, fullgraph=True)
+        tensors = [
+            Tensor(v, d) for v, d in zip(state, (ms.float32, ms.int32, ms.int32), strict=True)
+        ]
+        scale, good, skipped = self._transitions[key](*tensors, Tensor(finite))
+        assert (scale.dtype, good.dtype, skipped.dtype) == (ms.float32, ms.int32, ms.int32)
+        return scale.asnumpy().item(), good.asnumpy().item(), skipped.asnumpy().item()
+
+    def __init__(self):
+        self._transitions = {}
+
+
+kit = _Kit()

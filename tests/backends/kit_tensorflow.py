@@ -1,0 +1,117 @@
+"""The conformance kit of the tf.keras backend."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+import mpcore as mp
+from mpcore_tensorflow.layers import variable_names
+
+
+class _Kit:
+    name = "tensorflow"
+    modes = ("eager", "compiled")
+
+    def model(self):
+        keras.utils.set_random_seed(0)
+        return keras.Sequential(
+            [
+                layers.Input((8,)),
+                layers.Dense(16, name="fc1"),
+                layers.BatchNormalization(epsilon=1e-5, momentum=0.9, name="bn"),
+                layers.ReLU(name="act"),
+                layers.Dense(4, name="fc2"),
+            ]
+        )
+
+    def sgd(self, model, learning_rate, momentum):
+        return keras.optimizers.SGD(learning_rate, momentum=momentum)
+
+    def adam(self, model, learning_rate):
+        return keras.optimizers.Adam(learning_rate)
+
+    def loss_fn(self, model):
+        cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        @tf.autograph.experimental.do_not_convert  # it cannot find the source of this module
+        def loss_fn(x, y, boost):
+            return cross_entropy(y, model(x, training=True)) * boost
+
+        return loss_fn
+
+    def batch(self, x, y, boost):
+        return tf.constant(x), tf.constant(y), tf.constant(boost, tf.float32)
+
+    def stepper(self, amp, loss_fn, mode, clip_norm=None):
+        if mode == "eager":
+            return lambda *batch: amp.step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=True)
+        return _custom_loop(amp, loss_fn, clip_norm)
+
+    def snapshot(self, model, optimizer, amp):
+        kinds = {"model": model.variables, "optimizer": optimizer.variables}
+        kinds["master"] = list(amp.optimizer.masters.values())
+        taken = {f"{kind}:{i}": v for kind, vs in kinds.items() for i, v in enumerate(vs)}
+        return {name: np.asarray(v.value, np.float32).copy() for name, v in taken.items()}
+
+    def layer_dtypes(self, model, amp, x):
+        seen = {}
+        for layer in model.layers:
+            original = layer.call
+
+            def call(*args, original=original, layer=layer, **kwargs):
+                outputs = original(*args, **kwargs)
+                seen[layer.name] = outputs.dtype.name
+                return outputs
+
+            layer.call = call
+        model(x, training=False)
+        return seen
+
+    def transition(self, rule, state, finite, mode):
+        def run(scale, good, skipped, finite):
+            return mp.transition(rule, (scale, good, skipped), finite, tf.where)
+
+        if mode == "compiled":
+            run = tf.function(run, autograph=False)
+        scale, good, skipped = run(
+            tf.constant(state[0], tf.float32),
+            tf.constant(state[1], tf.int32),
+            tf.constant(state[2], tf.int32),
+            tf.constant(finite),
+        )
+        assert scale.dtype == tf.float32
+        return scale.numpy().item(), good.numpy().item(), skipped.numpy().item()
+
+
+def _custom_loop(amp, loss_fn, clip_norm):
+    """Return a step as in a user's own loop, and as Keras's train_step does it."""
+    optimizer, variables = amp.optimizer, amp.model.trainable_variables
+    optimizer.inner_optimizer.global_clipnorm = clip_norm
+    paths = variable_names(amp.model)
+    names = [paths[id(v)] for v in variables]
+
+    @tf.function(autograph=False)
+    def train(*batch):
+        with tf.GradientTape() as tape:
+            loss = loss_fn(*batch)
+            scaled = optimizer.scale_loss(loss)
+        grads = tape.gradient(scaled, [v.value for v in variables])
+        optimizer.apply_gradients(zip(grads, variables, strict=True))
+        return loss, grads
+
+    def step(*batch):
+        before = amp.state
+        loss, grads = train(*batch)
+        true = [tf.cast(grad, tf.float32) / before.scale for grad in grads]
+        finite = np.bool_(amp.state.skipped_steps == before.skipped_steps)
+        norms = np.array([np.linalg.norm(grad.numpy()) for grad in true], np.float32)
+        raw = (loss.numpy(), finite, norms, before.scale, amp.state.scale)
+        return mp.StepResult(raw, names, lambda x: x, dict(zip(names, true, strict=True)))
+
+    return step
+
+
+kit = _Kit()
