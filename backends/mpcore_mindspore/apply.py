@@ -96,12 +96,13 @@ def check_plan(net: Any, plan: Plan, device: str) -> None:
         )
         raise BackendError(msg)
     eager = ms.get_context("mode") == ms.PYNATIVE_MODE
-    for path, (cell, _) in leaves(net).items():
-        wrong = isinstance(cell, nn.LSTM) and plan[path].compute == "float16"
+    cells = leaves(net)
+    for entry in plan.layers:
+        wrong = isinstance(cells[entry.path][0], nn.LSTM) and entry.compute == "float16"
         if wrong and eager and device == "CPU":
             msg = (
-                f"layer {path!r}: a float16 LSTM has wrong gradients in mindspore's eager mode "
-                'on CPU; keep it float32 with policy.full(layer="recurrent"), or set '
+                f"layer {entry.path!r}: a float16 LSTM has wrong gradients in mindspore's eager "
+                'mode on CPU; keep it float32 with policy.full(layer="recurrent"), or set '
                 "GRAPH_MODE before prepare, where they are right"
             )
             raise BackendError(msg)

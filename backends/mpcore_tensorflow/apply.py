@@ -14,6 +14,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import keras
+from keras.src.backend import AutocastScope
 
 from mpcore.dtypes import is_low
 from mpcore_tensorflow.layers import walk
@@ -148,14 +149,15 @@ def _output(dtype: str) -> Callable[[Any], Any]:
 
 
 def _follow(original: Any) -> Any:
-    # It has float32 weights or numbers of its own: compute in float32, hand on what came in.
+    # It has weights or random numbers of its own: compute in float32, hand on what came in.
     def call(*args: Any, **kwargs: Any) -> Any:
         floats = [
             keras.backend.standardize_dtype(x.dtype)
             for x in keras.tree.flatten(args)
             if keras.ops.is_tensor(x) and keras.backend.is_float_dtype(x.dtype)
         ]
-        outputs = original(*cast_floats(args, "float32"), **kwargs)
+        with AutocastScope("float32"):
+            outputs = original(*cast_floats(args, "float32"), **kwargs)
         return cast_floats(outputs, floats[0]) if floats else outputs
 
     return call

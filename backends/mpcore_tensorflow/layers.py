@@ -89,6 +89,13 @@ def check_model(model: Any) -> None:
             "layer an Input, call model.build(input_shape), or call it once on a batch"
         )
         raise BackendError(msg)
+    quantized = [layer.name for layer in model._flatten_layers() if layer.quantization_mode]
+    if quantized:
+        msg = (
+            f"`model` must not be quantized, layer {quantized[0]!r} is: a policy would take its "
+            "place; prepare the model it was made from"
+        )
+        raise BackendError(msg)
 
 
 def sublayers(layer: Any) -> list[Any]:

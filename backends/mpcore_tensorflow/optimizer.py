@@ -110,6 +110,15 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     def update(self, grads: list[Any], variables: list[Any]) -> None:
         """Let the inner optimizer update by true gradients, then cast the masters down."""
         self.inner_optimizer.apply(grads, [self.target(variable) for variable in variables])
+        self._cast_down(variables)
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """Let the inner optimizer write its averages, at the end of ``fit``."""
+        variables = list(var_list)
+        self.inner_optimizer.finalize_variable_values([self.target(v) for v in variables])
+        self._cast_down(variables)
+
+    def _cast_down(self, variables: list[Any]) -> None:
         for variable in variables:
             master = self._held.masters.get(id(variable))
             if master is not None:

@@ -277,7 +277,8 @@ def test_graph_mode_equals_eager(tmp_path):
             [float(item) if item not in ("True", "False") else item == "True" for item in row[1:]]
             for row in (eager, graph)
         ]
-        low = 2e-3 if "float16" in eager[0] and "b" not in eager[0] else 1e-5  # 2 ulp of float16
+        # gradients through two float16 layers round differently: 10 ulp at 1.0
+        low = 1e-2 if eager[0] in ("mixed_float16", "model_float16") else 1e-5
         np.testing.assert_allclose(*as_numbers, rtol=low)
 
 

@@ -143,6 +143,7 @@ def test_compile_adds_no_scaler_behind_our_back():
         assert type(amp.optimizer.inner_optimizer) is keras.optimizers.SGD
 
 
+@pytest.mark.slow
 def test_default_trajectory_and_weights_are_keras_own():
     """With equal constants and no overflow in the buffers, bit for bit."""
     native = net("mixed_bfloat16")
@@ -232,6 +233,7 @@ def test_step_without_a_forward_pass_in_its_trace_says_so():
         amp.optimizer.apply(grads, model.trainable_variables)
 
 
+@pytest.mark.slow
 def test_inner_clipping_and_accumulation_see_true_gradients():
     model = net()
     start = [v.numpy() for v in model.trainable_variables]
@@ -255,6 +257,7 @@ def test_inner_clipping_and_accumulation_see_true_gradients():
 # --- saving
 
 
+@pytest.mark.slow
 def test_scale_and_masters_survive_saving(tmp_path):
     x = np.concatenate([BIG[:8], X[:8]])
     for policy in ("mixed_float16", "model_float16"):
@@ -314,6 +317,7 @@ class Subclassed(keras.Model):
         return self.head(self.noise(h, training=True))
 
 
+@pytest.mark.slow
 def test_subclassed_model_follows_the_plan():
     model = Subclassed()
     tokens = RNG.integers(0, 10, (2, 5))
@@ -346,6 +350,44 @@ def test_functional_model_in_a_model_casts_nothing_in_between():
     assert set(seen.values()) == {"float16"}
     assert outputs.dtype == tf.float32
     assert model(X.astype("f8")).dtype == tf.float32
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "model_bfloat16"])
+def test_activation_with_weights_hands_on_what_comes_in(policy):
+    model = keras.Sequential([layers.Input((8,)), layers.Dense(4, name="a"), layers.PReLU()])
+    amp = mp.prepare(model, keras.optimizers.SGD(0.1), policy)
+    assert amp.step(lambda x: tf.reduce_mean(model(x) ** 2), X).stepped
+    seen, _ = output_dtypes(model, X)
+    assert set(seen.values()) == {"bfloat16"}
+
+
+def test_policy_map_of_the_user_is_overridden():
+    dtypes = keras.dtype_policies.DTypePolicyMap("mixed_float16")
+    dtypes[".*/fc2"] = keras.DTypePolicy("float32")
+    model = net(dtypes)
+    mp.prepare(model, keras.optimizers.SGD(), mp.Policy.named("mixed_bfloat16").full("fc1"))
+    seen, _ = output_dtypes(model, X)
+    assert seen == {"fc1": "float32", "bn": "bfloat16", "act": "bfloat16", "fc2": "bfloat16"}
+
+
+@pytest.mark.slow
+def test_exported_model_keeps_the_policy(tmp_path):
+    model, _ = fitted("model_bfloat16", X)
+    model.export(tmp_path / "saved", verbose=False)
+    served = tf.saved_model.load(tmp_path / "saved")
+    outputs = served.serve(X)
+    assert outputs.dtype == tf.float32
+    np.testing.assert_allclose(outputs, model(X), atol=2e-2)  # 2 ulp of bfloat16 at 1
+
+
+def test_averages_are_written_to_masters_and_weights():
+    model, amp = fitted("model_bfloat16", X, optimizer=keras.optimizers.SGD(0.1, use_ema=True))
+    kernel = model.get_layer("fc1").kernel
+    average = amp.optimizer.inner_optimizer._model_variables_moving_average[0]
+    np.testing.assert_array_equal(amp.optimizer.target(kernel).numpy(), average.numpy())
+    np.testing.assert_array_equal(
+        np.asarray(kernel.numpy(), "f4"), mp.round_to(average.numpy(), "bfloat16")
+    )
 
 
 def test_full_layer_computes_in_float32_whatever_arrives():
@@ -541,6 +583,7 @@ def test_loss_must_be_one_number():
         amp.step(lambda x: model(x), X)
 
 
+@pytest.mark.slow
 def test_new_loss_function_each_step_is_reported():
     model = net()
     amp = mp.prepare(model, keras.optimizers.SGD(0.1), "float32")
@@ -578,6 +621,7 @@ def test_capabilities_give_the_reason():
     assert {support.level for support in can.compute.values()} == {"native"}
 
 
+@pytest.mark.slow
 def test_backend_imports_no_other_framework():
     code = "import sys, mpcore_tensorflow; print({'torch', 'mindspore', 'jax'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
