@@ -94,7 +94,7 @@ class MindsporeDriver:
         for layer, place in zip(weights, _places(model, statistics=True), strict=True):
             for name, param in place.params.items():
                 target = masters.get(param.name, param)
-                target.set_data(_like(layer.arrays[_neutral(name)], target))
+                _put(target, layer.arrays[_neutral(name)])
         if amp is not None:
             amp.publish()
 
@@ -118,13 +118,13 @@ class MindsporeDriver:
         for name, neutral in _SLOTS.items():
             if hasattr(optimizer, name):
                 _load_slot(model, amp, getattr(optimizer, name), slots.values.get(neutral, []))
-        optimizer.global_step.set_data(Tensor([slots.steps], ms.int32))
+        ops.assign(optimizer.global_step, Tensor([slots.steps], ms.int32))
         for name in ("beta1", "beta2"):
             if hasattr(optimizer, f"{name}_power"):
                 beta = float(getattr(optimizer, name).asnumpy())
                 # As Adam does it: one float32 product a step.
                 power = np.full(slots.steps, beta, np.float32).prod(dtype=np.float32)
-                getattr(optimizer, f"{name}_power").set_data(Tensor(power, ms.float32))
+                ops.assign(getattr(optimizer, f"{name}_power"), Tensor(power, ms.float32))
 
     def predict(
         self, model: Any, amp: MindsporeAmp, x: npt.NDArray[Any], layout: str
@@ -148,9 +148,12 @@ def _neutral(name: str) -> str:
     return _NEUTRAL.get(name, name)
 
 
-def _like(array: npt.NDArray[Any], param: Any) -> Any:
-    # also turns a Conv1d kernel (O, I, K) into MindSpore's (O, I, 1, K)
-    return Tensor(np.asarray(array, np.float32).reshape(param.shape))
+def _put(param: Any, array: npt.NDArray[Any]) -> None:
+    # The reshape also turns a Conv1d kernel (O, I, K) into MindSpore's (O, I, 1, K).
+    # Not set_data: it gives the Parameter new memory, and an nn optimizer that has already
+    # run keeps updating the old one (mindspore 2.10.0, CPU).
+    value = Tensor(np.asarray(array, np.float32).reshape(param.shape))
+    ops.assign(param, value.astype(param.dtype))
 
 
 class _Place(NamedTuple):
@@ -207,9 +210,9 @@ def _slot_reader(amp: MindsporeAmp, slot: Any) -> Callable[[str, Any], Any]:
 def _load_slot(model: Any, amp: MindsporeAmp, slot: Any, layers: list[LayerWeights]) -> None:
     states, masters = _slot_of(amp, slot), amp.masters
     for state in slot:
-        state.set_data(ops.zeros_like(state))
+        ops.assign(state, ops.zeros_like(state))
     for layer, place in zip(layers, _places(model, statistics=False), strict=bool(layers)):
         for name, param in place.params.items():
             state = states.get(id(masters.get(param.name, param)))
             if state is not None:
-                state.set_data(_like(layer.arrays[_neutral(name)], state))
+                _put(state, layer.arrays[_neutral(name)])

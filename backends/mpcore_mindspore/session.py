@@ -182,7 +182,7 @@ class MindsporeAmp(Amp):
     @state.setter
     def state(self, state: ScaleState) -> None:
         for param, value in zip(self._parts.state, state, strict=True):
-            param.set_data(Tensor(value, param.dtype))
+            ops.assign(param, Tensor(value, param.dtype))
 
     @contextmanager
     def autocast(self) -> Iterator[None]:

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TransactionalOptimizer"]
 
+_UNPREPARED = (
+    "the model of this optimizer is not prepared (it was loaded?), so its buffers, such as "
+    "BatchNorm's statistics, are not restored when a step is skipped: call "
+    "mpcore.prepare(model, model.optimizer, policy)"
+)
+_UNSEEN = (
+    "apply() found no training-mode call of the model in its own trace, so the model's buffers "
+    "are not restored when this step is skipped: call the model and apply() in one tf.function, "
+    "or use amp.step"
+)
+
 
 @keras.saving.register_keras_serializable(package="mpcore")
 class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
@@ -163,13 +174,10 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         variables = list(trainable_variables or self._trainable_variables)
         transaction = KerasTransaction(self, variables)
         saved = None if self.guard is None else self.guard.take()
-        if saved is None and self.guard is not None and self.guard.variables:
-            msg = (
-                "apply() found no training-mode call of the model in its own trace, so the "
-                "model's buffers are not restored if this step is skipped: call the model and "
-                "apply() in one tf.function, or use amp.step"
-            )
-            warnings.warn(msg, MpcoreWarning, stacklevel=2)
+        if self.guard is None:
+            warnings.warn(_UNPREPARED, MpcoreWarning, stacklevel=2)
+        elif saved is None and self.guard.variables:
+            warnings.warn(_UNSEEN, MpcoreWarning, stacklevel=2)
         # Inside a user's tf.function autograph would rewrite these plain calls.
         settle = tf.autograph.experimental.do_not_convert(transaction.settle)
         settle(transaction.scale_state(), saved, list(grads), None)

@@ -1,0 +1,15 @@
+"""Leave the other frameworks' test files unread: importing one would import its framework."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_FRAMEWORKS = ("torch", "tensorflow", "mindspore")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore ``test_<framework>.py`` unless it is the one that --backend names."""
+    name = collection_path.stem.removeprefix("test_")
+    return True if name in _FRAMEWORKS and name != config.getoption("--backend") else None
