@@ -38,14 +38,14 @@ def batches(name: str) -> tuple[np.ndarray, np.ndarray]:
     return tokens[:, :-1].copy(), tokens[:, 1:].copy()
 
 
-def measure(variants: dict, x, y, steps: int, warmup: int) -> dict[str, list[float]]:
+def measure(variants: dict, steps: int, warmup: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in variants}
     order = list(variants)
     for index in range(steps + warmup):
         order = order[1:] + order[:1]  # nobody is always first
         for name in order:
             start = time.perf_counter()
-            variants[name](x, y)
+            variants[name]()
             if index >= warmup:
                 times[name].append(time.perf_counter() - start)
     return times
@@ -66,7 +66,7 @@ def main() -> None:
     for model in given.models.split(","):
         x, y = batches(model)
         variants = bench.variants(model, x, y)
-        times = measure(variants, x, y, given.steps, given.warmup)
+        times = measure(variants, given.steps, given.warmup)
         native = np.median(times["native"])
         print(f"\n{given.framework} {model}: one step, {given.steps} steps a variant")
         for name, values in times.items():

@@ -55,7 +55,7 @@ def build(name: str) -> nn.Module:
     torch.manual_seed(0)
     if name == "mlp":
         return nn.Sequential(
-            nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+            *(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(3)), nn.Linear(256, 10)
         )
     if name == "transformer":
         return Transformer()
@@ -80,17 +80,16 @@ def variants(name: str, x, y) -> dict:
 
         return loss_fn
 
-    def tensors(x, y):
-        x = torch.from_numpy(x)
-        return (x.long() if x.dtype == torch.int32 else x), torch.from_numpy(y).long()
+    x, y = torch.from_numpy(x), torch.from_numpy(y).long()
+    x = x.long() if x.dtype == torch.int32 else x
 
     def plain():
         model, optimizer = fresh()
         loss_fn = loss_of(model)
 
-        def step(x, y):
+        def step():
             optimizer.zero_grad()
-            loss_fn(*tensors(x, y)).backward()
+            loss_fn(x, y).backward()
             optimizer.step()
 
         return step
@@ -99,10 +98,10 @@ def variants(name: str, x, y) -> dict:
         model, optimizer = fresh()
         scaler, loss_fn = torch.amp.GradScaler("cpu"), loss_of(model)
 
-        def step(x, y):
+        def step():
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16):
-                loss = loss_fn(*tensors(x, y))
+                loss = loss_fn(x, y)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
@@ -116,11 +115,11 @@ def variants(name: str, x, y) -> dict:
         found, inverse = torch.zeros(()), torch.tensor(1 / scale)
         params = list(model.parameters())
 
-        def step(x, y):
+        def step():
             for param in params:
                 param.grad = None
             with torch.autocast("cpu", torch.bfloat16):
-                loss = loss_fn(*tensors(x, y))
+                loss = loss_fn(x, y)
             (loss * scale).backward()
             found.zero_()
             grads = [param.grad for param in params]
@@ -133,7 +132,7 @@ def variants(name: str, x, y) -> dict:
     def ours(policy):
         model, optimizer = fresh()
         amp, loss_fn = mp.prepare(model, optimizer, policy), loss_of(model)
-        return lambda x, y: amp.step(loss_fn, *tensors(x, y))
+        return lambda: amp.step(loss_fn, x, y)
 
     return {
         "float32": plain(),
