@@ -12,6 +12,7 @@ __all__ = [
     "BackendError",
     "BackendMissingError",
     "ExperimentError",
+    "LossScaleError",
     "MpcoreError",
     "MpcoreWarning",
     "OptimizerError",
@@ -34,6 +35,10 @@ class BackendError(MpcoreError, RuntimeError):
 
 class BackendMissingError(MpcoreError, ImportError):
     """A framework is not installed; the message gives the command that installs it."""
+
+
+class LossScaleError(MpcoreError, RuntimeError):
+    """The rule of the loss scale ends the run; the message says where and why."""
 
 
 class OptimizerError(MpcoreError, ValueError):

@@ -10,6 +10,7 @@ from mpcore.backend import check_policy, find_backend
 from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
 from mpcore.plan import Layer, Plan, resolve
 from mpcore.policy import Policy
+from mpcore.scaling import check_abort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,6 @@ class Amp(ABC):
         """Loss scale of the next step."""
         return float(self.state.scale)
 
-    @abstractmethod
     def step(
         self,
         loss_fn: Callable[..., Any],
@@ -72,7 +72,28 @@ class Amp(ABC):
 
         Returns:
             What happened; reading it may wait for the device.
+
+        Raises:
+            BackendError: ``loss_fn`` returned something that is no scalar loss.
+            LossScaleError: the rule of the loss scale ends the run; nothing but the state of
+                the scale has moved.
         """
+        # Reading the state waits for the device: only rules that can end a run need it.
+        before = self.state if self.policy.scaling.can_abort else None
+        result = self._step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=keep_grads)
+        if before is not None:
+            check_abort(self.policy.scaling, before, self.state)
+        return result
+
+    @abstractmethod
+    def _step(
+        self,
+        loss_fn: Callable[..., Any],
+        *batch: Any,
+        clip_norm: float | None,
+        keep_grads: bool,
+    ) -> StepResult:
+        """Carry out ``step``."""
 
     def __repr__(self) -> str:
         """Return policy, scale and whether it is simulated."""

@@ -66,14 +66,14 @@ class Transaction:
         finite = self.all_finite(grads, norms)
         ready = grads if clip_norm is None else self.clip(grads, norms, clip_norm)
         done = self.commit(finite, ready, saved)
-        new = transition(self.rule, state, finite, self.where)
+        new = transition(self.rule, state, finite, self.where, self.narrow)
         next_scale = self.store(new, done)
         return finite, norms, next_scale, grads
 
     # The primitives. Each is one or two calls of the framework.
 
     def scale_state(self) -> Any:
-        """Return (scale, good steps, skipped steps) of the step that begins."""
+        """Return the fields of ScaleState of the step that begins."""
         raise NotImplementedError
 
     def begin(self) -> Any:
@@ -107,6 +107,10 @@ class Transaction:
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Return ``x`` where ``condition`` holds, else ``y``."""
         raise NotImplementedError
+
+    def narrow(self, value: Any) -> Any:
+        """Return a product of the scale in the scale's own format; float32 tensors have it."""
+        return value
 
     def store(self, new: Any, done: Any) -> Any:
         """Keep the new scale state, after ``done``; return the new scale."""

@@ -40,7 +40,7 @@ class Parts:
         rule: constants of the loss scale.
         network: the network.
         optimizer: its optimizer, over float32 Parameters.
-        state: Parameters (scale float32, good steps int32, skipped steps int32), shape ().
+        state: Parameters (scale float32, shape (); counts of ScaleState, int32, shape (7,)).
         trained: Parameters of the network that the optimizer moves, in its order.
         buffers: pairs (buffer, its copy).
         rounded: pairs (Parameter that is rounded during a step, copy of its float32 value).
@@ -52,7 +52,7 @@ class Parts:
     rule: LossScale
     network: Any
     optimizer: Any
-    state: tuple[Any, Any, Any]
+    state: tuple[Any, Any]
     trained: Any
     buffers: list[tuple[Any, Any]]
     rounded: list[tuple[Any, Any]]
@@ -87,17 +87,17 @@ def _buffers(net: Any) -> list[Any]:
     return list(found.values())
 
 
-def _state_parameters(state: ScaleState) -> tuple[Any, Any, Any]:
-    values = {
-        "scale": Tensor(state.scale, ms.float32),
-        "good_steps": Tensor(state.good_steps, ms.int32),
-        "skipped_steps": Tensor(state.skipped_steps, ms.int32),
-    }
-    scale, good, skipped = (
-        Parameter(value, name=f"mpcore.{name}", requires_grad=False)
-        for name, value in values.items()
+def _state_parameters(state: ScaleState) -> tuple[Any, Any]:
+    scale, counts = _state_tensors(state)
+    return (
+        Parameter(scale, name="mpcore.scale", requires_grad=False),
+        Parameter(counts, name="mpcore.counts", requires_grad=False),
     )
-    return scale, good, skipped
+
+
+def _state_tensors(state: ScaleState) -> tuple[Any, Any]:
+    # One vector for all counts: one read and one assignment a step.
+    return Tensor(state.scale, ms.float32), Tensor([int(n) for n in state[1:]], ms.int32)
 
 
 def _tensor(value: Any) -> Any:
@@ -122,7 +122,9 @@ class MindsporeAmp(Amp):
         loss, finite, norms, scale, next_scale = cell(x, y)
 
     Outside a step, run the network in ``with amp.autocast():``. It keeps an exception from
-    changing the precision of later Cells, and a simulated dtype rounds the weights there.
+    changing the precision of later Cells, and a simulated dtype rounds the weights there; so
+    ``step`` is refused inside it. Numpy batches are converted: int64 to int32, float64 to
+    float32. A train cell cannot raise where the rule of the loss scale ends a run; ``step`` does.
     """
 
     def __init__(
@@ -176,13 +178,13 @@ class MindsporeAmp(Amp):
     @property
     def state(self) -> ScaleState:
         """State of the loss scale."""
-        scale, good, skipped = (param.asnumpy() for param in self._parts.state)
-        return ScaleState(float(scale), int(good), int(skipped))
+        scale, counts = (param.asnumpy() for param in self._parts.state)
+        return ScaleState(float(scale), *counts.tolist())
 
     @state.setter
     def state(self, state: ScaleState) -> None:
-        for param, value in zip(self._parts.state, state, strict=True):
-            ops.assign(param, Tensor(value, param.dtype))
+        for param, value in zip(self._parts.state, _state_tensors(state), strict=True):
+            ops.assign(param, value)
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -225,25 +227,13 @@ class MindsporeAmp(Amp):
         """
         return TrainCell(self._parts, loss_fn, clip_norm, keep_grads=keep_grads)
 
-    def step(
+    def _step(
         self,
         loss_fn: Callable[..., Any],
         *batch: Any,
-        clip_norm: float | None = None,
-        keep_grads: bool = False,
+        clip_norm: float | None,
+        keep_grads: bool,
     ) -> StepResult:
-        """Run one transaction; see ``mpcore.Amp.step``.
-
-        Args:
-            loss_fn: as for ``train_cell``; pass the same function each time.
-            batch: Tensors, or numpy arrays (int64 becomes int32, float64 float32).
-            clip_norm: as for ``train_cell``.
-            keep_grads: put the true float32 gradients into the result.
-
-        Raises:
-            BackendError: called within ``autocast`` while a dtype is simulated: the float32
-                weights are set aside there.
-        """
         if self._depth and self._parts.rounded:
             msg = "`step` must not be called inside `with amp.autocast()`: it rounds by itself"
             raise BackendError(msg)

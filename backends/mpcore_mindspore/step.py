@@ -76,7 +76,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.keep_grads = keep_grads
         self.network = parts.network
         self.optimizer = parts.optimizer
-        self.scale, self.good_steps, self.skipped_steps = parts.state
+        self.scale, self.counts = parts.state
         # Pairs, not two lists of Parameters: a Cell refuses equal names in such lists.
         self.buffers = parts.buffers
         self.rounded = parts.rounded
@@ -132,8 +132,9 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     # The acts
 
     def scale_state(self) -> Any:
-        """Return copies of the three state Parameters."""
-        return self.scale.value(), self.good_steps.value(), self.skipped_steps.value()
+        """Return the scale and the counts, each a 0-d Tensor."""
+        counts = ops.unstack(self.counts.value(), axis=0)
+        return (self.scale.value(), *counts)
 
     def begin(self) -> Any:
         """Save what a step may change, then round the weights of simulated layers."""
@@ -211,7 +212,6 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         scale = ops.depend(new[0], done)
         stored = (
             ops.assign(self.scale, scale),
-            ops.assign(self.good_steps, new[1]),
-            ops.assign(self.skipped_steps, new[2]),
+            ops.assign(self.counts, ops.stack(new[1:])),
         )
         return ops.depend(scale, stored)

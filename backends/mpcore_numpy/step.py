@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.dtypes import is_low, round_to
-from mpcore.scaling import LossScale, ScaleState, initial_state
+from mpcore.scaling import LossScale, ScaleState, initial_state, narrow
 from mpcore.session import Amp
 from mpcore.transaction import StepResult, Transaction
 
@@ -91,11 +91,13 @@ class _NumpyTransaction(Transaction):
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         return np.where(condition, x, y)
 
+    def narrow(self, value: Any) -> float:
+        return narrow(self.rule, float(value))
+
     def store(self, new: Any, done: None) -> float:
-        scale, good_steps, skipped_steps = new
-        # numpy 1 computes scalars in float64: the float32 scale is rounded once, here.
-        self.state = ScaleState(float(np.float32(scale)), int(good_steps), int(skipped_steps))
-        return self.state.scale
+        scale, *counts = new
+        self.state = ScaleState(float(scale), *(int(count) for count in counts))
+        return float(scale)
 
 
 class NumpyAmp(Amp):
@@ -106,9 +108,7 @@ class NumpyAmp(Amp):
     rounds an activation or gradient to the compute dtype of a layer.
     """
 
-    def __init__(
-        self, model: Model, optimizer: SGD | Adam, plan: Plan, *, simulated: bool
-    ) -> None:
+    def __init__(self, model: Model, optimizer: SGD | Adam, plan: Plan, *, simulated: bool) -> None:
         super().__init__(plan, simulated=simulated)
         self._tx = _NumpyTransaction(model, optimizer, plan, plan.policy.scaling)
 
@@ -121,13 +121,12 @@ class NumpyAmp(Amp):
     def state(self, state: ScaleState) -> None:
         self._tx.state = ScaleState(*state)
 
-    def step(
+    def _step(
         self,
         loss_fn: Callable[..., Any],
         *batch: Any,
-        clip_norm: float | None = None,
-        keep_grads: bool = False,
+        clip_norm: float | None,
+        keep_grads: bool,
     ) -> StepResult:
-        """Run one transaction; see ``mpcore.Amp.step``."""
         raw = self._tx.transact(clip_norm, loss_fn, *batch)
         return StepResult(raw[:5], list(raw[5]), np.asarray, raw[5] if keep_grads else None)

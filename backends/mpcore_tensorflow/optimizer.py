@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from mpcore.errors import MpcoreWarning
-from mpcore.scaling import LossScale, ScaleState
+from mpcore.scaling import LossScale, ScaleState, initial_state
 from mpcore_tensorflow.step import KerasTransaction
 
 if TYPE_CHECKING:
@@ -92,8 +92,10 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             self.dynamic_scale = self.add_variable(
                 (), keras.initializers.Constant(self.rule.init_scale), "float32", name="scale"
             )
-            self.step_counter = self.add_variable((), "zeros", "int32", name="good_steps")
-            self.skipped_steps = self.add_variable((), "zeros", "int32", name="skipped_steps")
+            # One vector for all counts of ScaleState: one read and one assignment a step.
+            first = initial_state(self.rule)[1:]
+            self.counts = self.add_variable((len(first),), "zeros", "int32", name="counts")
+            self.counts.assign(first)
             if self.master == "copy":
                 for variable in variables:
                     self._add_master(variable)
@@ -139,18 +141,14 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     def state(self) -> ScaleState:
         """State of the loss scale, as numbers on the host."""
         if not self.built:
-            return ScaleState(self.rule.init_scale, 0, 0)
-        return ScaleState(
-            float(self.dynamic_scale.numpy()),
-            int(self.step_counter.numpy()),
-            int(self.skipped_steps.numpy()),
-        )
+            return initial_state(self.rule)
+        counts = self.counts.numpy().tolist()
+        return ScaleState(float(self.dynamic_scale.numpy()), *counts)
 
     @state.setter
     def state(self, state: ScaleState) -> None:
         self.dynamic_scale.assign(state.scale)
-        self.step_counter.assign(state.good_steps)
-        self.skipped_steps.assign(state.skipped_steps)
+        self.counts.assign(state[1:])
 
     def scale_loss(self, loss: Any) -> Any:
         """Return the loss in float32, times the scale; the gradients of that go to ``apply``."""

@@ -51,12 +51,12 @@ class KerasTransaction(Transaction):
         self.loss_fn = None if loss_fn is None else _with_autograph(loss_fn)
 
     def scale_state(self) -> Any:
-        """Read the three state variables; without a scale only the count of skips is one."""
-        skipped = tf.convert_to_tensor(self.optimizer.skipped_steps.value)
-        if self.rule.kind != "dynamic":
-            return tf.constant(self.rule.init_scale, tf.float32), tf.constant(0), skipped
-        scale = tf.convert_to_tensor(self.optimizer.dynamic_scale.value)
-        return scale, tf.convert_to_tensor(self.optimizer.step_counter.value), skipped
+        """Read the scale, a constant unless it is dynamic, and the counts."""
+        if self.rule.kind == "dynamic":
+            scale = tf.convert_to_tensor(self.optimizer.dynamic_scale.value)
+        else:
+            scale = tf.constant(self.rule.init_scale, tf.float32)
+        return (scale, *tf.unstack(self.optimizer.counts.value))
 
     def begin(self) -> Any:
         """Read the buffers; a read shares their memory."""
@@ -132,11 +132,10 @@ class KerasTransaction(Transaction):
     def store(self, new: Any, done: Any) -> Any:
         """Assign the state that can have changed; TensorFlow keeps the order of assignments."""
         del done
-        scale, good_steps, skipped_steps = new
-        self.optimizer.skipped_steps.value.assign(skipped_steps)
+        scale, *counts = new
+        self.optimizer.counts.value.assign(tf.stack(counts))
         if self.rule.kind == "dynamic":
             self.optimizer.dynamic_scale.value.assign(scale)
-            self.optimizer.step_counter.value.assign(good_steps)
         return scale
 
 
@@ -188,6 +187,10 @@ def _divided(grad: Any, divisor: Any) -> Any:
 class KerasAmp(Amp):
     """A prepared Keras model.
 
+    ``step`` is compiled once for each ``loss_fn``, ``clip_norm`` and ``keep_grads``. Which
+    weights are trainable is read then; the losses of regularizers are in
+    ``sum(model.losses)``, for ``loss_fn`` to add.
+
     Attributes:
         model: the model, its layers set to the plan.
         optimizer: for ``model.compile``; shares its state with ``step``, so both may be used.
@@ -209,22 +212,13 @@ class KerasAmp(Amp):
     def state(self, state: ScaleState) -> None:
         self.optimizer.state = state
 
-    def step(
+    def _step(
         self,
         loss_fn: Callable[..., Any],
         *batch: Any,
-        clip_norm: float | None = None,
-        keep_grads: bool = False,
+        clip_norm: float | None,
+        keep_grads: bool,
     ) -> StepResult:
-        """Run one transaction; see ``mpcore.Amp.step``.
-
-        Compiled once for each ``loss_fn``, ``clip_norm`` and ``keep_grads``. Which weights are
-        trainable is read then; the losses of regularizers are in ``sum(model.losses)``, for
-        ``loss_fn`` to add.
-
-        Raises:
-            BackendError: ``loss_fn`` returned something that is no scalar.
-        """
         found = self._steps.get((loss_fn, clip_norm, keep_grads))
         function, names = found or self._compile(loss_fn, clip_norm, keep_grads)
         raw, grads = function(*batch)

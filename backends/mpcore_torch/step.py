@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mpcore.errors import BackendError
-from mpcore.scaling import LossScale, ScaleState, initial_state
+from mpcore.scaling import LossScale, ScaleState, check_abort, initial_state, narrow
 from mpcore.session import Amp
 from mpcore.transaction import StepResult, Transaction
 from mpcore_torch.apply import apply_plan, cast_floats, replace_forward, store_low
@@ -173,10 +173,11 @@ class TorchTransaction(Transaction):
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         return x if condition else y
 
+    def narrow(self, value: float) -> float:
+        return narrow(self.rule, value)
+
     def store(self, new: Any, done: None) -> float:
-        scale, good_steps, skipped_steps = new
-        # Numbers on the host carry more digits than the float32 scale: round once here.
-        self.state = ScaleState(float(np.float32(scale)), good_steps, skipped_steps)
+        self.state = ScaleState(*new)
         return self.state.scale
 
     def forget(self) -> None:
@@ -276,14 +277,13 @@ class TorchAmp(Amp):
         """Return the context that a forward pass runs in; it is needed when by="op"."""
         return self._region()
 
-    def step(
+    def _step(
         self,
         loss_fn: Callable[..., Any],
         *batch: Any,
-        clip_norm: float | None = None,
-        keep_grads: bool = False,
+        clip_norm: float | None,
+        keep_grads: bool,
     ) -> StepResult:
-        """Run one transaction; see ``mpcore.Amp.step``."""
         self._tx.forget()
         try:
             raw = self._tx.transact(clip_norm, loss_fn, *batch)
@@ -319,9 +319,8 @@ class TorchAmp(Amp):
             raise BackendError(msg)
         self._last_loss = None
         state = self._tx.scale_state()
-        finite, norms, after, grads = self._tx.settle(
-            state, saved, self._tx.gradients(), clip_norm
-        )
+        finite, norms, after, grads = self._tx.settle(state, saved, self._tx.gradients(), clip_norm)
+        check_abort(self.policy.scaling, state, self._tx.state)
         return self._result((loss, finite, norms, state.scale, after, grads), keep_grads=keep_grads)
 
     def _result(self, raw: tuple[Any, ...], *, keep_grads: bool) -> StepResult:

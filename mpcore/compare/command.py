@@ -25,16 +25,22 @@ __all__ = ["compare", "explain"]
 _POLICIES = "float32,mixed_bfloat16,mixed_float16"
 
 ExperimentArg = Annotated[
-    Path, typer.Argument(help="Python file with data(), build_<backend>() and, if wanted, "
-                         "loss, optimizer, steps, batch. It is run: trust it first.")
+    Path,
+    typer.Argument(
+        help="Python file with data(), build_<backend>() and, if wanted, "
+        "loss, optimizer, steps, batch. It is run: trust it first."
+    ),
 ]
 
 
 def compare(
     experiment: ExperimentArg,
     backends: Annotated[
-        str, typer.Option(help="Frameworks, by comma; the first one is the reference. "
-                          "Default: every one that the file builds a model for.")
+        str,
+        typer.Option(
+            help="Frameworks, by comma; the first one is the reference. "
+            "Default: every one that the file builds a model for."
+        ),
     ] = "",
     policies: Annotated[
         str, typer.Option(help="Policies, by comma; a policy with rules in ';' form is one too.")

@@ -62,9 +62,7 @@ class Driver(Protocol):
         """
         ...
 
-    def load_weights(
-        self, model: Any, weights: list[LayerWeights], amp: Amp | None = None
-    ) -> None:
+    def load_weights(self, model: Any, weights: list[LayerWeights], amp: Amp | None = None) -> None:
         """Put ``weights`` (already matched to this model's layers) into ``model`` and masters."""
         ...
 
@@ -80,6 +78,8 @@ class Driver(Protocol):
         """Put ``slots`` into the optimizer."""
         ...
 
-    def predict(self, model: Any, amp: Amp, x: npt.NDArray[Any], layout: str) -> npt.NDArray[np.float32]:
+    def predict(
+        self, model: Any, amp: Amp, x: npt.NDArray[Any], layout: str
+    ) -> npt.NDArray[np.float32]:
         """Return the model's output in evaluation mode, under its policy, as float32."""
         ...

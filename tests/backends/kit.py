@@ -38,5 +38,5 @@ class Kit(Protocol):
         """Return the dtype each leaf layer really handed on in one forward pass, by path;
         a simulated 16-bit dtype counts when all values are representable in it."""
 
-    def transition(self, rule: Any, state: Any, finite: bool, mode: str) -> tuple[float, int, int]:
-        """Run mpcore.transition on the framework's own 0-d tensors (float32, int32, int32)."""
+    def transition(self, rule: Any, state: Any, finite: bool, mode: str) -> tuple[Any, ...]:
+        """Run mpcore.transition on the framework's own 0-d tensors (scale float32, counts int32)."""

@@ -18,10 +18,14 @@ ms.runtime.launch_blocking()  # ten times faster on two cores
 
 
 def _transition(rule):
-    def run(scale, good, skipped, finite):
-        return mp.transition(rule, (scale, good, skipped), finite, ops.where)
+    def run(finite, *state):
+        return mp.transition(rule, state, finite, ops.where, _same)
 
     return run
+
+
+def _same(value):
+    return value
 
 
 def _compiled(cell):
@@ -96,12 +100,10 @@ class _Kit:
         if key not in self._transitions:
             run = _transition(rule)
             self._transitions[key] = run if mode == "eager" else ms.jit(run, fullgraph=True)
-        tensors = [
-            Tensor(v, d) for v, d in zip(state, (ms.float32, ms.int32, ms.int32), strict=True)
-        ]
-        scale, good, skipped = self._transitions[key](*tensors, Tensor(finite))
-        assert (scale.dtype, good.dtype, skipped.dtype) == (ms.float32, ms.int32, ms.int32)
-        return scale.asnumpy().item(), good.asnumpy().item(), skipped.asnumpy().item()
+        tensors = [Tensor(state[0], ms.float32), *(Tensor(n, ms.int32) for n in state[1:])]
+        moved = self._transitions[key](Tensor(finite), *tensors)
+        assert [value.dtype for value in moved] == [ms.float32, *[ms.int32] * 7]
+        return tuple(value.asnumpy().item() for value in moved)
 
     def __init__(self):
         self._transitions = {}

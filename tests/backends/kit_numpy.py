@@ -27,9 +27,9 @@ def _forward_backward(params, buffers, cast, scale, x, y, boost):
     a = cast("fc1", x @ params["fc1.weight"].T + params["fc1.bias"])
     n = len(a)
     mean, var = a.mean(0), a.var(0)
-    buffers["bn.running_mean"][...] = np.float32(0.9) * buffers["bn.running_mean"] + np.float32(
-        0.1
-    ) * mean
+    buffers["bn.running_mean"][...] = (
+        np.float32(0.9) * buffers["bn.running_mean"] + np.float32(0.1) * mean
+    )
     buffers["bn.running_var"][...] = np.float32(0.9) * buffers["bn.running_var"] + np.float32(
         0.1
     ) * var * np.float32(n / (n - 1))
@@ -102,13 +102,9 @@ class _Kit:
         return seen
 
     def transition(self, rule, state, finite, mode):
-        scale, good, skipped = mp.transition(
-            rule,
-            (np.float32(state[0]), np.int32(state[1]), np.int32(state[2])),
-            np.bool_(finite),
-            np.where,
-        )
-        return float(np.float32(scale)), int(good), int(skipped)
+        tensors = (np.float32(state[0]), *(np.int32(count) for count in state[1:]))
+        scale, *counts = mp.transition(rule, tensors, np.bool_(finite), np.where, np.float32)
+        return float(scale), *(int(count) for count in counts)
 
 
 kit = _Kit()

@@ -71,19 +71,18 @@ class _Kit:
         return seen
 
     def transition(self, rule, state, finite, mode):
-        def run(scale, good, skipped, finite):
-            return mp.transition(rule, (scale, good, skipped), finite, tf.where)
+        def run(state, finite):
+            return mp.transition(rule, state, finite, tf.where, lambda value: value)
 
         if mode == "compiled":
             run = tf.function(run, autograph=False)
-        scale, good, skipped = run(
+        tensors = (
             tf.constant(state[0], tf.float32),
-            tf.constant(state[1], tf.int32),
-            tf.constant(state[2], tf.int32),
-            tf.constant(finite),
+            *(tf.constant(count, tf.int32) for count in state[1:]),
         )
-        assert scale.dtype == tf.float32
-        return scale.numpy().item(), good.numpy().item(), skipped.numpy().item()
+        moved = run(tensors, tf.constant(finite))
+        assert moved[0].dtype == tf.float32
+        return tuple(value.numpy().item() for value in moved)
 
 
 def _custom_loop(amp, loss_fn, clip_norm):

@@ -12,9 +12,14 @@ from torch.nn import functional
 import mpcore as mp
 
 
+def _same(value):
+    return value
+
+
 class _Kit:
     name = "torch"
     modes = ("eager", "compiled")
+    _compiled_rule = None
 
     def model(self):
         torch.manual_seed(0)
@@ -72,15 +77,17 @@ class _Kit:
     def transition(self, rule, state, finite, mode):
         run = mp.transition
         if mode == "compiled":
+            if rule != self._compiled_rule:
+                torch.compiler.reset()  # it keeps at most eight versions of one function
+                self._compiled_rule = rule
             run = torch.compile(mp.transition, fullgraph=True, backend="aot_eager")
         tensors = (
             torch.tensor(state[0], dtype=torch.float32),
-            torch.tensor(state[1], dtype=torch.int32),
-            torch.tensor(state[2], dtype=torch.int32),
+            *(torch.tensor(count, dtype=torch.int32) for count in state[1:]),
         )
-        scale, good, skipped = run(rule, tensors, torch.tensor(finite), torch.where)
-        assert scale.dtype == torch.float32
-        return scale.item(), good.item(), skipped.item()
+        moved = run(rule, tensors, torch.tensor(finite), torch.where, _same)
+        assert moved[0].dtype == torch.float32
+        return tuple(value.item() for value in moved)
 
 
 kit = _Kit()

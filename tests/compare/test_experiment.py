@@ -40,11 +40,15 @@ def test_file_gives_its_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("def data(:\n", r"exp.py could not be run \(line 1\): SyntaxError", id="syntax"),
+        pytest.param(
+            "def data(:\n", r"exp.py could not be run \(line 1\): SyntaxError", id="syntax"
+        ),
         pytest.param("1 / 0\n", "could not be run: ZeroDivisionError", id="raises"),
         pytest.param("import nothing_here\n", "No module named 'nothing_here'", id="import"),
         pytest.param("", r"must define a function data\(\)", id="no-data"),
-        pytest.param("def data(): pass\n", r"must define a function build_<backend>", id="no-builder"),
+        pytest.param(
+            "def data(): pass\n", r"must define a function build_<backend>", id="no-builder"
+        ),
         pytest.param(GOOD + "loss = 'hinge'\n", "`loss` must be one of", id="loss"),
         pytest.param(GOOD + "optimizer = 'sgd'\n", "must be an OptimizerSpec", id="optimizer"),
         pytest.param(GOOD + "steps = 0\n", "`steps` in exp.py must be a whole number", id="steps"),
@@ -63,7 +67,9 @@ def test_missing_file_and_wrong_kind(tmp_path: Path) -> None:
 
 
 def test_missing_builder_names_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"lacks a function build_mindspore\(\); it has: build_t"):
+    with pytest.raises(
+        ExperimentError, match=r"lacks a function build_mindspore\(\); it has: build_t"
+    ):
         load_experiment(write(tmp_path, GOOD)).builder("mindspore")
 
 

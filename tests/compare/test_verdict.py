@@ -28,7 +28,12 @@ def test_free_difference_is_relative_and_sees_what_is_not_finite() -> None:
     [
         pytest.param("float32", EQUAL, [1e-7, 0.01], [1e-6, 0.02], "same", id="inside"),
         pytest.param(
-            "float32", EQUAL, [1e-7, 0.05], [1e-6, 0.02], "different: beyond noise by 2.5x", id="out"
+            "float32",
+            EQUAL,
+            [1e-7, 0.05],
+            [1e-6, 0.02],
+            "different: beyond noise by 2.5x",
+            id="out",
         ),
         pytest.param(
             "float32",

@@ -24,8 +24,12 @@ def test_match_takes_values_from_one_and_paths_from_the_other() -> None:
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        pytest.param([layer("fc", "conv")], "'0' in one model, 'fc' in the other: linear", id="kind"),
-        pytest.param([layer("fc", shape=(3, 4))], r"shapes .*\(4, 3\).* against .*\(3, 4\)", id="shape"),
+        pytest.param(
+            [layer("fc", "conv")], "'0' in one model, 'fc' in the other: linear", id="kind"
+        ),
+        pytest.param(
+            [layer("fc", shape=(3, 4))], r"shapes .*\(4, 3\).* against .*\(3, 4\)", id="shape"
+        ),
         pytest.param([layer("fc"), layer("more")], "without a partner is 'more'", id="number"),
     ],
 )

@@ -20,15 +20,11 @@ def policies(draw: st.DrawFn) -> Policy:
     words = ["full", "float16", "float32"] + (["lower"] if policy.compute != "float32" else [])
     targets = ["path", "layer"] + (["op"] if policy.by == "op" else [])
     for _ in range(draw(st.integers(0, 4))):
-        rule = Rule(
-            draw(st.sampled_from(words)), draw(st.sampled_from(targets)), draw(PATTERNS)
-        )
+        rule = Rule(draw(st.sampled_from(words)), draw(st.sampled_from(targets)), draw(PATTERNS))
         policy = dataclasses.replace(policy, rules=(*policy.rules, rule))
     if draw(st.booleans()):
         scale = draw(
-            st.sampled_from(
-                [LossScale.none(), LossScale.static(8.0), LossScale(init_scale=4.0)]
-            )
+            st.sampled_from([LossScale.none(), LossScale.static(8.0), LossScale(init_scale=4.0)])
         )
         policy = policy.with_loss_scale(scale)
     if draw(st.booleans()):

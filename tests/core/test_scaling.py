@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcore import LossScale, PolicyError, ScaleState, advance
+from mpcore import LossScale, LossScaleError, PolicyError, ScaleState, advance
 from mpcore.scaling import initial_state
+from mpcore.scaling_presets import PRESETS
 
 POWERS = st.integers(-20, 24).map(lambda n: 2.0**n)
 
@@ -57,7 +58,7 @@ def test_every_state_of_a_small_machine_recovers() -> None:
     reached = {(1.0, 0)}
     while True:
         following = {
-            advance(rule, ScaleState(scale, good, 0), finite)[:2]
+            advance(rule, ScaleState(scale, good), finite)[:2]
             for (scale, good), finite in itertools.product(reached, (True, False))
         }
         if following <= reached:
@@ -65,7 +66,7 @@ def test_every_state_of_a_small_machine_recovers() -> None:
         reached |= following
     assert {scale for scale, _ in reached} == {0.25, 0.5, 1.0, 2.0, 4.0}
     for scale, good in reached:
-        state = ScaleState(scale, good, 0)
+        state = ScaleState(scale, good)
         for _ in range(2 * 4 + 2):
             state = advance(rule, state, True)
         assert state.scale == 4.0
@@ -112,7 +113,7 @@ def test_fixed_scales_count_skips_and_stay(kind: LossScale) -> None:
     state = initial_state(kind)
     for finite in (True, False, False):
         state = advance(kind, state, finite)
-    assert state == ScaleState(kind.init_scale, 0, 2)
+    assert state == ScaleState(kind.init_scale, skipped_steps=2, skips_in_a_row=2)
 
 
 @given(rules())
@@ -126,6 +127,9 @@ def test_text_and_data_round_trip(rule: LossScale) -> None:
     ("fields", "message"),
     [
         ({"growth_interval": 0}, "`growth_interval` must be a whole number of steps >= 1, got 0"),
+        ({"hysteresis": -1}, "`hysteresis` must be a whole number of steps >= 0, got -1"),
+        ({"refill": "good+bad"}, "`refill` must be one of 'good', 'growth', 'backoff'"),
+        ({"backoff_op": "divide"}, "did you mean 'div'"),
         ({"growth_interval": True}, "`growth_interval` must be a whole number"),
         ({"growth_factor": 1.0}, "`growth_factor` must be finite and > 1, got 1.0"),
         ({"backoff_factor": 1.0}, r"`backoff_factor` must be finite and in \(0, 1\), got 1.0"),
@@ -141,11 +145,41 @@ def test_bad_fields_are_refused(fields: dict, message: str) -> None:
         LossScale(**fields)
 
 
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_presets_read_as_their_name(name: str) -> None:
+    rule = LossScale.named(name)
+    assert str(rule) == name
+    assert LossScale.parse(name) == rule
+    changed = LossScale.named(name, growth_interval=7)
+    assert str(changed) == f"{name}(growth_interval=7)"
+    assert LossScale.from_dict(changed.to_dict()) == changed
+
+
+def test_hysteresis_waits_and_refills() -> None:
+    rule = LossScale(init_scale=8.0, hysteresis=2, refill="good", growth_interval=100)
+    state, scales = initial_state(rule), []
+    for finite in (0, 1, 0, 0, 0, 1, 0, 0):
+        state = advance(rule, state, bool(finite))
+        scales.append(state.scale)
+    assert scales == [8, 8, 8, 4, 2, 2, 2, 1]
+
+
+def test_too_many_skips_in_a_row_end_the_run() -> None:
+    rule = LossScale(max_skips=3)
+    state = initial_state(rule)
+    for finite in (False, False, True, False, False, False):
+        state = advance(rule, state, finite)
+    with pytest.raises(LossScaleError, match="more than 3 steps in a row overflowed"):
+        advance(rule, state, False)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("dynamic(init=3)", "did you mean 'init_scale'"),
-        ("dynamic(init_scale=x)", "must be a number, got 'x'"),
+        ("dynamic(init_scale=x)", "must be a float number, got 'x'"),
+        ("dynamic(raises_at_min=maybe)", "must be True or False, got 'maybe'"),
+        ("deepspede", "did you mean 'deepspeed'"),
         ("dynamic(", "must look like"),
         ("", "must look like"),
     ],
