@@ -20,6 +20,7 @@ __all__ = [
     "advance",
     "check_abort",
     "initial_state",
+    "inverse",
     "narrow",
     "transition",
 ]
@@ -396,6 +397,15 @@ def narrow(rule: LossScale, value: float) -> float:
         return value
     with np.errstate(over="ignore"):  # inf is what a float32 scale becomes
         return float(np.float32(value))
+
+
+def inverse(scale: float) -> float:
+    """Return what gradients are multiplied by: float32 of 1 / scale; inf for a scale of 0.
+
+    Source: one division in double, one rounding, as torch.amp.GradScaler, torch 2.13.0.
+    """
+    value = 1.0 / scale if scale else math.inf
+    return float(np.float32(value)) if value <= _FLOAT32_MAX else math.inf
 
 
 def _pick(condition: Any, x: Any, y: Any) -> Any:

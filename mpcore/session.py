@@ -11,12 +11,12 @@ from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
 from mpcore.plan import Layer, Plan, resolve
 from mpcore.policy import Policy
 from mpcore.scaling import check_abort
+from mpcore.transaction import StepResult, check_clip_norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mpcore.scaling import ScaleState
-    from mpcore.transaction import StepResult
 
 __all__ = ["Amp", "explain", "prepare"]
 
@@ -74,10 +74,12 @@ class Amp(ABC):
             What happened; reading it may wait for the device.
 
         Raises:
-            BackendError: ``loss_fn`` returned something that is no scalar loss.
+            BackendError: ``loss_fn`` returned something that is no scalar loss, or
+                ``clip_norm`` is no positive number.
             LossScaleError: the rule of the loss scale ends the run; nothing but the state of
                 the scale has moved.
         """
+        check_clip_norm(clip_norm)
         # Reading the state waits for the device: only rules that can end a run need it.
         before = self.state if self.policy.scaling.can_abort else None
         result = self._step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=keep_grads)
@@ -163,7 +165,7 @@ def prepare(model: Any, optimizer: Any, policy: Policy | str) -> Amp:
     if not any(entry.param for entry in plan.layers):
         msg = f"`model` must have parameters to train, {type(model).__name__} has none"
         raise OptimizerError(msg)
-    _check_stored(plan, layers)
     backend.check_pair(model, optimizer)
+    _check_stored(plan, layers)
     _warn_unused(plan)
     return backend.attach(model, optimizer, plan, simulated=simulated)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.errors import BackendError
 from mpcore.scaling import LossScale, transition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["StepResult", "Transaction"]
+__all__ = ["StepResult", "Transaction", "check_clip_norm"]
 
 
 class Transaction:
@@ -115,6 +116,13 @@ class Transaction:
     def store(self, new: Any, done: Any) -> Any:
         """Keep the new scale state, after ``done``; return the new scale."""
         raise NotImplementedError
+
+
+def check_clip_norm(clip_norm: float | None) -> None:
+    """Raise BackendError unless ``clip_norm`` is None or a positive finite number."""
+    if clip_norm is not None and not 0 < clip_norm < math.inf:
+        msg = f"`clip_norm` must be finite and > 0, or None, got {clip_norm!r}"
+        raise BackendError(msg)
 
 
 class StepResult:

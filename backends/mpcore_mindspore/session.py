@@ -14,7 +14,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, ops
 from mpcore.errors import BackendError
 from mpcore.scaling import LossScale, ScaleState, initial_state
 from mpcore.session import Amp
-from mpcore.transaction import StepResult
+from mpcore.transaction import StepResult, check_clip_norm
 from mpcore_mindspore.apply import apply_plan, simulated_parameters, store_low
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.layers import leaves, own_parameters, parameter_paths
@@ -225,6 +225,7 @@ class MindsporeAmp(Amp):
             clip_norm: largest L2 norm of the true gradients, > 0, or None.
             keep_grads: return the true float32 gradients too, as a sixth item.
         """
+        check_clip_norm(clip_norm)
         return TrainCell(self._parts, loss_fn, clip_norm, keep_grads=keep_grads)
 
     def _step(

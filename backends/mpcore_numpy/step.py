@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.dtypes import is_low, round_to
-from mpcore.scaling import LossScale, ScaleState, initial_state, narrow
+from mpcore.scaling import LossScale, ScaleState, initial_state, inverse, narrow
 from mpcore.session import Amp
 from mpcore.transaction import StepResult, Transaction
 
@@ -61,9 +61,9 @@ class _NumpyTransaction(Transaction):
         return np.float32(loss), grads
 
     def unscale(self, grads: Arrays, scale: float) -> Arrays:
-        inverse = np.float32(1.0 / scale)
+        factor = np.float32(inverse(scale))
         with np.errstate(all="ignore"):
-            return {name: np.asarray(g, np.float32) * inverse for name, g in grads.items()}
+            return {name: np.asarray(g, np.float32) * factor for name, g in grads.items()}
 
     def norms(self, grads: Arrays) -> npt.NDArray[np.float32]:
         with np.errstate(all="ignore"):

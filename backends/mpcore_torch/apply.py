@@ -7,24 +7,35 @@ The replacement is a bound method that holds only dtypes, so ``copy.deepcopy`` o
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from mpcore.errors import BackendError
 from mpcore_torch.layers import leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mpcore.plan import LayerPlan, Plan
 
 __all__ = ["apply_plan", "cast_floats", "replace_forward", "store_low"]
 
-Forward = "Callable[..., Any]"
+# Their CPU kernels take a low input with float32 weights, compute in float32 and round once.
+_ROUND_ONCE = (
+    nn.modules.batchnorm._BatchNorm.forward,
+    nn.modules.instancenorm._InstanceNorm.forward,
+    nn.LayerNorm.forward,
+    nn.GroupNorm.forward,
+)
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
@@ -36,14 +47,25 @@ def cast_floats(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(cast_floats(item, dtype) for item in value)
     if isinstance(value, dict):
-        return {key: cast_floats(item, dtype) for key, item in value.items()}
+        cast: Any = {} if type(value) is dict else copy.copy(value)
+        for key, item in value.items():
+            cast[key] = cast_floats(item, dtype)
+        return cast
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        cast = copy.copy(value)
+        for item in dataclasses.fields(value):
+            # object.__setattr__: the dataclass may be frozen.
+            object.__setattr__(cast, item.name, cast_floats(getattr(value, item.name), dtype))
+        return cast
     return value
 
 
 def replace_forward(module: nn.Module, make: Callable[[Callable[..., Any]], Any]) -> None:
     """Put ``make(original)`` in the place of ``module.forward``; both take ``self`` first."""
-    if "forward" in vars(module):
-        bound = vars(module)["forward"]
+    bound = vars(module).get("forward")
+    if isinstance(bound, types.MethodType) and bound.__self__ is module:
+        original = bound.__func__  # not bound: a copy of the module must run on itself
+    elif bound is not None:
 
         def original(_self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return bound(*args, **kwargs)
@@ -62,20 +84,39 @@ def is_prepared(module: nn.Module) -> bool:
 
 
 def apply_plan(model: nn.Module, plan: Plan) -> None:
-    """Replace the forward of every leaf that the plan gives a dtype to.
-
-    Raises:
-        BackendError: the model was prepared before.
-    """
+    """Replace the forward of every leaf that the plan gives a dtype to."""
     modules = leaves(model)
-    if any(is_prepared(module) for module in modules.values()):
-        msg = f"`model` must not be prepared twice, this {type(model).__name__} was; build it anew"
-        raise BackendError(msg)
     if plan.policy.compute == "float32" and not plan.policy.rules:
         return  # nothing is cast anywhere
+    _leave_fast_paths(model)
     for entry in plan.layers:
+        module = modules[entry.path]
         if entry.compute not in ("follow", "op"):
-            replace_forward(modules[entry.path], _maker(modules[entry.path], entry, plan))
+            _cast_computed(module, getattr(torch, entry.compute))
+            replace_forward(module, _maker(module, entry, plan))
+        elif entry.compute == "follow" and entry.param and entry.category != "container":
+            replace_forward(module, _follow)
+
+
+def _leave_fast_paths(model: nn.Module) -> None:
+    """Let transformer layers run their modules in evaluation mode too.
+
+    Their fast paths read the weights of the modules inside, past every cast, and nested tensors
+    do not pass a CPU autocast region. These two attributes are read for nothing else.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+
+
+def _cast_computed(module: nn.Module, dtype: torch.dtype) -> None:
+    """Let parametrized weights be computed in float32 and then read as ``dtype``."""
+    if not parametrize.is_parametrized(module):
+        return
+    for computed in module.parametrizations.values():
+        replace_forward(computed, lambda original: _cast_output(original, dtype))
 
 
 def _maker(module: nn.Module, entry: LayerPlan, plan: Plan) -> Callable[[Any], Any]:
@@ -83,12 +124,12 @@ def _maker(module: nn.Module, entry: LayerPlan, plan: Plan) -> Callable[[Any], A
     in_region = plan.policy.by == "op"
     if entry.category == "embedding" and not in_region:
         # Rounding rows after the look-up equals looking up rounded rows, without the table.
-        return lambda original: _cast_output(original, output)
+        return lambda original: _embedding(original, output)
     if type(module).forward is nn.Linear.forward and not in_region:
         return lambda _: _linear(compute)
     if isinstance(module, nn.modules.conv._ConvNd) and not in_region and _plain_conv(module):
         return lambda _: _conv(compute)
-    if entry.category == "norm" and not in_region and compute == torch.float32:
+    if type(module).forward in _ROUND_ONCE and not in_region and compute == torch.float32:
         return lambda original: _norm(original, output)
     return lambda original: _general(original, compute, output, leave_region=in_region)
 
@@ -104,8 +145,27 @@ def _cast_output(original: Any, output: torch.dtype) -> Any:
     return forward
 
 
+def _embedding(original: Any, output: torch.dtype) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # The weights per sample of an EmbeddingBag are multiplied with the table's rows.
+        table = self.weight.dtype
+        args, kwargs = cast_floats(args, table), cast_floats(kwargs, table)
+        return cast_floats(original(self, *args, **kwargs), output)
+
+    return forward
+
+
+def _follow(original: Any) -> Any:
+    def forward(self: nn.Module, input: torch.Tensor) -> torch.Tensor:
+        # PReLU promotes nothing: its weight has to come in the dtype of what it follows.
+        with _CastParameters(self, input.dtype):
+            return original(self, input)
+
+    return forward
+
+
 def _linear(compute: torch.dtype) -> Any:
-    def forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+    def forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
         bias = self.bias
         return functional.linear(
             input.to(compute), self.weight.to(compute), None if bias is None else bias.to(compute)
@@ -115,7 +175,7 @@ def _linear(compute: torch.dtype) -> Any:
 
 
 def _conv(compute: torch.dtype) -> Any:
-    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         bias = self.bias
         return self._conv_forward(
             input.to(compute), self.weight.to(compute), None if bias is None else bias.to(compute)
@@ -125,9 +185,9 @@ def _conv(compute: torch.dtype) -> Any:
 
 
 def _norm(original: Any, output: torch.dtype) -> Any:
-    def forward(self: nn.Module, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+    def forward(self: nn.Module, input: torch.Tensor) -> torch.Tensor:
         if input.dtype == output and input.device.type == "cpu":
-            # These kernels compute in float32 and round once; a cast before would cost a pass.
+            # The kernel computes in float32 and rounds once; a cast before would cost a pass.
             return original(self, input)
         return original(self, input.float()).to(output)
 
@@ -142,7 +202,8 @@ def _general(
         with _CastParameters(self, compute):
             if not leave_region:
                 return cast_floats(original(self, *args, **kwargs), output)
-            device = next((a.device.type for a in args if isinstance(a, torch.Tensor)), "cpu")
+            given = (*args, *kwargs.values())
+            device = next((a.device.type for a in given if isinstance(a, torch.Tensor)), "cpu")
             with torch.autocast(device, enabled=False):
                 return cast_floats(original(self, *args, **kwargs), output)
 
@@ -158,18 +219,44 @@ class _CastParameters:
 
     def __enter__(self) -> None:
         self._saved = []
-        for module in self._module.modules():
-            own = dict(module._parameters)
+        for module, names in _direct(self._module):
+            own = {name: module._parameters[name] for name in names}
             casts = {n: None if p is None else cast_floats(p, self._dtype) for n, p in own.items()}
             if any(casts[name] is not own[name] for name in own):
                 self._saved.append((module, own))
-                module._parameters.update(casts)  # type: ignore[arg-type]  # tensors for a while
+                module._parameters.update(casts)  # tensors for a while
                 _refresh_recurrent(module)
+            for name in _hooked(module):
+                # Computed by a hook before this forward, and again before the next.
+                vars(module)[name] = cast_floats(vars(module)[name], self._dtype)
 
     def __exit__(self, *exc: object) -> None:
         for module, own in self._saved:
             module._parameters.update(own)
             _refresh_recurrent(module)
+
+
+def _hooked(module: nn.Module) -> list[str]:
+    # The names that torch.nn.utils.spectral_norm and weight_norm compute in a hook.
+    hooks = module._forward_pre_hooks.values()
+    return [hook.name for hook in hooks if isinstance(hook, SpectralNorm | WeightNorm)]
+
+
+def _direct(module: nn.Module) -> Iterator[tuple[nn.Module, list[str]]]:
+    """Yield (module, names) of parameters read as they are, not through a computed weight.
+
+    The others stay float32: the vectors that they are combined with, buffers, are float32.
+    """
+    behind: set[nn.Module] = set()
+    if isinstance(module, parametrize.ParametrizationList):
+        return
+    for inner in module.modules():
+        if parametrize.is_parametrized(inner):
+            behind.update(inner.parametrizations.modules())
+        if inner not in behind:
+            computed = tuple(f"{name}_" for name in _hooked(inner))
+            names = [n for n in inner._parameters if not (computed and n.startswith(computed))]
+            yield inner, names
 
 
 def _refresh_recurrent(module: nn.Module) -> None:
@@ -183,20 +270,29 @@ def store_low(model: nn.Module, plan: Plan) -> list[tuple[nn.Parameter, nn.Param
     """Give ``model`` 16-bit parameters where the plan says so.
 
     The float32 parameters stay what they are, and stay in the optimizer: they become the
-    masters, made before any rounding. Tied parameters stay tied.
+    masters, made before any rounding. Tied parameters stay tied; one that any of its layers
+    wants in float32 stays float32 for all, since two copies would each get half the gradient.
 
     Returns:
         Pairs (16-bit parameter in the model, its float32 master), each master once.
     """
     modules, made = leaves(model), dict[nn.Parameter, nn.Parameter]()
+    full = {
+        param
+        for entry in plan.layers
+        if entry.param == "float32"
+        for param in modules[entry.path].parameters(recurse=entry.category != "container")
+    }
     for entry in plan.layers:
         if entry.param in ("", "float32"):
             continue
         dtype = getattr(torch, entry.param)
-        inside = modules[entry.path]
-        for module in inside.modules() if entry.category != "container" else [inside]:
-            for name, param in list(module._parameters.items()):
-                if param is None or not param.is_floating_point():
+        for module, names in _direct(modules[entry.path]):
+            if entry.category == "container" and module is not modules[entry.path]:
+                break
+            for name in names:
+                param = module._parameters[name]
+                if param is None or param in full or not param.is_floating_point():
                     continue
                 if param not in made:
                     made[param] = nn.Parameter(param.detach().to(dtype), param.requires_grad)

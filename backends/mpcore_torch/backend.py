@@ -9,6 +9,7 @@ import torch
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
 from mpcore_torch.layers import list_layers
+from mpcore_torch.refuse import refuse_prepared
 from mpcore_torch.step import TorchAmp
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class TorchBackend:
                 "bfloat16": Support("native"),
             },
             by={name: Support("native") for name in ("op", "layer", "model")},
-            rules={name: ("path", "layer") for name in ("op", "layer", "model")},
+            rules=dict.fromkeys(("op", "layer", "model"), ("path", "layer")),
         )
 
     def layers(self, model: nn.Module, /) -> list[Layer]:
@@ -46,7 +47,8 @@ class TorchBackend:
         return list_layers(model)
 
     def check_pair(self, model: nn.Module, optimizer: Any, /) -> None:
-        """Raise OptimizerError unless ``optimizer`` is torch's and holds parameters of ``model``."""
+        """Raise OptimizerError unless ``optimizer`` is torch's, over parameters of ``model``."""
+        refuse_prepared(model)
         if not isinstance(optimizer, torch.optim.Optimizer):
             kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
             msg = f"`optimizer` must be a torch.optim.Optimizer for this model, got {kind}"

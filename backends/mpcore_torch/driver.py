@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from mpcore.compare.weights import LayerWeights, Slots
-from mpcore_torch.layers import leaves, list_layers
+from mpcore_torch.layers import leaves, list_layers, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ class TorchDriver:
 
     def gradients(self, model: nn.Module, grads: dict[str, Any]) -> list[LayerWeights]:
         """Return gradients by layer."""
-        by_param = {param: grads[n] for n, param in model.named_parameters() if n in grads}
+        by_param = {param: grads[n] for param, n in parameter_names(model).items() if n in grads}
         return _collect(model, lambda _, tensor: by_param.get(tensor), buffers=False)
 
     def slots(self, model: nn.Module, amp: TorchAmp) -> Slots:
@@ -93,7 +94,7 @@ class TorchDriver:
         values = {
             names[slot]: _collect(
                 model,
-                lambda _, tensor, slot=slot: optimizer.state[masters.get(tensor, tensor)].get(slot),
+                partial(lambda key, _, t: optimizer.state[masters.get(t, t)].get(key), slot),
                 buffers=False,
             )
             for slot in sorted(used)
@@ -142,7 +143,9 @@ def _tensors(model: nn.Module, *, buffers: bool = True) -> list[dict[str, torch.
     return [tensors for tensors in found if tensors]
 
 
-def _collect(model: nn.Module, read: Callable[[str, Any], Any], *, buffers: bool = True) -> Any:
+def _collect(
+    model: nn.Module, read: Callable[[str, Any], Any], *, buffers: bool = True
+) -> list[LayerWeights]:
     layers = [layer for layer in list_layers(model) if layer.params]
     collected = []
     for layer, own in zip(layers, _tensors(model, buffers=buffers), strict=True):

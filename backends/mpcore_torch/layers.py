@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import TYPE_CHECKING
 
+from torch import nn
+from torch.nn.utils import parametrize
+
+from mpcore.errors import BackendError
 from mpcore.plan import Layer, ParamInfo
 
-__all__ = ["leaves", "list_layers"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["leaves", "list_layers", "parameter_names"]
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _CATEGORIES: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
@@ -27,13 +34,15 @@ _POOLING_MODULE = nn.modules.pooling.__name__
 _RESHAPE_MODULES = (nn.modules.padding.__name__, nn.modules.channelshuffle.__name__)
 # Their own forward reads the weights of the modules inside, so they are cast as one.
 _OPAQUE = (nn.MultiheadAttention,)
+# What torch.compile, FSDP and activation checkpointing call the module that they wrap.
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def _category(module: nn.Module) -> str:
     for category, types in _CATEGORIES:
         if isinstance(module, types):
             return category
-    if any(True for _ in module.children()):
+    if any(name != "parametrizations" for name, _ in module.named_children()):
         return "container"
     homes = {cls.__module__ for cls in type(module).__mro__}
     if _ACTIVATION_MODULE in homes:
@@ -43,34 +52,63 @@ def _category(module: nn.Module) -> str:
     return "reshape" if homes & set(_RESHAPE_MODULES) else "other"
 
 
-def _neutral_path(name: str) -> str:
-    """Return the path without the prefixes that torch.compile and DDP put in."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod").removeprefix("module.")
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """Return the module inside the wrappers of torch.compile, DDP and the like."""
+    while True:
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = module.module
+        else:
+            found = (module._modules.get(name) for name in _WRAPPED)
+            inner = next((item for item in found if item is not None), None)
+        if inner is None:
+            return module
+        module = inner
 
 
-def _walk(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
-    found, inside = [], set[nn.Module]()
-    for name, module in model.named_modules():
-        if module in inside:
-            continue
-        if isinstance(module, _OPAQUE):
-            inside.update(module.modules())
-        category = "container" if module is model and not name else _category(module)
-        if module is model and not any(True for _ in model.children()):
-            category = _category(model)
-        path = "" if name in ("_orig_mod", "module") else _neutral_path(name)
-        if path or not name:
-            found.append((path, module, category))
-    return found
+def _walk(
+    module: nn.Module, path: str = "", seen: set[nn.Module] | None = None
+) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yield (path, module, category), the model first; each module once, wrappers left out."""
+    module, seen = _unwrapped(module), set() if seen is None else seen
+    if module in seen:
+        return
+    seen.add(module)
+    category = _category(module)
+    if isinstance(module, _OPAQUE):
+        seen.update(module.modules())
+    elif category != "container" and parametrize.is_parametrized(module):
+        # What computes a parameter is part of the layer, not a layer.
+        seen.update(module.parametrizations.modules())
+    yield path, module, category
+    for name, child in module.named_children():
+        yield from _walk(child, f"{path}.{name}" if path else name, seen)
+
+
+def _parameters(module: nn.Module, category: str) -> Iterator[tuple[str, nn.Parameter]]:
+    # A container's other parameters are listed with the layers inside it.
+    yield from module.named_parameters(recurse=category != "container")
 
 
 def list_layers(model: nn.Module) -> list[Layer]:
-    """Return the layers of ``model`` in the order of ``named_modules``, the model first."""
+    """Return the layers of ``model`` in the order of ``named_modules``, the model first.
+
+    Raises:
+        BackendError: a lazy layer does not know its shape yet.
+    """
     layers = []
     for path, module, category in _walk(model):
-        own = module.named_parameters(recurse=category != "container")
+        if (
+            isinstance(module, nn.modules.lazy.LazyModuleMixin)
+            and module.has_uninitialized_params()
+        ):
+            msg = (
+                f"`model` must know its shapes, {path or 'it'} is a {type(module).__name__} that "
+                "saw no batch; call the model once before the optimizer is made"
+            )
+            raise BackendError(msg)
         params = tuple(
-            ParamInfo(name, tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in own
+            ParamInfo(name, tuple(p.shape), str(p.dtype).removeprefix("torch."))
+            for name, p in _parameters(module, category)
         )
         layers.append(Layer(path, category, type(module).__name__, params))
     return layers
@@ -79,3 +117,12 @@ def list_layers(model: nn.Module) -> list[Layer]:
 def leaves(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules behind the paths of ``list_layers``."""
     return {path: module for path, module, _ in _walk(model)}
+
+
+def parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
+    """Return the path of each parameter, the same with and without wrappers."""
+    names: dict[nn.Parameter, str] = {}
+    for path, module, category in _walk(model):
+        for name, param in _parameters(module, category):
+            names.setdefault(param, f"{path}.{name}" if path else name)
+    return names

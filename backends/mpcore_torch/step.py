@@ -6,15 +6,16 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from mpcore.errors import BackendError
-from mpcore.scaling import LossScale, ScaleState, check_abort, initial_state, narrow
+from mpcore.scaling import LossScale, ScaleState, check_abort, initial_state, inverse, narrow
 from mpcore.session import Amp
-from mpcore.transaction import StepResult, Transaction
+from mpcore.transaction import StepResult, Transaction, check_clip_norm
 from mpcore_torch.apply import apply_plan, cast_floats, replace_forward, store_low
+from mpcore_torch.layers import parameter_names
+from mpcore_torch.refuse import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,31 +33,37 @@ class _Buffers:
 
     def __init__(self, model: nn.Module) -> None:
         self._places = [
-            (module._buffers, name)
-            for module in model.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
+            (module._buffers, name) for module in model.modules() for name in module._buffers
         ]
         self._shadows: list[torch.Tensor] = []
 
-    def save(self) -> list[torch.Tensor]:
-        """Copy the buffers and return them."""
+    def save(self) -> list[torch.Tensor | None]:
+        """Copy the buffers and return them; one that is not there yet is None."""
         live = [place[name] for place, name in self._places]
-        if not live:
-            return []
-        if [b.shape for b in live] != [s.shape for s in self._shadows]:
-            self._shadows = [torch.empty_like(buffer) for buffer in live]
+        tensors = [buffer for buffer in live if buffer is not None]
+        if not tensors:
+            return live
+        if [b.shape for b in tensors] != [s.shape for s in self._shadows]:
+            self._shadows = [torch.empty_like(buffer) for buffer in tensors]
         with torch.no_grad():
-            torch._foreach_copy_(self._shadows, live)
+            torch._foreach_copy_(self._shadows, tensors)
         return live
 
-    def restore(self, live: list[torch.Tensor]) -> None:
+    def restore(self, live: list[torch.Tensor | None]) -> None:
         """Put the copies back into ``live``, and ``live`` back into the modules."""
-        if live:
-            with torch.no_grad():
-                torch._foreach_copy_(live, self._shadows)
-            for (place, name), buffer in zip(self._places, live, strict=True):
-                place[name] = buffer
+        tensors = [buffer for buffer in live if buffer is not None]
+        with torch.no_grad():
+            for buffer, shadow in zip(tensors, self._shadows, strict=True):
+                if not _expanded(buffer):
+                    buffer.copy_(shadow)
+        for (place, name), original in zip(self._places, live, strict=True):
+            place[name] = original
+
+
+def _expanded(buffer: torch.Tensor) -> bool:
+    # Elements that share memory cannot be written in place, by a forward pass neither.
+    sizes = zip(buffer.shape, buffer.stride(), strict=True)
+    return any(stride == 0 and size > 1 for size, stride in sizes)
 
 
 class TorchTransaction(Transaction):
@@ -75,7 +82,7 @@ class TorchTransaction(Transaction):
         self.used: list[nn.Parameter] = []
         self._low_of: dict[nn.Parameter, nn.Parameter] = {}
         self._buffers = _Buffers(model)
-        self._open: list[torch.Tensor] | None = None
+        self._open: list[torch.Tensor | None] | None = None
 
     def set_masters(self, pairs: list[tuple[nn.Parameter, nn.Parameter]]) -> None:
         """Say which model parameter is updated through which float32 master."""
@@ -91,21 +98,31 @@ class TorchTransaction(Transaction):
     # The acts
 
     def scale_state(self) -> ScaleState:
+        """Return the state as numbers on the host."""
         return self.state
 
-    def begin(self) -> list[torch.Tensor]:
+    def begin(self) -> list[torch.Tensor | None]:
+        """Clear old gradients and copy the buffers, once a step."""
         if self._open is None:
             for param in self.trained():
                 param.grad = None
+            for master in self._low_of:
+                master.grad = None  # of a parameter that this step may not use
             self._open = self._buffers.save()
         return self._open
 
+    def forward_begins(self) -> None:
+        """Begin a step unless one is open or this forward pass is no part of one."""
+        if self._open is None and self.model.training and torch.is_grad_enabled():
+            self.begin()
+
     def differentiate(self, scale: float, *batch: Any) -> tuple[Any, Any]:
+        """Run ``batch[0]``, the loss function, on the rest, then its backward pass."""
         loss_fn, *inputs = batch
         with self.region():
             loss = loss_fn(*inputs)
         self.backward(loss, scale)
-        return loss.detach().float(), self.gradients()
+        return loss.detach().float().reshape(()), self.gradients()
 
     def backward(self, loss: torch.Tensor, scale: float) -> None:
         """Add the gradients of ``loss * scale``, the product taken in float32."""
@@ -113,8 +130,14 @@ class TorchTransaction(Transaction):
             got = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             msg = f"`loss` must be a tensor with one element, got {got}"
             raise BackendError(msg)
+        if not loss.requires_grad:
+            msg = (
+                "`loss` must depend on parameters that require gradients, got a constant; it was "
+                "detached, computed under torch.no_grad(), or every parameter is frozen"
+            )
+            raise BackendError(msg)
         loss = loss.float().reshape(())
-        (loss if scale == 1.0 else loss * scale).backward()  # type: ignore[no-untyped-call]
+        (loss if scale == 1.0 else loss * scale).backward()
 
     def gradients(self) -> list[torch.Tensor]:
         """Return the gradients that exist, and remember whose they are."""
@@ -122,37 +145,45 @@ class TorchTransaction(Transaction):
         return [param.grad for param in self.used if param.grad is not None]
 
     def unscale(self, grads: list[torch.Tensor], scale: float) -> list[torch.Tensor]:
+        """Return float32 gradients divided by ``scale``; those of float32 in place."""
         grads = [g.coalesce() if g.is_sparse else g for g in grads]
         for index, grad in enumerate(grads):
             if grad.dtype != torch.float32:
                 grads[index] = grad.float()
         if scale != 1.0 and grads:
             with torch.no_grad():
-                torch._foreach_mul_([_values(g) for g in grads], float(np.float32(1.0 / scale)))
+                torch._foreach_mul_([_values(g) for g in grads], inverse(scale))
         return grads
 
     def norms(self, grads: list[torch.Tensor]) -> torch.Tensor:
+        """Return the L2 norm of each gradient."""
         if not grads:
             return torch.zeros(0)
         norms = torch._foreach_norm([_values(g) for g in grads])
         return torch.stack([n.to(norms[0].device) for n in norms])
 
     def all_finite(self, grads: list[torch.Tensor], norms: torch.Tensor) -> bool:
+        """Return whether every element of every gradient is finite, exactly."""
         # A finite norm proves every element finite; the one wait for the device is here.
         if math.isfinite(float(torch.linalg.vector_norm(norms))):
             return True
-        # The norm of finite values beyond 1.8e19 overflows itself: look at each.
-        return all(bool(torch.isfinite(_values(g)).all()) for g in grads)
+        # The norm of finite values beyond 1.8e19 overflows itself: look at those.
+        suspects = [g for g, n in zip(grads, norms.tolist(), strict=True) if not math.isfinite(n)]
+        return all(bool(torch.isfinite(_values(g)).all()) for g in suspects)
 
     def clip(
         self, grads: list[torch.Tensor], norms: torch.Tensor, clip_norm: float
     ) -> list[torch.Tensor]:
+        """Return the gradients with their total norm at most ``clip_norm``."""
         total = torch.linalg.vector_norm(norms)
         # The small term is that of torch.nn.utils.clip_grad_norm_, torch 2.13.0.
         factor = (clip_norm / (total + 1e-6)).clamp(max=1.0)
         return [g * factor.to(g.device) for g in grads]
 
-    def commit(self, finite: bool, grads: list[torch.Tensor], saved: list[torch.Tensor]) -> None:
+    def commit(
+        self, finite: bool, grads: list[torch.Tensor], saved: list[torch.Tensor | None]
+    ) -> None:
+        """Let the optimizer step if ``finite``, else put the buffers back."""
         self._open = None
         if not finite:
             self._buffers.restore(saved)
@@ -171,14 +202,16 @@ class TorchTransaction(Transaction):
                 torch._foreach_copy_(list(self.masters), list(self.masters.values()))
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
+        """Choose on the host."""
         return x if condition else y
 
     def narrow(self, value: float) -> float:
         return narrow(self.rule, value)
 
     def store(self, new: Any, done: None) -> float:
+        """Keep the new state; return the new scale."""
         self.state = ScaleState(*new)
-        return self.state.scale
+        return float(self.state.scale)
 
     def forget(self) -> None:
         """Let the next ``begin`` start anew, whatever forward passes came before."""
@@ -219,6 +252,7 @@ class TorchAmp(Amp):
     ) -> None:
         super().__init__(plan, simulated=simulated)
         policy = plan.policy
+        refuse(model, plan)
         apply_plan(model, plan)
         pairs = store_low(model, plan) if policy.by == "model" else []
         device = next(model.parameters()).device.type
@@ -229,9 +263,11 @@ class TorchAmp(Amp):
         self._tx = TorchTransaction(model, optimizer, policy.scaling, self._region)
         if policy.master == "copy":
             self._tx.set_masters(pairs)
+            _keep_masters(model, optimizer, self._tx.masters)
         elif pairs:
             _swap(optimizer, {master: low for low, master in pairs})
-        self._names = {param: name for name, param in model.named_parameters()}
+        self._names = parameter_names(model)
+        self._last_loss: torch.Tensor | None = None
         self._watch_root(model, getattr(torch, policy.output))
 
     def _watch_root(self, model: nn.Module, output: torch.dtype) -> None:
@@ -240,8 +276,8 @@ class TorchAmp(Amp):
         def make(original: Any) -> Any:
             def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 # A copy of the model (an average, say) shares this method, not the step.
-                if root is transaction.model and root.training and torch.is_grad_enabled():
-                    transaction.begin()
+                if root is transaction.model:
+                    transaction.forward_begins()
                 result = original(root, *args, **kwargs)
                 return cast_floats(result, output) if casts else result
 
@@ -274,7 +310,12 @@ class TorchAmp(Amp):
         self._tx.state = ScaleState(*state)
 
     def autocast(self) -> Any:
-        """Return the context that a forward pass runs in; it is needed when by="op"."""
+        """Return the context that a forward pass runs in; it is needed when by="op".
+
+        It also marks where the forward pass of a step begins, for a loss that does not call
+        the model itself but a method or a part of it.
+        """
+        self._tx.forward_begins()
         return self._region()
 
     def _step(
@@ -285,6 +326,7 @@ class TorchAmp(Amp):
         keep_grads: bool,
     ) -> StepResult:
         self._tx.forget()
+        self._last_loss = None
         try:
             raw = self._tx.transact(clip_norm, loss_fn, *batch)
         except BaseException:
@@ -312,8 +354,9 @@ class TorchAmp(Amp):
         Raises:
             BackendError: there was no ``backward`` since the last ``apply``.
         """
+        check_clip_norm(clip_norm)
         saved = self._tx._open
-        loss = getattr(self, "_last_loss", None)
+        loss = self._last_loss
         if saved is None or loss is None:
             msg = "`apply` must follow `backward`: there is no step to end"
             raise BackendError(msg)
@@ -334,4 +377,61 @@ def _swap(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.Parame
     for group in optimizer.param_groups:
         group["params"] = [low_of.get(param, param) for param in group["params"]]
     for param in [p for p in optimizer.state if p in low_of]:
-        optimizer.state[low_of[param]] = optimizer.state.pop(param)
+        low, slots = low_of[param], optimizer.state.pop(param)
+        # As torch's own load_state_dict casts: everything but the count of steps.
+        optimizer.state[low] = {
+            name: slot if name == "step" else cast_floats(slot, low.dtype)
+            for name, slot in slots.items()
+        }
+
+
+def _keep_masters(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    masters: dict[nn.Parameter, nn.Parameter],
+) -> None:
+    """Keep masters the truth when weights are loaded and when groups are added."""
+    for module in model.modules():
+        if any(param in masters for param in module._parameters.values()):
+            module.register_load_state_dict_pre_hook(_LoadMasters(masters))
+    original = optimizer.add_param_group
+
+    def add_param_group(group: dict[str, Any]) -> None:
+        params = group["params"]
+        if not isinstance(params, torch.Tensor | set):  # a set is torch's to refuse
+            group = {**group, "params": [_master_of(item, masters) for item in params]}
+        elif isinstance(params, torch.Tensor):
+            group = {**group, "params": [_master_of(params, masters)]}
+        original(group)
+
+    optimizer.add_param_group = add_param_group
+
+
+def _master_of(item: Any, masters: dict[nn.Parameter, nn.Parameter]) -> Any:
+    if isinstance(item, tuple):  # (name, parameter)
+        return (item[0], masters.get(item[1], item[1]))
+    return masters.get(item, item)
+
+
+class _LoadMasters:
+    """Hook of load_state_dict: the masters take the values too, before any rounding.
+
+    A copy or a pickle of the model has other parameters, so the hook goes with it empty.
+    """
+
+    def __init__(self, masters: dict[nn.Parameter, nn.Parameter]) -> None:
+        self._masters = masters
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ({},)
+
+    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Copy what ``module`` is about to load; see ``register_load_state_dict_pre_hook``."""
+        with torch.no_grad():
+            for name, param in module._parameters.items():
+                master = None if param is None else self._masters.get(param)
+                value = state.get(prefix + name)
+                if master is None or not isinstance(value, torch.Tensor):
+                    continue
+                if value.shape == master.shape:  # else load_state_dict raises
+                    master.copy_(value)

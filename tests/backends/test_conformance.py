@@ -327,6 +327,26 @@ def test_failing_loss_function_leaves_everything_as_it_was(kit):
 # --- refusals
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, float("nan"), float("inf")])
+def test_clip_norm_must_be_positive(kit, clip_norm):
+    trained = Trained(kit, "float32")
+    before = trained.snapshot()
+    with pytest.raises(mp.BackendError, match="`clip_norm` must be finite and > 0, or None"):
+        trained.amp.step(trained.loss_fn, *kit.batch(X, Y, 1.0), clip_norm=clip_norm)
+    assert_same(before, trained.snapshot())
+
+
+def test_native_machine_at_scale_zero_skips_instead_of_writing_nan(kit):
+    """F2: torch's own machine reaches 0; the step then sees 0 * inf and keeps the weights."""
+    rule = mp.LossScale.named("torch", init_scale=2.0**-126)
+    trained = Trained(kit, mp.Policy().with_loss_scale(rule))
+    before = trained.snapshot()
+    for _ in range(30):
+        trained.step(float("inf"))
+    assert not trained.step().stepped
+    assert_same(before, trained.snapshot())
+
+
 def test_optimizer_of_another_model_is_refused(kit):
     model, other = kit.model(), kit.model()
     stranger = kit.sgd(other, 0.1, 0.0)

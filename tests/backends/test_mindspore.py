@@ -493,7 +493,7 @@ def test_state_is_settable_and_shared_by_all_train_cells():
     session.step(loss_of(net), *batch())
     assert session.state == mp.ScaleState(8.0, good_steps=4, skipped_steps=2)
     session.train_cell(loss_of(net))(*batch())
-    assert session.state == (8.0, 5, 2)
+    assert session.state == mp.ScaleState(8.0, good_steps=5, skipped_steps=2)
 
 
 # --- refusals

@@ -1,0 +1,64 @@
+"""What torch cannot do with a model under a plan, said before anything is changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from mpcore.errors import BackendError
+from mpcore_torch.apply import is_prepared
+from mpcore_torch.layers import leaves
+
+if TYPE_CHECKING:
+    from mpcore.plan import Plan
+
+__all__ = ["refuse", "refuse_prepared"]
+
+
+def refuse(model: nn.Module, plan: Plan) -> None:
+    """Raise BackendError where torch would fail later, or go on without the policy."""
+    if plan.policy.by == "model":
+        _refuse_wrapped(model)
+    if plan.policy.by == "op" and plan.policy.compute == "float16":
+        _refuse_lstm(model, plan)
+
+
+def refuse_prepared(model: nn.Module) -> None:
+    """Raise BackendError if ``model`` was prepared before."""
+    if any(is_prepared(module) for module in (model, *leaves(model).values())):
+        msg = f"`model` must not be prepared twice, this {type(model).__name__} was; build it anew"
+        raise BackendError(msg)
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            msg = (
+                "`model` must be prepared before it is wrapped in DistributedDataParallel when "
+                "by='model': DDP watches the float32 parameters, which are replaced"
+            )
+            raise BackendError(msg)
+
+
+def _refuse_lstm(model: nn.Module, plan: Plan) -> None:
+    modules = leaves(model)
+    for entry in plan.layers:
+        module = modules[entry.path]
+        if entry.compute != "op" or not isinstance(module, nn.LSTM):
+            continue
+        if module.weight_hh_l0.device.type == "cpu" and not _onednn_float16():
+            msg = (
+                f"{entry.path or 'the model'} is an LSTM, which fails in float16 autocast on a "
+                "CPU without avx512_fp16 (torch 2.13.0, oneDNN); use by='layer', bfloat16, "
+                "or the rule 'full layer=LSTM'"
+            )
+            raise BackendError(msg)
+
+
+def _onednn_float16() -> bool:
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    except (AttributeError, RuntimeError):  # a build without oneDNN has no such kernel
+        return True
