@@ -1,6 +1,6 @@
 """Train the image CNN in tf.keras, in Keras' own style: compile and fit.
 
-    python examples/image_cnn/train_keras.py --policy mixed_float16
+python examples/image_cnn/train_keras.py --policy mixed_float16
 """
 
 import argparse
@@ -39,8 +39,10 @@ def main() -> None:
         verbose=2,
     )
     _, accuracy = model.evaluate(x_test, data.y_test, verbose=0)
-    print(f"test accuracy {accuracy:.3f}, {amp.state.skipped_steps} steps skipped, "
-          f"scale {amp.scale:g}")
+    print(
+        f"test accuracy {accuracy:.3f}, {amp.state.skipped_steps} steps skipped, "
+        f"scale {amp.scale:g}"
+    )
 
 
 if __name__ == "__main__":

@@ -49,8 +49,10 @@ def main() -> None:
     net.set_train(False)
     with amp.autocast():
         guess = net(Tensor(data.x_test[:500])).asnumpy().argmax(1)
-    print(f"test accuracy {(guess == data.y_test[:500]).mean():.3f}, "
-          f"{amp.state.skipped_steps} steps skipped")
+    print(
+        f"test accuracy {(guess == data.y_test[:500]).mean():.3f}, "
+        f"{amp.state.skipped_steps} steps skipped"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Train the image CNN in torch, in torch's own style: autocast, backward, apply.
 
-    python examples/image_cnn/train_torch.py --policy mixed_bfloat16
+python examples/image_cnn/train_torch.py --policy mixed_bfloat16
 """
 
 import argparse
@@ -40,14 +40,18 @@ def main() -> None:
         else:
             print(f"step {step} skipped: {result.reason}")
         if step % 20 == 0 or step == given.steps - 1:
-            print(f"step {step:4}  loss {loss:.4f}  grad norm {result.grad_norm:.3f}  "
-                  f"scale {result.next_scale:g}")
+            print(
+                f"step {step:4}  loss {loss:.4f}  grad norm {result.grad_norm:.3f}  "
+                f"scale {result.next_scale:g}"
+            )
 
     model.eval()
     with torch.no_grad(), amp.autocast():
         guess = model(torch.from_numpy(data.x_test)).argmax(1).numpy()
-    print(f"test accuracy {(guess == data.y_test).mean():.3f}, "
-          f"{amp.state.skipped_steps} steps skipped")
+    print(
+        f"test accuracy {(guess == data.y_test).mean():.3f}, "
+        f"{amp.state.skipped_steps} steps skipped"
+    )
 
 
 if __name__ == "__main__":

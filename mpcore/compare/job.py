@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Job", "Settings"]
+import numpy as np
+
+from mpcore.compare.experiment import Data
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Job", "Settings", "plain", "read_data", "write_data", "write_json"]
+
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+_SMALL = 2**20  # bytes; larger files are mapped, so that workers share one copy in memory
 
 
 @dataclass(frozen=True)
@@ -20,6 +34,7 @@ class Settings:
         lockstep_steps: steps in which every backend starts from the reference's state, >= 0.
         band_runs: perturbed runs of the reference that calibrate noise, >= 0.
         warmup: first steps that are left out of the timing (compilation, allocation).
+        threads: threads inside an operation, >= 1; None leaves it to the framework.
     """
 
     steps: int
@@ -28,6 +43,7 @@ class Settings:
     lockstep_steps: int = 10
     band_runs: int = 3
     warmup: int = 2
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,13 +74,20 @@ class Job:
         return self.folder / "initial.safetensors"
 
     @property
+    def data(self) -> Path:
+        """Folder of the arrays that every run reads."""
+        return self.folder / "data"
+
+    @property
     def result(self) -> Path:
         """File that the worker writes its result to."""
         return self.own("result.json")
 
     def own(self, name: str, backend: str = "") -> Path:
         """Return a path of this job (or of its twin in another backend) in the scratch folder."""
-        policy = "".join(c if c.isalnum() else "_" for c in self.policy)[:60]
+        # Readable, and with a hash: "full a*" and "full a?" must not share a folder.
+        words = "".join(c if c.isalnum() else "_" for c in self.policy)[:40]
+        policy = f"{words}-{hashlib.sha256(self.policy.encode()).hexdigest()[:12]}"
         return self.folder / self.kind / policy / (backend or self.backend) / name
 
     def to_json(self) -> str:
@@ -78,3 +101,41 @@ class Job:
         data["settings"] = Settings(**data["settings"])
         data["experiment"], data["folder"] = Path(data["experiment"]), Path(data["folder"])
         return cls(**data)
+
+
+def write_data(folder: Path, data: Data) -> None:
+    """Save ``data`` for the workers: all see the same, even if ``data()`` is random or slow."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _ARRAYS:
+        np.save(folder / f"{name}.npy", getattr(data, name), allow_pickle=False)
+    write_json(folder / "data.json", {"layout": data.layout})
+
+
+def read_data(folder: Path) -> Data:
+    """Return what ``write_data`` saved."""
+    meta = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    x_train, y_train, x_test, y_test = (_array(folder / f"{name}.npy") for name in _ARRAYS)
+    return Data(x_train, y_train, x_test, y_test, meta["layout"])
+
+
+def _array(path: Path) -> npt.NDArray[Any]:
+    mapped = path.stat().st_size > _SMALL
+    return np.asarray(np.load(path, mmap_mode="r" if mapped else None))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write strict JSON: after a kill the file is whole or not there."""
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(json.dumps(value, allow_nan=False), encoding="utf-8")
+    os.replace(beside, path)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` with non-finite numbers as text, for strict JSON."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value

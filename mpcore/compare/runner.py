@@ -6,38 +6,43 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from datetime import datetime
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import combinations
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load_file
 
 from mpcore.backend import backend_names
-from mpcore.compare.job import Job, Settings
+from mpcore.compare.job import Job, Settings, plain, write_data
 from mpcore.compare.verdict import band, free_difference, lockstep_step, verdict
 from mpcore.compare.weights import LayerWeights, match, unflatten
 from mpcore.errors import BackendMissingError, ExperimentError, check_choice
 from mpcore.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mpcore.compare.experiment import Experiment
 
-__all__ = ["check_backends", "compare"]
+__all__ = ["check_backends", "compare", "read_policies"]
 
-Event = "Callable[[str, str, dict[str, Any]], None]"
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_v": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+_NO_REASON = {"simulated": False, "refused": None, "plan": None}
 
 
 def check_backends(names: list[str]) -> None:
-    """Refuse unknown backends and missing frameworks; imports none of them.
+    """Refuse unknown and repeated backends and missing frameworks; imports none of them.
 
     Raises:
         ExperimentError: no such backend, or one named twice.
@@ -53,12 +58,30 @@ def check_backends(names: list[str]) -> None:
     }
     for name in names:
         check_choice("backends", name, backend_names(), ExperimentError)
+    _check_once("backends", names)
+    for name in names:
         if packages[name] and find_spec(packages[name]) is None:
             msg = f'the {name} backend needs {packages[name]}; pip install "mpcore[{name}]"'
             raise BackendMissingError(msg)
-    if len(set(names)) < len(names):
-        msg = f"`backends` must name each one once, got {', '.join(names)}"
-        raise ExperimentError(msg)
+
+
+def read_policies(texts: list[str]) -> list[str]:
+    """Return the policies in the form that ``str`` gives them.
+
+    Raises:
+        PolicyError: a text is wrong.
+        ExperimentError: two texts are one policy.
+    """
+    policies = [str(Policy.parse(text)) for text in texts]
+    _check_once("policies", policies)
+    return policies
+
+
+def _check_once(argument: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            msg = f"`{argument}` must name each one once, got {value!r} {values.count(value)} times"
+            raise ExperimentError(msg)
 
 
 def compare(
@@ -83,13 +106,14 @@ def compare(
     Raises:
         ExperimentError: the models differ, or a builder is missing or fails.
     """
-    experiment.load_data()  # refuses bad data before any framework starts
     for backend in backends:
         experiment.builder(backend)
-    texts = [str(Policy.parse(policy)) for policy in policies]
+    texts = read_policies(policies)
+    data = experiment.data()
     folder = Path(tempfile.mkdtemp(prefix="mpcore-compare-"))
     try:
         comparison = _Comparison(experiment, backends, texts, settings, folder, time_limit)
+        write_data(folder / "data", data)
         return comparison.run(on_event)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -109,35 +133,41 @@ class _Comparison:
     ) -> None:
         self.experiment, self.backends, self.policies = experiment, backends, policies
         self.settings, self.folder, self.time_limit = settings, folder, time_limit
+        self.inspected: dict[str, dict[str, Any]] = {}
 
-    def job(self, kind: str, backend: str, policy: str) -> Job:
+    def job(self, kind: str, backend: str, policy: str, *, reference: bool = False) -> Job:
         path = self.experiment.path.resolve()
-        first = backend == self.backends[0]
-        return Job(kind, backend, policy, path, self.folder, first, self.settings)
+        return Job(kind, backend, policy, path, self.folder, reference, self.settings)
 
     def run(self, on_event: Callable[[str, str, dict[str, Any]], None]) -> dict[str, Any]:
-        inspected = self.inspect(on_event)
+        self.inspect(on_event)
         runs, interrupted = [], False
         for policy in self.policies:
             for backend in self.backends:
-                if not interrupted:
+                if interrupted:
+                    frame = self.frame(backend, policy, "stopped before its turn", "not run")
+                else:
                     try:
-                        runs.append(self.one(backend, policy, inspected[backend], on_event))
-                        continue
+                        frame = self.one(backend, policy, on_event)
                     except KeyboardInterrupt:
                         interrupted = True
-                runs.append(_frame(backend, policy, inspected[backend], "interrupted"))
+                        text = {"error": "stopped on the way"}
+                        frame = self.ended(backend, policy, text, "interrupted")
+                runs.append(frame)
         bands = self.bands(runs)
-        return {
-            "experiment": self.experiment.name,
-            "file": self.experiment.path.name,
-            "created": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "settings": self.described(),
-            "runs": runs,
-            "pairs": self.pairs(runs, bands),
-            "bands": bands,
-            "interrupted": interrupted,
-        }
+        result: dict[str, Any] = plain(
+            {
+                "experiment": self.experiment.name,
+                "file": self.experiment.path.name,
+                "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "settings": self.described(),
+                "runs": runs,
+                "pairs": self.pairs(runs, bands),
+                "bands": bands,
+                "interrupted": interrupted,
+            }
+        )
+        return result
 
     def described(self) -> dict[str, Any]:
         return {
@@ -150,90 +180,148 @@ class _Comparison:
             "python": platform.python_version(),
         }
 
-    def inspect(self, on_event: Callable[[str, str, dict[str, Any]], None]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def inspect(self, on_event: Callable[[str, str, dict[str, Any]], None]) -> None:
+        """Look at every model first: what differs or is wrong is said before anything trains.
+
+        Raises:
+            ExperimentError: a model cannot be built or run, or two models differ.
+        """
+        first = ""  # the first backend that lives: the others start from its weights
         for backend in self.backends:
-            on_event(backend, "", {"phase": "look at the model", "step": 0, "of": 1})
-            job = self.job("inspect", backend, "\n".join(self.policies))
+            on_event(backend, "", {"phase": "inspect", "step": 0, "of": 1})
+            job = self.job("inspect", backend, "\n".join(self.policies), reference=not first)
             result = self.work(job, lambda _: None)
-            if "error" in result:
+            if "known" in result:
                 msg = result["error"]
-                raise ExperimentError(msg if result.get("kind") else f"{backend}: {msg}")
-            found[backend] = result
-            first = found[self.backends[0]]
-            match(_shapes(first, self.backends[0]), _shapes(result, backend))
-        return found
+                raise ExperimentError(msg if result["known"] else f"{backend}: {msg}")
+            self.inspected[backend] = result
+            died = "error" in result
+            on_event(backend, "", {"phase": "failed" if died else "ok", "step": 1, "of": 1})
+            if not died:
+                first = first or backend
+                match(_shapes(self.inspected[first], first), _shapes(result, backend))
+
+    def about(self, backend: str, policy: str) -> dict[str, Any]:
+        """Return what the inspection found for one run."""
+        policies = self.inspected[backend].get("policies", {})
+        about: dict[str, Any] = policies.get(policy, _NO_REASON)
+        return about
+
+    def reference(self, policy: str) -> str:
+        """Return the backend that the others start from: the first that can run ``policy``."""
+        able = [
+            backend
+            for backend in self.backends
+            if "error" not in self.inspected[backend] and not self.about(backend, policy)["refused"]
+        ]
+        return next(iter(able), self.backends[0])
 
     def one(
-        self,
-        backend: str,
-        policy: str,
-        inspected: dict[str, Any],
-        on_event: Callable[[str, str, dict[str, Any]], None],
+        self, backend: str, policy: str, on_event: Callable[[str, str, dict[str, Any]], None]
     ) -> dict[str, Any]:
-        refused = inspected["policies"][policy]["refused"]
-        if refused:
-            on_event(backend, policy, {"phase": "not run", "step": 1, "of": 1})
-            return _frame(backend, policy, inspected, refused, status="not run")
+        about, died = self.about(backend, policy), self.inspected[backend].get("error")
+        if about["refused"] or died:
+            status = "failed" if died else "not run"
+            on_event(backend, policy, {"phase": status, "step": 0, "of": 1})
+            return self.frame(backend, policy, died or about["refused"], status)
+        for rule in about["plan"]["unused_rules"]:
+            on_event(backend, policy, {"warning": f"rule {rule!r} decided for no layer"})
         on_event(backend, policy, {"phase": "start", "step": 0, "of": 1})
-        job = self.job("run", backend, policy)
+        job = self.job("run", backend, policy, reference=backend == self.reference(policy))
         result = self.work(job, lambda event: on_event(backend, policy, event))
-        frame = _frame(backend, policy, inspected, result.get("error"))
+        frame = self.ended(backend, policy, result, "failed" if "error" in result else "ok")
+        done = {"phase": frame["status"], "step": len(frame["loss"]), "of": self.settings.steps}
+        on_event(backend, policy, done | ({"loss": frame["loss"][-1]} if frame["loss"] else {}))
+        return frame
+
+    def frame(self, backend: str, policy: str, error: str | None, status: str) -> dict[str, Any]:
+        """Return the description of a run that has no steps yet."""
+        about, inspected = self.about(backend, policy), self.inspected[backend]
+        return {
+            "backend": backend,
+            "policy": policy,
+            "device": inspected.get("device", ""),
+            "simulated": about["simulated"],
+            "status": status,
+            "error": error,
+            "loss": [],
+            "scale": [],
+            "stepped": [],
+            "grad_norm": [],
+            "skipped": [],
+            "step_seconds": None,
+            "peak_memory_bytes": None,
+            "test_accuracy": None,
+            "versions": inspected.get("versions", {}),
+            "plan": about["plan"],
+        }
+
+    def ended(
+        self, backend: str, policy: str, result: dict[str, Any], status: str
+    ) -> dict[str, Any]:
+        """Return the description of a run that ended somehow, with the steps it made."""
+        frame = self.frame(backend, policy, result.get("error"), status)
+        job = self.job("run", backend, policy)
         records = result.pop("records", None) or _read_records(job.own("records.jsonl"))
         frame |= {name: value for name, value in result.items() if name in frame}
-        frame |= {
+        columns = ("loss", "scale", "stepped", "grad_norm")
+        return {
+            **frame,
+            **{name: [record[name] for record in records] for name in columns},
             "records": records,
-            "loss": [r["loss"] for r in records],
-            "scale": [r["scale"] for r in records],
-            "stepped": [r["stepped"] for r in records],
-            "grad_norm": [r["grad_norm"] for r in records],
             "skipped": [
                 {"step": r["step"], "reason": r["reason"]} for r in records if not r["stepped"]
             ],
             "band_losses": result.get("band_losses", []),
         }
-        on_event(backend, policy, {"phase": frame["status"], "step": 1, "of": 1})
-        return frame
 
     def work(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Run one worker to its end and return its result, or how it died."""
         log = job.own("log.txt")
         log.parent.mkdir(parents=True, exist_ok=True)
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_v": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
-        command = [sys.executable, "-m", "mpcore.compare.worker", job.to_json()]
+        # -P: a file of the user's working directory must not pass for a module
+        command = [sys.executable, "-P", "-m", "mpcore.compare.worker", job.to_json()]
         with log.open("wb") as stream:
             child = subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,
                 stderr=stream,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # the worker ends when this closes
                 text=True,
-                cwd=log.parent,  # MindSpore leaves folders where it runs
-                env={**quiet, **os.environ},
+                env=_environment(self.settings.threads),
+                start_new_session=True,  # Ctrl-C comes to us alone, and we end the whole group
             )
             late = threading.Event()
-            watch = threading.Timer(self.time_limit, lambda: (late.set(), child.kill()))
-            watch.start()
+
+            def stop() -> None:
+                late.set()
+                _kill(child)
+
+            watch = threading.Timer(self.time_limit, stop)
+            last = {"phase": "start", "step": 0, "of": 0}
             try:
-                for line in child.stdout or ():
-                    on_event(json.loads(line))
-                code = child.wait()
+                watch.start()
+                for event in _events(child):
+                    last = event
+                    on_event(event)
+                child.wait()
             finally:
                 watch.cancel()
-                child.kill()
+                _kill(child)
                 child.wait()
         if job.result.exists():
             result: dict[str, Any] = json.loads(job.result.read_text(encoding="utf-8"))
             return result
+        where = f"(last seen: {last['phase']}, step {last['step']} of {last['of']})"
         if late.is_set():
-            return {"error": f"stopped after the time limit of {self.time_limit:g} s"}
-        return {"error": f"the process ended with code {code}: {_last_line(log)}"}
+            return {"error": f"stopped after the time limit of {self.time_limit:g} s {where}"}
+        return {"error": f"{_death(child.returncode, log)} {where}"}
 
     def bands(self, runs: list[dict[str, Any]]) -> dict[str, list[float]]:
         found = {}
         for run in runs:
             moved = run.pop("band_losses", [])
-            if run["backend"] == self.backends[0] and run["status"] == "ok" and moved:
+            if run["status"] == "ok" and moved:
                 found[run["policy"]] = band(run["loss"], moved)
         return found
 
@@ -254,6 +342,9 @@ class _Comparison:
         if missing:
             text = f"not compared: no run of {' and '.join(missing)}"
             return {**row, "lockstep": None, "free": None, "verdict": text}
+        if not any(isfinite(float(loss)) for loss in (*a["loss"], *b["loss"])):
+            text = "not compared: neither run has a finite loss"
+            return {**row, "lockstep": None, "free": None, "verdict": text}
         lockstep = self.lockstep(policy, a["backend"], b["backend"])
         differences = free_difference(a["loss"], b["loss"])
         free = {"max_rel_loss_diff": max(differences), "band": max(noise) if noise else None}
@@ -261,11 +352,11 @@ class _Comparison:
         return {**row, "lockstep": lockstep, "free": free, "verdict": text}
 
     def lockstep(self, policy: str, a: str, b: str) -> dict[str, Any] | None:
-        count = self.settings.lockstep_steps
-        if not count:
-            return None
         jobs = [self.job("run", backend, policy) for backend in (b, a)]
         records = [_read_records(job.own("lockstep.jsonl")) for job in jobs]
+        count = min(map(len, records))
+        if not count:
+            return None  # not asked for, or the reference failed before it had states to give
         largest: dict[str, Any] = {}
         for index in range(count):
             losses = (float(records[1][index]["loss"]), float(records[0][index]["loss"]))
@@ -284,30 +375,6 @@ def _both(jobs: list[Job], name: str) -> Any:
     return reference, own
 
 
-def _frame(
-    backend: str, policy: str, inspected: dict[str, Any], error: str | None, status: str = ""
-) -> dict[str, Any]:
-    about = inspected["policies"][policy]
-    return {
-        "backend": backend,
-        "policy": policy,
-        "device": inspected["device"],
-        "simulated": about["simulated"],
-        "status": status or ("failed" if error else "ok"),
-        "error": error,
-        "loss": [],
-        "scale": [],
-        "stepped": [],
-        "grad_norm": [],
-        "skipped": [],
-        "step_seconds": None,
-        "peak_memory_bytes": None,
-        "test_accuracy": None,
-        "versions": inspected["versions"],
-        "plan": about["plan"],
-    }
-
-
 def _shapes(inspected: dict[str, Any], backend: str) -> list[LayerWeights]:
     import numpy as np
 
@@ -323,12 +390,42 @@ def _shapes(inspected: dict[str, Any], backend: str) -> list[LayerWeights]:
 
 
 def _read_records(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    records: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # the last line of a run that was killed while it wrote
+                records.append(json.loads(line))
+    return records
 
 
-def _last_line(log: Path) -> str:
+def _environment(threads: int | None) -> dict[str, str]:
+    own = dict.fromkeys(_THREADS, str(threads)) if threads else {}
+    return {**_QUIET, **os.environ, **own}
+
+
+def _events(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    for line in child.stdout or ():
+        with suppress(ValueError):  # the last line of a worker that was killed while it wrote
+            yield json.loads(line)
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """End a worker and whatever it started."""
+    if not hasattr(os, "killpg"):  # Windows
+        child.kill()
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _death(code: int, log: Path) -> str:
+    """Return in words how a worker ended that left no result."""
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = {"SIGSEGV": " (a crash in native code)", "SIGKILL": " (out of memory?)"}
+        return f"the process was killed by {name}{hint.get(name, '')}"
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it printed nothing"
+    return f"the process ended with code {code}: {(lines or ['it printed nothing'])[-1][:300]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, isinf, isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,13 +39,13 @@ def band(losses: Sequence[float | str], moved: Sequence[Sequence[float | str]]) 
         moved: runs whose initial weights were moved by one unit in the last place.
 
     Returns:
-        Three times the largest relative difference up to each step, at least 1e-6.
+        Three times the largest relative difference up to each step, at least 1e-6; inf from
+        where noise alone decides whether the loss is finite.
     """
-    own = _curve(losses)
-    differences = [np.abs(_curve(other) - own) / np.maximum(np.abs(own), 1e-12) for other in moved]
+    differences = [free_difference(other, losses) for other in moved]
     if not differences:
         return []
-    largest = np.maximum.accumulate(np.nanmax(differences, axis=0))
+    largest = np.maximum.accumulate(np.max(differences, axis=0))
     return [float(value) for value in np.maximum(_MARGIN * largest, _FLOOR)]
 
 
@@ -63,12 +64,14 @@ def lockstep_step(
     grads: tuple[list[LayerWeights], list[LayerWeights]] | None,
     weights: tuple[list[LayerWeights], list[LayerWeights]],
 ) -> dict[str, float]:
-    """Return the three relative differences of one step from the same state."""
-    return {
-        "max_rel_loss_diff": abs(losses[0] - losses[1]) / max(abs(losses[1]), 1e-12),
+    """Return the three relative differences of one step from the same state; never NaN."""
+    found = {
+        "max_rel_loss_diff": free_difference(losses[:1], losses[1:])[0],
         "max_rel_grad_diff": relative_difference(*grads) if grads else 0.0,
         "max_rel_update_diff": relative_difference(*weights),
     }
+    # NaN would lose every comparison with a largest value, and so pass for no difference.
+    return {name: inf if isnan(value) else value for name, value in found.items()}
 
 
 def verdict(
@@ -77,7 +80,7 @@ def verdict(
     differences: Sequence[float],
     noise: Sequence[float],
 ) -> str:
-    """Return ``"same"``, ``"different: ..."`` or ``"too noisy to tell"``, in words.
+    """Return ``"same"``, ``"different: ..."``, ``"too noisy to tell"`` or ``"not compared: ..."``.
 
     Args:
         compute: compute dtype of the policy; only float32 steps have fixed limits.
@@ -91,13 +94,22 @@ def verdict(
             if not lockstep[name] <= limit:
                 what = name.removeprefix("max_rel_").removesuffix("_diff")
                 reasons.append(f"one step's {what} by {lockstep[name]:.1e} (limit {limit:.0e})")
-    if noise:
-        ratios = np.array(differences) / np.array(noise)
-        worst = int(np.argmax(ratios))
-        if ratios[worst] > 1:
-            reasons.append(f"beyond noise by {ratios[worst]:.1f}x at step {worst}")
-        elif not reasons and noise[-1] > 0.5:
-            return "too noisy to tell"
-    elif not lockstep:
-        return "not compared: neither lock-step nor noise runs were asked for"
-    return f"different: {', '.join(reasons)}" if reasons else "same"
+    reasons += _beyond(differences, noise)
+    if reasons:
+        return f"different: {', '.join(reasons)}"
+    if not noise and (not lockstep or compute != "float32"):
+        # Only float32 steps have limits of their own: in 16 bits "same" needs a band.
+        return f"not compared: no {'noise' if lockstep else 'lock-step or noise'} runs to judge by"
+    return "too noisy to tell" if noise and noise[-1] > 0.5 else "same"
+
+
+def _beyond(differences: Sequence[float], noise: Sequence[float]) -> list[str]:
+    """Return, as one reason or none, where the free runs part by more than noise explains."""
+    sizes = np.array(differences)
+    limits = np.array(noise) if noise else np.full(len(sizes), np.finfo(np.float64).max)
+    lost = np.isinf(limits)  # noise alone decides there: nothing can be beyond it
+    ratios = np.where(lost, 0.0, sizes / np.where(lost, 1.0, limits))
+    worst = int(np.argmax(ratios))
+    if isinf(ratios[worst]):
+        return [f"only one loss is finite at step {worst}"]
+    return [f"beyond noise by {ratios[worst]:.1f}x at step {worst}"] if ratios[worst] > 1 else []

@@ -9,23 +9,24 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import mpcore as mp
-from mpcore.compare.experiment import Data, Experiment, load_experiment
-from mpcore.compare.job import Job
+from mpcore.compare.experiment import Data, Experiment, check_against_model, load_experiment
+from mpcore.compare.job import Job, plain, read_data, write_json
 from mpcore.compare.weights import LayerWeights, Slots, flatten, match, unflatten
 from mpcore.dtypes import FORMATS
 from mpcore.scaling import ScaleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -33,14 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-Emit = "Callable[..., None]"
-
 
 class _Run:
     """One prepared model of the experiment, at the common initial weights."""
 
     def __init__(self, job: Job, experiment: Experiment, data: Data, initial: Any) -> None:
         self.job, self.data = job, data
+        self.has_classes = experiment.loss == "cross_entropy"
         self.driver: Driver = mp.load_backend(job.backend).compare_driver()
         self.driver.seed(job.settings.seed)
         builder = experiment.builder(job.backend)
@@ -63,6 +63,7 @@ class _Run:
 def main(argv: list[str]) -> int:
     """Do one job; return 0, or 1 after writing the error to the result file."""
     job = Job.from_json(argv[0])
+    _end_with_parent()
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # a framework's own prints must not mix with our events
 
@@ -71,22 +72,36 @@ def main(argv: list[str]) -> int:
 
     job.result.parent.mkdir(parents=True, exist_ok=True)
     try:
-        result = (_inspect if job.kind == "inspect" else _run)(job, emit)
+        experiment = load_experiment(job.experiment)
+        # The file may read what lies beside the user; what frameworks leave behind
+        # (MindSpore: rank_0/) goes where it is thrown away.
+        os.chdir(job.result.parent)
+        result = (_inspect if job.kind == "inspect" else _run)(job, experiment, emit)
         code = 0
-    except Exception as exc:  # every failure becomes a line of the report
+    except (Exception, SystemExit) as exc:  # every failure becomes a line of the report
         traceback.print_exc()
         known = isinstance(exc, mp.MpcoreError)
         text = str(exc) if known else f"{type(exc).__name__}: {exc}"
-        kind = type(exc).__name__ if known else ""
-        result, code = {"error": " ".join(text.split()), "kind": kind}, 1
-    job.result.write_text(json.dumps(result), encoding="utf-8")
+        result, code = {"error": " ".join(text.split()), "known": known}, 1
+    write_json(job.result, plain(result))
     return code
 
 
-def _inspect(job: Job, emit: Callable[..., None]) -> dict[str, Any]:
-    """Build the model, list its weights, and resolve every policy over it."""
-    experiment = load_experiment(job.experiment)
-    data = experiment.load_data()
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, however it went."""
+    held = os.dup(0)  # a pipe that only the parent writes to: it ends when the parent does
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    def follow() -> None:
+        os.read(held, 1)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
+    """Build the model, list its weights, resolve every policy over it, and try the data on it."""
+    data = read_data(job.data)
     backend = mp.load_backend(job.backend)
     driver = backend.compare_driver()
     driver.seed(job.settings.seed)
@@ -113,6 +128,7 @@ def _inspect(job: Job, emit: Callable[..., None]) -> dict[str, Any]:
         | {"arrays": {name: list(a.shape) for name, a in w.arrays.items()}}
         for w in own
     ]
+    _try_data(job, experiment, data, model, own)
     return {
         "layers": layers,
         "device": can.device,
@@ -121,10 +137,29 @@ def _inspect(job: Job, emit: Callable[..., None]) -> dict[str, Any]:
     }
 
 
-def _run(job: Job, emit: Callable[..., None]) -> dict[str, Any]:
+def _try_data(
+    job: Job, experiment: Experiment, data: Data, model: Any, own: list[LayerWeights]
+) -> None:
+    """Run the model on one batch and refuse data that does not fit it."""
+    driver = mp.load_backend(job.backend).compare_driver()
+    amp = mp.prepare(model, driver.optimizer(experiment.optimizer, model), "float32")
+    x, _ = next(data.batches(1, job.settings.batch, job.settings.seed))
+    tables = [len(w.arrays["weight"]) for w in own if w.category == "embedding"]
+    rows = max(tables, default=None)
+    # Before the model sees them: tokens out of range kill some frameworks, and others read on.
+    integers = x.dtype.kind in "iu" and rows is not None
+    x = np.clip(x, 0, rows - 1).astype(x.dtype) if integers and rows else x
+    try:
+        shape = driver.predict(model, amp, x[:256], data.layout).shape[1:]
+    except Exception as exc:
+        msg = f"the {job.backend} model cannot run data() of shape {x.shape}: {exc}"
+        raise mp.ExperimentError(" ".join(msg.split())) from exc
+    check_against_model(data, experiment.loss, job.backend, tuple(shape), rows)
+
+
+def _run(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
     """Train freely, then (in the reference) perturbed, then in lock-step."""
-    experiment = load_experiment(job.experiment)
-    data = experiment.load_data()
+    data = read_data(job.data)
     initial = _load(job.initial)
     result = _free(job, _Run(job, experiment, data, initial), emit)
     if job.reference and job.settings.band_runs:
@@ -140,7 +175,7 @@ def _run(job: Job, emit: Callable[..., None]) -> dict[str, Any]:
             result["band_losses"].append(losses)
     if job.settings.lockstep_steps:
         _lockstep(job, _Run(job, experiment, data, initial), emit)
-    return _plain(result)
+    return result
 
 
 def _batches(job: Job, data: Data) -> Any:
@@ -173,7 +208,7 @@ def _free(job: Job, run: _Run, emit: Callable[..., None]) -> dict[str, Any]:
 
 def _accuracy(run: _Run) -> float | None:
     x, y = run.data.x_test, run.data.y_test
-    if not len(x) or y.dtype.kind not in "iu":
+    if not len(x) or not run.has_classes:
         return None
     count = min(len(x), 1000)  # MindSpore's convolution takes seconds for more
     guess = run.driver.predict(run.model, run.amp, x[:count], run.data.layout).argmax(-1)
@@ -181,7 +216,10 @@ def _accuracy(run: _Run) -> float | None:
 
 
 def _lockstep(job: Job, run: _Run, emit: Callable[..., None]) -> None:
-    """Run single steps that all start from the reference's state; keep what each one did."""
+    """Run single steps that all start from the reference's state; keep what each one did.
+
+    Ends where the reference's states end: it may have failed on the way.
+    """
     count = job.settings.lockstep_steps
     own_names = run.driver.weights(run.model)
     batches = run.data.batches(count, job.settings.batch, job.settings.seed)
@@ -189,6 +227,8 @@ def _lockstep(job: Job, run: _Run, emit: Callable[..., None]) -> None:
         state = job.own(f"before-{index}", backend="reference")
         if job.reference:
             _save_state(state, run)
+        elif not (state / "state.json").exists():
+            return
         else:
             _load_state(state, run, own_names)
         step = run.step(x, y, keep_grads=True)
@@ -207,7 +247,7 @@ def _save_state(state: Path, run: _Run) -> None:
     for name, values in slots.values.items():
         _save(state / f"slot-{name}.safetensors", values)
     meta = {"steps": slots.steps, "slots": sorted(slots.values), "scale": list(run.amp.state)}
-    (state / "state.json").write_text(json.dumps(meta), encoding="utf-8")
+    write_json(state / "state.json", meta)
 
 
 def _load_state(state: Path, run: _Run, own: list[LayerWeights]) -> None:
@@ -226,7 +266,8 @@ def _perturb(weights: list[LayerWeights], unit: float, seed: int) -> list[LayerW
     def move(a: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         sign = rng.choice(np.array([-1, 1], np.float32), a.shape)
         exponent = np.exp2(np.floor(np.log2(np.maximum(np.abs(a), 1e-30))))
-        return (a + sign * np.float32(unit) * exponent.astype(np.float32)).astype(np.float32)
+        moved = a + sign * np.float32(unit) * exponent.astype(np.float32)
+        return np.asarray(moved, np.float32)
 
     return [
         LayerWeights(
@@ -237,6 +278,13 @@ def _perturb(weights: list[LayerWeights], unit: float, seed: int) -> list[LayerW
 
 
 def _peak_memory() -> int | None:
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not ru_maxrss: Linux hands the peak of the parent's memory down to its children.
+        lines = status.read_text(encoding="utf-8", errors="replace").splitlines()
+        peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+        if peaks:
+            return peaks[0]
     try:
         import resource
     except ImportError:  # not on Windows
@@ -252,17 +300,6 @@ def _save(path: Path, weights: list[LayerWeights]) -> None:
 
 def _load(path: Path) -> list[LayerWeights]:
     return unflatten(load_file(path))
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` with non-finite numbers as text, for strict JSON."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
 
 
 if __name__ == "__main__":

@@ -1,0 +1,288 @@
+"""Real frameworks, the real command: one small model, from the file to the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mpcore.compare.verdict import LOCKSTEP_LIMITS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BACKENDS = ("torch", "tensorflow", "mindspore")
+missing = [name for name in BACKENDS if find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}"),
+]
+
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+RUN_FIELDS = {
+    *("backend", "policy", "device", "simulated", "loss", "scale", "stepped", "grad_norm"),
+    *("step_seconds", "peak_memory_bytes", "test_accuracy", "versions"),
+}
+OUR_FIELDS = {"status", "error", "skipped", "plan"}  # beyond what was promised
+
+DATA = """
+import os
+import numpy as np
+from mpcore.compare import Data, OptimizerSpec
+
+optimizer = OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9)
+steps, batch = 4, 8
+
+
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 8)).astype("f4")
+    y = rng.integers(0, 4, 64).astype("i4")
+    return Data(x, y, x[:16], y[:16])
+"""
+
+MLP = """
+def build_torch():
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def build_tensorflow():
+    import keras
+    from keras import layers
+
+    own = [layers.Input((8,)), layers.Dense(16), layers.ReLU(), layers.Dense(4)]
+    return keras.Sequential(own + extra_layers())
+
+
+def extra_layers():
+    return []
+
+
+def build_mindspore():
+    from beside import Net
+
+    return Net()
+"""
+
+# MindSpore's graph compiler reads the source of module-level classes. Beside the experiment,
+# so that no other framework's process imports MindSpore.
+BESIDE = """
+from mindspore import nn
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Dense(8, 16)
+        self.relu = nn.ReLU()
+        self.second = nn.Dense(16, 4)
+
+    def construct(self, x):
+        return self.second(self.relu(self.first(x)))
+"""
+
+NORM = """
+def build_torch():
+    from torch import nn
+
+    first = nn.Linear(8, 16, bias=False)
+    return nn.Sequential(first, nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def build_tensorflow():
+    import keras
+    from keras import layers
+
+    norm = layers.BatchNormalization(momentum=0.9, epsilon=0.1)  # planted: the others have 1e-5
+    first = layers.Dense(16, use_bias=False)
+    return keras.Sequential([layers.Input((8,)), first, norm, layers.ReLU(), layers.Dense(4)])
+
+
+def build_mindspore():
+    from mindspore import nn
+
+    first = nn.Dense(8, 16, has_bias=False)
+    norm = nn.BatchNorm1d(16, momentum=0.9, eps=1e-5)
+    return nn.SequentialCell(first, norm, nn.ReLU(), nn.Dense(16, 4))
+"""
+
+
+def command(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "exp.py").write_text(text, encoding="utf-8")
+    (folder / "beside.py").write_text(BESIDE, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-P", "-c", "from mpcore.cli import main; main()", *arguments],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=500,
+        check=False,
+    )
+
+
+def compare(folder: Path, text: str, *arguments: str) -> dict[str, Any]:
+    done = command(folder, text, "compare", "exp.py", *arguments)
+    assert done.returncode == 0, done
+    left = {path.name for path in folder.iterdir()} - {"__pycache__"}
+    assert left == {"exp.py", "beside.py", "compare-report"}
+    result: dict[str, Any] = json.loads((folder / "compare-report" / "report.json").read_text())
+    return result
+
+
+def verdicts(report: dict[str, Any]) -> dict[tuple[str, str], str]:
+    return {(pair["a"], pair["b"]): pair["verdict"] for pair in report["pairs"]}
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return compare(tmp_path_factory.mktemp("full"), DATA + MLP)
+
+
+def test_every_run_is_there_with_every_field(full: dict[str, Any]) -> None:
+    keys = [(run["policy"], run["backend"]) for run in full["runs"]]
+    assert keys == list(product(POLICIES, BACKENDS))
+    for run in full["runs"]:
+        assert set(run) == RUN_FIELDS | OUR_FIELDS
+        assert (run["status"], run["error"]) == ("ok", None)
+        assert all(len(run[name]) == 4 for name in ("loss", "scale", "stepped", "grad_norm"))
+        assert set(run["step_seconds"]) == {"median", "p90"}
+        assert 0 < run["step_seconds"]["median"] <= run["step_seconds"]["p90"] < 5
+        assert 20e6 < run["peak_memory_bytes"] < 4e9
+        assert 0 <= run["test_accuracy"] <= 1
+        assert run["versions"]
+        assert run["simulated"] is (
+            run["backend"] == "mindspore" and run["policy"] == "mixed_bfloat16"
+        )
+
+
+def test_every_pair_is_there_with_every_field(full: dict[str, Any]) -> None:
+    keys = [(pair["policy"], pair["a"], pair["b"]) for pair in full["pairs"]]
+    assert keys == [(policy, *two) for policy in POLICIES for two in combinations(BACKENDS, 2)]
+    for pair in full["pairs"]:
+        assert set(pair) == {"a", "b", "policy", "lockstep", "free", "verdict"}
+        assert set(pair["lockstep"]) == {*LOCKSTEP_LIMITS, "steps"}
+        assert set(pair["free"]) == {"max_rel_loss_diff", "band"}
+        assert pair["lockstep"]["steps"] == 10
+        assert pair["verdict"] == "same"
+
+
+def test_float32_lock_step_is_within_the_limits(full: dict[str, Any]) -> None:
+    for pair in full["pairs"]:
+        if pair["policy"] == "float32":
+            for name, limit in LOCKSTEP_LIMITS.items():
+                assert 0 <= pair["lockstep"][name] <= limit, (pair, name)
+
+
+def test_another_eps_in_one_batch_norm_is_different(tmp_path: Path) -> None:
+    report = compare(tmp_path, DATA + NORM, "--policies", "float32", "--lockstep-steps", "3")
+    found = verdicts(report)
+    assert found["torch", "mindspore"] == "same"
+    for pair in (("torch", "tensorflow"), ("tensorflow", "mindspore")):
+        assert found[pair].startswith("different: one step's loss by"), found
+        assert "beyond noise" in found[pair]
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [("1.001", "one step's loss by"), ("float('nan')", "only one loss is finite at step 0")],
+    ids=["scaled", "nan"],
+)
+def test_a_factor_in_one_forward_pass_is_different(tmp_path: Path, factor: str, words: str) -> None:
+    extra = f"""
+def extra_layers():
+    from keras import layers
+    return [layers.Rescaling({factor})]
+"""
+    options = ["--backends", "torch,tensorflow", "--policies", "float32", "--band-runs", "1"]
+    report = compare(tmp_path, DATA + MLP + extra, *options)
+    assert verdicts(report)["torch", "tensorflow"].startswith("different: ")
+    assert words in verdicts(report)["torch", "tensorflow"]
+
+
+def test_what_a_framework_cannot_do_is_not_run(tmp_path: Path) -> None:
+    report = compare(
+        tmp_path,
+        DATA + MLP,
+        *("--steps", "1", "--lockstep-steps", "0", "--band-runs", "0"),
+        *("--policies", "autocast_bfloat16", "--policies", "mixed_bfloat16, simulation=refuse"),
+    )
+    status = [(run["backend"], run["status"]) for run in report["runs"]]
+    assert status[:2] == [("torch", "ok"), ("tensorflow", "not run")]
+    assert status[3:] == [("torch", "ok"), ("tensorflow", "ok"), ("mindspore", "not run")]
+    reasons = {run["backend"]: run["error"] for run in report["runs"] if run["error"]}
+    assert "by='op' is not possible in tensorflow" in reasons["tensorflow"]
+    assert "bfloat16 is simulated in mindspore" in reasons["mindspore"]
+
+
+def test_threads_reach_the_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "7")  # the option wins
+    asks = """
+right = build_torch
+def build_torch():
+    import torch
+    assert torch.get_num_threads() == 1, torch.get_num_threads()
+    assert os.environ["TF_NUM_INTRAOP_THREADS"] == "1"
+    return right()
+"""
+    options = ["--backends", "torch", "--policies", "float32", "--threads", "1", "--steps", "1"]
+    report = compare(tmp_path, DATA + MLP + asks, *options, "--band-runs", "0")
+    assert report["settings"]["threads"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tokens_and_classes_out_of_range_are_refused(tmp_path: Path, backend: str) -> None:
+    models = """
+def data():
+    x = np.random.default_rng(0).integers(0, 5, (64, 6)).astype("i4")
+    y = x % 3
+    if WHAT == "token":
+        x[9, 1] = 7
+    else:
+        y[8, 2] = 3
+    return Data(x, y, x[:0], y[:0])
+
+
+def build_torch():
+    from torch import nn
+    return nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3))
+
+
+def build_tensorflow():
+    import keras
+    from keras import layers
+    return keras.Sequential([layers.Input((6,)), layers.Embedding(5, 4), layers.Dense(3)])
+
+
+def build_mindspore():
+    from mindspore import nn
+    return nn.SequentialCell(nn.Embedding(5, 4), nn.Dense(4, 3))
+"""
+    for what, message in (
+        ("token", "`data.x_train` must be in [0, 5), the 5 rows of the largest embedding"),
+        ("class", "`data.y_train` must be in [0, 3), the 3 classes of the model's output"),
+    ):
+        text = f"{DATA}{models}\nWHAT = {what!r}\n"
+        done = command(tmp_path, text, "compare", "exp.py", "--backends", backend)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+        assert message in done.stderr
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_explain_as_json(tmp_path: Path, backend: str) -> None:
+    options = ["--backend", backend, "--policy", "mixed_bfloat16; full layer=linear", "--json"]
+    done = command(tmp_path, DATA + MLP, "explain", "exp.py", *options)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    linear = [layer for layer in plan["layers"] if layer["category"] == "linear"]
+    assert [layer["compute"] for layer in linear] == ["float32", "float32"]
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"exp.py", "beside.py"}
