@@ -1,4 +1,4 @@
-"""Named policies, as data. Names of native levels (``apex:O2`` ...) are kept for their exact twins."""
+"""Named policies, as data; names such as ``apex:O2`` are kept for exact twins of native levels."""
 
 from __future__ import annotations
 

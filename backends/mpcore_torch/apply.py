@@ -19,7 +19,6 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from mpcore.errors import BackendError
 from mpcore_torch.layers import leaves
 
 if TYPE_CHECKING:

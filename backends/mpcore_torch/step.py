@@ -206,6 +206,7 @@ class TorchTransaction(Transaction):
         return x if condition else y
 
     def narrow(self, value: float) -> float:
+        """Return a number in the format of the scale."""
         return narrow(self.rule, value)
 
     def store(self, new: Any, done: None) -> float:

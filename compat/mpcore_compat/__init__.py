@@ -1,0 +1,3 @@
+"""Imitations of existing mixed-precision APIs; none yet."""
+
+__all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A decoder-only transformer in MindSpore. Its defaults differ: epsilon and GELU are written out."""
+"""A decoder-only transformer in MindSpore; its own epsilon and GELU differ, so they are given."""
 
 import numpy as np
 from mindspore import Tensor, nn, ops

@@ -39,4 +39,4 @@ class Kit(Protocol):
         a simulated 16-bit dtype counts when all values are representable in it."""
 
     def transition(self, rule: Any, state: Any, finite: bool, mode: str) -> tuple[Any, ...]:
-        """Run mpcore.transition on the framework's own 0-d tensors (scale float32, counts int32)."""
+        """Run mpcore.transition on the framework's 0-d tensors: scale float32, counts int32."""

@@ -54,7 +54,7 @@ class _Kit:
         return loop
 
     def snapshot(self, model, optimizer, amp):
-        taken = {name: value for name, value in model.state_dict().items()}
+        taken = dict(model.state_dict())
         for number, (param, slots) in enumerate(optimizer.state.items()):
             taken[f"{number}:param"] = param
             taken |= {f"{number}:{name}": torch.as_tensor(v) for name, v in slots.items()}

@@ -45,7 +45,7 @@ def test_simulation_is_said_and_can_be_refused() -> None:
     policy = Policy.named("mixed_bfloat16")
     assert check_policy(policy, can) is True
     assert check_policy(Policy.named("mixed_float16"), can) is False
-    with pytest.raises(BackendError, match="bfloat16 is simulated .* no kernels; native there"):
+    with pytest.raises(BackendError, match=r"bfloat16 is simulated .* no kernels; native there"):
         check_policy(Policy.parse("mixed_bfloat16, simulation=refuse"), can)
 
 

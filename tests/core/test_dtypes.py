@@ -63,7 +63,7 @@ def test_numpy_types_are_read() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(PolicyError, match="`dtype` must be one of .* got 'float8'"):
+    with pytest.raises(PolicyError, match=r"`dtype` must be one of .* got 'float8'"):
         parse_dtype("float8")
     with pytest.raises(PolicyError, match="must be one of"):
         round_to(1.0, "float8")
