@@ -1,5 +1,6 @@
 """One mixed-precision policy for PyTorch, tf.keras and MindSpore."""
 
+from mpcore.amp import Amp, explain, prepare
 from mpcore.backend import Capabilities, backend_names, load_backend
 from mpcore.dtypes import parse_dtype, round_to
 from mpcore.errors import (
@@ -15,7 +16,6 @@ from mpcore.errors import (
 from mpcore.plan import Layer, LayerPlan, ParamInfo, Plan, resolve
 from mpcore.policy import Policy, Rule
 from mpcore.scaling import LossScale, ScaleState, advance, transition
-from mpcore.session import Amp, explain, prepare
 from mpcore.transaction import StepResult, Transaction
 
 __all__ = [

@@ -11,9 +11,9 @@ from mpcore.errors import BackendError, BackendMissingError, check_choice
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.amp import Amp
     from mpcore.plan import Layer, Plan
     from mpcore.policy import Policy
-    from mpcore.session import Amp
 
 __all__ = [
     "Backend",

@@ -4,8 +4,8 @@ On Ascend it was not run: no such device was at hand. What differs there is mark
 docstrings.
 """
 
+from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.backend import MindsporeBackend
-from mpcore_mindspore.session import MindsporeAmp
 from mpcore_mindspore.step import TrainCell
 
 __all__ = ["MindsporeAmp", "MindsporeBackend", "TrainCell"]

@@ -11,9 +11,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, ops
 
+from mpcore.amp import Amp
 from mpcore.errors import BackendError
 from mpcore.scaling import LossScale, ScaleState, initial_state
-from mpcore.session import Amp
 from mpcore.transaction import StepResult, check_clip_norm
 from mpcore_mindspore.apply import apply_plan, simulated_parameters, store_low
 from mpcore_mindspore.guard import guarded

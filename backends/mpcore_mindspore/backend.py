@@ -11,9 +11,9 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
+from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.apply import check_plan
 from mpcore_mindspore.layers import list_layers
-from mpcore_mindspore.session import MindsporeAmp
 
 if TYPE_CHECKING:
     from mpcore.plan import Layer, Plan

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.compare.experiment import OptimizerSpec
-    from mpcore_mindspore.session import MindsporeAmp
+    from mpcore_mindspore.amp import MindsporeAmp
 
 __all__ = ["MindsporeDriver"]
 

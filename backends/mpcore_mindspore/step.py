@@ -13,7 +13,7 @@ from mpcore_mindspore.guard import guarded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore_mindspore.session import Parts
+    from mpcore_mindspore.amp import Parts
 
 __all__ = ["TrainCell"]
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.amp import Amp
 from mpcore.dtypes import is_low, round_to
 from mpcore.scaling import LossScale, ScaleState, initial_state, inverse, narrow
-from mpcore.session import Amp
 from mpcore.transaction import StepResult, Transaction
 
 if TYPE_CHECKING:

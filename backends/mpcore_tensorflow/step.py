@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from mpcore.amp import Amp
 from mpcore.errors import BackendError, MpcoreWarning
-from mpcore.session import Amp
 from mpcore.transaction import StepResult, Transaction
 from mpcore_tensorflow.layers import variable_names
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from mpcore.amp import Amp
 from mpcore.errors import BackendError
 from mpcore.scaling import LossScale, ScaleState, check_abort, initial_state, inverse, narrow
-from mpcore.session import Amp
 from mpcore.transaction import StepResult, Transaction, check_clip_norm
 from mpcore_torch.apply import apply_plan, cast_floats, replace_forward, store_low
+from mpcore_torch.buffers import BufferGuard
 from mpcore_torch.layers import parameter_names
+from mpcore_torch.masters import keep_masters, swap_in_low
 from mpcore_torch.refuse import refuse
 
 if TYPE_CHECKING:
@@ -23,47 +25,6 @@ if TYPE_CHECKING:
     from mpcore.plan import Plan
 
 __all__ = ["TorchAmp", "TorchTransaction"]
-
-
-class _Buffers:
-    """Copies of the buffers that a forward pass changes, in storage made once.
-
-    Cost: one foreach copy of all buffers a step; nothing for a model without buffers.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._places = [
-            (module._buffers, name) for module in model.modules() for name in module._buffers
-        ]
-        self._shadows: list[torch.Tensor] = []
-
-    def save(self) -> list[torch.Tensor | None]:
-        """Copy the buffers and return them; one that is not there yet is None."""
-        live = [place[name] for place, name in self._places]
-        tensors = [buffer for buffer in live if buffer is not None]
-        if not tensors:
-            return live
-        if [b.shape for b in tensors] != [s.shape for s in self._shadows]:
-            self._shadows = [torch.empty_like(buffer) for buffer in tensors]
-        with torch.no_grad():
-            torch._foreach_copy_(self._shadows, tensors)
-        return live
-
-    def restore(self, live: list[torch.Tensor | None]) -> None:
-        """Put the copies back into ``live``, and ``live`` back into the modules."""
-        tensors = [buffer for buffer in live if buffer is not None]
-        with torch.no_grad():
-            for buffer, shadow in zip(tensors, self._shadows, strict=True):
-                if not _expanded(buffer):
-                    buffer.copy_(shadow)
-        for (place, name), original in zip(self._places, live, strict=True):
-            place[name] = original
-
-
-def _expanded(buffer: torch.Tensor) -> bool:
-    # Elements that share memory cannot be written in place, by a forward pass neither.
-    sizes = zip(buffer.shape, buffer.stride(), strict=True)
-    return any(stride == 0 and size > 1 for size, stride in sizes)
 
 
 class TorchTransaction(Transaction):
@@ -81,7 +42,7 @@ class TorchTransaction(Transaction):
         self.masters: dict[nn.Parameter, nn.Parameter] = {}
         self.used: list[nn.Parameter] = []
         self._low_of: dict[nn.Parameter, nn.Parameter] = {}
-        self._buffers = _Buffers(model)
+        self._buffers = BufferGuard(model)
         self._open: list[torch.Tensor | None] | None = None
 
     def set_masters(self, pairs: list[tuple[nn.Parameter, nn.Parameter]]) -> None:
@@ -264,9 +225,9 @@ class TorchAmp(Amp):
         self._tx = TorchTransaction(model, optimizer, policy.scaling, self._region)
         if policy.master == "copy":
             self._tx.set_masters(pairs)
-            _keep_masters(model, optimizer, self._tx.masters)
+            keep_masters(model, optimizer, self._tx.masters)
         elif pairs:
-            _swap(optimizer, {master: low for low, master in pairs})
+            swap_in_low(optimizer, {master: low for low, master in pairs})
         self._names = parameter_names(model)
         self._last_loss: torch.Tensor | None = None
         self._watch_root(model, getattr(torch, policy.output))
@@ -371,68 +332,3 @@ class TorchAmp(Amp):
         names = [self._names.get(param, "(added later)") for param in self._tx.used]
         grads = dict(zip(names, raw[5], strict=True)) if keep_grads else None
         return StepResult(raw[:5], names, _to_numpy, grads)
-
-
-def _swap(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.Parameter]) -> None:
-    """Let ``optimizer`` update the 16-bit parameters themselves; its state moves along."""
-    for group in optimizer.param_groups:
-        group["params"] = [low_of.get(param, param) for param in group["params"]]
-    for param in [p for p in optimizer.state if p in low_of]:
-        low, slots = low_of[param], optimizer.state.pop(param)
-        # As torch's own load_state_dict casts: everything but the count of steps.
-        optimizer.state[low] = {
-            name: slot if name == "step" else cast_floats(slot, low.dtype)
-            for name, slot in slots.items()
-        }
-
-
-def _keep_masters(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    masters: dict[nn.Parameter, nn.Parameter],
-) -> None:
-    """Keep masters the truth when weights are loaded and when groups are added."""
-    for module in model.modules():
-        if any(param in masters for param in module._parameters.values()):
-            module.register_load_state_dict_pre_hook(_LoadMasters(masters))
-    original = optimizer.add_param_group
-
-    def add_param_group(group: dict[str, Any]) -> None:
-        params = group["params"]
-        if not isinstance(params, torch.Tensor | set):  # a set is torch's to refuse
-            group = {**group, "params": [_master_of(item, masters) for item in params]}
-        elif isinstance(params, torch.Tensor):
-            group = {**group, "params": [_master_of(params, masters)]}
-        original(group)
-
-    optimizer.add_param_group = add_param_group
-
-
-def _master_of(item: Any, masters: dict[nn.Parameter, nn.Parameter]) -> Any:
-    if isinstance(item, tuple):  # (name, parameter)
-        return (item[0], masters.get(item[1], item[1]))
-    return masters.get(item, item)
-
-
-class _LoadMasters:
-    """Hook of load_state_dict: the masters take the values too, before any rounding.
-
-    A copy or a pickle of the model has other parameters, so the hook goes with it empty.
-    """
-
-    def __init__(self, masters: dict[nn.Parameter, nn.Parameter]) -> None:
-        self._masters = masters
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ({},)
-
-    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        """Copy what ``module`` is about to load; see ``register_load_state_dict_pre_hook``."""
-        with torch.no_grad():
-            for name, param in module._parameters.items():
-                master = None if param is None else self._masters.get(param)
-                value = state.get(prefix + name)
-                if master is None or not isinstance(value, torch.Tensor):
-                    continue
-                if value.shape == master.shape:  # else load_state_dict raises
-                    master.copy_(value)

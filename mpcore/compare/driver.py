@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from mpcore.amp import Amp
     from mpcore.compare.experiment import OptimizerSpec
     from mpcore.compare.weights import LayerWeights, Slots
-    from mpcore.session import Amp
 
 __all__ = ["Driver"]
 

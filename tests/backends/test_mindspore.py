@@ -171,19 +171,19 @@ def test_failing_cell_of_ours_leaves_the_process_alone():
     prepare = (
         "import mpcore as mp\n"
         "opt = nn.Momentum(net.trainable_params(), 0.1, 0.9)\n"
-        "session = mp.prepare(net, opt, mp.Policy.named('mixed_float16').lower('1'))"
+        "bound = mp.prepare(net, opt, mp.Policy.named('mixed_float16').lower('1'))"
     )
     for call in (
-        "session.step(lambda x: net(x).sum(), np.ones((2, 4), 'f4'))",
-        "\n    with session.autocast(): net(Tensor(np.ones((2, 4), 'f4')))",
+        "bound.step(lambda x: net(x).sum(), np.ones((2, 4), 'f4'))",
+        "\n    with bound.autocast(): net(Tensor(np.ones((2, 4), 'f4')))",
     ):
         assert child(POISONED.format(prepare=prepare, call=call))[0] == "Float32"
 
 
 def test_failing_step_restores_buffers_and_simulated_weights():
     for policy in ("mixed_float16", "mixed_bfloat16"):
-        net, optimizer, session = prepared(policy)
-        session.step(loss_of(net), *batch())
+        net, optimizer, bound = prepared(policy)
+        bound.step(loss_of(net), *batch())
         before = values(net, optimizer)
 
         def failing(x, y, boost, net=net):
@@ -192,10 +192,10 @@ def test_failing_step_restores_buffers_and_simulated_weights():
             raise RuntimeError(msg)
 
         with pytest.raises(RuntimeError, match="planted"):
-            session.step(failing, *batch())
+            bound.step(failing, *batch())
         same(before, values(net, optimizer))
         assert nn.Dense(8, 2)(Tensor(X)).dtype == ms.float32
-        assert session.step(loss_of(net), *batch()).stepped
+        assert bound.step(loss_of(net), *batch()).stepped
 
 
 def test_native_unscale_underflows_and_ours_does_not():
@@ -204,8 +204,8 @@ def test_native_unscale_underflows_and_ours_does_not():
     assert not native.asnumpy().any()
 
     rule = mp.LossScale(init_scale=2.0**25, max_scale=2.0**25)
-    net, _, session = prepared(mp.Policy.named("model_float16").with_loss_scale(rule))
-    result = session.step(loss_of(net), *batch(boost=2.0**-12), keep_grads=True)
+    net, _, bound = prepared(mp.Policy.named("model_float16").with_loss_scale(rule))
+    result = bound.step(loss_of(net), *batch(boost=2.0**-12), keep_grads=True)
     assert result.stepped
     assert result.grads["fc2.weight"].dtype == ms.float32
     reference_net, _, reference = prepared("float32")
@@ -216,8 +216,8 @@ def test_native_unscale_underflows_and_ours_does_not():
 # --- eager, ms.jit, GRAPH_MODE, ms.Model
 
 
-def trajectory(run, session, steps=(1.0, 1.0, float("inf"), 1.0)):
-    results = [session.result(run(*batch(boost=boost))) for boost in steps]
+def trajectory(run, bound, steps=(1.0, 1.0, float("inf"), 1.0)):
+    results = [bound.result(run(*batch(boost=boost))) for boost in steps]
     return [(r.loss, r.stepped, r.grad_norm, r.scale, r.next_scale) for r in results]
 
 
@@ -225,10 +225,10 @@ def trajectory(run, session, steps=(1.0, 1.0, float("inf"), 1.0)):
 def test_jit_equals_eager(policy):
     runs = []
     for wrap in (lambda cell: cell, jitted):
-        net, optimizer, session = prepared(policy)
-        cell = session.train_cell(loss_of(net), 0.5)
+        net, optimizer, bound = prepared(policy)
+        cell = bound.train_cell(loss_of(net), 0.5)
         assert isinstance(cell, TrainCell)
-        steps = trajectory(wrap(cell), session)
+        steps = trajectory(wrap(cell), bound)
         runs.append((steps, values(net, optimizer)))
     np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=1e-6)
     for name, value in runs[0][1].items():
@@ -245,10 +245,10 @@ if mode == "graph":
     ms.set_context(mode=ms.GRAPH_MODE)
 ms.runtime.launch_blocking()
 for policy in ("float32", "mixed_float16", "mixed_bfloat16", "model_float16"):
-    net, optimizer, session = t.prepared(policy)
+    net, optimizer, bound = t.prepared(policy)
     loss = t.loss_of(net)
     for boost in (1.0, 1.0, float("inf"), 1.0):
-        r = session.step(loss, *t.batch(boost=boost))
+        r = bound.step(loss, *t.batch(boost=boost))
         print(policy, r.loss, r.stepped, r.grad_norm, r.scale)
     # not fc1.bias: batch norm follows, so its true gradient is 0 and only noise moves it
     kept = {{n: v for n, v in t.values(net, optimizer).items() if "fc1.bias" not in n}}
@@ -283,15 +283,15 @@ def test_graph_mode_equals_eager(tmp_path):
 
 
 def test_train_cell_is_a_network_for_model_train():
-    net, _, session = prepared("mixed_float16")
-    cell = session.train_cell(loss_of_two(net))
+    net, _, bound = prepared("mixed_float16")
+    cell = bound.train_cell(loss_of_two(net))
     data = [{"x": X, "y": Y}] * 3
     dataset = ms.dataset.GeneratorDataset(
         [(d["x"], d["y"]) for d in data], ["x", "y"], shuffle=False
     )
     before = values(net)
     ms.Model(cell).train(2, dataset, dataset_sink_mode=False)
-    assert session.state.good_steps == 6
+    assert bound.state.good_steps == 6
     assert (values(net)["fc1.weight"] != before["fc1.weight"]).any()
 
 
@@ -311,14 +311,14 @@ def loss_of_two(net):
 
 def test_device_flag_is_combined_with_the_values():
     """The Ascend path, with mindspore's all_finite doing on CPU what it can."""
-    net, _, session = prepared("mixed_float16")
+    net, _, bound = prepared("mixed_float16")
     from dataclasses import replace
 
-    session._parts = replace(session._parts, reads_device=True)
+    bound._parts = replace(bound._parts, reads_device=True)
     for wrap in (lambda cell: cell, jitted):
-        run = wrap(session.train_cell(loss_of(net)))
-        assert session.result(run(*batch())).stepped
-        skipped = session.result(run(*batch(boost=float("inf"))))
+        run = wrap(bound.train_cell(loss_of(net)))
+        assert bound.result(run(*batch())).stepped
+        skipped = bound.result(run(*batch(boost=float("inf"))))
         assert not skipped.stepped
         assert skipped.culprit
 
@@ -342,10 +342,10 @@ def test_every_kind_of_layer_trains(policy, modes):
     losses = []
     for mode in modes:
         ms.set_seed(5)
-        net, _, session = prepared(policy, Mixed())
-        cell = session.train_cell(token_loss(net))
+        net, _, bound = prepared(policy, Mixed())
+        cell = bound.train_cell(token_loss(net))
         run = jitted(cell) if mode == "jit" else cell
-        results = [session.result(run(tokens)) for _ in range(3)]
+        results = [bound.result(run(tokens)) for _ in range(3)]
         assert all(r.stepped for r in results)
         losses.append([r.loss for r in results])
     assert losses[0][-1] < losses[0][0]
@@ -371,34 +371,32 @@ def test_layer_list_is_neutral():
 
 
 def test_single_layer_is_a_model_too():
-    net, _, session = prepared("mixed_float16", nn.Dense(8, 4))
-    with session.autocast():
+    net, _, bound = prepared("mixed_float16", nn.Dense(8, 4))
+    with bound.autocast():
         assert net(Tensor(X)).dtype == ms.float32  # the policy's output
-    assert session.plan[""].compute == "float16"
-    assert session.step(loss_of(net), *batch()).stepped
+    assert bound.plan[""].compute == "float16"
+    assert bound.step(loss_of(net), *batch()).stepped
 
 
 def test_by_op_uses_the_native_list():
-    net, _, session = prepared(
-        "autocast_float16", nn.SequentialCell(nn.Dense(8, 4, has_bias=False))
-    )
+    net, _, bound = prepared("autocast_float16", nn.SequentialCell(nn.Dense(8, 4, has_bias=False)))
     seen = []
     net[0].register_forward_hook(lambda _c, _i, output: seen.append(output.dtype))
-    with session.autocast():
+    with bound.autocast():
         assert net(Tensor(X)).dtype == ms.float32
     assert seen == [ms.float16]
     for run in (lambda cell: cell, jitted):
-        assert session.result(run(session.train_cell(loss_of(net)))(*batch())).stepped
+        assert bound.result(run(bound.train_cell(loss_of(net)))(*batch())).stepped
 
 
 def test_simulated_bfloat16_is_rounded_and_marked():
-    net, _, session = prepared("mixed_bfloat16")
-    assert session.simulated
-    assert "simulated" in repr(session)
+    net, _, bound = prepared("mixed_bfloat16")
+    assert bound.simulated
+    assert "simulated" in repr(bound)
     stored = values(net)
-    with session.autocast():
+    with bound.autocast():
         inside = values(net)
-        with session.autocast():
+        with bound.autocast():
             out = net.fc1(Tensor(X)).asnumpy()
     same(stored, values(net))
     for name in ("fc1.weight", "fc1.bias", "fc2.weight"):
@@ -407,44 +405,44 @@ def test_simulated_bfloat16_is_rounded_and_marked():
     exact = mp.round_to(X, "bfloat16") @ inside["fc1.weight"].T + inside["fc1.bias"]
     np.testing.assert_array_equal(out, mp.round_to(out, "bfloat16"))
     np.testing.assert_allclose(out, exact, rtol=2.0**-8)  # half an ulp of bfloat16
-    grads = session.step(loss_of(net), *batch(), keep_grads=True).grads
+    grads = bound.step(loss_of(net), *batch(), keep_grads=True).grads
     weight = grads["fc1.weight"].asnumpy()
     np.testing.assert_array_equal(weight, mp.round_to(weight, "bfloat16"))
 
 
 def test_step_inside_autocast_is_refused_where_weights_are_set_aside():
-    net, _, session = prepared("mixed_bfloat16")
-    with session.autocast(), pytest.raises(mp.BackendError, match=r"`step` must not be called"):
-        session.step(loss_of(net), *batch())
+    net, _, bound = prepared("mixed_bfloat16")
+    with bound.autocast(), pytest.raises(mp.BackendError, match=r"`step` must not be called"):
+        bound.step(loss_of(net), *batch())
 
 
 def test_masters_stay_in_the_optimizer_and_names_in_the_network():
     ms.set_seed(3)
     net = Mixed()
     truth = {p.name: p for p in net.trainable_params()}
-    net, optimizer, session = prepared("model_float16", net)
+    net, optimizer, bound = prepared("model_float16", net)
     assert net.embed.embedding_table is net.head.weight
     assert net.embed.embedding_table.dtype == net.rnn.w_ih_list[0].dtype == ms.float16
     assert net.norm.gamma.dtype == ms.float32
     assert {p.name for p in net.trainable_params()} == set(truth)
     assert all(p.dtype == ms.float32 for p in optimizer.parameters)
-    assert session.masters["head.bias"] is truth["head.bias"]
+    assert bound.masters["head.bias"] is truth["head.bias"]
     tokens = Tensor(RNG.integers(0, 11, (3, 5)).astype("i4"))
-    session.step(token_loss(net), tokens)
+    bound.step(token_loss(net), tokens)
     low, master = net.head.bias.asnumpy(), truth["head.bias"].asnumpy()
     assert master.any()
     np.testing.assert_array_equal(low, master.astype(np.float16))
 
 
 def test_small_updates_reach_the_masters():
-    net, optimizer, session = prepared(
+    net, optimizer, bound = prepared(
         mp.Policy.named("model_float16").with_loss_scale(mp.LossScale.static(1024.0)),
         optimizer=None,
     )
     optimizer.learning_rate.set_data(Tensor(1e-5, ms.float32))
     before = values(optimizer)
     for _ in range(3):
-        session.step(loss_of(net), *batch())
+        bound.step(loss_of(net), *batch())
     moved = [
         n
         for n, v in values(optimizer).items()
@@ -454,20 +452,20 @@ def test_small_updates_reach_the_masters():
 
 
 def test_numpy_batches_are_converted():
-    net, _, session = prepared("float32")
+    net, _, bound = prepared("float32")
 
     def loss_fn(x, y):
         return ops.cross_entropy(net(x), y)
 
-    assert session.step(loss_fn, X.astype("f8"), Y.astype("i8")).stepped
-    assert isinstance(session, MindsporeAmp)
+    assert bound.step(loss_fn, X.astype("f8"), Y.astype("i8")).stepped
+    assert isinstance(bound, MindsporeAmp)
 
 
 def test_culprit_is_a_layer_path():
-    net, _, session = prepared("mixed_float16")
-    result = session.step(loss_of(net), *batch(boost=float("inf")))
+    net, _, bound = prepared("mixed_float16")
+    result = bound.step(loss_of(net), *batch(boost=float("inf")))
     assert result.culprit == "fc1.weight"
-    assert list(session.step(loss_of(net), *batch(), keep_grads=True).grads) == [
+    assert list(bound.step(loss_of(net), *batch(), keep_grads=True).grads) == [
         "fc1.weight",
         "fc1.bias",
         "bn.gamma",
@@ -480,20 +478,20 @@ def test_culprit_is_a_layer_path():
 def test_experimental_optimizer_trains():
     net = Net()
     optimizer = experimental.AdamW(net.trainable_params(), lr=0.01)
-    _, _, session = prepared("mixed_float16", net, optimizer)
+    _, _, bound = prepared("mixed_float16", net, optimizer)
     before = values(net)
-    losses = [session.step(loss_of(net), *batch()).loss for _ in range(4)]
+    losses = [bound.step(loss_of(net), *batch()).loss for _ in range(4)]
     assert losses[-1] < losses[0]
     assert (values(net)["fc1.weight"] != before["fc1.weight"]).any()
 
 
 def test_state_is_settable_and_shared_by_all_train_cells():
-    net, _, session = prepared("mixed_float16")
-    session.state = mp.ScaleState(8.0, 3, 2)
-    session.step(loss_of(net), *batch())
-    assert session.state == mp.ScaleState(8.0, good_steps=4, skipped_steps=2)
-    session.train_cell(loss_of(net))(*batch())
-    assert session.state == mp.ScaleState(8.0, good_steps=5, skipped_steps=2)
+    net, _, bound = prepared("mixed_float16")
+    bound.state = mp.ScaleState(8.0, 3, 2)
+    bound.step(loss_of(net), *batch())
+    assert bound.state == mp.ScaleState(8.0, good_steps=4, skipped_steps=2)
+    bound.train_cell(loss_of(net))(*batch())
+    assert bound.state == mp.ScaleState(8.0, good_steps=5, skipped_steps=2)
 
 
 # --- refusals
@@ -557,8 +555,8 @@ def test_driver_round_trips_weights_and_slots():
             driver.load_slots(nets[1], sessions[1], driver.slots(nets[0], sessions[0]))
             sessions[1].state = sessions[0].state
             assert driver.slots(nets[1], sessions[1]).steps == 3
-            for net, session in zip(nets, sessions, strict=True):
-                session.step(loss_of(net), *batch())
+            for net, bound in zip(nets, sessions, strict=True):
+                bound.step(loss_of(net), *batch())
             after = [driver.weights(n, s) for n, s in zip(nets, sessions, strict=True)]
             assert relative_difference(*after) < 1e-6  # powers of beta by another order of products
             assert [w.path for w in after[0]] == ["fc1", "bn", "fc2"]
@@ -577,9 +575,9 @@ def test_driver_speaks_neutral_layouts():
 
 def test_driver_predicts_in_evaluation_mode():
     driver = mp.load_backend("mindspore").compare_driver()
-    net, _, session = prepared("mixed_bfloat16")
+    net, _, bound = prepared("mixed_bfloat16")
     before = values(net)
-    out = driver.predict(net, session, np.tile(X, (9, 1)), "")
+    out = driver.predict(net, bound, np.tile(X, (9, 1)), "")
     assert out.shape == (288, 4)
     assert out.dtype == np.float32
     assert net.training

@@ -1,0 +1,79 @@
+"""16-bit parameters in the model and float32 masters in the optimizer, kept in step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mpcore_torch.apply import cast_floats
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["keep_masters", "swap_in_low"]
+
+
+def swap_in_low(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.Parameter]) -> None:
+    """Let ``optimizer`` update the 16-bit parameters themselves; its state moves along."""
+    for group in optimizer.param_groups:
+        group["params"] = [low_of.get(param, param) for param in group["params"]]
+    for param in [p for p in optimizer.state if p in low_of]:
+        low, slots = low_of[param], optimizer.state.pop(param)
+        # As torch's own load_state_dict casts: everything but the count of steps.
+        optimizer.state[low] = {
+            name: slot if name == "step" else cast_floats(slot, low.dtype)
+            for name, slot in slots.items()
+        }
+
+
+def keep_masters(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    masters: dict[nn.Parameter, nn.Parameter],
+) -> None:
+    """Keep masters the truth when weights are loaded and when groups are added."""
+    for module in model.modules():
+        if any(param in masters for param in module._parameters.values()):
+            module.register_load_state_dict_pre_hook(_LoadMasters(masters))
+    original = optimizer.add_param_group
+
+    def add_param_group(group: dict[str, Any]) -> None:
+        params = group["params"]
+        if not isinstance(params, torch.Tensor | set):  # a set is torch's to refuse
+            group = {**group, "params": [_master_of(item, masters) for item in params]}
+        elif isinstance(params, torch.Tensor):
+            group = {**group, "params": [_master_of(params, masters)]}
+        original(group)
+
+    optimizer.add_param_group = add_param_group
+
+
+def _master_of(item: Any, masters: dict[nn.Parameter, nn.Parameter]) -> Any:
+    if isinstance(item, tuple):  # (name, parameter)
+        return (item[0], masters.get(item[1], item[1]))
+    return masters.get(item, item)
+
+
+class _LoadMasters:
+    """Hook of load_state_dict: the masters take the values too, before any rounding.
+
+    A copy or a pickle of the model has other parameters, so the hook goes with it empty.
+    """
+
+    def __init__(self, masters: dict[nn.Parameter, nn.Parameter]) -> None:
+        self._masters = masters
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ({},)
+
+    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Copy what ``module`` is about to load; see ``register_load_state_dict_pre_hook``."""
+        with torch.no_grad():
+            for name, param in module._parameters.items():
+                master = None if param is None else self._masters.get(param)
+                value = state.get(prefix + name)
+                if master is None or not isinstance(value, torch.Tensor):
+                    continue
+                if value.shape == master.shape:  # else load_state_dict raises
+                    master.copy_(value)

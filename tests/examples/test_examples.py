@@ -1,0 +1,93 @@
+"""The examples run as a new user would run them, briefly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FRAMEWORKS = ("torch", "tensorflow", "mindspore")
+
+
+def run(*command: object, cwd: Path, **env: str) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_v": "3", **env},
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "policy"),
+    [
+        ("train_torch.py", "mixed_bfloat16"),
+        ("train_keras.py", "mixed_float16"),
+        ("train_mindspore.py", "mixed_float16"),
+    ],
+)
+def test_training_scripts_learn(script: str, policy: str, tmp_path: Path) -> None:
+    path = EXAMPLES / "image_cnn" / script
+    size = ("--steps", 41, "--batch", 32)
+    out = run(sys.executable, path, "--policy", policy, *size, cwd=tmp_path)
+    accuracy = float(out.split("test accuracy")[1].split(",")[0])
+    assert accuracy > 0.5  # ten classes: chance is 0.1; measured 0.64 to 0.69
+    assert policy in out
+
+
+def plans(experiment: Path, cwd: Path) -> dict[str, list[dict[str, str]]]:
+    command = [Path(sys.executable).parent / "mpcore", "explain", experiment]
+    found = {}
+    for framework in FRAMEWORKS:
+        options = ("--backend", framework, "--policy", "mixed_float16", "--json")
+        plan = json.loads(run(*command, *options, cwd=cwd))
+        found[framework] = [layer for layer in plan["layers"] if layer["param"]]
+    return found
+
+
+@pytest.mark.parametrize("name", ["image_cnn", "char_transformer"])
+def test_plan_is_the_same_in_every_framework(name: str, tmp_path: Path) -> None:
+    found = plans(EXAMPLES / name / "experiment.py", tmp_path)
+    columns = ("category", "param", "compute", "output", "rule")
+    rows = {key: [[layer[c] for c in columns] for layer in plan] for key, plan in found.items()}
+    assert rows["torch"] == rows["tensorflow"] == rows["mindspore"]
+
+
+def test_transformer_agrees_in_three_frameworks(tmp_path: Path) -> None:
+    run(
+        Path(sys.executable).parent / "mpcore",
+        *("compare", EXAMPLES / "char_transformer" / "experiment.py"),
+        *("--policies", "float32,mixed_bfloat16", "--steps", 6, "--batch", 4),
+        *("--lockstep-steps", 4, "--band-runs", 2, "--output", "report"),
+        cwd=tmp_path,
+    )
+    report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert {run["status"] for run in report["runs"]} == {"ok"}
+    for pair in report["pairs"]:
+        if pair["policy"] == "float32":
+            assert pair["lockstep"]["max_rel_loss_diff"] <= 1e-5
+            assert pair["lockstep"]["max_rel_grad_diff"] <= 1e-4
+            assert pair["lockstep"]["max_rel_update_diff"] <= 1e-5
+
+
+def test_cifar_is_read_where_it_is(tmp_path: Path) -> None:
+    folder = os.environ.get("MPCORE_DATA", "")
+    if not (Path(folder) / "cifar10_exact.npz").is_file():
+        pytest.skip("MPCORE_DATA names no folder with cifar10_exact.npz: it may not be shipped")
+    code = (
+        "from mpcore.compare import load_experiment; import sys; "
+        "e = load_experiment(sys.argv[1]); print(e.name, e.load_data().x_train.shape[1:])"
+    )
+    out = run(sys.executable, "-c", code, EXAMPLES / "image_cnn" / "experiment.py", cwd=tmp_path)
+    assert out.strip() == "image_cnn on CIFAR-10 (3, 32, 32)"
