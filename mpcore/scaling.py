@@ -39,7 +39,7 @@ class ScaleState(NamedTuple):
             from ``-growth_warmup``; int32, as all that follow.
         skipped_steps: steps skipped since the start.
         bad_steps: skipped steps that count towards ``hysteresis``.
-        skips_in_a_row: skipped steps since the last finite one.
+        skips_in_a_row: skipped steps since the last finite one; moves only under ``max_skips``.
         steps: steps since the start.
         last_change: value of ``steps`` at the last change of the scale, -1 before.
         overflows: skipped steps since then; moves only under ``tolerance``, like the two above.
@@ -334,7 +334,8 @@ def transition(
     """
     scale, good, skipped, bad, in_a_row, steps, last, overflows = state
     skipped = where(finite, skipped, skipped + 1)
-    in_a_row = where(finite, in_a_row * 0, in_a_row + 1)
+    if rule.max_skips is not None:
+        in_a_row = where(finite, in_a_row * 0, in_a_row + 1)
     if rule.kind != "dynamic":
         return scale, good, skipped, bad, in_a_row, steps, last, overflows
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KerasAmp", "KerasTransaction"]
 
+# where loss, finite, norms, scale and next scale are in the vector of a step
+_PARTS = (0, 1, slice(4, None), 2, 3)
 _KEPT_STEPS = 16  # compiled steps an amp keeps; a new function object each step would fill memory
 
 
@@ -156,7 +158,14 @@ class _CompiledStep:
 
     def __call__(self, *batch: Any) -> tuple[tuple[Any, ...], list[Any]]:
         *raw, grads = self.transaction.transact(self.clip_norm, *batch)
-        return tuple(raw), [_dense(grad) for grad in grads] if self.keep_grads else []
+        return _packed(raw), [_dense(grad) for grad in grads] if self.keep_grads else []
+
+
+def _packed(raw: list[Any]) -> Any:
+    """Return one vector: each output of a compiled function costs the host some microseconds."""
+    loss, finite, norms, scale, next_scale = raw
+    head = tf.stack([loss, tf.cast(finite, tf.float32), scale, next_scale])
+    return tf.concat([head, norms], axis=0)
 
 
 def _values(grad: Any) -> Any:
@@ -221,7 +230,8 @@ class KerasAmp(Amp):
     ) -> StepResult:
         found = self._steps.get((loss_fn, clip_norm, keep_grads))
         function, names = found or self._compile(loss_fn, clip_norm, keep_grads)
-        raw, grads = function(*batch)
+        packed, grads = function(*batch)
+        raw = [(packed, part) for part in _PARTS]
         if not keep_grads:
             return StepResult(raw, names, _to_numpy)
         kept = {name: g for name, g in zip(names, grads, strict=True) if g is not None}
@@ -257,5 +267,6 @@ def _dense(grad: Any) -> Any:
     return tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
 
 
-def _to_numpy(value: Any) -> Any:
-    return value.numpy()
+def _to_numpy(place: tuple[Any, Any]) -> Any:
+    packed, part = place
+    return packed.numpy()[part]

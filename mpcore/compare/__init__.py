@@ -8,7 +8,8 @@ The rooms, in the order data flows through them:
 - ``worker``: the runs of one backend, in a process of its own
 - ``runner``: starts the workers, shows progress, collects
 - ``verdict``: do two runs agree, and by how much
-- ``report``: the table, ``report.json`` and ``report.html``
+- ``progress``: what is shown while runs go on
+- ``report``: the table, ``report.json`` and ``report.html``; ``report_*`` are its parts
 """
 
 from mpcore.compare.experiment import Data, Experiment, OptimizerSpec, load_experiment

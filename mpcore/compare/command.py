@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column
 
 from mpcore.backend import backend_names, check_policy, load_backend
 from mpcore.compare.experiment import load_experiment
 from mpcore.compare.job import Settings
+from mpcore.compare.progress import Display, say
 from mpcore.compare.runner import check_backends, read_policies
 from mpcore.compare.runner import compare as run_comparison
 from mpcore.errors import BackendError, ExperimentError, check_choice
@@ -28,14 +27,18 @@ from mpcore.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mpcore.backend import Capabilities
     from mpcore.compare.experiment import Experiment
+    from mpcore.plan import Plan
 
 __all__ = ["compare", "explain"]
 
 _POLICIES = "float32,mixed_bfloat16,mixed_float16"
 _LARGEST_SEED = 2**32 - 1  # of every framework and of numpy
 
-ExperimentArg = Annotated[
+# --- options --------------------------------------------------------------------------------
+
+_ExperimentFile = Annotated[
     Path,
     typer.Argument(
         metavar="EXPERIMENT.py",
@@ -44,55 +47,69 @@ ExperimentArg = Annotated[
         show_default=False,
     ),
 ]
+_Backends = Annotated[
+    str,
+    typer.Option(
+        help="Frameworks, by comma; the first one is the reference. "
+        "Default: every one that the file builds a model for.",
+        show_default=False,
+    ),
+]
+_Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Policies, by comma, or the option several times; one policy may have "
+        f"fields and rules: 'mixed_float16; full *.head'. Default: {_POLICIES}.",
+        show_default=False,
+    ),
+]
+_Steps = Annotated[
+    int | None,
+    typer.Option(min=1, help="Training steps. Default: the file's.", show_default=False),
+]
+_Batch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Examples a step. Default: the file's.", show_default=False),
+]
+_Seed = Annotated[int, typer.Option(min=0, max=_LARGEST_SEED, help="Seed of weights and batches.")]
+_LockstepSteps = Annotated[
+    int, typer.Option(min=0, help="Steps in which all start from the reference's state.")
+]
+_BandRuns = Annotated[
+    int, typer.Option(min=0, help="Perturbed runs of the reference that calibrate noise.")
+]
+_Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Threads inside an operation, in every framework. Default: its own choice.",
+        show_default=False,
+    ),
+]
+_TimeLimit = Annotated[float, typer.Option(min=1, max=1e6, help="Seconds one run may take.")]
+_Output = Annotated[Path, typer.Option(help="Folder for the report.")]
+_PolicyText = Annotated[str, typer.Option(help="Name or text of a policy.")]
+_Backend = Annotated[
+    str, typer.Option(help="Framework. Default: the first one built.", show_default=False)
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+# --- commands -------------------------------------------------------------------------------
 
 
 def compare(
-    experiment: ExperimentArg,
-    backends: Annotated[
-        str,
-        typer.Option(
-            help="Frameworks, by comma; the first one is the reference. "
-            "Default: every one that the file builds a model for.",
-            show_default=False,
-        ),
-    ] = "",
-    policies: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Policies, by comma, or the option several times; one policy may have "
-            f"fields and rules: 'mixed_float16; full *.head'. Default: {_POLICIES}.",
-            show_default=False,
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Training steps. Default: the file's.", show_default=False),
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Examples a step. Default: the file's.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=_LARGEST_SEED, help="Seed of weights and batches.")
-    ] = 0,
-    lockstep_steps: Annotated[
-        int, typer.Option(min=0, help="Steps in which all start from the reference's state.")
-    ] = 10,
-    band_runs: Annotated[
-        int, typer.Option(min=0, help="Perturbed runs of the reference that calibrate noise.")
-    ] = 3,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Threads inside an operation, in every framework. Default: its own choice.",
-            show_default=False,
-        ),
-    ] = None,
-    time_limit: Annotated[
-        float, typer.Option(min=1, max=1e6, help="Seconds one run may take.")
-    ] = 600,
-    output: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("compare-report"),
+    experiment: _ExperimentFile,
+    backends: _Backends = "",
+    policies: _Policies = None,
+    steps: _Steps = None,
+    batch: _Batch = None,
+    seed: _Seed = 0,
+    lockstep_steps: _LockstepSteps = 10,
+    band_runs: _BandRuns = 3,
+    threads: _Threads = None,
+    time_limit: _TimeLimit = 600,
+    output: _Output = Path("compare-report"),
 ) -> int:
     """Train one model in several frameworks under several policies, and say whether they agree.
 
@@ -107,48 +124,28 @@ def compare(
     # Here, not above: it brings matplotlib, half a second that --help should not cost.
     from mpcore.compare.report import check_folder, table, write_report
 
-    if not time_limit <= 1e6:  # nan passes for a number in range
-        msg = f"`time_limit` must be a number of seconds, got {time_limit}"
-        raise ExperimentError(msg)
+    _check_time_limit(time_limit)
     check_folder(output)
     texts = read_policies(_split_policies(policies or [_POLICIES]))
-    asked = _split(backends)
-    check_backends(asked)
-    loaded = load_experiment(experiment)
-    names = asked or _default_backends(loaded)
-    for name in names:
-        loaded.builder(name)
-    check_backends(names)
-    settings = Settings(
-        steps or loaded.steps,
-        batch or loaded.batch,
-        seed,
-        lockstep_steps,
-        band_runs,
-        threads=threads,
-    )
+    loaded, names = _load(experiment, _split(backends))
+    sizes = (steps or loaded.steps, batch or loaded.batch)
+    settings = Settings(*sizes, seed, lockstep_steps, band_runs, threads=threads)
     console = Console()
-    with _ended_cleanly(), _Display(console) as display:
+    with _ended_cleanly(), Display(console) as display:
         result = run_comparison(
             loaded, names, texts, settings, time_limit=time_limit, on_event=display
         )
     written = write_report(result, output)
     console.print(table(result))
-    if result["interrupted"]:
-        _say(console, "interrupted: the report holds what was done until then")
-    _say(console, f"report: {output / 'report.html'} (and {len(written) - 1} more files)")
-    if result["interrupted"]:
-        return 130
-    return 1 if any(run["status"] == "failed" for run in result["runs"]) else 0
+    say(console, f"report: {output / 'report.html'} (and {len(written) - 1} more files)")
+    return _exit_code(result)
 
 
 def explain(
-    experiment: ExperimentArg,
-    policy: Annotated[str, typer.Option(help="Name or text of a policy.")] = "mixed_bfloat16",
-    backend: Annotated[
-        str, typer.Option(help="Framework. Default: the first one built.", show_default=False)
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    experiment: _ExperimentFile,
+    policy: _PolicyText = "mixed_bfloat16",
+    backend: _Backend = "",
+    as_json: _AsJson = False,
 ) -> int:
     """Show what every layer of an experiment's model would do under a policy, and why.
 
@@ -157,11 +154,38 @@ def explain(
     Example: mpcore explain model.py --backend mindspore --policy mixed_float16 --json
     """
     parsed = Policy.parse(policy)
-    check_backends([backend] if backend else [])
-    loaded = load_experiment(experiment)
-    name = backend or _default_backends(loaded)[0]
-    builder = loaded.builder(name)
-    check_backends([name])
+    loaded, (name,) = _load(experiment, [backend] if backend else [], at_most=1)
+    plan, can = _planned(loaded, name, parsed)
+    say(Console(), json.dumps(plan.to_dict(), indent=2) if as_json else str(plan))
+    try:
+        check_policy(parsed, can)
+    except BackendError as exc:
+        sys.stderr.write(f"warning: {exc}\n")
+    return 0
+
+
+# --- what they do ---------------------------------------------------------------------------
+
+
+def _check_time_limit(seconds: float) -> None:
+    if not seconds <= 1e6:  # nan passes for a number in range
+        msg = f"`time_limit` must be a number of seconds, got {seconds}"
+        raise ExperimentError(msg)
+
+
+def _load(path: Path, asked: list[str], at_most: int | None = None) -> tuple[Experiment, list[str]]:
+    """Return the experiment, and ``asked`` or its own backends: built for, and installed."""
+    check_backends(asked)
+    loaded = load_experiment(path)
+    names = (asked or _default_backends(loaded))[:at_most]
+    for name in names:
+        loaded.builder(name)
+    check_backends(names)
+    return loaded, names
+
+
+def _planned(loaded: Experiment, name: str, policy: Policy) -> tuple[Plan, Capabilities]:
+    """Return what every layer would do, and what the backend can do."""
     data = loaded.data()
     # Frameworks chatter on standard output and leave folders behind: neither is the answer.
     for variable, quiet in (("TF_CPP_MIN_LOG_LEVEL", "3"), ("GLOG_v", "3")):
@@ -172,16 +196,14 @@ def explain(
         contextlib.redirect_stdout(sys.stderr),
     ):
         found = load_backend(name)
-        model = found.compare_driver().build(builder, data.x_train[:2], data.layout)
-        plan = resolve(parsed, found.layers(model))
-        can = found.capabilities(model)
-    console = Console()
-    _say(console, json.dumps(plan.to_dict(), indent=2) if as_json else str(plan))
-    try:
-        check_policy(parsed, can)
-    except BackendError as exc:
-        sys.stderr.write(f"warning: {exc}\n")
-    return 0
+        model = found.compare_driver().build(loaded.builder(name), data.x_train[:2], data.layout)
+        return resolve(policy, found.layers(model)), found.capabilities(model)
+
+
+def _exit_code(result: dict[str, Any]) -> int:
+    if result["interrupted"]:
+        return 130
+    return 1 if any(run["status"] == "failed" for run in result["runs"]) else 0
 
 
 _ORDER = ["torch", "tensorflow", "mindspore"]
@@ -194,11 +216,6 @@ def _default_backends(loaded: Experiment) -> list[str]:
         for name in loaded.builders:
             check_choice("backends", name, backend_names(), ExperimentError)
     return sorted(known, key=lambda name: (*(name != first for first in _ORDER), name))
-
-
-def _say(console: Console, text: str) -> None:
-    """Print text as it is: brackets are no markup, and a line stays a line."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -240,69 +257,3 @@ def _split_policy_list(text: str) -> list[str]:
         else:
             parts.append(piece)
     return parts
-
-
-class _Display:
-    """What goes on while the workers run: a bar per run on a terminal, plain lines in a log."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
-            TextColumn(
-                "{task.description}",
-                markup=False,
-                table_column=Column(width=27, no_wrap=True, overflow="ellipsis"),
-            ),
-            BarColumn(bar_width=12),
-            TextColumn(
-                "{task.fields[phase]:<11} {task.fields[detail]:<19}",
-                markup=False,
-                table_column=Column(no_wrap=True),
-            ),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._tasks: dict[tuple[str, str], Any] = {}
-        self._current: tuple[str, str] | None = None
-
-    def __enter__(self) -> _Display:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, backend: str, policy: str, event: dict[str, Any]) -> None:
-        label = f"{backend} {policy}".strip()
-        if "warning" in event:
-            _say(self._console, f"warning: {label}: {event['warning']}")
-        elif self._console.is_terminal:
-            self._move((backend, policy), label, event)
-        elif event["phase"] in _TOLD:
-            _say(self._console, f"{label}: {event['phase']} {_detail(event)}".rstrip())
-
-    def _move(self, key: tuple[str, str], label: str, event: dict[str, Any]) -> None:
-        if key not in self._tasks:
-            self._tasks[key] = self._progress.add_task(label, phase="", detail="")
-        if self._current not in (None, key):
-            self._progress.stop_task(self._tasks[self._current])
-        self._current = key
-        self._progress.update(
-            self._tasks[key],
-            phase=event["phase"],
-            completed=event["step"],
-            total=event["of"],
-            detail=_detail(event),
-        )
-
-
-_TOLD = ("inspect", "start", "ok", "failed", "not run")
-"""Phases that a log gets a line for: the beginning and the end of each run."""
-
-
-def _detail(event: dict[str, Any]) -> str:
-    if event["of"] <= 1 and "loss" not in event:
-        return ""  # a phase, not a count
-    loss = f"loss {float(event['loss']):.4f} " if "loss" in event else ""
-    return f"{loss}{event['step']}/{event['of']}"

@@ -19,7 +19,10 @@ import pytest
 from rich.console import Console
 
 from mpcore.compare import charts, report
+from mpcore.compare.drawing import spread
 from mpcore.compare.report import check_folder, table, write_report
+from mpcore.compare.report_numbers import format_percent
+from mpcore.compare.report_svg import PALETTE, series
 from mpcore.errors import ExperimentError
 
 
@@ -262,7 +265,7 @@ def test_failing_page_leaves_the_old_report_whole(
 
     write_report(make.single_backend(), tmp_path)
     before = contents(tmp_path)
-    monkeypatch.setattr(report, "_page", broken)
+    monkeypatch.setattr(report, "page", broken)
     with pytest.raises(RuntimeError):
         write_report(make.sample(), tmp_path)
     assert contents(tmp_path) == before
@@ -383,12 +386,12 @@ def test_every_chart_has_its_text_and_colours() -> None:
 
 def test_backend_keeps_its_colour_whoever_else_runs() -> None:
     def places(*names: str) -> dict[str, int]:
-        return charts.series({"runs": [{"backend": name} for name in names]})
+        return series({"runs": [{"backend": name} for name in names]})
 
     assert places("mindspore", "torch") == {"mindspore": 2, "torch": 0}
     assert places("jax", "torch") == {"jax": 1, "torch": 0}
     many = places("torch", *"abcdefgh")
-    assert set(many.values()) <= set(range(len(charts.PALETTE)))
+    assert set(many.values()) <= set(range(len(PALETTE)))
     assert [many[name] for name in "abc"] == [1, 2, 3]
 
 
@@ -406,8 +409,7 @@ def test_charts_leave_the_settings_of_matplotlib_alone() -> None:
 
 def test_names_at_the_ends_of_curves_never_overlap() -> None:
     for heights in ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.5, 0.51, 0.9], [0.97, 0.99, 1.0, 0.0]):
-        spread = charts._spread({str(i): h for i, h in enumerate(heights)}, 0.1)
-        found = sorted(spread.values())
+        found = sorted(spread({str(i): h for i, h in enumerate(heights)}, 0.1).values())
         assert all(b - a >= 0.0999 for a, b in pairwise(found))
         assert found[0] >= 0
         assert found[-1] <= 1
@@ -435,6 +437,20 @@ def test_least_of_a_result_has_a_report(tmp_path: Path) -> None:
         result = {"experiment": "x", "runs": runs, "pairs": []}
         assert "finished" in page(result, tmp_path).text
         assert "backend" in shown(result, 80)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_interrupted_comparison_says_so_first(tmp_path: Path, width: int) -> None:
+    result = make.single_backend()
+    result["runs"][1] |= {"status": "interrupted", "error": "stopped on the way"}
+    result["runs"][2] |= {"status": "not run", "error": "stopped before its turn"}
+    sentence = "The comparison was interrupted: this is what was done until then."
+    assert sentence not in page({**result, "interrupted": False}, tmp_path).text
+    assert sentence not in shown({**result, "interrupted": False}, width)
+    result["interrupted"] = True
+    text = page(result, tmp_path).text
+    assert f"{sentence} 1 of 3 runs finished, 1 interrupted, 1 not run." in text
+    assert sentence in shown(result, width).splitlines()
 
 
 def test_diverged_runs_have_a_report(tmp_path: Path) -> None:
@@ -480,4 +496,4 @@ def test_numbers_line_up() -> None:
     [(None, "-"), (0.0, "0"), (4e-6, "4e-04%"), (0.0046, "0.46%"), (0.0999, "10.0%"), (2, "200%")],
 )
 def test_percent_is_short(size: float | None, text: str) -> None:
-    assert report._percent(size) == text
+    assert format_percent(size) == text

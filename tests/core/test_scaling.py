@@ -113,7 +113,7 @@ def test_fixed_scales_count_skips_and_stay(kind: LossScale) -> None:
     state = initial_state(kind)
     for finite in (True, False, False):
         state = advance(kind, state, finite)
-    assert state == ScaleState(kind.init_scale, skipped_steps=2, skips_in_a_row=2)
+    assert state == ScaleState(kind.init_scale, skipped_steps=2)
 
 
 @given(rules())

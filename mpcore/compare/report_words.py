@@ -1,0 +1,129 @@
+"""The sentences of the report: what the comparison found, in plain words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import isfinite
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from mpcore.compare.report_numbers import NONE, format_difference, raised
+from mpcore.compare.report_view import grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpcore.compare.report_view import PairView, RunView
+
+__all__ = ["INTERRUPTED", "findings", "headline"]
+
+INTERRUPTED = "The comparison was interrupted: this is what was done until then."
+"""What the reader of an incomplete result must know first."""
+
+_by_policy = attrgetter("policy")
+
+
+def headline(
+    runs: Sequence[RunView], pairs: Sequence[PairView], *, interrupted: bool
+) -> tuple[str, str]:
+    """Return the verdict in plain words, and the class that colours it.
+
+    Args:
+        runs: every run of the result.
+        pairs: every comparison of the result.
+        interrupted: the user stopped the comparison before its end.
+    """
+    states = Counter(run.status for run in runs)
+    ended = states.pop("ok", 0)
+    start = f"{ended} of {_count(len(runs), 'run')}" if states else f"All {_count(ended, 'run')}"
+    words = [f"{start} finished", *(f"{count} {state}" for state, count in states.items())]
+    verdicts = Counter(pair.look[1] for pair in pairs)
+    worst = next((look for look in ("bad", "noisy", "good") if verdicts[look]), "none")
+    if (states or interrupted) and worst in ("good", "none"):
+        worst = "noisy" if ended else "bad"
+    stopped = f"{INTERRUPTED} " if interrupted else ""
+    return f"{stopped}{', '.join(words)}. {_verdict_words(verdicts)}", worst
+
+
+def _verdict_words(verdicts: Counter[str]) -> str:
+    total = verdicts["good"] + verdicts["bad"] + verdicts["noisy"]
+    if not total:
+        return "No two runs were compared."
+    if verdicts["good"] == total:
+        return "The comparison agrees." if total == 1 else f"All {total} comparisons agree."
+    parts = [f"{verdicts['good']} of {_count(total, 'comparison')} agree"]
+    if verdicts["bad"]:
+        parts.append(f"{verdicts['bad']} differ{'s' if verdicts['bad'] == 1 else ''}")
+    if verdicts["noisy"]:
+        parts.append(f"{verdicts['noisy']} too noisy to tell")
+    return ", ".join(parts) + "."
+
+
+def findings(runs: Sequence[RunView], pairs: Sequence[PairView]) -> list[tuple[str, str, str]]:
+    """Return (what, sentences, class): first every policy, then what else one must know."""
+    found = [
+        (policy, _policy_words(group), _worst(group))
+        for policy, group in grouped(pairs, _by_policy).items()
+    ]
+    simulated = _join([f"{run.backend} {run.policy}" for run in runs if run.simulated])
+    facts = (
+        ("Skipped steps", _skip_words(runs), "plain"),
+        ("Speed against float32", _speed_words(runs), "plain"),
+        ("Simulated", simulated and f"{simulated}: rounded numbers, so no speed.", "noisy"),
+    )
+    bad = [run for run in runs if run.status != "ok"]
+    failures = [(f"{run.backend} {run.policy}", f"{run.status}: {run.error}", "bad") for run in bad]
+    return [*found, *failures, *(fact for fact in facts if fact[1])]
+
+
+def _policy_words(pairs: Sequence[PairView]) -> str:
+    same = [pair for pair in pairs if pair.verdict == "same"]
+    words = []
+    if len(same) == len(pairs):
+        names = dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b))
+        words.append(f"{_join(list(names))} agree")
+    else:
+        words += [f"{pair.a} and {pair.b} agree" for pair in same]
+    size = max((pair.lockstep_loss for pair in same if isfinite(pair.lockstep_loss)), default=None)
+    if size is not None:
+        words[-1] += f" (in lock-step, losses differ by at most {format_difference(size)})"
+    for pair in pairs:
+        if pair.verdict != "same":
+            reason = f" ({pair.reason})" if pair.reason else ""
+            words.append(f"{pair.a} and {pair.b}: {pair.verdict}{reason}")
+    return "; ".join(words) + "."
+
+
+def _skip_words(runs: Sequence[RunView]) -> str:
+    skipping = [run for run in runs if run.skipped not in (NONE, "0")]
+    if not skipping:
+        return "none." if any(run.skipped != NONE for run in runs) else ""
+    words = [
+        f"{run.skipped} by {run.backend} {run.policy} "
+        f"(largest scale that worked: {raised(run.safe_scale)})"
+        for run in skipping
+    ]
+    return _join(words) + "."
+
+
+def _speed_words(runs: Sequence[RunView]) -> str:
+    timed = [run for run in runs if run.speed != NONE and run.policy != "float32"]
+    words = [
+        f"{policy} {_join([f'{run.speed} in {run.backend}' for run in group])}"
+        for policy, group in grouped(timed, _by_policy).items()
+    ]
+    return "; ".join(words) + "." if words else ""
+
+
+def _worst(pairs: Sequence[PairView]) -> str:
+    looks = {pair.look[1] for pair in pairs}
+    return next(look for look in ("bad", "noisy", "good", "none") if look in looks)
+
+
+def _join(words: Sequence[str]) -> str:
+    """Return ``"a, b and c"``."""
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def _count(number_of: int, noun: str) -> str:
+    return f"{number_of} {noun}{'' if number_of == 1 else 's'}"
