@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["LOCKSTEP_LIMITS", "band", "free_difference", "lockstep_step", "verdict"]
+__all__ = [
+    "LOCKSTEP_LIMITS",
+    "band",
+    "free_difference",
+    "is_kink",
+    "lockstep_step",
+    "verdict",
+]
 
 LOCKSTEP_LIMITS = {
     # largest relative difference of one float32 step that rounding explains
@@ -84,23 +91,57 @@ def verdict(
 
     Args:
         compute: compute dtype of the policy; only float32 steps have fixed limits.
-        lockstep: the three differences, or None if it was not run.
+        lockstep: the three largest differences, ``steps`` and ``kinks`` (the steps for which
+            ``is_kink`` holds), or None if it was not run.
         differences: relative loss difference of the free runs, per step.
         noise: the band, per step; empty if it was not calibrated.
     """
-    reasons = []
-    if lockstep and compute == "float32":
-        for name, limit in LOCKSTEP_LIMITS.items():
-            if not lockstep[name] <= limit:
-                what = name.removeprefix("max_rel_").removesuffix("_diff")
-                reasons.append(f"one step's {what} by {lockstep[name]:.1e} (limit {limit:.0e})")
+    parted = _parted(lockstep) if lockstep and compute == "float32" else []
+    kinks = _kinks(lockstep) if lockstep and parted else ""
+    reasons = [] if kinks else parted
     reasons += _beyond(differences, noise)
     if reasons:
         return f"different: {', '.join(reasons)}"
     if not noise and (not lockstep or compute != "float32"):
         # Only float32 steps have limits of their own: in 16 bits "same" needs a band.
         return f"not compared: no {'noise' if lockstep else 'lock-step or noise'} runs to judge by"
-    return "too noisy to tell" if noise and noise[-1] > 0.5 else "same"
+    return "too noisy to tell" if noise and noise[-1] > 0.5 else f"same{kinks}"
+
+
+def is_kink(step: dict[str, float]) -> bool:
+    """Return whether one step's loss agrees but what flows back from it does not.
+
+    So it looks when an input of ReLU or max-pooling lies within rounding of the point where the
+    derivative jumps: the two implementations round it to different sides.
+    """
+    beyond = {name for name, limit in LOCKSTEP_LIMITS.items() if not step[name] <= limit}
+    return bool(beyond) and "max_rel_loss_diff" not in beyond
+
+
+def _parted(lockstep: dict[str, Any]) -> list[str]:
+    return [
+        f"one step's {name.removeprefix('max_rel_').removesuffix('_diff')} by "
+        f"{lockstep[name]:.1e} (limit {limit:.0e})"
+        for name, limit in LOCKSTEP_LIMITS.items()
+        if not lockstep[name] <= limit
+    ]
+
+
+def _kinks(lockstep: dict[str, Any]) -> str:
+    """Return words for steps that parted at a kink, if they are few enough to be that.
+
+    A difference of formula shows at every step. One step of ten, or five in a hundred, is the
+    most that is taken for a kink.
+    """
+    steps, kinks = lockstep.get("steps", 0), lockstep.get("kinks", [])
+    allowed = max(1 if steps >= 10 else 0, steps // 20)
+    if not kinks or len(kinks) > allowed or not is_kink(lockstep):
+        return ""
+    where = ", ".join(str(step) for step in kinks)
+    return (
+        f": but at step {where} of {steps} a ReLU or max-pooling rounds to the other side "
+        f"(gradient by {lockstep['max_rel_grad_diff']:.1e})"
+    )
 
 
 def _beyond(differences: Sequence[float], noise: Sequence[float]) -> list[str]:

@@ -170,7 +170,7 @@ def test_every_pair_is_there_with_every_field(full: dict[str, Any]) -> None:
     assert keys == [(policy, *two) for policy in POLICIES for two in combinations(BACKENDS, 2)]
     for pair in full["pairs"]:
         assert set(pair) == {"a", "b", "policy", "lockstep", "free", "verdict"}
-        assert set(pair["lockstep"]) == {*LOCKSTEP_LIMITS, "steps"}
+        assert set(pair["lockstep"]) == {*LOCKSTEP_LIMITS, "steps", "kinks"}
         assert set(pair["free"]) == {"max_rel_loss_diff", "band"}
         assert pair["lockstep"]["steps"] == 10
         assert pair["verdict"] == "same"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpcore.compare.verdict import band, free_difference, lockstep_step, verdict
+from mpcore.compare.verdict import band, free_difference, is_kink, lockstep_step, verdict
 from mpcore.compare.weights import LayerWeights
 
 EQUAL = {"max_rel_loss_diff": 1e-7, "max_rel_grad_diff": 1e-6, "max_rel_update_diff": 1e-8}
@@ -71,3 +71,33 @@ def test_lockstep_measures_loss_gradient_and_update() -> None:
     assert found["max_rel_loss_diff"] == pytest.approx(0.01)
     assert found["max_rel_grad_diff"] == pytest.approx(0.5)
     assert found["max_rel_update_diff"] == 0.0
+
+
+PARTED = EQUAL | {"max_rel_grad_diff": 8e-3, "max_rel_update_diff": 2e-5}
+
+
+@pytest.mark.parametrize(
+    ("lockstep", "text"),
+    [
+        pytest.param(PARTED | {"steps": 50, "kinks": [28]}, "same: but at step 28 of 50", id="one"),
+        pytest.param(PARTED | {"steps": 10, "kinks": [3]}, "same: but at step 3", id="one-of-ten"),
+        pytest.param(PARTED | {"steps": 9, "kinks": [3]}, "different: one step's grad", id="few"),
+        pytest.param(
+            PARTED | {"steps": 50, "kinks": [1, 2, 3]}, "different: one step's grad", id="often"
+        ),
+        pytest.param(
+            PARTED | {"steps": 50, "kinks": [28], "max_rel_loss_diff": 1e-3},
+            "different: one step's loss",
+            id="loss-too",
+        ),
+        pytest.param(PARTED | {"steps": 50, "kinks": []}, "different: one step's grad", id="none"),
+    ],
+)
+def test_isolated_kinks_are_no_difference(lockstep: dict, text: str) -> None:
+    assert verdict("float32", lockstep, [1e-7], [1e-6]).startswith(text)
+
+
+def test_kink_is_a_step_whose_loss_agrees() -> None:
+    assert is_kink(PARTED)
+    assert not is_kink(EQUAL)
+    assert not is_kink(PARTED | {"max_rel_loss_diff": 1e-3})
