@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 
 from mpcore.backend import backend_names
 from mpcore.compare.job import Job, Settings, plain, write_data
-from mpcore.compare.verdict import band, free_difference, is_kink, lockstep_step, verdict
+from mpcore.compare.verdict import band, free_difference, lockstep_step, lockstep_summary, verdict
 from mpcore.compare.weights import LayerWeights, match, unflatten
 from mpcore.errors import BackendMissingError, ExperimentError, check_choice
 from mpcore.policy import Policy
@@ -357,18 +357,13 @@ class _Comparison:
         count = min(map(len, records))
         if not count:
             return None  # not asked for, or the reference failed before it had states to give
-        largest: dict[str, Any] = {}
-        kinks = []
+        steps = []
         for index in range(count):
             losses = (float(records[1][index]["loss"]), float(records[0][index]["loss"]))
             grads = _both(jobs, f"grads-{index}.safetensors")
             after = _both(jobs, f"after-{index}.safetensors")
-            found = lockstep_step(losses, grads, after)
-            if is_kink(found):
-                kinks.append(index)
-            for name, value in found.items():
-                largest[name] = max(largest.get(name, 0.0), value)
-        return {"steps": count, **largest, "kinks": kinks}
+            steps.append(lockstep_step(losses, grads, after))
+        return lockstep_summary(steps)
 
 
 def _both(jobs: list[Job], name: str) -> Any:

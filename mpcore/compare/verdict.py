@@ -18,8 +18,8 @@ __all__ = [
     "LOCKSTEP_LIMITS",
     "band",
     "free_difference",
-    "is_kink",
     "lockstep_step",
+    "lockstep_summary",
     "verdict",
 ]
 
@@ -29,6 +29,8 @@ LOCKSTEP_LIMITS = {
     "max_rel_grad_diff": 1e-4,
     "max_rel_update_diff": 1e-5,
 }
+
+_FLOWS_BACK = ("max_rel_grad_diff", "max_rel_update_diff")
 
 _FLOOR = 1e-6  # relative: a few float32 roundings, so that a band of zero is not taken literally
 _MARGIN = 3.0  # the largest of a few runs underestimates what noise can do
@@ -81,6 +83,35 @@ def lockstep_step(
     return {name: inf if isnan(value) else value for name, value in found.items()}
 
 
+def lockstep_summary(steps: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Return the largest differences of all steps, isolated kinks apart.
+
+    At a kink the loss agrees but what flows back does not: an input of ReLU or max-pooling lies
+    within rounding of the point where the derivative jumps, and two implementations round it to
+    different sides. A difference of formula shows at every step; one step of ten, or five in a
+    hundred, is the most that is taken for a kink. With more, none is.
+
+    Args:
+        steps: what ``lockstep_step`` returned for each.
+
+    Returns:
+        ``steps`` (their number), the three largest differences of the steps that are no kink,
+        and ``kinks``: for each its ``step`` and its gradient and update difference.
+    """
+    kinks = [
+        {"step": index, **{name: step[name] for name in _FLOWS_BACK}}
+        for index, step in enumerate(steps)
+        if step["max_rel_loss_diff"] <= LOCKSTEP_LIMITS["max_rel_loss_diff"]
+        and not all(step[name] <= LOCKSTEP_LIMITS[name] for name in _FLOWS_BACK)
+    ]
+    if len(kinks) > max(1 if len(steps) >= 10 else 0, len(steps) // 20):
+        kinks = []
+    apart = {kink["step"] for kink in kinks}
+    rest = [step for index, step in enumerate(steps) if index not in apart]
+    largest = {name: max(step[name] for step in rest) for name in LOCKSTEP_LIMITS}
+    return {"steps": len(steps), **largest, "kinks": kinks}
+
+
 def verdict(
     compute: str,
     lockstep: dict[str, Any] | None,
@@ -91,31 +122,18 @@ def verdict(
 
     Args:
         compute: compute dtype of the policy; only float32 steps have fixed limits.
-        lockstep: the three largest differences, ``steps`` and ``kinks`` (the steps for which
-            ``is_kink`` holds), or None if it was not run.
+        lockstep: what ``lockstep_summary`` returned, or None if it was not run.
         differences: relative loss difference of the free runs, per step.
         noise: the band, per step; empty if it was not calibrated.
     """
     parted = _parted(lockstep) if lockstep and compute == "float32" else []
-    kinks = _kinks(lockstep) if lockstep and parted else ""
-    reasons = [] if kinks else parted
-    reasons += _beyond(differences, noise)
+    reasons = parted + _beyond(differences, noise)
     if reasons:
         return f"different: {', '.join(reasons)}"
     if not noise and (not lockstep or compute != "float32"):
         # Only float32 steps have limits of their own: in 16 bits "same" needs a band.
         return f"not compared: no {'noise' if lockstep else 'lock-step or noise'} runs to judge by"
-    return "too noisy to tell" if noise and noise[-1] > 0.5 else f"same{kinks}"
-
-
-def is_kink(step: dict[str, float]) -> bool:
-    """Return whether one step's loss agrees but what flows back from it does not.
-
-    So it looks when an input of ReLU or max-pooling lies within rounding of the point where the
-    derivative jumps: the two implementations round it to different sides.
-    """
-    beyond = {name for name, limit in LOCKSTEP_LIMITS.items() if not step[name] <= limit}
-    return bool(beyond) and "max_rel_loss_diff" not in beyond
+    return "too noisy to tell" if noise and noise[-1] > 0.5 else f"same{_kinks(lockstep or {})}"
 
 
 def _parted(lockstep: dict[str, Any]) -> list[str]:
@@ -128,19 +146,14 @@ def _parted(lockstep: dict[str, Any]) -> list[str]:
 
 
 def _kinks(lockstep: dict[str, Any]) -> str:
-    """Return words for steps that parted at a kink, if they are few enough to be that.
-
-    A difference of formula shows at every step. One step of ten, or five in a hundred, is the
-    most that is taken for a kink.
-    """
-    steps, kinks = lockstep.get("steps", 0), lockstep.get("kinks", [])
-    allowed = max(1 if steps >= 10 else 0, steps // 20)
-    if not kinks or len(kinks) > allowed or not is_kink(lockstep):
+    kinks = lockstep.get("kinks", [])
+    if not kinks:
         return ""
-    where = ", ".join(str(step) for step in kinks)
+    where = ", ".join(str(kink["step"]) for kink in kinks)
+    size = max(kink["max_rel_grad_diff"] for kink in kinks)
     return (
-        f": but at step {where} of {steps} a ReLU or max-pooling rounds to the other side "
-        f"(gradient by {lockstep['max_rel_grad_diff']:.1e})"
+        f": but at step {where} of {lockstep['steps']} a ReLU or max-pooling rounds to the other "
+        f"side (gradient by {size:.1e})"
     )
 
 

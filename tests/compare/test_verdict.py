@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpcore.compare.verdict import band, free_difference, is_kink, lockstep_step, verdict
+from mpcore.compare.verdict import (
+    band,
+    free_difference,
+    lockstep_step,
+    lockstep_summary,
+    verdict,
+)
 from mpcore.compare.weights import LayerWeights
 
 EQUAL = {"max_rel_loss_diff": 1e-7, "max_rel_grad_diff": 1e-6, "max_rel_update_diff": 1e-8}
@@ -76,28 +82,30 @@ def test_lockstep_measures_loss_gradient_and_update() -> None:
 PARTED = EQUAL | {"max_rel_grad_diff": 8e-3, "max_rel_update_diff": 2e-5}
 
 
-@pytest.mark.parametrize(
-    ("lockstep", "text"),
-    [
-        pytest.param(PARTED | {"steps": 50, "kinks": [28]}, "same: but at step 28 of 50", id="one"),
-        pytest.param(PARTED | {"steps": 10, "kinks": [3]}, "same: but at step 3", id="one-of-ten"),
-        pytest.param(PARTED | {"steps": 9, "kinks": [3]}, "different: one step's grad", id="few"),
-        pytest.param(
-            PARTED | {"steps": 50, "kinks": [1, 2, 3]}, "different: one step's grad", id="often"
-        ),
-        pytest.param(
-            PARTED | {"steps": 50, "kinks": [28], "max_rel_loss_diff": 1e-3},
-            "different: one step's loss",
-            id="loss-too",
-        ),
-        pytest.param(PARTED | {"steps": 50, "kinks": []}, "different: one step's grad", id="none"),
-    ],
-)
-def test_isolated_kinks_are_no_difference(lockstep: dict, text: str) -> None:
-    assert verdict("float32", lockstep, [1e-7], [1e-6]).startswith(text)
+def summary_with(count: int, *kinks: int) -> dict:
+    return lockstep_summary([PARTED if index in kinks else EQUAL for index in range(count)])
 
 
-def test_kink_is_a_step_whose_loss_agrees() -> None:
-    assert is_kink(PARTED)
-    assert not is_kink(EQUAL)
-    assert not is_kink(PARTED | {"max_rel_loss_diff": 1e-3})
+@pytest.mark.parametrize(("count", "kinks"), [(50, [28]), (10, [3]), (100, [1, 7, 8, 50, 99])])
+def test_isolated_kinks_are_set_apart_and_named(count: int, kinks: list[int]) -> None:
+    found = summary_with(count, *kinks)
+    assert [kink["step"] for kink in found["kinks"]] == kinks
+    assert found["kinks"][0]["max_rel_grad_diff"] == 8e-3
+    assert found["max_rel_grad_diff"] == EQUAL["max_rel_grad_diff"]
+    text = verdict("float32", found, [1e-7], [1e-6])
+    assert text.startswith(f"same: but at step {', '.join(map(str, kinks))} of {count}")
+    assert "8.0e-03" in text
+
+
+@pytest.mark.parametrize(("count", "kinks"), [(9, [3]), (50, [1, 2, 3]), (1, [0])])
+def test_frequent_ones_are_a_difference(count: int, kinks: list[int]) -> None:
+    found = summary_with(count, *kinks)
+    assert found["kinks"] == []
+    assert found["max_rel_grad_diff"] == 8e-3
+    assert verdict("float32", found, [1e-7], [1e-6]).startswith("different: one step's grad")
+
+
+def test_step_whose_loss_differs_is_no_kink() -> None:
+    found = lockstep_summary([EQUAL] * 20 + [PARTED | {"max_rel_loss_diff": 1e-3}])
+    assert found["kinks"] == []
+    assert found["max_rel_loss_diff"] == 1e-3
