@@ -6,6 +6,7 @@ from mpcore.dtypes import parse_dtype, round_to
 from mpcore.errors import (
     BackendError,
     BackendMissingError,
+    CheckpointError,
     ExperimentError,
     LossScaleError,
     MpcoreError,
@@ -13,6 +14,7 @@ from mpcore.errors import (
     OptimizerError,
     PolicyError,
 )
+from mpcore.native_state import from_native, to_native
 from mpcore.plan import Layer, LayerPlan, ParamInfo, Plan, resolve
 from mpcore.policy import Policy, Rule
 from mpcore.scaling import LossScale, ScaleState, advance, transition
@@ -23,6 +25,7 @@ __all__ = [
     "BackendError",
     "BackendMissingError",
     "Capabilities",
+    "CheckpointError",
     "ExperimentError",
     "Layer",
     "LayerPlan",
@@ -42,11 +45,13 @@ __all__ = [
     "advance",
     "backend_names",
     "explain",
+    "from_native",
     "load_backend",
     "parse_dtype",
     "prepare",
     "resolve",
     "round_to",
+    "to_native",
     "transition",
 ]
 

@@ -7,13 +7,15 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from mpcore.backend import check_policy, find_backend
-from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
+from mpcore.checkpoint import save_state, state_from
+from mpcore.errors import BackendError, CheckpointError, MpcoreWarning, OptimizerError
 from mpcore.plan import Layer, Plan, resolve
 from mpcore.policy import Policy
 from mpcore.scaling import check_abort
 from mpcore.transaction import StepResult, check_clip_norm
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from mpcore.scaling import ScaleState
@@ -96,6 +98,42 @@ class Amp(ABC):
         keep_grads: bool,
     ) -> StepResult:
         """Carry out ``step``."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state of the loss scale and the policy into a small JSON file.
+
+        Call it between steps. The file is the same in every framework; weights, masters and
+        optimizer state are not in it. At every moment the old or the new file is there, whole.
+
+        Raises:
+            CheckpointError: ``path`` holds something else, or it cannot be written.
+        """
+        save_state(path, self.policy, self.state)
+
+    def load(self, path: str | os.PathLike[str], *, any_policy: bool = False) -> list[str]:
+        """Resume from a file of ``save``, of any framework, between steps.
+
+        Args:
+            path: the file.
+            any_policy: keep the running policy where the file's is another one, and take what
+                still makes sense: the scale, within the range of the running rule.
+
+        Returns:
+            The fields in which the policies differ; empty unless ``any_policy``.
+
+        Raises:
+            CheckpointError: the file is damaged, of another kind, or of another policy; or this
+                backend cannot hold the state. Nothing has changed.
+        """
+        state, differing = state_from(path, self.policy, any_policy=any_policy)
+        before = self.state
+        self.state = state
+        held = self.state
+        if held != state:
+            self.state = before
+            msg = f"{path}: `state` must be kept exactly, {state} would become {held} here"
+            raise CheckpointError(msg)
+        return differing
 
     def __repr__(self) -> str:
         """Return policy, scale and whether it is simulated."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendError",
     "BackendMissingError",
+    "CheckpointError",
     "ExperimentError",
     "LossScaleError",
     "MpcoreError",
@@ -39,6 +40,10 @@ class BackendMissingError(MpcoreError, ImportError):
 
 class LossScaleError(MpcoreError, RuntimeError):
     """The rule of the loss scale ends the run; the message says where and why."""
+
+
+class CheckpointError(MpcoreError, ValueError):
+    """A saved state that is damaged, of another kind, or of another policy; nothing was changed."""
 
 
 class OptimizerError(MpcoreError, ValueError):

@@ -10,6 +10,6 @@ _FRAMEWORKS = ("torch", "tensorflow", "mindspore")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore ``test_<framework>.py`` unless it is the one that --backend names."""
-    name = collection_path.stem.removeprefix("test_")
+    """Ignore ``test_<framework>[_topic].py`` unless --backend names that framework."""
+    name = collection_path.stem.removeprefix("test_").split("_")[0]
     return True if name in _FRAMEWORKS and name != config.getoption("--backend") else None
