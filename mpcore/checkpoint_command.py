@@ -12,7 +12,8 @@ import typer
 
 from mpcore.checkpoint import FORMAT, Checkpoint, read_json, write_text
 from mpcore.errors import CheckpointError, check_choice
-from mpcore.native_state import FORMATS, detect_format, from_native, to_native
+from mpcore.native_formats import FORMATS
+from mpcore.native_state import detect_format, from_native, to_native
 from mpcore.policy import Policy
 
 __all__ = ["convert_state"]

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from mpcore import CheckpointError, LossScale, LossScaleError, Policy, ScaleState, advance
 from mpcore import cli as command_line
 from mpcore.checkpoint import load_state, save_state
-from mpcore.native_state import FORMATS, detect_format, from_native, to_native
+from mpcore.native_formats import FORMATS
+from mpcore.native_state import detect_format, from_native, to_native
 from mpcore.scaling import initial_state
 from mpcore.scaling_presets import PRESETS
 
