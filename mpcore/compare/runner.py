@@ -363,7 +363,7 @@ class _Comparison:
             grads = _both(jobs, f"grads-{index}.safetensors")
             after = _both(jobs, f"after-{index}.safetensors")
             steps.append(lockstep_step(losses, grads, after))
-        return lockstep_summary(steps)
+        return lockstep_summary(Policy.parse(policy).compute, steps)
 
 
 def _both(jobs: list[Job], name: str) -> Any:

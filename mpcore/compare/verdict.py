@@ -83,7 +83,7 @@ def lockstep_step(
     return {name: inf if isnan(value) else value for name, value in found.items()}
 
 
-def lockstep_summary(steps: Sequence[dict[str, float]]) -> dict[str, Any]:
+def lockstep_summary(compute: str, steps: Sequence[dict[str, float]]) -> dict[str, Any]:
     """Return the largest differences of all steps, isolated kinks apart.
 
     At a kink the loss agrees but what flows back does not: an input of ReLU or max-pooling lies
@@ -92,6 +92,7 @@ def lockstep_summary(steps: Sequence[dict[str, float]]) -> dict[str, Any]:
     hundred, is the most that is taken for a kink. With more, none is.
 
     Args:
+        compute: compute dtype of the policy; only float32 has limits, and so kinks.
         steps: what ``lockstep_step`` returned for each.
 
     Returns:
@@ -104,7 +105,7 @@ def lockstep_summary(steps: Sequence[dict[str, float]]) -> dict[str, Any]:
         if step["max_rel_loss_diff"] <= LOCKSTEP_LIMITS["max_rel_loss_diff"]
         and not all(step[name] <= LOCKSTEP_LIMITS[name] for name in _FLOWS_BACK)
     ]
-    if len(kinks) > max(1 if len(steps) >= 10 else 0, len(steps) // 20):
+    if compute != "float32" or len(kinks) > max(1 if len(steps) >= 10 else 0, len(steps) // 20):
         kinks = []
     apart = {kink["step"] for kink in kinks}
     rest = [step for index, step in enumerate(steps) if index not in apart]

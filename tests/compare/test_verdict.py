@@ -83,7 +83,9 @@ PARTED = EQUAL | {"max_rel_grad_diff": 8e-3, "max_rel_update_diff": 2e-5}
 
 
 def summary_with(count: int, *kinks: int) -> dict:
-    return lockstep_summary([PARTED if index in kinks else EQUAL for index in range(count)])
+    return lockstep_summary(
+        "float32", [PARTED if index in kinks else EQUAL for index in range(count)]
+    )
 
 
 @pytest.mark.parametrize(("count", "kinks"), [(50, [28]), (10, [3]), (100, [1, 7, 8, 50, 99])])
@@ -106,6 +108,13 @@ def test_frequent_ones_are_a_difference(count: int, kinks: list[int]) -> None:
 
 
 def test_step_whose_loss_differs_is_no_kink() -> None:
-    found = lockstep_summary([EQUAL] * 20 + [PARTED | {"max_rel_loss_diff": 1e-3}])
+    found = lockstep_summary("float32", [EQUAL] * 20 + [PARTED | {"max_rel_loss_diff": 1e-3}])
     assert found["kinks"] == []
     assert found["max_rel_loss_diff"] == 1e-3
+
+
+def test_sixteen_bits_have_no_kinks() -> None:
+    found = lockstep_summary("bfloat16", [EQUAL] * 19 + [PARTED])
+    assert found["kinks"] == []
+    assert found["max_rel_grad_diff"] == 8e-3
+    assert verdict("bfloat16", found, [1e-7], [1e-6]) == "same"
