@@ -15,6 +15,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +210,18 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _with_default_signals() -> None:
+    # A job in the background of a shell, or under nohup, hands on "ignored".
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Place:
     """A working directory, a directory for scratch folders, and the command run in them."""
 
     def __init__(self, folder: Path, plugins: Path) -> None:
         self.work, self.scratch, self.plugins = folder / "work", folder / "tmp", plugins
+        self.started: list[subprocess.Popen[str]] = []
         for path in (self.work, self.scratch):
             path.mkdir()
         self.environment = {
@@ -251,9 +259,22 @@ class Place:
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-        return subprocess.Popen(
-            self.command(*arguments), cwd=self.work, env=self.environment, **options
+        child = subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.work,
+            env=self.environment,
+            preexec_fn=_with_default_signals,
+            **options,
         )
+        self.started.append(child)
+        return child
+
+    def clean_up(self) -> None:
+        """End what a failed test left running."""
+        for child in self.started:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
 
     def compare(
         self, *arguments: str, policies: str = "float32", **environment: str
@@ -304,8 +325,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, plugins: Path) -> Place:
-    return Place(tmp_path, plugins)
+def place(tmp_path: Path, plugins: Path) -> Iterator[Place]:
+    place = Place(tmp_path, plugins)
+    yield place
+    place.clean_up()
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
