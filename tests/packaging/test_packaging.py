@@ -68,7 +68,8 @@ def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> N
     assert 'pip install "mpcore[compare]"' in missing.stderr
     tools = ("pytest", "hypothesis", "ml_dtypes")
     _run(*pip, *limits, f"{wheel}[compare]", *tools, cwd=tmp_path)
-    shutil.copytree(ROOT / "tests" / "core", tmp_path / "tests" / "core")
+    for part in ("core", "golden"):
+        shutil.copytree(ROOT / "tests" / part, tmp_path / "tests" / part)
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     out = _run(python, "-m", "pytest", "-q", "tests/core", cwd=tmp_path)
