@@ -35,6 +35,7 @@ class Amp(ABC):
         """Keep the plan; a backend's subclass keeps the rest."""
         self.plan = plan
         self.simulated = simulated
+        self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
 
     @property
     def policy(self) -> Policy:
@@ -83,10 +84,10 @@ class Amp(ABC):
         """
         check_clip_norm(clip_norm)
         # Reading the state waits for the device: only rules that can end a run need it.
-        before = self.state if self.policy.scaling.can_abort else None
+        before = self.state if self._rule.can_abort else None
         result = self._step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=keep_grads)
         if before is not None:
-            check_abort(self.policy.scaling, before, self.state)
+            check_abort(self._rule, before, self.state)
         return result
 
     @abstractmethod

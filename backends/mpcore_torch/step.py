@@ -325,7 +325,7 @@ class TorchAmp(Amp):
         self._last_loss = None
         state = self._tx.scale_state()
         finite, norms, after, grads = self._tx.settle(state, saved, self._tx.gradients(), clip_norm)
-        check_abort(self.policy.scaling, state, self._tx.state)
+        check_abort(self._rule, state, self._tx.state)
         return self._result((loss, finite, norms, state.scale, after, grads), keep_grads=keep_grads)
 
     def _result(self, raw: tuple[Any, ...], *, keep_grads: bool) -> StepResult:
