@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BY_FRAMEWORK := tests/backends tests/ranks tests/zoo
 RUN    := TF_CPP_MIN_LOG_LEVEL=3 GLOG_v=3
 
 .PHONY: compare test setup lint types unit conformance slow packaging benchmark clean
@@ -33,10 +34,10 @@ unit: setup
 
 # One process a framework: their states must not meet.
 conformance: setup
-	$(RUN) $(BIN)/python -m pytest tests/backends --backend numpy
-	$(RUN) $(BIN)/python -m pytest tests/backends --backend torch
-	$(RUN) $(BIN)/python -m pytest tests/backends --backend tensorflow
-	$(RUN) $(BIN)/python -m pytest tests/backends --backend mindspore
+	for framework in numpy torch tensorflow mindspore; do \
+	  $(RUN) $(BIN)/python -m pytest $(BY_FRAMEWORK) --backend $$framework || exit 1; done
+	for framework in torch tensorflow mindspore; do \
+	  $(RUN) $(BIN)/python -m pytest tests/compat --backend $$framework || exit 1; done
 
 slow: setup
 	$(RUN) $(BIN)/python -m pytest tests/compare tests/examples -m slow
@@ -47,6 +48,7 @@ packaging: setup
 benchmark: setup
 	for framework in torch tensorflow mindspore; do \
 	  $(RUN) $(BIN)/python benchmarks/step_overhead.py $$framework || exit 1; done
+	$(RUN) $(BIN)/python benchmarks/scaler_overhead.py
 
 clean:
 	rm -rf $(VENV) compare-report dist

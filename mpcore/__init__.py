@@ -15,10 +15,14 @@ from mpcore.errors import (
     PolicyError,
 )
 from mpcore.native_state import from_native, to_native
+from mpcore.overflow import OverflowDetector
 from mpcore.plan import Layer, LayerPlan, ParamInfo, Plan, resolve
-from mpcore.policy import Policy, Rule
+from mpcore.policy import Policy
+from mpcore.rule import Rule
 from mpcore.scaling import LossScale, ScaleState, advance, transition
-from mpcore.transaction import StepResult, Transaction
+from mpcore.schedule import Scheduler
+from mpcore.step_result import StepResult
+from mpcore.transaction import Transaction
 
 __all__ = [
     "Amp",
@@ -34,12 +38,14 @@ __all__ = [
     "MpcoreError",
     "MpcoreWarning",
     "OptimizerError",
+    "OverflowDetector",
     "ParamInfo",
     "Plan",
     "Policy",
     "PolicyError",
     "Rule",
     "ScaleState",
+    "Scheduler",
     "StepResult",
     "Transaction",
     "advance",

@@ -8,19 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore.backend import check_policy, find_backend
 from mpcore.checkpoint import save_state, state_from
-from mpcore.errors import BackendError, CheckpointError, MpcoreWarning, OptimizerError
+from mpcore.errors import (
+    BackendError,
+    CheckpointError,
+    LossScaleError,
+    MpcoreWarning,
+    OptimizerError,
+    check_choice,
+)
 from mpcore.plan import Layer, Plan, resolve
 from mpcore.policy import Policy
 from mpcore.scaling import check_abort
-from mpcore.transaction import StepResult, check_clip_norm
+from mpcore.schedule import Scheduler
+from mpcore.transaction import StepCall, StepOptions
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from mpcore.overflow import OverflowDetector
     from mpcore.scaling import ScaleState
+    from mpcore.step_result import StepResult
 
 __all__ = ["Amp", "explain", "prepare"]
+
+_ONLY = "optimizer"  # the name of an optimizer that is alone
 
 
 class Amp(ABC):
@@ -28,14 +40,20 @@ class Amp(ABC):
 
     Attributes:
         plan: what each layer does, and why.
+        optimizers: the optimizers by name; one that is alone is called ``"optimizer"``.
         simulated: whether a 16-bit format is imitated by rounding around float32 operations.
+        last: what the latest step did; None before the first.
     """
 
-    def __init__(self, plan: Plan, *, simulated: bool) -> None:
-        """Keep the plan; a backend's subclass keeps the rest."""
+    def __init__(self, plan: Plan, optimizers: Mapping[str, Any], *, simulated: bool) -> None:
+        """Keep the plan and the optimizers; a backend's subclass keeps the rest."""
         self.plan = plan
+        self.optimizers = dict(optimizers)
         self.simulated = simulated
+        self.last: StepResult | None = None
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
+        self._since_look = 0
+        self._skipped_then = 0
 
     @property
     def policy(self) -> Policy:
@@ -58,47 +76,145 @@ class Amp(ABC):
 
     def step(
         self,
-        loss_fn: Callable[..., Any],
+        loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]],
         *batch: Any,
         clip_norm: float | None = None,
         keep_grads: bool = False,
+        micro_batches: int = 1,
+        optimizer: str | Iterable[str] | None = None,
     ) -> StepResult:
         """Run one transaction: forward, backward, judge, then update everything or nothing.
 
         Args:
             loss_fn: called as ``loss_fn(*batch)``; runs the model and returns a scalar loss.
                 Frameworks that compile keep one compiled step per function object, so pass
-                the same function each time.
+                the same function each time. With several optimizers it may be a dict of loss
+                functions by the optimizer's name: each moves only the parameters of its own,
+                all are taken at the same weights, and judged together.
             batch: the framework's tensors, or numpy arrays.
             clip_norm: largest L2 norm of the true (unscaled) gradients, > 0, or None.
             keep_grads: put the true float32 gradients into the result.
+            micro_batches: cut the batch along its first axis into so many equal parts, run them
+                one after the other, and step by the mean of their losses.
+            optimizer: name of the optimizer that moves, or several; None for all.
 
         Returns:
             What happened; reading it may wait for the device.
 
         Raises:
-            BackendError: ``loss_fn`` returned something that is no scalar loss, or
-                ``clip_norm`` is no positive number.
+            BackendError: ``loss_fn`` returned something that is no scalar loss, or an argument
+                is out of its range; nothing has moved.
             LossScaleError: the rule of the loss scale ends the run; nothing but the state of
                 the scale has moved.
         """
-        check_clip_norm(clip_norm)
+        call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
         # Reading the state waits for the device: only rules that can end a run need it.
         before = self.state if self._rule.can_abort else None
-        result = self._step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=keep_grads)
+        result = self._step(loss_fn, batch, call)
         if before is not None:
             check_abort(self._rule, before, self.state)
+        self._done(result)
         return result
 
     @abstractmethod
-    def _step(
-        self,
-        loss_fn: Callable[..., Any],
-        *batch: Any,
-        clip_norm: float | None,
-        keep_grads: bool,
-    ) -> StepResult:
+    def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         """Carry out ``step``."""
+
+    def _chosen(self, asked: str | Iterable[str] | None, loss_fn: Any) -> tuple[str, ...]:
+        """Return the names of the optimizers that take part, in their own order."""
+        if asked is None:
+            wanted = list(loss_fn) if isinstance(loss_fn, dict) else list(self.optimizers)
+        else:
+            wanted = [asked] if isinstance(asked, str) else list(asked)
+        for name in wanted:
+            check_choice("optimizer", name, self.optimizers, BackendError)
+        if isinstance(loss_fn, dict) and set(loss_fn) != set(wanted):
+            msg = (
+                f"`loss_fn` must have one function for each optimizer of this step, "
+                f"{', '.join(wanted)}, got {', '.join(loss_fn)}"
+            )
+            raise BackendError(msg)
+        if not wanted:
+            msg = f"`optimizer` must name at least one of {', '.join(self.optimizers)}"
+            raise BackendError(msg)
+        return tuple(name for name in self.optimizers if name in wanted)
+
+    def _done(self, result: StepResult) -> None:
+        """Keep the result of a step; every ``patience`` steps look for a collapse."""
+        self.last = result
+        self._since_look += 1
+        if self._since_look >= self._rule.patience:
+            self.check_collapse()
+
+    def check_collapse(self) -> None:
+        """Report, as the loss scale's ``on_collapse`` says, if all steps of late were skipped.
+
+        ``step`` calls it after every ``patience`` steps, so that the device is waited for no
+        more often; loops of a framework's own (``fit``, a compiled train cell) may call it
+        themselves at the end of an epoch.
+
+        Raises:
+            LossScaleError: the run has collapsed, and the rule says so.
+        """
+        skipped, steps = int(self.state.skipped_steps), self._since_look
+        collapsed = steps > 0 and skipped - self._skipped_then == steps
+        self._since_look, self._skipped_then = 0, skipped
+        if not collapsed or self._rule.on_collapse == "ignore":
+            return
+        msg = self._collapse(steps)
+        if self._rule.on_collapse == "raise":
+            raise LossScaleError(msg)
+        warnings.warn(msg, MpcoreWarning, stacklevel=4)
+
+    def _collapse(self, steps: int) -> str:
+        text = f"{steps} steps in a row were skipped, the loss scale is {self.scale:g}"
+        if self.last is None or self.last.stepped:
+            return f"{text}: nothing has been learnt since"
+        text += f"; the last because {self.last.reason}"
+        if self.last.forward_overflow:
+            return (
+                f"{text}. No loss scale cures that: keep the layers that overflow in float32 "
+                "(policy.full(...)), or use bfloat16"
+            )
+        return (
+            f"{text}. The forward pass is finite, only the gradients overflow: lower min_scale "
+            f"(it is {self._rule.min_scale:g}), clip or shrink the loss, or use bfloat16"
+        )
+
+    def scheduler(self, scheduler: Any) -> Scheduler:
+        """Return ``scheduler`` such that its ``step`` moves only after a real step.
+
+        Args:
+            scheduler: any object with a ``step`` method: a torch.optim.lr_scheduler, one of
+                mindspore.experimental.optim.lr_scheduler. Keras schedules and MindSpore's
+                dynamic learning rates count real steps by themselves.
+        """
+        return Scheduler(self, scheduler)
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the model back as it was before ``prepare``; this object ends with it.
+
+        Weights keep their trained float32 values (those of the masters, where there are any).
+        What the model then computes is what an unprepared model with the same weights computes,
+        bit for bit, and the optimizers can be used natively. A second call does nothing.
+        """
+
+    @abstractmethod
+    def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.
+
+        For penalties on gradients: call it inside ``loss_fn``; what it returns can be
+        differentiated again. The backward pass inside is scaled, so that float16 does not lose
+        it, and the scale is divided out: it is the true gradient.
+
+        Args:
+            function: runs the model; returns a tensor of any shape.
+            inputs: tensors; the first is the one to differentiate for.
+
+        Returns:
+            A float32 tensor of the shape of ``inputs[0]``.
+        """
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state of the loss scale and the policy into a small JSON file.
@@ -130,6 +246,7 @@ class Amp(ABC):
         before = self.state
         self.state = state
         held = self.state
+        self._since_look, self._skipped_then = 0, held.skipped_steps
         if held != state:
             self.state = before
             msg = f"{path}: `state` must be kept exactly, {state} would become {held} here"
@@ -177,10 +294,34 @@ def explain(model: Any, policy: Policy | str) -> Plan:
         PolicyError: the policy's text is wrong.
         BackendError: no backend knows the model.
     """
-    return resolve(_as_policy(policy), find_backend(model).layers(model))
+    backend = find_backend(model)
+    return resolve(_as_policy(policy), backend.layers(model), backend.capabilities(model).device)
 
 
-def prepare(model: Any, optimizer: Any, policy: Policy | str) -> Amp:
+def _named(optimizer: Any) -> dict[str, Any]:
+    if isinstance(optimizer, dict):
+        named = {str(name): entry for name, entry in optimizer.items()}
+    elif isinstance(optimizer, list | tuple):
+        named = {str(number): entry for number, entry in enumerate(optimizer)}
+    else:
+        return {_ONLY: optimizer}
+    if not named:
+        msg = "`optimizer` must be an optimizer, or a list or dict of at least one, got none"
+        raise OptimizerError(msg)
+    return named
+
+
+def prepare(
+    model: Any,
+    optimizer: Any,
+    policy: Policy | str,
+    *,
+    guard: Sequence[Any] = (),
+    after_step: Sequence[Callable[[], Any]] = (),
+    bad_micro_batch: str = "spoil",
+    detector: str | OverflowDetector = "auto",
+    agree: bool = True,
+) -> Amp:
     """Apply ``policy`` to ``model`` in place and bind it to ``optimizer``.
 
     Finds the backend from the model's class; imports no other framework. Prepare a model
@@ -188,23 +329,41 @@ def prepare(model: Any, optimizer: Any, policy: Policy | str) -> Amp:
 
     Args:
         model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.
-        optimizer: an optimizer of the same framework over parameters of this model.
+        optimizer: an optimizer of the same framework over parameters of this model; several, of
+            parameters that do not overlap, as a list or as a dict by name, share one loss scale.
         policy: a policy, its name, or its text.
+        guard: what besides the model's buffers a forward pass changes and a skipped step puts
+            back: modules, models, tensors or variables of the framework, such as a teacher
+            model or a queue of features.
+        after_step: callables without arguments, called as a part of each real step, after the
+            optimizers: the update of an average of the weights, ``scheduler.step``.
+        bad_micro_batch: an overflow in one micro-batch: ``"spoil"`` skips the whole step,
+            ``"drop"`` leaves that one out and steps by the mean of the others; the scale backs
+            off either way.
+        detector: how an overflow is noticed: ``"auto"``, ``"values"``, ``"status_register"``,
+            or an OverflowDetector; see ``mpcore.overflow``.
+        agree: in a distributed run, whether all ranks agree on each step before anything
+            changes. Each rank must then run the same number of steps.
 
     Raises:
         PolicyError: the policy's text is wrong.
         BackendError: the framework cannot honour the policy; nothing was changed.
         OptimizerError: the model has no parameters, or the optimizer is another model's.
     """
+    options = StepOptions(tuple(guard), tuple(after_step), bad_micro_batch, detector, agree)
+    optimizers = _named(optimizer)
     policy = _as_policy(policy)
     backend = find_backend(model)
-    simulated = check_policy(policy, backend.capabilities(model))
+    can = backend.capabilities(model)
+    simulated = check_policy(policy, can)
     layers = backend.layers(model)
-    plan = resolve(policy, layers)
+    plan = resolve(policy, layers, can.device)
     if not any(entry.param for entry in plan.layers):
         msg = f"`model` must have parameters to train, {type(model).__name__} has none"
         raise OptimizerError(msg)
-    backend.check_pair(model, optimizer)
+    for entry in optimizers.values():
+        backend.check_pair(model, entry)
+    backend.check_apart(optimizers)
     _check_stored(plan, layers)
     _warn_unused(plan)
-    return backend.attach(model, optimizer, plan, simulated=simulated)
+    return backend.attach(model, optimizers, plan, options, simulated=simulated)

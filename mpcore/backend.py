@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mpcore.amp import Amp
     from mpcore.plan import Layer, Plan
     from mpcore.policy import Policy
+    from mpcore.transaction import StepOptions
 
 __all__ = [
     "Backend",
@@ -48,6 +49,7 @@ class Capabilities:
         versions: versions of the packages that carry it out.
         compute: support of each 16-bit compute dtype.
         by: support of each mechanism ``"op"``, ``"layer"``, ``"model"``.
+        overflow: kind of the detector that ``"auto"`` stands for on this device.
         rules: rule targets that each mechanism honours.
     """
 
@@ -56,8 +58,13 @@ class Capabilities:
     versions: Mapping[str, str]
     compute: Mapping[str, Support]
     by: Mapping[str, Support]
+    overflow: str = "values"
     rules: Mapping[str, tuple[str, ...]] = field(
-        default_factory=lambda: {"op": (), "layer": ("path", "layer"), "model": ("path", "layer")}
+        default_factory=lambda: {
+            "op": (),
+            "layer": ("path", "layer", "op"),
+            "model": ("path", "layer", "op"),
+        }
     )
 
 
@@ -79,7 +86,20 @@ class Backend(Protocol):
         """Raise OptimizerError unless ``optimizer`` can train ``model``."""
         ...
 
-    def attach(self, model: Any, optimizer: Any, plan: Plan, /, *, simulated: bool) -> Amp:
+    def check_apart(self, optimizers: Mapping[str, Any], /) -> None:
+        """Raise OptimizerError if two optimizers hold the same parameter."""
+        ...
+
+    def attach(
+        self,
+        model: Any,
+        optimizers: Mapping[str, Any],
+        plan: Plan,
+        options: StepOptions,
+        /,
+        *,
+        simulated: bool,
+    ) -> Amp:
         """Apply ``plan`` to ``model`` in place and return the object that runs its steps."""
         ...
 
@@ -145,14 +165,16 @@ def check_policy(policy: Policy, can: Capabilities) -> bool:
         others = ", ".join(repr(name) for name, s in can.by.items() if s.level != "absent")
         msg = f"by={policy.by!r} is not possible in {where}: {by.reason}; it has by={others}"
         raise BackendError(msg)
-    for rule in policy.rules:
+    rules = (*policy.rules, *policy.defaults)
+    for rule in rules:
         if rule.target not in can.rules[policy.by]:
             msg = (
                 f"rule {str(rule)!r} is not possible in {where} with by={policy.by!r}; "
                 "use by='layer' with a path or a layer"
             )
             raise BackendError(msg)
-    wanted = {policy.compute, *(r.precision for r in policy.rules)} & set(can.compute)
+    words = {word for rule in rules for word in (rule.precision, rule.output)}
+    wanted = {policy.compute, *words} & set(can.compute)
     simulated = False
     for dtype in sorted(wanted):
         support = can.compute[dtype]

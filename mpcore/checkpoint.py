@@ -41,7 +41,16 @@ __all__ = [
 FORMAT = "mpcore-state"
 VERSION = 1
 _KEYS = ("format", "version", "policy", "loss_scale", "state", "sha256")
-_NEWER: tuple[str, ...] = ()  # fields of Policy and LossScale that files of older mpcore lack
+# fields of Policy and LossScale that files of older mpcore lack
+_NEWER = (
+    "defaults",
+    "inputs",
+    "float32",
+    "skip_scope",
+    "count_skipped_steps",
+    "on_collapse",
+    "patience",
+)
 _LARGEST = 1_000_000  # bytes; a state is about two thousand
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _INT32_MAX = 2**31 - 1
@@ -267,7 +276,8 @@ def _count_ranges(rule: LossScale, state: ScaleState) -> dict[str, tuple[int, in
 
 def _idle(rule: LossScale) -> tuple[str, ...]:
     """Return the fields of a rule that no later step depends on."""
-    return ("init_scale", "imitates") if rule.kind == "dynamic" else ("imitates",)
+    without = ("imitates", "on_collapse", "patience")
+    return (*without, "init_scale") if rule.kind == "dynamic" else without
 
 
 def _differences(key: str, saved: Any, running: Any, without: Collection[str]) -> list[str]:
@@ -323,16 +333,24 @@ def _check_keys(key: str, data: Any, wanted: Collection[str]) -> None:
             raise CheckpointError(msg)
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "rules": (list,),
+    "defaults": (list,),
+    "loss_scale": (str, dict),
+}
+
+
 def _read_policy(data: Any) -> Policy:
     _check_keys("policy", data, [item.name for item in fields(Policy)])
     for key, value in data.items():
-        kinds: tuple[type, ...] = {"rules": (list,), "loss_scale": (str, dict)}.get(key, (str,))
+        kinds = _KINDS.get(key, (str,))
         if not isinstance(value, kinds):
             msg = f"`policy.{key}` must be {' or '.join(k.__name__ for k in kinds)}, got {value!r}"
             raise CheckpointError(msg)
-    if not all(isinstance(rule, str) for rule in data["rules"]):
-        msg = f"`policy.rules` must be a list of texts, got {data['rules']!r}"
-        raise CheckpointError(msg)
+    for key in ("rules", "defaults"):
+        if not all(isinstance(rule, str) for rule in data.get(key, ())):
+            msg = f"`policy.{key}` must be a list of texts, got {data[key]!r}"
+            raise CheckpointError(msg)
     try:
         return Policy.from_dict(data)
     except PolicyError as exc:

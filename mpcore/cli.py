@@ -20,8 +20,10 @@ Example: mpcore compare examples/image_cnn/experiment.py --policies float32,mixe
 
 Example: mpcore explain examples/image_cnn/experiment.py --policy mixed_float16
 
-Exit codes: 0 done, 1 a run failed, 2 the input was wrong (nothing was written),
-130 interrupted."""
+Example: mpcore doctor
+
+Exit codes: 0 done, 1 a run failed or a problem was found, 2 the input was wrong (nothing was
+written), 130 interrupted."""
 
 
 def main() -> None:

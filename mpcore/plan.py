@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from mpcore.errors import check_choice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpcore.policy import Policy, Rule
+    from mpcore.policy import Policy
+    from mpcore.rule import Rule
 
 __all__ = ["CATEGORIES", "Layer", "LayerPlan", "ParamInfo", "Plan", "resolve"]
 
@@ -55,16 +57,26 @@ class Layer:
         category: one of ``CATEGORIES``.
         type: the framework's class name.
         params: the layer's own parameters, not those of layers inside it.
+        op: neutral op that the layer is, of ``mpcore.ops``; ``""`` if it is none.
+        own: dtype that was set in the model itself (Keras ``dtype=``, MindSpore ``to_float``);
+            ``""`` where nobody did.
     """
 
     path: str
     category: str
     type: str
     params: tuple[ParamInfo, ...] = ()
+    op: str = ""
+    own: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a category that has no default."""
         check_choice("layer.category", self.category, CATEGORIES)
+
+    @property
+    def size(self) -> int:
+        """Number of values in the layer's own parameters."""
+        return sum(math.prod(param.shape) for param in self.params)
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,7 @@ class LayerPlan:
             ``"op"`` leaves each op to the framework's list.
         output: dtype handed on; ``"follow"`` and ``"op"`` as for ``compute``.
         rule: what decided, in words.
+        op: neutral op that the layer is; ``""`` if it is none.
     """
 
     path: str
@@ -89,6 +102,7 @@ class LayerPlan:
     compute: str
     output: str
     rule: str
+    op: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,12 +153,17 @@ class Plan:
         return "\n".join([title, "", *lines, *unused])
 
 
-def resolve(policy: Policy, layers: Sequence[Layer]) -> Plan:
+def resolve(policy: Policy, layers: Sequence[Layer], device: str = "") -> Plan:
     """Return what each layer does under ``policy``; the same architecture gives the same plan.
 
+    What decides, the strongest first: the policy's rules (the last that matches); a dtype that
+    was set in the model itself; the policy's defaults (the last that matches); the table of
+    categories.
+
     Args:
-        policy: the policy; its last rule that matches a layer decides for it.
+        policy: the policy.
         layers: the model's layers as its backend lists them.
+        device: type of the device, such as ``"cpu"``, for rules about it.
 
     Example:
         >>> from mpcore.policy import Policy
@@ -153,33 +172,54 @@ def resolve(policy: Policy, layers: Sequence[Layer]) -> Plan:
         >>> [(entry.compute, entry.output) for entry in plan.layers]
         [('bfloat16', 'bfloat16'), ('float32', 'bfloat16')]
     """
+    device = device.partition(":")[0]
     used: Counter[Rule] = Counter()
     entries = []
     for layer in layers:
-        rule = _deciding(policy, layer)
+        rule = _deciding(policy.rules, layer, device)
         if rule is not None:
             used[rule] += 1
-        entries.append(_entry(policy, layer, rule))
-    unused = tuple(str(rule) for rule in policy.rules if rule.target != "op" and not used[rule])
+        entries.append(_entry(policy, layer, _decision(policy, layer, rule, device)))
+    unused = tuple(str(rule) for rule in policy.rules if not used[rule])
     return Plan(policy, tuple(entries), unused)
 
 
-def _deciding(policy: Policy, layer: Layer) -> Rule | None:
+def _deciding(rules: Sequence[Rule], layer: Layer, device: str) -> Rule | None:
     if layer.category == "container":
         return None
-    texts = {"path": (layer.path,), "layer": (layer.category, layer.type), "op": ()}
-    matching = [rule for rule in policy.rules if rule.matches(*texts[rule.target])]
+    matching = [rule for rule in rules if rule.decides(layer, device)]
     return matching[-1] if matching else None
 
 
-def _entry(policy: Policy, layer: Layer, rule: Rule | None) -> LayerPlan:
-    word, why = _word(policy, layer, rule)
-    dtypes = {"full": "float32", "lower": policy.compute}
-    compute = dtypes.get(word, word)
+def _decision(policy: Policy, layer: Layer, rule: Rule | None, device: str) -> tuple[str, str, str]:
+    """Return (word for compute, word for output or "", what decided)."""
+    if rule is not None:
+        return rule.precision, rule.output, f"rule: {rule}"
+    if layer.own:
+        return layer.own, "", f"set in the model: {layer.own}"
+    default = _deciding(policy.defaults, layer, device)
+    if default is not None:
+        return default.precision, default.output, f"{policy.name or 'default'}: {default}"
+    if policy.by == "op" and layer.category != "container":
+        return "op", "", "the framework's op list"
+    word = CATEGORIES[layer.category]
+    if layer.category == "other" and not layer.params:
+        return "follow", "", "other: follow (no parameters)"
     # A normalisation computes in float32 but hands on the low dtype, as Keras and
     # MindSpore O2 do: the activations around it stay small.
-    hands_on_low = layer.category == "norm" and rule is None and policy.by != "op"
-    output = policy.compute if hands_on_low else compute
+    output = "lower" if layer.category == "norm" and policy.by != "op" else ""
+    return word, output, f"{layer.category}: {word}"
+
+
+def _entry(policy: Policy, layer: Layer, decision: tuple[str, str, str]) -> LayerPlan:
+    word, output_word, why = decision
+    dtypes = {
+        "full": "float32",
+        "lower": policy.compute,
+        "native": "op" if policy.by == "op" else "follow",
+    }
+    compute = dtypes.get(word, word)
+    output = dtypes.get(output_word, output_word) or compute
     if not layer.path:
         output = policy.output  # the whole model's output
     return LayerPlan(
@@ -190,18 +230,8 @@ def _entry(policy: Policy, layer: Layer, rule: Rule | None) -> LayerPlan:
         compute,
         output,
         why,
+        layer.op,
     )
-
-
-def _word(policy: Policy, layer: Layer, rule: Rule | None) -> tuple[str, str]:
-    if rule is not None:
-        return rule.precision, f"rule: {rule}"
-    if policy.by == "op" and layer.category != "container":
-        return "op", "the framework's op list"
-    default = CATEGORIES[layer.category]
-    if layer.category == "other" and not layer.params:
-        return "follow", "other: follow (no parameters)"
-    return default, f"{layer.category}: {default}"
 
 
 def _param_dtype(policy: Policy, layer: Layer, compute: str) -> str:

@@ -6,72 +6,23 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass, field, fields, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from mpcore.dtypes import is_low, parse_dtype
 from mpcore.errors import PolicyError, check_choice
-from mpcore.scaling import LossScale
+from mpcore.loss_scale import LossScale
+from mpcore.rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.native_policy import NativePolicy
+
 __all__ = ["Policy", "Rule"]
 
-_TARGETS = ("path", "layer", "op")
-_WORDS = ("full", "lower", "float32", "float16", "bfloat16")
-_SAFE_TEXT = re.compile(r"[\w.*?\[\]!:\-/]+")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One exception to a policy; of several that match a layer, the last one decides.
-
-    Attributes:
-        precision: ``"full"`` (float32), ``"lower"`` (the policy's compute dtype), or a dtype.
-        target: what ``pattern`` is matched with: ``"path"`` (the layer's whole dotted path),
-            ``"layer"`` (its category, such as ``"norm"``, or its framework type, such as
-            ``"BatchNorm2d"``), or ``"op"`` (a neutral op name).
-        pattern: the whole text must match; ``*`` stands for any characters, ``?`` for one.
-    """
-
-    precision: str
-    target: str
-    pattern: str
-
-    def __post_init__(self) -> None:
-        """Refuse unknown words and patterns that could not be written down again."""
-        check_choice("rule.precision", self.precision, _WORDS)
-        check_choice("rule.target", self.target, _TARGETS)
-        if not isinstance(self.pattern, str) or not _SAFE_TEXT.fullmatch(self.pattern):
-            msg = (
-                "`rule.pattern` must be a name of letters, digits, '_', '.', '-', '/', ':' and "
-                f"the wildcards '*', '?', '[...]', got {self.pattern!r}"
-            )
-            raise PolicyError(msg)
-
-    def matches(self, *texts: str) -> bool:
-        """Return whether the pattern matches any of ``texts`` as a whole."""
-        return any(fnmatchcase(text, self.pattern) for text in texts)
-
-    def __str__(self) -> str:
-        """Return the form that ``Policy.parse`` reads."""
-        return f"{self.precision} {self.target}={self.pattern}"
-
-    @classmethod
-    def parse(cls, text: str) -> Rule:
-        """Return the rule that ``str`` wrote; ``full *.head`` is short for a path.
-
-        Example:
-            >>> Rule.parse("full layer=softmax")
-            Rule(precision='full', target='layer', pattern='softmax')
-        """
-        parts = text.split()
-        if len(parts) != 2:
-            msg = f"`rule` must look like 'full path=*.head', got {text!r}"
-            raise PolicyError(msg)
-        target, equals, pattern = parts[1].partition("=")
-        return cls(parts[0], target, pattern) if equals else cls(parts[0], "path", parts[1])
+_LONGEST = 20_000  # characters of a policy's text; a long one has some hundred
+_MOST_RULES = 500
+_FLOAT32 = ("strict", "fast", "native")
 
 
 @dataclass(frozen=True)
@@ -92,6 +43,11 @@ class Policy:
         simulation: ``"allow"`` lets a backend without arithmetic in ``compute`` round
             around float32 operations, marked "simulated" in every report; ``"refuse"`` does not.
         rules: exceptions in order; the last one that matches a layer decides.
+        defaults: rules under those: beneath a dtype that was set in the model itself, above
+            the table of categories in ``mpcore.plan``. Native levels keep their lists here.
+        inputs: ``"keep"``, or ``"cast"``: float inputs of the model are cast to ``compute``.
+        float32: what full precision means to the hardware: ``"strict"`` (IEEE float32 products),
+            ``"fast"`` (TF32, HF32 where the device has them), or ``"native"`` (as it is set).
         name: what it is called where it has a name; not part of equality.
 
     Raises:
@@ -114,6 +70,9 @@ class Policy:
     loss_scale: LossScale | str = "auto"
     simulation: str = "allow"
     rules: tuple[Rule, ...] = ()
+    defaults: tuple[Rule, ...] = ()
+    inputs: str = "keep"
+    float32: str = "strict"
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +82,16 @@ class Policy:
         check_choice("by", self.by, ("op", "layer", "model"))
         check_choice("master", self.master, ("none", "copy"))
         check_choice("simulation", self.simulation, ("allow", "refuse"))
+        check_choice("inputs", self.inputs, ("keep", "cast"))
+        check_choice("float32", self.float32, _FLOAT32)
+        for name in ("rules", "defaults"):
+            rules = getattr(self, name)
+            if not isinstance(rules, tuple) or not all(isinstance(rule, Rule) for rule in rules):
+                msg = f"`{name}` must be a tuple of Rule, got {rules!r:.80}; Rule.parse makes one"
+                raise PolicyError(msg)
+            if len(rules) > _MOST_RULES:
+                msg = f"`{name}` must hold at most {_MOST_RULES} rules, got {len(rules)}"
+                raise PolicyError(msg)
         if not isinstance(self.loss_scale, LossScale):
             check_choice("loss_scale", self.loss_scale, ("auto",))
         for holds, msg in self._contradictions():
@@ -131,8 +100,8 @@ class Policy:
 
     def _contradictions(self) -> list[tuple[bool, str]]:
         low_param = is_low(self.param)
-        lowering = [str(rule) for rule in self.rules if rule.precision == "lower"]
-        op_rules = [str(rule) for rule in self.rules if rule.target == "op"]
+        rules = (*self.defaults, *self.rules)
+        lowering = [str(rule) for rule in rules if "lower" in (rule.precision, rule.output)]
         return [
             (
                 self.by != "model" and low_param,
@@ -165,9 +134,8 @@ class Policy:
                 f"got {', '.join(lowering)}; name a dtype instead of 'lower'",
             ),
             (
-                bool(op_rules) and self.by != "op",
-                f"`rules` may name ops only when by='op', got {', '.join(op_rules)} with "
-                f"by={self.by!r}; name a path or a layer",
+                self.inputs == "cast" and self.compute == "float32",
+                "`inputs` must be 'keep' when compute='float32': there is nothing to cast to",
             ),
         ]
 
@@ -218,22 +186,38 @@ class Policy:
         Raises:
             PolicyError: no policy has that name; the message gives the nearest one.
         """
-        from mpcore.presets import PRESETS  # presets are policies: they import this module
+        from mpcore.presets import LEVELS, PRESETS  # presets are policies: they import this module
 
+        if isinstance(name, str) and name in LEVELS:
+            choices = ", ".join(repr(level) for level in PRESETS if level.endswith(f":{name}"))
+            msg = f"`policy` {name!r} means another thing in each framework: choose from {choices}"
+            raise PolicyError(msg)
         return PRESETS[check_choice("policy", name, PRESETS)]
 
     @classmethod
     def parse(cls, text: str) -> Policy:
         """Return the policy that ``str`` wrote: a name or ``field=value`` pairs, then rules.
 
+        A rule behind the word ``default`` replaces the defaults of the named policy.
+
+        Raises:
+            PolicyError: the text is no policy, with the part that is wrong.
+
         Example:
             >>> Policy.parse("compute=bfloat16, output=float32; full layer=norm").compute
             'bfloat16'
         """
+        if not isinstance(text, str) or len(text) > _LONGEST:
+            msg = f"`policy` must be a text of at most {_LONGEST} characters, got {text!r:.80}"
+            raise PolicyError(msg)
         head, *rules = (part.strip() for part in text.split(";"))
         base, changes = _parse_head(head)
-        added = tuple(Rule.parse(rule) for rule in rules if rule)
-        return replace(base, **changes, rules=base.rules + added)
+        given = [rule for rule in rules if rule]
+        defaults = [rule.removeprefix("default ") for rule in given if rule[:8] == "default "]
+        if defaults:
+            changes["defaults"] = tuple(Rule.parse(rule) for rule in defaults)
+        own = tuple(Rule.parse(rule) for rule in given if rule[:8] != "default ")
+        return replace(base, **changes, rules=own)
 
     def __str__(self) -> str:
         """Return one line that ``Policy.parse`` reads back."""
@@ -243,9 +227,11 @@ class Policy:
         base = PRESETS.get(self.name, Policy())
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name not in ("rules", "name") and value != getattr(base, item.name):
+            if item.name not in ("rules", "defaults", "name") and value != getattr(base, item.name):
                 shown.append(f"{item.name}={value}")
-        rules = [str(rule) for rule in self.rules[len(base.rules) :]]
+        rules = [str(rule) for rule in self.rules]
+        if self.defaults != base.defaults:
+            rules = [f"default {rule}" for rule in self.defaults] + rules
         return "; ".join([", ".join(shown) or "float32", *rules])
 
     def to_dict(self) -> dict[str, Any]:
@@ -253,7 +239,8 @@ class Policy:
         data = {item.name: getattr(self, item.name) for item in fields(self)}
         if isinstance(self.loss_scale, LossScale):
             data["loss_scale"] = self.loss_scale.to_dict()
-        data["rules"] = [str(rule) for rule in self.rules]
+        for name in ("rules", "defaults"):
+            data[name] = [str(rule) for rule in getattr(self, name)]
         return data
 
     @classmethod
@@ -267,10 +254,45 @@ class Policy:
         for name in given:
             check_choice("policy field", name, [item.name for item in fields(cls)])
         scale = given.get("loss_scale", "auto")
-        if not isinstance(scale, str | LossScale):
+        if isinstance(scale, dict):
             given["loss_scale"] = LossScale.from_dict(scale)
-        given["rules"] = tuple(Rule.parse(rule) for rule in given.get("rules", ()))
+        elif not isinstance(scale, str | LossScale):
+            msg = f"`loss_scale` must be 'auto' or a table of its fields, got {scale!r:.80}"
+            raise PolicyError(msg)
+        for name in ("rules", "defaults"):
+            listed = given.get(name, ())
+            if not isinstance(listed, list | tuple) or len(listed) > _MOST_RULES:
+                msg = f"`{name}` must be a list of at most {_MOST_RULES} texts, got {listed!r:.80}"
+                raise PolicyError(msg)
+            given[name] = tuple(Rule.parse(rule) for rule in listed)
+        if not isinstance(given.get("name", ""), str):
+            msg = f"`name` must be a text, got {given['name']!r:.80}"
+            raise PolicyError(msg)
         return cls(**given)
+
+    @classmethod
+    def from_native(cls, native: Any) -> Policy:
+        """Return the policy that another library's object, configuration or text stands for.
+
+        See ``mpcore.native_policy``; what has no counterpart is told in a warning.
+
+        Raises:
+            PolicyError: it is of none of the libraries known there.
+        """
+        from mpcore.native_policy import policy_from_native
+
+        return policy_from_native(native)
+
+    def to_native(self, target: str) -> NativePolicy:
+        """Return the policy in another library's terms, with what they cannot express.
+
+        Args:
+            target: ``"keras"``, ``"torch"``, ``"torch_fsdp"``, ``"mindspore"``, ``"jmp"``,
+                ``"deepspeed"``, ``"accelerate"`` or ``"apex"``.
+        """
+        from mpcore.native_policy import policy_to_native
+
+        return policy_to_native(self, target)
 
     def to_json(self) -> str:
         """Return a JSON object; ``from_json`` reads it back."""
@@ -300,9 +322,12 @@ class Policy:
 
 
 def _object(loads: Any, text: str, kind: str) -> dict[str, Any]:
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        msg = f"`policy` must be a {kind} text of at most {_LONGEST} characters, got {text!r:.80}"
+        raise PolicyError(msg)
     try:
         data = loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         msg = f"`policy` must be a {kind} document: {exc}"
         raise PolicyError(msg) from exc
     if not isinstance(data, dict):
@@ -314,10 +339,15 @@ def _object(loads: Any, text: str, kind: str) -> dict[str, Any]:
 def _parse_head(head: str) -> tuple[Policy, dict[str, Any]]:
     parts = [part.strip() for part in re.split(r",(?![^(]*\))", head) if part.strip()]
     base = Policy()
-    if parts and "=" not in parts[0].split("(")[0]:
+    if not parts:
+        msg = f"`policy` must begin with a name or a field=value pair, got {head!r:.80}"
+        raise PolicyError(msg)
+    if "=" not in parts[0].split("(")[0]:
         base = Policy.named(parts.pop(0))
     changes: dict[str, Any] = {}
-    choices = [item.name for item in fields(Policy) if item.name not in ("rules", "name")]
+    choices = [
+        item.name for item in fields(Policy) if item.name not in ("rules", "defaults", "name")
+    ]
     for part in parts:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:

@@ -19,16 +19,17 @@ _DOUBLE = {"state_dtype": "float64", "factor_dtype": "float64", "nonfinite_growt
 _HALVES = {"backoff_op": "div", "backoff_factor": 2.0}
 
 _ROWS: dict[str, dict[str, object]] = {
-    # torch.amp.GradScaler, torch 2.13.0: the factor stays double, one rounding; reaches 0
-    "torch": {**_FREE, "factor_dtype": "float64"},
+    # torch.amp.GradScaler, torch 2.13.0: the factor stays double, one rounding; reaches 0;
+    # each optimizer skips for its own gradients only
+    "torch": {**_FREE, "factor_dtype": "float64", "skip_scope": "optimizer"},
     # torch_npu.npu.amp.GradScaler, Ascend/pytorch 9e73e708ab93
     "torch_npu": {**_FREE},
     # torch.distributed.fsdp.ShardedGradScaler with a CPU scale, torch 2.13.0: reaches inf
-    "torch_sharded": {**_FREE, "nonfinite_growth": "allow"},
+    "torch_sharded": {**_FREE, "nonfinite_growth": "allow", "skip_scope": "optimizer"},
     # keras.optimizers.LossScaleOptimizer, Keras 3.15.1: reaches 0 and inf
     "keras": {**_FREE, "init_scale": 2.0**15, "nonfinite_growth": "allow"},
-    # tf_keras LossScaleOptimizer and V3, tf_keras 2.21.0
-    "tf_keras": {**_FLOORED, **_HALVES, "init_scale": 2.0**15},
+    # tf_keras LossScaleOptimizer and V3, tf_keras 2.21.0: its iterations count skipped steps
+    "tf_keras": {**_FLOORED, **_HALVES, "init_scale": 2.0**15, "count_skipped_steps": True},
     # tf.mixed_precision.experimental.DynamicLossScale, TensorFlow 2.21.0
     "tf_experimental": {**_FLOORED, **_HALVES, "init_scale": 2.0**15},
     # mindspore.amp.DynamicLossScaler, MindSpore 2.10.0; its init and window have no default

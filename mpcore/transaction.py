@@ -1,75 +1,175 @@
-"""One training step as a transaction: the acts in their order, and the record of what happened."""
+"""One training step as a transaction: the acts in their order, over a framework's primitives."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mpcore.errors import BackendError
+from mpcore.errors import BackendError, check_choice
 from mpcore.scaling import LossScale, transition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from mpcore.overflow import OverflowDetector
 
-__all__ = ["StepResult", "Transaction", "check_clip_norm"]
+__all__ = ["StepCall", "StepOptions", "Transaction"]
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What holds for every step of a prepared model; see ``mpcore.prepare``.
+
+    Attributes:
+        guard: what besides the model's buffers is put back when a step is skipped.
+        after_step: called without arguments after each real step, as a part of it.
+        bad_micro_batch: ``"spoil"`` or ``"drop"``.
+        detector: a name of ``mpcore.overflow.DETECTORS``, or an OverflowDetector.
+        agree: whether the ranks of a distributed run agree on each step.
+    """
+
+    guard: tuple[Any, ...] = ()
+    after_step: tuple[Any, ...] = ()
+    bad_micro_batch: str = "spoil"
+    detector: Any = "auto"
+    agree: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown choice, and what cannot be called."""
+        check_choice("bad_micro_batch", self.bad_micro_batch, ("spoil", "drop"), BackendError)
+        for entry in self.after_step:
+            if not callable(entry):
+                msg = f"`after_step` must hold callables, got {entry!r}; pass scheduler.step, say"
+                raise BackendError(msg)
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """What holds for one step; hashable, so that it names a compiled step.
+
+    Attributes:
+        clip_norm: largest L2 norm of the true gradients, > 0, or None.
+        keep_grads: whether the true float32 gradients are returned.
+        micro_batches: equal parts of the batch, one after the other, >= 1.
+        optimizers: names of those that take part.
+    """
+
+    clip_norm: float | None = None
+    keep_grads: bool = False
+    micro_batches: int = 1
+    optimizers: tuple[str, ...] = field(default=("optimizer",))
+
+    def __post_init__(self) -> None:
+        """Refuse what is no norm and no count."""
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            msg = f"`clip_norm` must be finite and > 0, or None, got {self.clip_norm!r}"
+            raise BackendError(msg)
+        count = self.micro_batches
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            msg = f"`micro_batches` must be a whole number >= 1, got {count!r}"
+            raise BackendError(msg)
 
 
 class Transaction:
     """The acts of one step, in order, over primitives that a framework carries out.
 
     Either everything moves (weights, optimizer state and count, buffers) or only the state of
-    the loss scale does. The two methods here run as they stand in eager code, inside
+    the loss scale does. The methods up to ``settle`` run as they stand in eager code, inside
     ``tf.function``, and compiled by MindSpore's graph compiler, which reads their source: so
     they hold plain calls, no branch on a tensor, and return plain tuples.
 
     Cost of a step beyond forward, backward and update: one pass over the gradients to unscale
-    and one for their norms, linear in the number of parameters; one copy of the buffers.
+    and one for their norms, linear in the number of parameters; one copy of the buffers. With
+    micro-batches one float32 sum of the gradients more, and where bad ones are dropped one check
+    of the gradients and one copy of the buffers for each.
 
     Attributes:
         rule: constants of the loss scale.
+        detector: how an overflow is noticed.
+        drops: whether bad micro-batches are left out instead of spoiling their step.
     """
 
     rule: LossScale
+    detector: OverflowDetector
+    drops: bool = False
 
-    def transact(self, clip_norm: float | None, *batch: Any) -> tuple[Any, ...]:
-        """Run one step and return (loss, finite, norms, scale, next scale, gradients).
+    def transact(self, call: StepCall, *batch: Any) -> tuple[Any, ...]:
+        """Run one step.
 
         Args:
-            clip_norm: largest allowed L2 norm of the true gradients, or None.
-            batch: passed on to ``differentiate``.
+            call: what holds for this step.
+            batch: passed on to ``differentiate``, in parts if there are micro-batches.
+
+        Returns:
+            (loss, stepped, norms, scale, next scale, dropped, gradients).
         """
         state = self.scale_state()
         saved = self.begin()
-        loss, grads = self.differentiate(state[0], *batch)
-        finite, norms, next_scale, grads = self.settle(state, saved, grads, clip_norm)
-        return loss, finite, norms, state[0], next_scale, grads
+        loss, grads, good = self.window(call, saved, state[0], *batch)
+        count = call.micro_batches
+        stepped, norms, next_scale, grads = self.settle(call, state, saved, grads, good, count)
+        return loss, stepped, norms, state[0], next_scale, count - good, grads
+
+    def window(self, call: StepCall, saved: Any, scale: Any, *batch: Any) -> tuple[Any, Any, Any]:
+        """Return the mean loss, the summed scaled gradients, and how many parts they hold."""
+        count = call.micro_batches
+        if count == 1:
+            loss, grads = self.differentiate(scale, *batch)
+            return loss, grads, 1
+        loss, grads = self.differentiate(scale, *self.part(0, count, *batch))
+        if not self.drops:
+            for index in range(1, count):
+                more, others = self.differentiate(scale, *self.part(index, count, *batch))
+                loss, grads = loss + more, self.add(grads, others)
+            return loss / count, grads, count
+        sound = self.sound(grads)
+        self.put_back(sound, saved)
+        loss, grads, good = self.first(sound, loss, grads)
+        for index in range(1, count):
+            before = self.look()
+            more, others = self.differentiate(scale, *self.part(index, count, *batch))
+            sound = self.sound(others)
+            self.put_back(sound, before)
+            loss, grads, good = self.fold(sound, loss, grads, good, more, others)
+        return loss / self.where(good > 0, good, good + 1), grads, good
 
     def settle(
-        self, state: Any, saved: Any, grads: Any, clip_norm: float | None
+        self, call: StepCall, state: Any, saved: Any, grads: Any, good: Any = 1, count: int = 1
     ) -> tuple[Any, Any, Any, Any]:
         """Judge the gradients of the scaled loss, then commit or restore, then move the scale.
 
         Args:
+            call: what holds for this step.
             state: what ``scale_state`` gave; its scale multiplied the loss.
             saved: what ``begin`` gave.
             grads: gradients of the scaled loss; may be changed in place.
-            clip_norm: as for ``transact``.
+            good: micro-batches that ``grads`` is the sum of; their mean is applied.
+            count: micro-batches that there were.
 
         Returns:
-            (finite, norms, next scale, true gradients before clipping).
+            (stepped, norms, next scale, true gradients before clipping); ``stepped`` holds one
+            verdict per optimizer.
         """
-        grads = self.unscale(grads, state[0])
+        quiet = self.detector.read(grads)
+        grads = self.unscale(grads, state[0] if count == 1 else state[0] * good)
         norms = self.norms(grads)
         # After the division, not before: it can overflow itself when the scale is below 1,
         # and no non-finite value becomes finite by it.
-        finite = self.all_finite(grads, norms)
-        ready = grads if clip_norm is None else self.clip(grads, norms, clip_norm)
-        done = self.commit(finite, ready, saved)
-        new = transition(self.rule, state, finite, self.where, self.narrow)
+        each = self.detector.reduce(self.all_finite(grads, norms), quiet)
+        self.detector.clear()
+        finite = each[0]
+        for verdict in each[1:]:
+            finite = self.both(finite, verdict)
+        stepped = each
+        if self.rule.skip_scope == "all":
+            stepped = (finite,) * len(each)
+        ready = grads if call.clip_norm is None else self.clip(grads, norms, call.clip_norm)
+        done = self.commit(stepped, finite, ready, saved)
+        whole = finite
+        if self.drops and count > 1:
+            whole = self.both(finite, good == count)
+        new = transition(self.rule, state, whole, self.where, self.narrow, finite)
         next_scale = self.store(new, done)
-        return finite, norms, next_scale, grads
+        return stepped, norms, next_scale, grads
 
     # The primitives. Each is one or two calls of the framework.
 
@@ -78,11 +178,47 @@ class Transaction:
         raise NotImplementedError
 
     def begin(self) -> Any:
-        """Return what ``restore`` needs: the buffers that a forward pass changes."""
+        """Call ``detector.begin``; return what ``commit`` needs to put the buffers back."""
         raise NotImplementedError
 
     def differentiate(self, scale: Any, *batch: Any) -> tuple[Any, Any]:
         """Return the float32 loss and the gradients of loss times scale."""
+        raise NotImplementedError
+
+    def part(self, index: int, count: int, *batch: Any) -> tuple[Any, ...]:
+        """Return the micro-batch ``index`` of ``count`` equal parts, cut along the first axis."""
+        raise NotImplementedError
+
+    def add(self, grads: Any, others: Any) -> Any:
+        """Return the sum of two sets of gradients, in float32."""
+        raise NotImplementedError
+
+    def sound(self, grads: Any) -> Any:
+        """Return whether no gradient of this micro-batch is inf or NaN, agreed over all ranks."""
+        raise NotImplementedError
+
+    def look(self) -> Any:
+        """Return what ``put_back`` needs: the buffers before one micro-batch."""
+        raise NotImplementedError
+
+    def put_back(self, sound: Any, before: Any) -> None:
+        """Make the buffers what they were ``before`` unless ``sound``."""
+        raise NotImplementedError
+
+    def first(self, sound: Any, loss: Any, grads: Any) -> tuple[Any, Any, Any]:
+        """Return (loss, float32 gradients, 1) if ``sound``, else (loss, zeros, 0).
+
+        The count is a number of the kind that the scale is.
+        """
+        raise NotImplementedError
+
+    def fold(
+        self, sound: Any, loss: Any, grads: Any, good: Any, more: Any, others: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return (loss + more, grads + others, good + 1) if ``sound``, else what there was.
+
+        While ``good`` is 0 ``loss`` is that of a bad micro-batch, and not in the sum.
+        """
         raise NotImplementedError
 
     def unscale(self, grads: Any, scale: Any) -> Any:
@@ -93,16 +229,27 @@ class Transaction:
         """Return the L2 norm of each gradient, float32, shape (tensors,)."""
         raise NotImplementedError
 
-    def all_finite(self, grads: Any, norms: Any) -> Any:
-        """Return whether no gradient element is inf or NaN, exactly, agreed over all ranks."""
+    def all_finite(self, grads: Any, norms: Any) -> tuple[Any, ...]:
+        """Return for each optimizer whether no gradient element is inf or NaN, exactly."""
+        raise NotImplementedError
+
+    def both(self, x: Any, y: Any) -> Any:
+        """Return whether both hold; 0-d bools."""
         raise NotImplementedError
 
     def clip(self, grads: Any, norms: Any, clip_norm: float) -> Any:
-        """Return the gradients scaled so that their total norm is at most ``clip_norm``."""
+        """Return the gradients scaled so that their total norm is at most ``clip_norm``.
+
+        Where each optimizer is judged by itself, each by its own norm: another's may be inf.
+        """
         raise NotImplementedError
 
-    def commit(self, finite: Any, grads: Any, saved: Any) -> Any:
-        """Apply the optimizer if ``finite``, else put the buffers back; return a token."""
+    def commit(self, stepped: tuple[Any, ...], finite: Any, grads: Any, saved: Any) -> Any:
+        """Run the optimizers that ``stepped`` names; return a token.
+
+        If ``finite``, all of them run, and ``after_step`` follows. Else the buffers are put back
+        first, since a bad batch has passed through them: what an optimizer moves then stays.
+        """
         raise NotImplementedError
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
@@ -116,110 +263,3 @@ class Transaction:
     def store(self, new: Any, done: Any) -> Any:
         """Keep the new scale state, after ``done``; return the new scale."""
         raise NotImplementedError
-
-
-def check_clip_norm(clip_norm: float | None) -> None:
-    """Raise BackendError unless ``clip_norm`` is None or a positive finite number."""
-    if clip_norm is not None and not 0 < clip_norm < math.inf:
-        msg = f"`clip_norm` must be finite and > 0, or None, got {clip_norm!r}"
-        raise BackendError(msg)
-
-
-class StepResult:
-    """What one step did. Values stay on their device until they are looked at.
-
-    Attributes:
-        grads: true float32 gradients by parameter path, before clipping, in the framework's
-            own tensors; empty unless the step was asked to keep them.
-    """
-
-    __slots__ = ("_cache", "_names", "_raw", "_to_numpy", "grads")
-
-    def __init__(
-        self,
-        raw: Sequence[Any],
-        names: Sequence[str],
-        to_numpy: Callable[[Any], Any],
-        grads: dict[str, Any] | None = None,
-    ) -> None:
-        """Wrap (loss, finite, norms, scale, next scale) of one step.
-
-        Args:
-            raw: the five values, on their device.
-            names: parameter paths, in the order of ``norms``.
-            to_numpy: turns one of the values into a numpy array or number.
-            grads: gradients by parameter path, if kept.
-        """
-        self._raw = tuple(raw)
-        self._names = names
-        self._to_numpy = to_numpy
-        self._cache: dict[int, Any] = {}
-        self.grads = grads or {}
-
-    def _value(self, index: int) -> Any:
-        if index not in self._cache:
-            self._cache[index] = np.asarray(self._to_numpy(self._raw[index]))
-        return self._cache[index]
-
-    @property
-    def loss(self) -> float:
-        """Unscaled loss, as the loss function returned it, in float32."""
-        return float(self._value(0))
-
-    @property
-    def stepped(self) -> bool:
-        """Whether weights, optimizer state and buffers moved."""
-        return bool(self._value(1))
-
-    @property
-    def grad_norm(self) -> float:
-        """L2 norm of all true gradients before clipping; non-finite on a skipped step."""
-        return float(np.linalg.norm(self._value(2).astype(np.float64)))
-
-    @property
-    def scale(self) -> float:
-        """Loss scale that this step was run with."""
-        return float(self._value(3))
-
-    @property
-    def next_scale(self) -> float:
-        """Loss scale of the next step."""
-        return float(self._value(4))
-
-    @property
-    def culprit(self) -> str | None:
-        """Path of the first parameter with a non-finite gradient; None after a real step."""
-        if self.stepped:
-            return None
-        bad = np.flatnonzero(~np.isfinite(self._value(2)))
-        return self._names[int(bad[0])] if bad.size else None
-
-    @property
-    def reason(self) -> str | None:
-        """Why the step was skipped, in words; None after a real step."""
-        if self.stepped:
-            return None
-        if not math.isfinite(self.loss):
-            return f"the loss is {self.loss}: the forward pass left the range of its format"
-        return f"non-finite gradients, first in {self.culprit}, at scale {self.scale:g}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record of this step, ready for JSON; non-finite numbers become text."""
-        record = {
-            "loss": self.loss,
-            "grad_norm": self.grad_norm,
-            "scale": self.scale,
-            "next_scale": self.next_scale,
-            "stepped": self.stepped,
-            "reason": self.reason,
-            "culprit": self.culprit,
-        }
-        return {
-            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in record.items()
-        }
-
-    def __repr__(self) -> str:
-        """Return the record in one line."""
-        inside = ", ".join(f"{name}={value!r}" for name, value in self.to_dict().items())
-        return f"StepResult({inside})"

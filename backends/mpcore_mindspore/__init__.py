@@ -5,7 +5,16 @@ docstrings.
 """
 
 from mpcore_mindspore.amp import MindsporeAmp
+from mpcore_mindspore.ascend import EmulatedAscend, emulated_ascend
 from mpcore_mindspore.backend import MindsporeBackend
+from mpcore_mindspore.detect import StatusRegister
 from mpcore_mindspore.step import TrainCell
 
-__all__ = ["MindsporeAmp", "MindsporeBackend", "TrainCell"]
+__all__ = [
+    "EmulatedAscend",
+    "MindsporeAmp",
+    "MindsporeBackend",
+    "StatusRegister",
+    "TrainCell",
+    "emulated_ascend",
+]

@@ -4,87 +4,65 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, ops
+from mindspore import Parameter, Tensor, ops
 
 from mpcore.amp import Amp
 from mpcore.errors import BackendError
-from mpcore.scaling import LossScale, ScaleState, initial_state
-from mpcore.transaction import StepResult, check_clip_norm
-from mpcore_mindspore.apply import apply_plan, simulated_parameters, store_low
+from mpcore.overflow import find_detector
+from mpcore.scaling import ScaleState, initial_state
+from mpcore.step_result import StepResult
+from mpcore.transaction import StepCall
+from mpcore_mindspore.apply import (
+    apply_plan,
+    compute_dtypes,
+    simulated_parameters,
+    store_low,
+)
+from mpcore_mindspore.ascend import EmulatedAscend, top_of
+from mpcore_mindspore.buffers import buffers, copies, guarded_parameters
+from mpcore_mindspore.callback import StepCallback
+from mpcore_mindspore.detect import Agreed, StatusRegister, Values, rank_sum
 from mpcore_mindspore.guard import guarded
-from mpcore_mindspore.layers import leaves, own_parameters, parameter_paths
+from mpcore_mindspore.layers import parameter_paths
+from mpcore_mindspore.parts import Mover, Parts
+from mpcore_mindspore.release import Original
 from mpcore_mindspore.step import TrainCell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mpcore.plan import Plan
+    from mpcore.transaction import StepOptions
 
-__all__ = ["MindsporeAmp", "Parts"]
+__all__ = ["MindsporeAmp"]
 
 _KEPT_CELLS = 16  # steps that `step` keeps, one per loss function and options
-_WEIGHTS = ("linear", "conv", "conv_transpose", "attention", "recurrent", "embedding")
 _NARROWER = {"int64": np.int32, "float64": np.float32}  # MindSpore's losses want int32 labels
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What the train cells of one prepared network share.
-
-    Attributes:
-        rule: constants of the loss scale.
-        network: the network.
-        optimizer: its optimizer, over float32 Parameters.
-        state: Parameters (scale float32, shape (); counts of ScaleState, int32, shape (7,)).
-        trained: Parameters of the network that the optimizer moves, in its order.
-        buffers: pairs (buffer, its copy).
-        rounded: pairs (Parameter that is rounded during a step, copy of its float32 value).
-        masters: pairs (Parameter of the network, float32 master in the optimizer).
-        rounds_grad: for each of ``trained``, whether its gradient has a simulated dtype.
-        reads_device: whether overflow is also read from a flag of the device.
-    """
-
-    rule: LossScale
-    network: Any
-    optimizer: Any
-    state: tuple[Any, Any]
-    trained: Any
-    buffers: list[tuple[Any, Any]]
-    rounded: list[tuple[Any, Any]]
-    masters: list[tuple[Any, Any]]
-    rounds_grad: tuple[bool, ...]
-    reads_device: bool
+def _detector(options: StepOptions, device: EmulatedAscend | None) -> Any:
+    kinds: dict[str, Any] = {"values": Values()}
+    if device is not None:
+        kinds["status_register"] = device.detector
+    elif ms.get_context("device_target") == "Ascend":
+        kinds["status_register"] = StatusRegister()
+    auto = "status_register" if "status_register" in kinds else "values"
+    return find_detector(options.detector, kinds, auto)
 
 
-def _saved(params: list[Any]) -> list[tuple[Any, Any]]:
-    return [
-        (
-            param,
-            Parameter(
-                Tensor(param.asnumpy().copy()),
-                name=f"mpcore_saved.{param.name}",
-                requires_grad=False,
-            ),
-        )
-        for param in params
-    ]
-
-
-def _buffers(net: Any) -> list[Any]:
-    """Return the non-trainable Parameters that a forward pass may write."""
-    found = {
-        id(param): param
-        for cell, category in leaves(net).values()
-        if category not in _WEIGHTS  # frozen weights are only read
-        for param in own_parameters(cell, category).values()
-        if not param.requires_grad
-    }
-    return list(found.values())
+def _rename(optimizers: Mapping[str, Any]) -> None:
+    """Give each optimizer's own Parameters a prefix: in one graph names must differ."""
+    for name, optimizer in optimizers.items():
+        trained = {id(param) for param in optimizer.parameters}
+        rates = [group.get("lr") for group in getattr(optimizer, "param_groups", [])]
+        own = [*optimizer.get_parameters(), *rates]
+        for param in {id(p): p for p in own if isinstance(p, Parameter)}.values():
+            if id(param) not in trained:
+                param.name = f"{name}.{param.name}"
 
 
 def _state_parameters(state: ScaleState) -> tuple[Any, Any]:
@@ -119,43 +97,94 @@ class MindsporeAmp(Amp):
         result = amp.step(loss_fn, x, y)       # a StepResult
 
         cell = amp.train_cell(loss_fn)         # a Cell for loops, ms.jit, GRAPH_MODE, ms.Model
-        loss, finite, norms, scale, next_scale = cell(x, y)
+        loss, stepped, norms, scale, next_scale, dropped = cell(x, y)
+        result = amp.result(cell(x, y))        # where the loop wants more than numbers
 
     Outside a step, run the network in ``with amp.autocast():``. It keeps an exception from
     changing the precision of later Cells, and a simulated dtype rounds the weights there; so
     ``step`` is refused inside it. Numpy batches are converted: int64 to int32, float64 to
     float32. A train cell cannot raise where the rule of the loss scale ends a run; ``step`` does.
+
+    With several optimizers read ``amp.optimizers``; ``amp.optimizer`` is refused. Their own
+    Parameters (``global_step``, ``moments.fc1.weight``) get the optimizer's name in front, as in
+    any Cell that holds several: a compiled graph wants each name once.
+
+    ``guard`` takes Cells, Parameters, and lists and dicts of them. ``after_step`` takes functions
+    and Cells without arguments; under ``ms.jit`` their source is compiled.
     """
 
     def __init__(
-        self, net: Any, optimizer: Any, plan: Plan, native: frozenset[str], *, simulated: bool
+        self,
+        net: Any,
+        optimizers: Mapping[str, Any],
+        plan: Plan,
+        native: frozenset[str],
+        options: StepOptions,
+        *,
+        simulated: bool,
     ) -> None:
         """Apply ``plan`` to ``net`` in place; ``native`` dtypes are not simulated."""
-        super().__init__(plan, simulated=simulated)
+        super().__init__(plan, optimizers, simulated=simulated)
+        device = EmulatedAscend.active()
+        detector = _detector(options, device)
+        guarded_parameters(options.guard)  # refuse before anything changes
+        add = rank_sum() if options.agree else None
+        if add is not None:
+            detector = Agreed(detector, add)
         paths = parameter_paths(net)
-        apply_plan(net, plan, native)
-        masters = store_low(net, plan, native) if plan.policy.by == "model" else []
-        trainable = {id(param) for param in optimizer.parameters}
-        masters = [(low, master) for low, master in masters if id(master) in trainable]
-        low_of = {id(master): low for low, master in masters}
-        self._names = [paths[id(param)] for param in optimizer.parameters]
+        self._original = original = Original(net, self.optimizers.values())
+        try:
+            apply_plan(net, plan, native, original)
+            pairs = store_low(net, plan, native, original) if plan.policy.by == "model" else []
+        except BaseException:
+            original.put_back()
+            raise
         rounded = simulated_parameters(net, plan, native)
+        formats = compute_dtypes(net, plan)
+        if device is not None:
+            device.surround(net, plan)
+        low_of = {id(master): low for low, master in pairs}
         rounding = {id(param) for param in rounded}
-        trained = [low_of.get(id(param), param) for param in optimizer.parameters]
+
+        def mover(optimizer: Any) -> Mover:
+            params = tuple(optimizer.parameters)
+            trained = tuple(low_of.get(id(param), param) for param in params)
+            both = list(zip(trained, params, strict=True))
+            return Mover(
+                optimizer=optimizer,
+                names=tuple(paths[id(param)] for param in params),
+                trained=trained,
+                masters=tuple((low, param) for low, param in both if low is not param),
+                rounds_grad=tuple(
+                    id(low) in rounding or (low is not param and low.dtype == ms.float32)
+                    for low, param in both
+                ),
+                tops=tuple(top_of(formats[id(low)]) for low in trained),
+            )
+
+        movers = {name: mover(optimizer) for name, optimizer in self.optimizers.items()}
+        if len(movers) > 1:
+            _rename(self.optimizers)
+        # What an optimizer moves stays where it is on a skip; under skip_scope="optimizer" the
+        # others have moved by then.
+        moved = {id(p) for m in movers.values() for p in (*m.trained, *m.optimizer.parameters)}
+        kept = [*buffers(net), *guarded_parameters(options.guard)]
+        kept = [param for param in kept if id(param) not in moved]
         self._parts = Parts(
             rule=plan.policy.scaling,
             network=net,
-            optimizer=optimizer,
+            movers=movers,
             state=_state_parameters(initial_state(plan.policy.scaling)),
-            trained=ParameterTuple(trained),
-            buffers=_saved(_buffers(net)),
-            rounded=_saved(rounded),
-            masters=masters,
-            rounds_grad=tuple(
-                id(p) in rounding or (id(m) in low_of and p.dtype == ms.float32)
-                for p, m in zip(trained, optimizer.parameters, strict=True)
-            ),
-            reads_device=ms.get_context("device_target") == "Ascend",
+            buffers=copies(kept, "mpcore_saved"),
+            window_buffers=[],
+            rounded=copies(rounded, "mpcore_saved"),
+            after_step=options.after_step,
+            drops=options.bad_micro_batch == "drop",
+            detector=detector,
+            begun=Parameter(Tensor(0.0, ms.float32), name="mpcore.begun", requires_grad=False),
+            rank_sum=add,
+            device=device,
+            released=[],
         )
         self._cells: OrderedDict[Any, TrainCell] = OrderedDict()
         self._depth = 0
@@ -167,13 +196,25 @@ class MindsporeAmp(Amp):
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer; its Parameters are float32."""
-        return self._parts.optimizer
+        """The optimizer, if it is the only one; its Parameters are float32.
+
+        Raises:
+            BackendError: there are several.
+        """
+        if len(self.optimizers) > 1:
+            names = ", ".join(repr(name) for name in self.optimizers)
+            msg = f"`optimizer` must be the only one, there are {names}; read `optimizers[name]`"
+            raise BackendError(msg)
+        return next(iter(self.optimizers.values()))
+
+    @property
+    def _masters(self) -> list[tuple[Any, Any]]:
+        return [pair for mover in self._parts.movers.values() for pair in mover.masters]
 
     @property
     def masters(self) -> dict[str, Any]:
         """Float32 master Parameter by the name of the network's; empty where there are none."""
-        return {low.name: master for low, master in self._parts.masters}
+        return {low.name: master for low, master in self._masters}
 
     @property
     def state(self) -> ScaleState:
@@ -189,6 +230,7 @@ class MindsporeAmp(Amp):
     @contextmanager
     def autocast(self) -> Iterator[None]:
         """Run the network outside a step, as a step would run it; nests."""
+        self._parts.check_held()
         pairs = self._parts.rounded if self._depth == 0 else []
         for live, saved in pairs:
             ops.assign(saved, live)
@@ -202,54 +244,134 @@ class MindsporeAmp(Amp):
             for live, saved in pairs:
                 ops.assign(live, saved)
 
+    def release(self) -> None:
+        """Give the network back as it was before ``prepare``; this object ends with it.
+
+        The original ``construct`` and ``to_float`` flags are put back, weights keep their trained
+        float32 values; with by="model" the network gets its float32 Parameters back, with the
+        values of the masters. Outputs are then those of an unprepared network with the same
+        weights, bit for bit, and the optimizers can be used natively. A second call does nothing.
+        A function of ``ms.jit`` that was compiled before keeps what it was compiled from.
+
+        Raises:
+            BackendError: inside ``with amp.autocast()``.
+        """
+        if self._depth:
+            msg = "`release` must not be called inside `with amp.autocast()`: leave it first"
+            raise BackendError(msg)
+        if self._parts.released:
+            return
+        self._original.put_back()
+        self._parts.released.append(True)
+        self._cells.clear()
+
     def publish(self) -> None:
         """Copy the masters into the network, after they were changed from outside a step."""
-        for low, master in self._parts.masters:
+        self._parts.check_held()
+        for low, master in self._masters:
             rounded = low.dtype == ms.float32
             value = master.astype(ms.bfloat16 if rounded else low.dtype)
             ops.assign(low, value.astype(low.dtype))
 
     def train_cell(
         self,
-        loss_fn: Callable[..., Any],
+        loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]],
         clip_norm: float | None = None,
         *,
         keep_grads: bool = False,
+        micro_batches: int = 1,
+        optimizer: str | Iterable[str] | None = None,
     ) -> TrainCell:
         """Return one step as a Cell; all cells of a prepared network share its state.
 
         Args:
-            loss_fn: called as ``loss_fn(*batch)``; runs the network and returns a scalar.
-                Under ``ms.jit`` and in GRAPH_MODE its source is compiled: a function or Cell
-                that lives in a file.
+            loss_fn: called as ``loss_fn(*batch)``; runs the network and returns a scalar; or a
+                dict of such functions by the optimizer's name. Under ``ms.jit`` and in GRAPH_MODE
+                its source is compiled: a function or Cell that lives in a file.
             clip_norm: largest L2 norm of the true gradients, > 0, or None.
-            keep_grads: return the true float32 gradients too, as a sixth item.
-        """
-        check_clip_norm(clip_norm)
-        return TrainCell(self._parts, loss_fn, clip_norm, keep_grads=keep_grads)
+            keep_grads: return the true float32 gradients too, as a last item.
+            micro_batches: equal parts of the batch, run one after the other, >= 1.
+            optimizer: name of the optimizer that moves, or several; None for all.
 
-    def _step(
-        self,
-        loss_fn: Callable[..., Any],
-        *batch: Any,
-        clip_norm: float | None,
-        keep_grads: bool,
-    ) -> StepResult:
+        Raises:
+            BackendError: an argument is out of its range.
+        """
+        names = self._chosen(optimizer, loss_fn)
+        return self._train_cell(loss_fn, StepCall(clip_norm, keep_grads, micro_batches, names))
+
+    def _train_cell(self, loss_fn: Any, call: StepCall) -> TrainCell:
+        parts = self._parts
+        parts.check_held()
+        if parts.drops and call.micro_batches > 1 and not parts.window_buffers:
+            parts.window_buffers += copies((live for live, _ in parts.buffers), "mpcore_window")
+        losses = [loss_fn]
+        if isinstance(loss_fn, dict):
+            losses = [loss_fn[name] for name in call.optimizers]
+        return TrainCell(parts, [parts.movers[name] for name in call.optimizers], losses, call)
+
+    def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         if self._depth and self._parts.rounded:
             msg = "`step` must not be called inside `with amp.autocast()`: it rounds by itself"
             raise BackendError(msg)
-        raw = self._cell(loss_fn, clip_norm, keep_grads)(*[_tensor(item) for item in batch])
-        return self.result(raw)
+        raw = self._cell(loss_fn, call)(*[_tensor(item) for item in batch])
+        return self._read(raw, call.optimizers)
 
-    def result(self, raw: tuple[Any, ...]) -> StepResult:
-        """Return what a train cell returned as a StepResult; reading it waits for the device."""
-        grads = dict(zip(self._names, raw[5], strict=True)) if len(raw) > 5 else None
-        return StepResult(raw[:5], self._names, _to_numpy, grads)
+    def result(
+        self, raw: tuple[Any, ...], *, optimizer: str | Iterable[str] | None = None
+    ) -> StepResult:
+        """Return what a train cell returned as a StepResult; reading it waits for the device.
 
-    def _cell(self, loss_fn: Any, clip_norm: float | None, keep_grads: bool) -> TrainCell:
-        key = (loss_fn, clip_norm, keep_grads)
+        Call it once for each step: it is the latest step then, that ``amp.last``,
+        ``amp.scheduler`` and the report of a collapse look at.
+
+        Args:
+            raw: the tuple.
+            optimizer: as it was given to ``train_cell``.
+        """
+        result = self._read(raw, self._chosen(optimizer, None))
+        self._done(result)
+        return result
+
+    def _read(self, raw: tuple[Any, ...], optimizers: tuple[str, ...]) -> StepResult:
+        names = [path for key in optimizers for path in self._parts.movers[key].names]
+        grads = dict(zip(names, raw[6], strict=True)) if len(raw) > 6 else None
+        return StepResult(raw[:6], names, _to_numpy, grads, optimizers)
+
+    def callback(self) -> StepCallback:
+        """Return a Callback for ``ms.Model(cell).train(..., callbacks=[...])``.
+
+        It keeps ``amp.last``, and every ``patience`` steps it looks for a collapse, as
+        ``amp.step`` does; with a data sink, where MindSpore calls back once an epoch, at the
+        end of the epoch.
+        """
+        return StepCallback(self._follow)
+
+    def _follow(self, raw: tuple[Any, ...], cell: Any, steps: int) -> None:
+        """Count ``steps`` steps of ``cell``, of which ``raw`` is the latest."""
+        self._since_look += steps - 1  # `_done` counts one
+        self._done(self._read(raw, cell.call.optimizers))
+
+    def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.
+
+        See ``mpcore.amp.Amp.gradient``. In eager mode only: the compiler does not take a second
+        derivative inside a train cell (mindspore 2.10.0, CPU: "For Number Type, shape should be
+        empty").
+        """
+        self._parts.check_held()
+        # By the rows, as in the mean of a loss: the scale alone is more than float16 holds.
+        rows = inputs[0].shape[0] if inputs[0].ndim else 1
+        scale = self._parts.state[0].value() / rows
+
+        def scaled(*args: Any) -> Any:
+            return function(*args).astype(ms.float32).sum() * scale
+
+        return ms.grad(scaled)(*inputs).astype(ms.float32) / scale
+
+    def _cell(self, loss_fn: Any, call: StepCall) -> TrainCell:
+        key = (tuple(loss_fn.items()) if isinstance(loss_fn, dict) else loss_fn, call)
         if key not in self._cells:
-            self._cells[key] = self.train_cell(loss_fn, clip_norm, keep_grads=keep_grads)
+            self._cells[key] = self._train_cell(loss_fn, call)
             if len(self._cells) > _KEPT_CELLS:
                 self._cells.popitem(last=False)
         self._cells.move_to_end(key)

@@ -2,7 +2,8 @@
 
 A native dtype is ``Cell.to_float``, which casts inputs and parameters at each call. Other casts
 are a replaced ``construct`` on the instance, which eager mode, ``ms.jit`` and GRAPH_MODE all
-run. No source is rewritten, so classes may live anywhere.
+run. No source is rewritten, so classes may live anywhere. A layer whose precision depends on
+what comes in is run by a copy outside the network, over the same Parameters.
 
 bfloat16 has no arithmetic on CPU. It is simulated: a lowered layer rounds its inputs and
 outputs, and with them the gradients that flow back, around float32 operations. Layers that
@@ -11,25 +12,38 @@ follow (activations, pooling) then run in float32 on rounded values.
 
 from __future__ import annotations
 
+import copy
 import types
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
-from mindspore import Parameter, ParameterTuple, Tensor, amp, nn
+from mindspore import Parameter, Tensor, amp, nn
 
 from mpcore.dtypes import is_low
 from mpcore.errors import BackendError
 from mpcore_mindspore.layers import leaves, own_parameters
+from mpcore_mindspore.release import clear_precision, original_of, replace_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mpcore.plan import LayerPlan, Plan
+    from mpcore.policy import Policy
+    from mpcore_mindspore.release import Original
 
-__all__ = ["apply_plan", "check_plan", "simulated_parameters", "store_low"]
+__all__ = [
+    "apply_plan",
+    "check_plan",
+    "compute_dtypes",
+    "set_float32",
+    "simulated_parameters",
+    "store_low",
+]
 
 _FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
-_MARK = "mpcore_prepared"
+
+
+_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 
 
 def _caster(dtype: Any) -> Callable[[Any], Any]:
@@ -40,6 +54,8 @@ def _caster(dtype: Any) -> Callable[[Any], Any]:
             return value
         if isinstance(value, (tuple, list)):
             return tuple([cast(item) for item in value])
+        if isinstance(value, dict):
+            return {key: cast(item) for key, item in value.items()}
         return value
 
     return cast
@@ -54,6 +70,8 @@ def _rounder(dtype: Any) -> Callable[[Any], Any]:
             return value
         if isinstance(value, (tuple, list)):
             return tuple([cast(item) for item in value])
+        if isinstance(value, dict):
+            return {key: cast(item) for key, item in value.items()}
         return value
 
     return cast
@@ -67,8 +85,80 @@ def _recast(cell: Any, before: Callable[[Any], Any], after: Callable[[Any], Any]
     original = cell.construct
 
     def construct(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return after(original(*[before(item) for item in args], **kwargs))
+        given = [before(item) for item in args]
+        return after(original(*given, **{name: before(item) for name, item in kwargs.items()}))
 
+    cell.construct = types.MethodType(construct, cell)
+
+
+def _came(args: Any) -> Any:
+    """Return the dtype of the first float Tensor among ``args``, else None."""
+    found = [item.dtype for item in args if isinstance(item, Tensor) and item.dtype in _FLOATS]
+    return found[0] if len(found) > 0 else None
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.astype(dtype) if value.dtype in _FLOATS else value
+    if isinstance(value, (tuple, list)):
+        return tuple([_as(item, dtype) for item in value])
+    return value
+
+
+def _shadow(cell: Any, dtype: Any, original: Original) -> Any:
+    """Return a Cell outside the network that runs the same Parameters in ``dtype``.
+
+    A Cell has one precision; what it follows is known at the call only.
+    """
+    shadow = copy.deepcopy(cell)
+    ours = {id(p): q for p, q in zip(shadow.get_parameters(), cell.get_parameters(), strict=True)}
+    for _, inner in shadow.cells_and_names():
+        replace_parameters(inner, ours)
+    shadow.to_float(dtype)
+    original.shadows.append(shadow)
+    return shadow
+
+
+def _mirror(cell: Any, shadows: list[Any]) -> None:
+    """Let ``set_train`` and its like reach the shadows of ``cell``."""
+    add_flags = cell.add_flags_recursive
+
+    def add_flags_recursive(self: Any, **flags: Any) -> Any:
+        for shadow in shadows:
+            shadow.add_flags_recursive(**flags)
+        return add_flags(**flags)
+
+    cell.add_flags_recursive = types.MethodType(add_flags_recursive, cell)
+
+
+def _follow_parameters(cell: Any, original: Original) -> None:
+    """Run ``cell`` in the dtype that comes in, its Parameters cast to it."""
+    shadows = {dtype: _shadow(cell, dtype, original) for dtype in (ms.float16, ms.float32)}
+    half, single = shadows.values()
+    inside = cell.construct
+
+    def construct(self: Any, *args: Any, **kwargs: Any) -> Any:
+        came = _came(args)
+        if came == ms.float16:
+            return half(*args, **kwargs)
+        if came == ms.float32:
+            return single(*args, **kwargs)
+        return inside(*args, **kwargs)
+
+    _mirror(cell, list(shadows.values()))
+    cell.construct = types.MethodType(construct, cell)
+
+
+def _hand_back(cell: Any, dtype: Any, original: Original) -> None:
+    """Run ``cell`` in ``dtype``, and hand on what came in."""
+    shadow = _shadow(cell, dtype, original)
+
+    def construct(self: Any, *args: Any, **kwargs: Any) -> Any:
+        came = _came(args)
+        result = shadow(*args, **kwargs)
+        return result if came is None else _as(result, came)
+
+    _mirror(cell, [shadow])
     cell.construct = types.MethodType(construct, cell)
 
 
@@ -83,10 +173,13 @@ def check_plan(net: Any, plan: Plan, device: str) -> None:
     Raises:
         BackendError: the network was prepared before; a float16 LSTM in eager mode on CPU,
             whose gradients are wrong there (mindspore 2.10.0: off by 4.7 where jit is right
-            to 2e-3); 16-bit parameters without float32 masters.
+            to 2e-3); 16-bit parameters without float32 masters, or of a norm with statistics.
     """
-    if getattr(net, _MARK, False):
-        msg = f"`model` must not be prepared twice, this {type(net).__name__} was; build it anew"
+    if original_of(net) is not None:
+        msg = (
+            f"`model` must not be prepared twice, this {type(net).__name__} was; call "
+            "`release()` of the first one, or build it anew"
+        )
         raise BackendError(msg)
     if is_low(plan.policy.param) and plan.policy.master == "none":
         msg = (
@@ -98,7 +191,19 @@ def check_plan(net: Any, plan: Plan, device: str) -> None:
     eager = ms.get_context("mode") == ms.PYNATIVE_MODE
     cells = leaves(net)
     for entry in plan.layers:
-        wrong = isinstance(cells[entry.path][0], nn.LSTM) and entry.compute == "float16"
+        if (
+            entry.category == "norm"
+            and entry.param in ("float16", "bfloat16")
+            and _has_statistics(cells[entry.path][0])
+        ):
+            msg = (
+                f"layer {entry.path!r}: a norm with running statistics must keep float32 "
+                f"parameters in mindspore, got {entry.param}: its kernel wants scale and "
+                'statistics of one dtype; use "full>lower op=batch_norm", or by="layer"'
+            )
+            raise BackendError(msg)
+        low = entry.compute == "float16" or (entry.compute == "follow" and _lowers(plan))
+        wrong = low and isinstance(cells[entry.path][0], nn.LSTM)
         if wrong and eager and device == "CPU":
             msg = (
                 f"layer {entry.path!r}: a float16 LSTM has wrong gradients in mindspore's eager "
@@ -108,26 +213,35 @@ def check_plan(net: Any, plan: Plan, device: str) -> None:
             raise BackendError(msg)
 
 
-def apply_plan(net: Any, plan: Plan, native: frozenset[str]) -> None:
-    """Give every leaf its dtypes, and the network its output dtype.
+def _has_statistics(cell: Any) -> bool:
+    return any(not p.requires_grad and p.name.endswith(_STATISTICS) for p in cell.get_parameters())
+
+
+def apply_plan(net: Any, plan: Plan, native: frozenset[str], original: Original) -> None:
+    """Give every leaf its dtypes, and the network those of its inputs and output.
 
     Args:
         net: changed in place.
         plan: the plan for it.
         native: 16-bit dtypes that the device computes in; others are simulated.
+        original: what ``net`` was before.
     """
-    setattr(net, _MARK, True)
     policy = plan.policy
-    if policy.by == "op":
-        if is_low(policy.compute):
-            amp.auto_mixed_precision(net, "auto", getattr(ms, policy.compute))
+    cells = leaves(net)
+    if policy.by == "op" and is_low(policy.compute):
+        # Each Cell, not the network alone: a loss function may call the parts of a network.
+        for cell, _ in cells.values():
+            amp.auto_mixed_precision(cell, "auto", getattr(ms, policy.compute))
     elif _lowers(plan):
-        cells = leaves(net)
         for entry in plan.layers:
-            _apply_entry(cells[entry.path][0], entry, native)
+            _apply_entry(*cells[entry.path], entry, native, original)
     if _lowers(plan) or policy.by == "op":
-        convert = _rounder if _simulated(policy.output, native) else _caster
-        _recast(net, _keep, convert(getattr(ms, policy.output)))
+        before = _converter(policy.compute, native) if policy.inputs == "cast" else _keep
+        _recast(net, before, _converter(policy.output, native))
+
+
+def _converter(dtype: str, native: frozenset[str]) -> Callable[[Any], Any]:
+    return (_rounder if _simulated(dtype, native) else _caster)(getattr(ms, dtype))
 
 
 def _simulated(dtype: str, native: frozenset[str]) -> bool:
@@ -139,21 +253,36 @@ def _lowers(plan: Plan) -> bool:
     return bool(found & {"float16", "bfloat16"})
 
 
-def _apply_entry(cell: Any, entry: LayerPlan, native: frozenset[str]) -> None:
+def _apply_entry(
+    cell: Any, category: str, entry: LayerPlan, native: frozenset[str], original: Original
+) -> None:
+    if category == "container":
+        return  # its leaves have their own entries; the user's `to_float` stays on it
+    handed_back = entry.output == "follow" and entry.compute != "follow"
+    output = _keep if entry.output == "follow" else _converter(entry.output, native)
     if entry.compute == "follow":
+        clear_precision(cell)
+        # Norms take a 16-bit input beside float32 parameters, other kernels refuse it.
+        if category != "norm" and any(p.dtype in _FLOATS for p in cell.get_parameters()):
+            _follow_parameters(cell, original)
+        if entry.output != "follow":
+            _recast(cell, _keep, output)
         return
-    compute, output = getattr(ms, entry.compute), getattr(ms, entry.output)
+    compute = getattr(ms, entry.compute)
     simulated = _simulated(entry.compute, native)
-    before: Callable[[Any], Any] = _keep
     if simulated:
-        before = _rounder(compute)
+        clear_precision(cell)
+        # In simulation a 16-bit value is a float32 one: what comes in and what is handed back too.
+        after = _rounder(compute) if handed_back else output
+        _recast(cell, _rounder(compute), after)
+    elif handed_back:
+        _hand_back(cell, compute, original)
     else:
         # A float32 layer needs it too: its kernels refuse or follow a 16-bit input.
         cell.to_float(compute)
-    if _simulated(entry.output, native):
-        _recast(cell, before, _rounder(output))
-    elif simulated or entry.output != entry.compute or entry.category == "recurrent":
-        _recast(cell, before, _caster(output))  # recurrent layers hand on float32 by themselves
+        # Recurrent layers hand on float32 by themselves.
+        if entry.output != entry.compute or entry.category == "recurrent":
+            _recast(cell, _keep, output)
 
 
 def simulated_parameters(net: Any, plan: Plan, native: frozenset[str]) -> list[Any]:
@@ -164,6 +293,29 @@ def simulated_parameters(net: Any, plan: Plan, native: frozenset[str]) -> list[A
     if plan.policy.by != "layer":
         return []
     return [param for entry, param in _planned(net, plan) if _simulated(entry.compute, native)]
+
+
+def set_float32(policy: Policy, device: str) -> None:
+    """Set what float32 means to the hardware, for the process; only Ascend has another meaning.
+
+    "strict" forbids HF32 in products and convolutions and keeps the dtype that an operation was
+    given; "fast" allows HF32. Products on CPU are IEEE float32 either way. Not run on Ascend.
+
+    Source: mindspore/device_context/ascend/op_precision.py, mindspore 2.10.0.
+    """
+    if device != "Ascend" or policy.float32 == "native":
+        return
+    precision = ms.device_context.ascend.op_precision
+    strict = policy.float32 == "strict"
+    precision.matmul_allow_hf32(not strict)
+    precision.conv_allow_hf32(not strict)
+    if strict:
+        precision.precision_mode("must_keep_origin_dtype")
+
+
+def compute_dtypes(net: Any, plan: Plan) -> dict[int, str]:
+    """Return the compute dtype of the layer that each Parameter belongs to, by its ``id``."""
+    return {id(param): entry.compute for entry, param in _planned(net, plan)}
 
 
 def _planned(net: Any, plan: Plan) -> Iterator[tuple[LayerPlan, Any]]:
@@ -178,7 +330,9 @@ def _planned(net: Any, plan: Plan) -> Iterator[tuple[LayerPlan, Any]]:
                 yield entry, param
 
 
-def store_low(net: Any, plan: Plan, native: frozenset[str]) -> list[tuple[Any, Any]]:
+def store_low(
+    net: Any, plan: Plan, native: frozenset[str], original: Original
+) -> list[tuple[Any, Any]]:
     """Give ``net`` 16-bit parameters where the plan says so.
 
     The float32 Parameters stay what they are, and stay in the optimizer: they become the
@@ -198,16 +352,9 @@ def store_low(net: Any, plan: Plan, native: frozenset[str]) -> list[tuple[Any, A
         copy = Parameter(low, name=param.name, requires_grad=param.requires_grad)
         param.name = f"master.{param.name}"  # a train cell holds both: names must differ
         made[id(param)] = copy, param
-    for _, cell in net.cells_and_names():
-        _replace(cell, {key: low for key, (low, _) in made.items()})
-    return list(made.values())
-
-
-def _replace(cell: Any, made: dict[int, Any]) -> None:
-    for name, param in list(cell._params.items()):
-        if id(param) in made:
-            cell._params[name] = made[id(param)]
-    for name, value in list(vars(cell).items()):
-        if isinstance(value, ParameterTuple):  # recurrent layers hold their weights twice
-            swapped = ParameterTuple([made.get(id(param), param) for param in value])
-            object.__setattr__(cell, name, swapped)
+    lows = {key: low for key, (low, _) in made.items()}
+    for holder in (net, *original.shadows):
+        for _, cell in holder.cells_and_names():
+            replace_parameters(cell, lows)
+    original.swapped = list(made.values())
+    return original.swapped

@@ -12,11 +12,15 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
 from mpcore_mindspore.amp import MindsporeAmp
-from mpcore_mindspore.apply import check_plan
+from mpcore_mindspore.apply import check_plan, set_float32
+from mpcore_mindspore.ascend import EmulatedAscend
 from mpcore_mindspore.layers import list_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mpcore.plan import Layer, Plan
+    from mpcore.transaction import StepOptions
 
 __all__ = ["MindsporeBackend"]
 
@@ -39,6 +43,7 @@ class MindsporeBackend:
         """Return what the process's device target can do."""
         device = _device()
         on_cpu = device == "CPU"
+        register = device == "Ascend" or EmulatedAscend.active() is not None
         return Capabilities(
             backend=self.name,
             device=device,
@@ -47,6 +52,7 @@ class MindsporeBackend:
                 "float16": Support("native", "emulated, not faster than float32" if on_cpu else ""),
                 "bfloat16": Support("simulated", _NO_BFLOAT16) if on_cpu else Support("native"),
             },
+            overflow="status_register" if register else "values",
             by={"op": Support("native", _NO_RULES)}
             | {name: Support("native") for name in ("layer", "model")},
         )
@@ -85,17 +91,40 @@ class MindsporeBackend:
             )
             raise OptimizerError(msg)
 
-    def attach(self, model: Any, optimizer: Any, plan: Plan, /, *, simulated: bool) -> MindsporeAmp:
-        """Apply ``plan`` in place and bind the optimizer.
+    def check_apart(self, optimizers: Mapping[str, Any], /) -> None:
+        """Raise OptimizerError if two optimizers move the same Parameter."""
+        seen: dict[int, str] = {}
+        for name, optimizer in optimizers.items():
+            for param in optimizer.parameters:
+                if id(param) in seen:
+                    msg = (
+                        f"`optimizer` {name!r} must not move {param.name}, {seen[id(param)]!r} does"
+                    )
+                    raise OptimizerError(msg)
+                seen[id(param)] = name
+
+    def attach(
+        self,
+        model: Any,
+        optimizers: Mapping[str, Any],
+        plan: Plan,
+        options: StepOptions,
+        /,
+        *,
+        simulated: bool,
+    ) -> MindsporeAmp:
+        """Apply ``plan`` in place and bind the optimizers.
 
         Raises:
             BackendError: prepared twice; a float16 LSTM in eager mode on CPU; 16-bit
-                parameters without masters. Nothing was changed.
+                parameters without masters; something that cannot be guarded. Nothing was changed.
         """
         check_plan(model, plan, _device())
         compute = self.capabilities(model).compute
         native = frozenset(name for name, can in compute.items() if can.level == "native")
-        return MindsporeAmp(model, optimizer, plan, native, simulated=simulated)
+        amp = MindsporeAmp(model, optimizers, plan, native, options, simulated=simulated)
+        set_float32(plan.policy, _device())
+        return amp
 
     def compare_driver(self) -> Any:
         """Return the driver for ``mpcore compare``."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mindspore import mint, nn
+
+from mpcore import ops
 from mpcore.plan import Layer, ParamInfo
+from mpcore_mindspore.release import original_of, own_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +113,24 @@ def _walk(cell: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any, str]
             yield from _walk(child, f"{path}.{name}" if path else name, seen)
 
 
+@cache
+def _ops() -> dict[type, str]:
+    """Return the neutral op by class; by object, since mint's classes have other names inside."""
+    found: dict[type, str] = {}
+    for op in ops.ops():
+        for name in ops.names(op, "mindspore"):
+            home, _, last = name.rpartition(".")
+            cls = getattr({"nn": nn, "mint.nn": mint.nn}.get(home), last, None)
+            if isinstance(cls, type):
+                found.setdefault(cls, op.name)
+    return found
+
+
+def _op(cell: Any) -> str:
+    known = _ops()
+    return next((known[cls] for cls in type(cell).__mro__ if cls in known), "")
+
+
 def leaves(net: Any) -> dict[str, tuple[Any, str]]:
     """Return (Cell, category) of every layer by path, in the order of definition.
 
@@ -143,11 +166,13 @@ def dtype_name(dtype: Any) -> str:
 def list_layers(net: Any) -> list[Layer]:
     """Return the layers of ``net`` in the order of definition, the network first."""
     layers = []
+    original = original_of(net)
     for path, (cell, category) in leaves(net).items():
         params = tuple(
             ParamInfo(name, tuple(p.shape), dtype_name(p.dtype))
             for name, p in own_parameters(cell, category).items()
             if p.requires_grad or category != "norm"  # statistics are buffers, not parameters
         )
-        layers.append(Layer(path, category, type(cell).__name__, params))
+        own = original.own.get(id(cell), "") if original else own_dtype(cell)
+        layers.append(Layer(path, category, type(cell).__name__, params, _op(cell), own))
     return layers

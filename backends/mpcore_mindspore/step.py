@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, amp, nn, ops
+from mindspore import ParameterTuple, Tensor, nn, ops
 
-from mpcore.transaction import Transaction
+from mpcore.errors import BackendError
+from mpcore.transaction import StepCall, Transaction
+from mpcore_mindspore.detect import on_all_ranks
 from mpcore_mindspore.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore_mindspore.amp import Parts
+    from mpcore_mindspore.parts import Mover, Parts
 
 __all__ = ["TrainCell"]
 
@@ -38,8 +41,29 @@ def _norm(grad: Any) -> Any:
     return ops.sqrt((grad * grad).sum())
 
 
+def _add(grad: Any, other: Any) -> Any:
+    return grad.astype(ms.float32) + other.astype(ms.float32)
+
+
+def _first(sound: Any, grad: Any) -> Any:
+    grad = grad.astype(ms.float32)
+    return ops.where(sound, grad, ops.zeros_like(grad))
+
+
+def _fold(sound: Any, grad: Any, other: Any) -> Any:
+    return ops.where(sound, _add(grad, other), grad)
+
+
+def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    def scaled_loss(scale: Any, *batch: Any) -> Any:
+        loss = loss_fn(*batch).astype(ms.float32)
+        return loss * scale, loss
+
+    return scaled_loss
+
+
 def _rank_reducer(params: Any) -> Any:
-    # As nn.TrainOneStepCell does, mindspore 2.10.0; several ranks were not run.
+    # As nn.TrainOneStepCell does, mindspore 2.10.0.
     if ms.get_auto_parallel_context("parallel_mode") not in ("data_parallel", "hybrid_parallel"):
         return None
     from mindspore.communication import get_group_size
@@ -48,53 +72,87 @@ def _rank_reducer(params: Any) -> Any:
     return nn.DistributedGradReducer(params, mean, get_group_size())
 
 
+def _check_parts(batch: tuple[Any, ...], count: int) -> None:
+    for item in batch:
+        if isinstance(item, Tensor) and item.ndim > 0 and item.shape[0] % count:
+            msg = (
+                f"`micro_batches` must divide the batch evenly, got {count} for {item.shape[0]} "
+                "rows; choose a divisor, or leave out the last rows"
+            )
+            raise BackendError(msg)
+
+
 class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     """One training step as a Cell: ``cell(*batch)``, under ``ms.jit`` and in GRAPH_MODE alike.
 
     It can also be the network of ``ms.Model(train_cell).train(...)``. Made by
-    ``MindsporeAmp.train_cell``. It returns the plain tuple (loss, finite, norms, scale, next
-    scale), and the true gradients behind it if it was asked to keep them: loss, scale and next
-    scale are float32 and finite is bool, shape (); norms is float32, shape (parameters,).
-
-    On Ascend (not run) overflow is read with ``mindspore.amp.all_finite`` as well, once, right
-    after the backward pass, since that call reads and clears the device's flag.
+    ``MindsporeAmp.train_cell``. It returns the plain tuple (loss, stepped, norms, scale, next
+    scale, dropped), and the true gradients behind it if it was asked to keep them: loss, scale
+    and next scale are float32, shape (); stepped is bool, shape (), or (optimizers,) if there are
+    several; norms is float32, shape (parameters,); dropped is int32, shape (), or the number 0
+    where no micro-batch can be dropped.
     """
 
     def __init__(
-        self,
-        parts: Parts,
-        loss_fn: Callable[..., Any],
-        clip_norm: float | None,
-        *,
-        keep_grads: bool,
+        self, parts: Parts, movers: list[Mover], losses: list[Callable[..., Any]], call: StepCall
     ) -> None:
-        """Bind the parts of a prepared network to one loss function."""
+        """Bind the parts of a prepared network to one loss function, or one for each mover."""
         nn.Cell.__init__(self, auto_prefix=False)
         self.rule = parts.rule
-        self.loss_fn = loss_fn
-        self.clip_norm = clip_norm
-        self.keep_grads = keep_grads
+        self.drops = parts.drops
+        self.detector = parts.detector
+        self.call = call
+        self.check_held = parts.check_held
         self.network = parts.network
-        self.optimizer = parts.optimizer
         self.scale, self.counts = parts.state
         # Pairs, not two lists of Parameters: a Cell refuses equal names in such lists.
         self.buffers = parts.buffers
+        self.window_buffers = parts.window_buffers
         self.rounded = parts.rounded
-        self.masters = parts.masters
-        self.rounds_grad = parts.rounds_grad
-        self.reads_device = parts.reads_device
-        # float32: a compiled graph cannot read a bool Parameter
-        self.device_finite = Parameter(
-            Tensor(1.0, ms.float32), name="mpcore.device_finite", requires_grad=False
-        )
+        self.after_step = parts.after_step
+        self.optimizers = tuple(mover.optimizer for mover in movers)
+        for index, optimizer in enumerate(self.optimizers):
+            self.insert_child_to_cell(f"optimizer{index or ''}", optimizer)  # for checkpoints
+        self.masters = tuple(mover.masters for mover in movers)
+        ends = [sum(len(mover.trained) for mover in movers[:n]) for n in range(len(movers) + 1)]
+        self.spans = tuple(pairwise(ends))
+        self.owners = tuple(n for n, mover in enumerate(movers) for _ in mover.trained)
+        self.rounds_grad = tuple(r for mover in movers for r in mover.rounds_grad)
+        self.any_rounds = any(self.rounds_grad)
+        self.each_alone = parts.rule.skip_scope == "optimizer" and len(movers) > 1
+        self.counts_skips = parts.rule.count_skipped_steps
+        self.begun = parts.begun
+        self.has_register = parts.detector.kind == "status_register"
+        trained = [param for mover in movers for param in mover.trained]
         self.map = ops.HyperMap()
-        self.reducer = _rank_reducer(parts.trained)
+        self.reducer = _rank_reducer(ParameterTuple(trained))
         self.many_ranks = self.reducer is not None
-        self.worst_rank: Any = ops.AllReduce(ops.ReduceOp.MIN) if self.many_ranks else None
-        self.grad_fn = ms.value_and_grad(self.scaled_loss, None, parts.trained, has_aux=True)
+        self.rank_sum: Any = parts.rank_sum
+        self.agrees = parts.rank_sum is not None
+        parted = [trained] if len(losses) == 1 else [mover.trained for mover in movers]
+        self.places = tuple(
+            (index, place) for index, params in enumerate(parted) for place in range(len(params))
+        )
+        device = parts.device
+        extra = [] if device is None else [device.token]
+        self.grad_fns = tuple(
+            ms.value_and_grad(
+                _scaled(loss_fn), None, ParameterTuple([*params, *extra]), has_aux=True
+            )
+            for loss_fn, params in zip(losses, parted, strict=True)
+        )
+        self.emulates = device is not None
+        self.collectors: Any = ()
+        if device is not None:
+            tops = {id(p): top for m in movers for p, top in zip(m.trained, m.tops, strict=True)}
+            self.collectors = tuple(
+                device.collector(tuple(tops[id(param)] for param in params)) for params in parted
+            )
 
     def __call__(self, *batch: Any) -> Any:
         """Run one step; an exception leaves weights, buffers and the process as they were."""
+        self.check_held()
+        _check_parts(batch, self.call.micro_batches)
         self.save()  # again in `begin`, which a compiled step runs without coming through here
         try:
             with guarded():
@@ -105,15 +163,15 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
 
     def construct(self, *batch: Any) -> Any:
         """Run the acts of the core's transaction as they stand."""
-        out = self.transact(self.clip_norm, *batch)
-        if self.keep_grads:
-            return out
-        return out[0], out[1], out[2], out[3], out[4]
-
-    def scaled_loss(self, scale: Any, *batch: Any) -> Any:
-        """Return (loss times scale, loss), both float32."""
-        loss = self.loss_fn(*batch).astype(ms.float32)
-        return loss * scale, loss
+        loss, each, norms, scale, next_scale, dropped, grads = self.transact(self.call, *batch)
+        stepped = each[0]
+        if len(each) > 1:
+            stepped = ops.stack(each)
+        if self.drops and self.call.micro_batches > 1:
+            dropped = dropped.astype(ms.int32)
+        if self.call.keep_grads:
+            return loss, stepped, norms, scale, next_scale, dropped, grads
+        return loss, stepped, norms, scale, next_scale, dropped
 
     def save(self) -> None:
         """Copy the buffers and the parameters that are about to be rounded."""
@@ -139,26 +197,111 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     def begin(self) -> Any:
         """Save what a step may change, then round the weights of simulated layers."""
         self.save()
+        token = self.detector.begin()
+        if self.has_register and token is not None:
+            ops.assign(self.begun, token.astype(ms.float32).sum())
         for live, saved in self.rounded:
             ops.assign(live, _rounded(saved.value()))
         return ()
 
+    def look(self) -> Any:
+        """Copy the buffers a second time; return what tells the two copies apart."""
+        for live, saved in self.window_buffers:
+            ops.assign(saved, live)
+        return (1,)
+
+    def put_back(self, sound: Any, before: Any) -> None:
+        """Unless ``sound``, assign the copies of ``look``, or those of ``begin``."""
+        # A choice, not a branch: the compiler cannot take a function that is only a branch, and
+        # in eager mode nobody has to wait for `sound`.
+        if len(before) > 0:
+            for live, saved in self.window_buffers:
+                ops.assign(live, ops.where(sound, live.value(), saved.value()))
+        else:
+            for live, saved in self.buffers:
+                ops.assign(live, ops.where(sound, live.value(), saved.value()))
+
     def differentiate(self, scale: Any, *batch: Any) -> Any:
-        """Return the float32 loss and the gradients; the float32 weights are back after it."""
-        (_, loss), grads = self.grad_fn(scale, *batch)
+        """Return the float32 loss and the gradients of each loss for its own parameters."""
+        if self.has_register:
+            batch = tuple([self.after_begin(item) for item in batch])
+        if len(self.grad_fns) == 1:
+            return self.one(0, scale, *batch)
+        each = [self.one(index, scale, *batch) for index in range(len(self.grad_fns))]
+        loss = each[0][0]
+        for pair in each[1:]:
+            loss = loss + pair[0]
+        return loss, tuple([each[index][1][place] for index, place in self.places])
+
+    def after_begin(self, item: Any) -> Any:
+        """Return ``item``, a Tensor no earlier than the detector's begin."""
+        if isinstance(item, Tensor):
+            return ops.depend(item, self.begun.value())
+        return item
+
+    def one(self, index: int, scale: Any, *batch: Any) -> Any:
+        """Return one loss and its gradients, those of simulated layers rounded."""
+        (_, loss), grads = self.grad_fns[index](scale, *batch)
+        if self.emulates:
+            grads = self.collectors[index](grads)
+        if self.any_rounds:
+            start = 0 if index == 0 else self.spans[index][0]
+            grads = tuple(
+                [
+                    _rounded(grad) if self.rounds_grad[start + place] else grad
+                    for place, grad in enumerate(grads)
+                ]
+            )
+        return loss, grads
+
+    def part(self, index: int, count: int, *batch: Any) -> Any:
+        """Return the rows of one micro-batch; Tensors without rows as they are."""
+        return tuple([self.rows(item, index, count) for item in batch])
+
+    def rows(self, item: Any, index: int, count: int) -> Any:
+        """Return part ``index`` of ``count`` of one item of the batch."""
+        if not isinstance(item, Tensor) or item.ndim == 0:
+            return item
+        length = item.shape[0]
+        if length % count != 0:
+            # The graph compiler raises no exception of ours; `__call__` has, where it was used.
+            raise ValueError("`micro_batches` must divide the batch evenly")  # noqa: EM101
+        size = length // count
+        return item[index * size : (index + 1) * size]
+
+    def add(self, grads: Any, others: Any) -> Any:
+        """Return the sums, in float32."""
+        return self.map(_add, grads, others)
+
+    def sound(self, grads: Any) -> Any:
+        """Return whether all gradients are finite, on all ranks."""
+        finite = self.finite(grads)
+        if self.agrees:
+            finite = on_all_ranks(self.rank_sum, finite)
+        return finite
+
+    def first(self, sound: Any, loss: Any, grads: Any) -> Any:
+        """Return the loss, the gradients or zeros, and 1.0 or 0.0."""
+        grads = self.map(ops.partial(_first, sound), grads)
+        return loss, grads, sound.astype(ms.float32)
+
+    def fold(self, sound: Any, loss: Any, grads: Any, good: Any, more: Any, others: Any) -> Any:
+        """Return the sums with this micro-batch if it is ``sound``, else without."""
+        kept = ops.where(good > 0, loss, ops.zeros_like(loss))
+        return (
+            ops.where(sound, kept + more, loss),
+            self.map(ops.partial(_fold, sound), grads, others),
+            good + sound.astype(ms.float32),
+        )
+
+    def unscale(self, grads: Any, scale: Any) -> Any:
+        """Return float32 gradients, divided by the scale and averaged over the ranks.
+
+        The float32 weights of simulated layers are back after it.
+        """
         for live, saved in self.rounded:
             # Not before the backward pass has read the rounded values.
             ops.assign(live, ops.depend(saved.value(), grads))
-        return loss, grads
-
-    def unscale(self, grads: Any, scale: Any) -> Any:
-        """Return float32 gradients, divided by the scale and averaged over the ranks."""
-        if self.reads_device:
-            ops.assign(self.device_finite, amp.all_finite(grads).astype(ms.float32))
-        if self.rounded or self.masters:
-            grads = tuple(
-                [_rounded(g) if r else g for g, r in zip(grads, self.rounds_grad)]  # noqa: B905
-            )
         grads = self.map(ops.partial(_unscaled, 1.0 / scale), grads)
         if self.many_ranks:
             grads = self.reducer(grads)
@@ -168,33 +311,82 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         """Return the L2 norm of each gradient, float32, shape (parameters,)."""
         return ops.stack(self.map(_norm, grads))
 
+    def finite(self, grads: Any) -> Any:
+        """Return whether no element of these gradients is inf or NaN."""
+        return ops.stack(self.map(_finite, grads)).all()
+
     def all_finite(self, grads: Any, norms: Any) -> Any:
-        """Return whether no element of any gradient is inf or NaN, on all ranks."""
-        finite = ops.stack(self.map(_finite, grads)).all()
-        if self.reads_device:
-            finite = ops.logical_and(finite, self.device_finite.value() > 0)
-        if self.many_ranks:
-            finite = self.worst_rank(finite.astype(ms.float32)) > 0
-        return finite
+        """Return for each optimizer whether its gradients are finite, on this rank."""
+        return tuple([self.finite(grads[start:stop]) for start, stop in self.spans])
+
+    def both(self, x: Any, y: Any) -> Any:
+        """Return whether both hold."""
+        return ops.logical_and(x, y)
 
     def clip(self, grads: Any, norms: Any, clip_norm: float) -> Any:
-        """Return the gradients scaled so that their total norm is at most ``clip_norm``."""
+        """Return the gradients with their total norm, or each optimizer's, at most that."""
+        spans = self.spans if self.each_alone else ((0, len(grads)),)
+        factors = [self.factor(norms[start:stop], clip_norm) for start, stop in spans]
+        if len(factors) == 1:
+            return self.map(ops.partial(_clipped, factors[0]), grads)
+        owned = [factors[index] for index in self.owners]
+        return self.map(_clipped, tuple(owned), grads)
+
+    def factor(self, norms: Any, clip_norm: float) -> Any:
+        """Return what brings the total of ``norms`` down to ``clip_norm``; at most 1."""
         total = ops.sqrt((norms * norms).sum())
         # The small term is that of torch.nn.utils.clip_grad_norm_, torch 2.13.0.
-        factor = ops.minimum(clip_norm / (total + 1e-6), ops.ones_like(total))
-        return self.map(ops.partial(_clipped, factor), grads)
+        return ops.minimum(clip_norm / (total + 1e-6), ops.ones_like(total))
 
-    def commit(self, finite: Any, grads: Any, saved: Any) -> Any:
-        """Run the optimizer if ``finite``, else put the buffers back; return a token."""
+    def commit(self, stepped: Any, finite: Any, grads: Any, saved: Any) -> Any:
+        """Run the optimizers and what follows them, or put the buffers back; return a token."""
         done = finite
-        if finite:
-            done = ops.depend(done, self.optimizer(grads))
-            for low, master in self.masters:
-                value = ops.depend(master.value(), done)
-                done = ops.depend(done, ops.assign(low, self.lowered(low, value)))
+        if self.each_alone:
+            for index in range(len(self.optimizers)):
+                if stepped[index]:
+                    done = self.move(index, grads, done)
+                else:
+                    done = self.count_skip(index, done)
+            if finite:  # noqa: SIM108  # the branches of a compiled step
+                done = self.follow(done)
+            else:
+                done = self.undo(done)
+        elif finite:
+            for index in range(len(self.optimizers)):
+                done = self.move(index, grads, done)
+            done = self.follow(done)
         else:
-            for live, copy in self.buffers:
-                done = ops.depend(done, ops.assign(live, copy))
+            for index in range(len(self.optimizers)):
+                done = self.count_skip(index, done)
+            done = self.undo(done)
+        return done
+
+    def move(self, index: int, grads: Any, done: Any) -> Any:
+        """Run one optimizer, then give the network its new masters, rounded."""
+        start, stop = self.spans[index]
+        done = ops.depend(done, self.optimizers[index](grads[start:stop]))
+        for low, master in self.masters[index]:
+            value = ops.depend(master.value(), done)
+            done = ops.depend(done, ops.assign(low, self.lowered(low, value)))
+        return done
+
+    def count_skip(self, index: int, done: Any) -> Any:
+        """Let schedules count a skipped step, where the rule says so."""
+        if self.counts_skips and hasattr(self.optimizers[index], "global_step"):
+            step = self.optimizers[index].global_step
+            done = ops.depend(done, ops.assign_add(step, ops.ones_like(step)))
+        return done
+
+    def follow(self, done: Any) -> Any:
+        """Call what belongs to a real step."""
+        for call in self.after_step:
+            call()
+        return done
+
+    def undo(self, done: Any) -> Any:
+        """Put the buffers back."""
+        for live, saved in self.buffers:
+            done = ops.depend(done, ops.assign(live, saved))
         return done
 
     def lowered(self, low: Any, value: Any) -> Any:

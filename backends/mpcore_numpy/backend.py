@@ -9,11 +9,15 @@ import numpy as np
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import BackendError, OptimizerError
 from mpcore.plan import Layer, ParamInfo
+from mpcore_numpy.ascend import EmulatedAscend
 from mpcore_numpy.model import SGD, Adam
 from mpcore_numpy.step import NumpyAmp
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mpcore.plan import Plan
+    from mpcore.transaction import StepOptions
     from mpcore_numpy.model import Model
 
 __all__ = ["NumpyBackend"]
@@ -33,6 +37,7 @@ class NumpyBackend:
             device="cpu",
             versions={"numpy": np.__version__},
             compute={name: Support("simulated", _ROUNDS) for name in ("float16", "bfloat16")},
+            overflow="values" if EmulatedAscend.active() is None else "status_register",
             by={
                 "op": Support("absent", "the reference has layers, not an op dispatcher"),
                 "layer": Support("native"),
@@ -61,11 +66,28 @@ class NumpyBackend:
             msg = "`optimizer` must hold parameters of `model`; make it from model.params"
             raise OptimizerError(msg)
 
+    def check_apart(self, optimizers: Mapping[str, SGD | Adam], /) -> None:
+        """Raise OptimizerError if two optimizers move the same array."""
+        seen: dict[str, str] = {}
+        for name, optimizer in optimizers.items():
+            for path in optimizer.names:
+                if path in seen:
+                    msg = f"`optimizer` {name!r} must not move {path}, {seen[path]!r} does"
+                    raise OptimizerError(msg)
+                seen[path] = name
+
     def attach(
-        self, model: Model, optimizer: SGD | Adam, plan: Plan, /, *, simulated: bool
+        self,
+        model: Model,
+        optimizers: Mapping[str, SGD | Adam],
+        plan: Plan,
+        options: StepOptions,
+        /,
+        *,
+        simulated: bool,
     ) -> NumpyAmp:
-        """Bind the optimizer; nothing in the model changes."""
-        return NumpyAmp(model, optimizer, plan, simulated=simulated)
+        """Bind the optimizers; nothing in the model changes."""
+        return NumpyAmp(model, optimizers, plan, options, simulated=simulated)
 
     def compare_driver(self) -> Any:
         """Refuse: there is no autograd to build an experiment's model with."""

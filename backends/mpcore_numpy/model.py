@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     Arrays = dict[str, npt.NDArray[np.float32]]
@@ -37,9 +39,19 @@ class SGD:
     param -= learning_rate * b``.
     """
 
-    def __init__(self, params: Arrays, learning_rate: float, momentum: float = 0.0) -> None:
-        """Hold ``params`` (updated in place), the learning rate > 0 and momentum in [0, 1)."""
+    def __init__(
+        self,
+        params: Arrays,
+        learning_rate: float,
+        momentum: float = 0.0,
+        names: Iterable[str] | None = None,
+    ) -> None:
+        """Hold ``params`` (updated in place), the learning rate > 0 and momentum in [0, 1).
+
+        ``names`` are those that it moves; None for all.
+        """
         self.params = params
+        self.names = tuple(params if names is None else names)
         self.learning_rate, self.momentum = np.float32(learning_rate), np.float32(momentum)
         self.steps = 0
         self.slots = {"momentum": {name: np.zeros_like(p) for name, p in params.items()}}
@@ -66,9 +78,11 @@ class Adam:
         learning_rate: float,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        names: Iterable[str] | None = None,
     ) -> None:
-        """Hold ``params`` (updated in place) and the constants."""
+        """Hold ``params`` (updated in place) and the constants; ``names`` as in SGD."""
         self.params = params
+        self.names = tuple(params if names is None else names)
         self.learning_rate, self.betas, self.eps = learning_rate, betas, eps
         self.steps = 0
         self.slots = {

@@ -8,11 +8,15 @@ import numpy as np
 
 from mpcore.amp import Amp
 from mpcore.dtypes import is_low, round_to
-from mpcore.scaling import LossScale, ScaleState, initial_state, inverse, narrow
-from mpcore.transaction import StepResult, Transaction
+from mpcore.errors import BackendError
+from mpcore.overflow import OverflowDetector, find_detector
+from mpcore.scaling import ScaleState, initial_state, inverse, narrow
+from mpcore.step_result import StepResult
+from mpcore.transaction import StepCall, StepOptions, Transaction
+from mpcore_numpy.ascend import EmulatedAscend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -27,17 +31,34 @@ __all__ = ["NumpyAmp"]
 class _NumpyTransaction(Transaction):
     """The primitives, each as plain as it can be said."""
 
-    def __init__(self, model: Model, optimizer: SGD | Adam, plan: Plan, rule: LossScale) -> None:
-        self.model, self.optimizer, self.rule = model, optimizer, rule
-        self.state = initial_state(rule)
+    def __init__(
+        self, model: Model, optimizers: Mapping[str, SGD | Adam], plan: Plan, options: StepOptions
+    ) -> None:
+        self.model, self.optimizers, self.rule = model, optimizers, plan.policy.scaling
+        self.state = initial_state(self.rule)
+        self.drops = options.bad_micro_batch == "drop"
+        self.taking: list[SGD | Adam] = []
+        self._after_step = options.after_step
+        self._guarded = [*model.buffers.values(), *_arrays(options.guard)]
         self._compute = {entry.path: entry.compute for entry in plan.layers}
         self._stored = {entry.path: entry.param for entry in plan.layers}
         self._keeps_truth = plan.policy.master == "copy" or plan.policy.by != "model"
+        device = EmulatedAscend.active()
+        kinds = {"values": OverflowDetector()}
+        if device is not None:
+            kinds["status_register"] = device.detector
+        self.detector = find_detector(
+            options.detector, kinds, "values" if device is None else "status_register"
+        )
 
     def cast(self, path: str, x: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Return ``x`` rounded to the compute dtype of a layer; "follow" changes nothing."""
         dtype = self._compute[path]
-        return np.asarray(x, np.float32) if dtype == "follow" else round_to(x, dtype)
+        value = np.asarray(x, np.float32) if dtype == "follow" else round_to(x, dtype)
+        device = EmulatedAscend.active()
+        if device is None:
+            return value
+        return device.store(value, "float32" if dtype == "follow" else dtype)
 
     def stored(self) -> Arrays:
         """Return the parameters as the forward pass reads them."""
@@ -49,44 +70,99 @@ class _NumpyTransaction(Transaction):
     def scale_state(self) -> ScaleState:
         return self.state
 
-    def begin(self) -> Arrays:
-        return {name: buffer.copy() for name, buffer in self.model.buffers.items()}
+    def begin(self) -> list[npt.NDArray[np.float32]]:
+        self.detector.begin()
+        return self.look()
+
+    def look(self) -> list[npt.NDArray[np.float32]]:
+        return [array.copy() for array in self._guarded]
+
+    def put_back(self, sound: bool, before: list[npt.NDArray[np.float32]]) -> None:
+        if not sound:
+            for array, copy in zip(self._guarded, before, strict=True):
+                array[...] = copy
 
     def differentiate(self, scale: float, *batch: Any) -> tuple[Any, Any]:
-        loss_and_grads, *inputs = batch
-        with np.errstate(all="ignore"):  # overflow is a result here, judged by all_finite
-            loss, grads = loss_and_grads(
-                self.stored(), self.model.buffers, self.cast, np.float32(scale), *inputs
-            )
+        losses, *inputs = batch
+        if not isinstance(losses, dict):
+            loss, grads = self._one(losses, scale, inputs)
+            wanted = {name for optimizer in self.taking for name in optimizer.names}
+            return loss, {name: g for name, g in grads.items() if name in wanted}
+        total, merged = np.float32(0), dict[str, Any]()
+        for name, loss_and_grads in losses.items():
+            loss, grads = self._one(loss_and_grads, scale, inputs)
+            total = total + loss
+            merged |= {key: grads[key] for key in self.optimizers[name].names}
+        return total, {name: merged[name] for name in self.model.params if name in merged}
+
+    def _one(self, loss_and_grads: Any, scale: float, inputs: list[Any]) -> tuple[Any, Arrays]:
+        loss, grads = loss_and_grads(
+            self.stored(), self.model.buffers, self.cast, np.float32(scale), *inputs
+        )
         return np.float32(loss), grads
 
-    def unscale(self, grads: Arrays, scale: float) -> Arrays:
-        factor = np.float32(inverse(scale))
-        with np.errstate(all="ignore"):
-            return {name: np.asarray(g, np.float32) * factor for name, g in grads.items()}
+    def part(self, index: int, count: int, *batch: Any) -> tuple[Any, ...]:
+        return tuple(_slice(item, index, count) for item in batch)
 
-    def norms(self, grads: Arrays) -> npt.NDArray[np.float32]:
-        with np.errstate(all="ignore"):
-            return np.array([np.linalg.norm(g) for g in grads.values()], np.float32)
+    def add(self, grads: Arrays, others: Arrays) -> Arrays:
+        return {name: np.asarray(g, np.float32) + others[name] for name, g in grads.items()}
 
-    def all_finite(self, grads: Arrays, norms: Any) -> bool:
+    def sound(self, grads: Arrays) -> bool:
         return all(bool(np.isfinite(g).all()) for g in grads.values())
 
-    def clip(self, grads: Arrays, norms: npt.NDArray[np.float32], clip_norm: float) -> Arrays:
-        factor = np.minimum(np.float32(1), clip_norm / (np.linalg.norm(norms) + np.float32(1e-6)))
-        return {name: g * np.float32(factor) for name, g in grads.items()}
+    def first(self, sound: bool, loss: Any, grads: Arrays) -> tuple[Any, Arrays, Any]:
+        if sound:
+            return loss, grads, np.float32(1)
+        return loss, {name: np.zeros_like(g) for name, g in grads.items()}, np.float32(0)
 
-    def commit(self, finite: bool, grads: Arrays, saved: Arrays) -> None:
-        if not finite:
-            for name, buffer in saved.items():
-                self.model.buffers[name][...] = buffer
-            return
-        self.optimizer.step(grads)
+    def fold(
+        self, sound: bool, loss: Any, grads: Arrays, good: Any, more: Any, others: Arrays
+    ) -> tuple[Any, Arrays, Any]:
+        if not sound:
+            return loss, grads, good
+        return (loss if good else 0) + more, self.add(grads, others), good + 1
+
+    def unscale(self, grads: Arrays, scale: float) -> Arrays:
+        factor = np.float32(inverse(float(scale)))
+        return {name: np.asarray(g, np.float32) * factor for name, g in grads.items()}
+
+    def norms(self, grads: Arrays) -> npt.NDArray[np.float32]:
+        return np.array([np.linalg.norm(g) for g in grads.values()], np.float32)
+
+    def all_finite(self, grads: Arrays, norms: Any) -> tuple[bool, ...]:
+        return tuple(
+            self.sound({n: grads[n] for n in optimizer.names if n in grads})
+            for optimizer in self.taking
+        )
+
+    def both(self, x: Any, y: Any) -> bool:
+        return bool(x and y)
+
+    def clip(self, grads: Arrays, norms: npt.NDArray[np.float32], clip_norm: float) -> Arrays:
+        parts = [tuple(grads)]
+        if self.rule.skip_scope == "optimizer":
+            parts = [tuple(n for n in opt.names if n in grads) for opt in self.taking]
+        length = dict(zip(grads, norms, strict=True))
+        clipped: Arrays = {}
+        for names in parts:
+            total = np.linalg.norm([length[name] for name in names]) + np.float32(1e-6)
+            factor = np.float32(np.minimum(np.float32(1), clip_norm / total))
+            clipped |= {name: grads[name] * factor for name in names}
+        return clipped
+
+    def commit(self, stepped: tuple[bool, ...], finite: bool, grads: Arrays, saved: Any) -> None:
+        self.put_back(finite, saved)
+        for optimizer, takes in zip(self.taking, stepped, strict=True):
+            if takes:
+                optimizer.step({n: grads[n] for n in optimizer.names if n in grads})
         if not self._keeps_truth:
             for name, value in self.model.params.items():
                 dtype = self._stored[name.rpartition(".")[0]]
                 if is_low(dtype):
                     value[...] = round_to(value, dtype)
+        if finite:
+            for follow in self._after_step:
+                follow()
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         return np.where(condition, x, y)
@@ -100,6 +176,35 @@ class _NumpyTransaction(Transaction):
         return float(scale)
 
 
+def _arrays(guard: tuple[Any, ...]) -> list[npt.NDArray[Any]]:
+    """Return the arrays of models, dicts and arrays."""
+    found: list[npt.NDArray[Any]] = []
+    for entry in guard:
+        if isinstance(entry, np.ndarray):
+            found.append(entry)
+        elif isinstance(entry, dict):
+            found += _arrays(tuple(entry.values()))
+        elif hasattr(entry, "params") and hasattr(entry, "buffers"):
+            found += [*entry.params.values(), *entry.buffers.values()]
+        else:
+            msg = f"`guard` must hold arrays, dicts of them or models, got {type(entry).__name__}"
+            raise BackendError(msg)
+    return found
+
+
+def _slice(item: Any, index: int, count: int) -> Any:
+    if not isinstance(item, np.ndarray) or item.ndim == 0:
+        return item
+    if len(item) % count:
+        msg = (
+            f"`micro_batches` must divide the batch evenly, got {count} for {len(item)} rows; "
+            "choose a divisor, or leave out the last rows"
+        )
+        raise BackendError(msg)
+    size = len(item) // count
+    return item[index * size : (index + 1) * size]
+
+
 class NumpyAmp(Amp):
     """A prepared numpy model.
 
@@ -108,9 +213,18 @@ class NumpyAmp(Amp):
     rounds an activation or gradient to the compute dtype of a layer.
     """
 
-    def __init__(self, model: Model, optimizer: SGD | Adam, plan: Plan, *, simulated: bool) -> None:
-        super().__init__(plan, simulated=simulated)
-        self._tx = _NumpyTransaction(model, optimizer, plan, plan.policy.scaling)
+    def __init__(
+        self,
+        model: Model,
+        optimizers: Mapping[str, SGD | Adam],
+        plan: Plan,
+        options: StepOptions,
+        *,
+        simulated: bool,
+    ) -> None:
+        super().__init__(plan, optimizers, simulated=simulated)
+        self._tx = _NumpyTransaction(model, optimizers, plan, options)
+        self._released = False
 
     @property
     def state(self) -> ScaleState:
@@ -121,12 +235,26 @@ class NumpyAmp(Amp):
     def state(self, state: ScaleState) -> None:
         self._tx.state = ScaleState(*state)
 
-    def _step(
-        self,
-        loss_fn: Callable[..., Any],
-        *batch: Any,
-        clip_norm: float | None,
-        keep_grads: bool,
-    ) -> StepResult:
-        raw = self._tx.transact(clip_norm, loss_fn, *batch)
-        return StepResult(raw[:5], list(raw[5]), np.asarray, raw[5] if keep_grads else None)
+    def release(self) -> None:
+        """End this object; nothing in the model was changed."""
+        self._released = True
+
+    def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Refuse: the reference has no automatic differentiation."""
+        msg = "the numpy reference cannot differentiate; write the penalty's gradient yourself"
+        raise BackendError(msg)
+
+    def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
+        if self._released:
+            msg = "`step` must not be called after `release`: prepare the model again"
+            raise BackendError(msg)
+        self._tx.taking = [self.optimizers[name] for name in call.optimizers]
+        before = self._tx.look()
+        try:
+            with np.errstate(all="ignore"):  # overflow is a result here, judged by all_finite
+                *raw, grads = self._tx.transact(call, loss_fn, *batch)
+        except BaseException:
+            self._tx.put_back(False, before)
+            raise
+        kept = grads if call.keep_grads else None
+        return StepResult(raw, list(grads), np.asarray, kept, call.optimizers)

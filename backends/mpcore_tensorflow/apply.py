@@ -2,7 +2,8 @@
 
 Keras casts per layer: ``dtype_policy`` says what a layer's inputs and variables are cast to.
 Four things it cannot say are said by replacing ``call`` on the instance: another output dtype,
-"hand on what comes in", the model's own output dtype, and the start of a training step.
+"hand on what comes in", the dtypes that the model takes in and gives out, and the start of a
+training step.
 A nested Functional model would cast its inputs to those it was drawn with; it no longer does.
 
 Source: keras/src/layers/layer.py and models/functional.py of Keras 3.15.1.
@@ -17,25 +18,26 @@ import keras
 from keras.src.backend import AutocastScope
 
 from mpcore.dtypes import is_low
-from mpcore_tensorflow.layers import walk
+from mpcore_tensorflow.layers import MARK, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mpcore.plan import LayerPlan, Plan
+    from mpcore.policy import Policy
     from mpcore_tensorflow.buffers import BufferGuard
     from mpcore_tensorflow.layers import Entry
 
-__all__ = ["apply_plan", "cast_floats", "is_prepared"]
+__all__ = ["apply_plan", "cast_floats", "is_prepared", "release_plan"]
 
-_MARK = "_mpcore_original"
 _PROMOTES = ("GaussianNoise", "GaussianDropout", "AlphaDropout")  # they draw float32 numbers
 
 
 def apply_plan(model: Any, plan: Plan, guard: BufferGuard) -> None:
     """Apply ``plan`` to a built ``model`` in place; a plan applied before is taken off first.
 
-    A dtype that the user set on a layer is overridden. Variables keep their dtype here.
+    A dtype that the user set on a layer is in the plan, where no rule overrides it. Variables
+    keep their dtype here.
 
     Args:
         model: the model.
@@ -48,19 +50,22 @@ def apply_plan(model: Any, plan: Plan, guard: BufferGuard) -> None:
                 _restore(layer)
         _apply_layer(entry, layer_plan)
     for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.TimeDistributed):
+            # It runs the inner layer's call itself, so the casts around that are its own.
+            layer._dtype_policy, layer.autocast = layer.layer._dtype_policy, layer.layer.autocast
         drawn = getattr(layer, "_functional", layer)  # the graph inside a Sequential
         if hasattr(drawn, "_convert_inputs_to_tensors"):
             if drawn is not layer:
                 _restore(drawn)
             _replace(drawn, "_convert_inputs_to_tensors", _inputs_as_they_come(drawn))
-    _replace(model, "call", _root(model, guard, plan.policy.output))
+    _replace(model, "call", _root(model, guard, plan.policy))
     # Traced with the former dtypes; Keras makes them anew at the next fit.
     model.train_function = model.test_function = model.predict_function = None
 
 
 def is_prepared(model: Any) -> bool:
     """Return whether a plan was applied to ``model``, or it is part of a model with one."""
-    return _MARK in vars(model)
+    return MARK in vars(model)
 
 
 def _apply_layer(entry: Entry, plan: LayerPlan) -> None:
@@ -68,12 +73,15 @@ def _apply_layer(entry: Entry, plan: LayerPlan) -> None:
     if plan.compute == "follow":
         _set_policy(layer, plan.param or "float32")
         layer.autocast = False
-        if entry.category != "container" and (entry.variables or type(layer).__name__ in _PROMOTES):
-            _replace(layer, "call", _follow)
-        return
-    for part in layer._flatten_layers():
-        _set_policy(part, _policy_name(plan))
-    if plan.output != plan.compute:
+        if entry.category == "container":
+            return
+        # These look at their own policy: what has weights, random numbers, or is the user's.
+        if entry.variables or entry.category == "other" or type(layer).__name__ in _PROMOTES:
+            _replace(layer, "call", _follow(list(layer._flatten_layers())))
+    else:
+        for part in layer._flatten_layers():
+            _set_policy(part, _policy_name(plan))
+    if plan.output not in ("follow", plan.compute):
         _replace(layer, "call", _output(plan.output))
 
 
@@ -85,8 +93,9 @@ def _policy_name(plan: LayerPlan) -> str:
 
 def _set_policy(layer: Any, name: str) -> None:
     # Layers of strings or integers (tokenizers and the like) have no precision to set.
+    # Not through the property: it writes into a DTypePolicyMap, which is the user's.
     if keras.backend.is_float_dtype(layer.compute_dtype):
-        layer.dtype_policy = keras.DTypePolicy(name)
+        layer._dtype_policy = keras.DTypePolicy(name)
 
 
 def _replace(layer: Any, method: str, make: Callable[[Any], Any]) -> None:
@@ -97,20 +106,21 @@ def _replace(layer: Any, method: str, make: Callable[[Any], Any]) -> None:
 
 
 def _remember(layer: Any) -> None:
-    if _MARK not in vars(layer):
+    if MARK not in vars(layer):
         kept = {name: vars(layer).get(name) for name in ("call", "_convert_inputs_to_tensors")}
-        setattr(layer, _MARK, _Originals(kept, getattr(layer, "autocast", None)))
+        autocast, policy = getattr(layer, "autocast", None), getattr(layer, "_dtype_policy", None)
+        setattr(layer, MARK, _Originals(kept, autocast, policy))
 
 
 class _Originals:
     """What a layer had before; an object, as Keras would track a dictionary."""
 
-    def __init__(self, methods: dict[str, Any], autocast: Any) -> None:
-        self.methods, self.autocast = methods, autocast
+    def __init__(self, methods: dict[str, Any], autocast: Any, policy: Any) -> None:
+        self.methods, self.autocast, self.policy = methods, autocast, policy
 
 
 def _restore(layer: Any) -> None:
-    kept = vars(layer).get(_MARK)
+    kept = vars(layer).get(MARK)
     if kept is None:
         _remember(layer)
         return
@@ -120,6 +130,17 @@ def _restore(layer: Any) -> None:
         elif name in vars(layer):
             delattr(layer, name)
     layer.autocast = kept.autocast
+    layer._dtype_policy = kept.policy
+
+
+def release_plan(model: Any) -> None:
+    """Take the plan off: calls, policies and flags are again what they were."""
+    for layer in model._flatten_layers():
+        for marked in (layer, getattr(layer, "_functional", None)):
+            if marked is not None and MARK in vars(marked):
+                _restore(marked)
+                delattr(marked, MARK)
+    model.train_function = model.test_function = model.predict_function = None
 
 
 def cast_floats(value: Any, dtype: str) -> Any:
@@ -148,22 +169,37 @@ def _output(dtype: str) -> Callable[[Any], Any]:
     return make
 
 
-def _follow(original: Any) -> Any:
-    # It has weights or random numbers of its own: compute in float32, hand on what came in.
-    def call(*args: Any, **kwargs: Any) -> Any:
-        floats = [
-            keras.backend.standardize_dtype(x.dtype)
-            for x in keras.tree.flatten(args)
-            if keras.ops.is_tensor(x) and keras.backend.is_float_dtype(x.dtype)
-        ]
-        with AutocastScope("float32"):
-            outputs = original(*cast_floats(args, "float32"), **kwargs)
-        return cast_floats(outputs, floats[0]) if floats else outputs
+def _follow(parts: list[Any]) -> Callable[[Any], Any]:
+    """Run in what comes in: weights are cast to that, and the policy says so meanwhile."""
 
-    return call
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            came = next(filter(None, map(_low_or_full, keras.tree.flatten((args, kwargs)))), "")
+            before = [part._dtype_policy for part in parts]
+            policy = keras.DTypePolicy("float32" if came in ("", "float32") else f"mixed_{came}")
+            for part in parts:
+                part._dtype_policy = policy
+            try:
+                with AutocastScope(came or "float32"):
+                    outputs = original(*args, **kwargs)
+            finally:
+                for part, own in zip(parts, before, strict=True):
+                    part._dtype_policy = own
+            return cast_floats(outputs, came) if came else outputs
+
+        return call
+
+    return make
 
 
-def _root(model: Any, guard: BufferGuard, output: str) -> Callable[[Any], Any]:
+def _low_or_full(x: Any) -> str:
+    if not keras.ops.is_tensor(x) or not keras.backend.is_float_dtype(x.dtype):
+        return ""
+    name = str(keras.backend.standardize_dtype(x.dtype))
+    return name if name in ("float16", "bfloat16") else "float32"
+
+
+def _root(model: Any, guard: BufferGuard, policy: Policy) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         # Without a `training` argument only the model knows whether it trains: assume so.
         default = None if model._call_has_training_arg else True
@@ -171,7 +207,9 @@ def _root(model: Any, guard: BufferGuard, output: str) -> Callable[[Any], Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if kwargs.get("training", default) not in (False, None):
                 guard.enter()
-            return cast_floats(original(*args, **kwargs), output)
+            if policy.inputs == "cast":
+                args, kwargs = cast_floats((args, kwargs), policy.compute)
+            return cast_floats(original(*args, **kwargs), policy.output)
 
         return call
 

@@ -9,15 +9,21 @@ import tensorflow as tf
 
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import BackendError, OptimizerError
+from mpcore.overflow import OverflowDetector, find_detector
+from mpcore_tensorflow.amp import KerasAmp
 from mpcore_tensorflow.apply import apply_plan, is_prepared
-from mpcore_tensorflow.buffers import BufferGuard
-from mpcore_tensorflow.layers import check_model, walk
+from mpcore_tensorflow.ascend import EmulatedAscend
+from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
+from mpcore_tensorflow.layers import check_model, usual_dtype, walk
 from mpcore_tensorflow.optimizer import TransactionalOptimizer
-from mpcore_tensorflow.step import KerasAmp
+from mpcore_tensorflow.replicas import check_strategy
 from mpcore_tensorflow.storage import cast_variables
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mpcore.plan import Layer, Plan
+    from mpcore.transaction import StepOptions
 
 __all__ = ["TensorflowBackend"]
 
@@ -50,6 +56,7 @@ class TensorflowBackend:
                 "layer": Support("native"),
                 "model": Support("native"),
             },
+            overflow=_overflow_kind(),
         )
 
     def layers(self, model: Any, /) -> list[Layer]:
@@ -60,7 +67,8 @@ class TensorflowBackend:
         """
         check_model(model)
         masters = getattr(getattr(model, "optimizer", None), "masters", {})
-        return [entry.describe(masters) for entry in walk(model)]
+        usual = usual_dtype(model)
+        return [entry.describe(masters, usual) for entry in walk(model)]
 
     def check_pair(self, model: Any, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` in transactions."""
@@ -82,41 +90,69 @@ class TensorflowBackend:
             )
             raise OptimizerError(msg)
         if optimizer.built:
-            _check_variables(model, optimizer)
+            _check_known(model, optimizer)
 
-    def attach(self, model: Any, optimizer: Any, plan: Plan, /, *, simulated: bool) -> KerasAmp:
+    def check_apart(self, optimizers: Mapping[str, Any], /) -> None:
+        """Raise OptimizerError if two optimizers move the same weight.
+
+        Keras optimizers that are not built do not know their weights yet; ``attach`` asks for
+        them where there are several.
+        """
+        seen: dict[Any, str] = {}
+        for name, optimizer in optimizers.items():
+            for variable in optimizer._trainable_variables if optimizer.built else ():
+                other = seen.setdefault(optimizer._var_key(variable), name)
+                if other != name:
+                    path = variable.path.replace("/", ".")
+                    msg = f"`optimizer` {name!r} must not move {path}, {other!r} does"
+                    raise OptimizerError(msg)
+
+    def attach(
+        self,
+        model: Any,
+        optimizers: Mapping[str, Any],
+        plan: Plan,
+        options: StepOptions,
+        /,
+        *,
+        simulated: bool,
+    ) -> KerasAmp:
         """Apply ``plan`` to ``model`` in place and return the object that runs its steps.
 
         An optimizer that ``prepare`` returned earlier (in a loaded model, say) is unwrapped;
         its scale state and masters live on.
 
         Raises:
-            BackendError: the model is spread over several replicas, or was prepared before.
-            OptimizerError: the optimizer's slots belong to weights that would be cast.
+            BackendError: the model is spread over replicas in a way that is not known, or was
+                prepared before; or the options hold what cannot be honoured.
+            OptimizerError: the optimizer's slots belong to weights that would be cast, or it is
+                one of several and not built.
         """
         del simulated  # both 16-bit formats are native here
-        if model.distribute_strategy.num_replicas_in_sync > 1:
-            msg = "`model` must live on one replica: steps are not yet agreed between several"
-            raise BackendError(msg)
-        if is_prepared(model) and not isinstance(optimizer, TransactionalOptimizer):
-            msg = (
-                f"`model` must not be prepared twice, this {type(model).__name__} was: build it "
-                "anew, or pass amp.optimizer to change its policy"
-            )
-            raise BackendError(msg)
-        policy = plan.policy
-        previous = optimizer if isinstance(optimizer, TransactionalOptimizer) else None
-        inner = optimizer if previous is None else previous.inner_optimizer
-        masters = cast_variables(model, inner, plan, previous)
-        guard = BufferGuard(model)
-        apply_plan(model, plan, guard)
-        wrapper = TransactionalOptimizer(inner, policy.scaling, policy.master)
-        wrapper.adopt(masters)
-        wrapper.build(model.trainable_variables)
-        wrapper.guard = guard
-        if previous is not None and previous.built and previous.rule == policy.scaling:
-            wrapper.state = previous.state
-        return KerasAmp(model, wrapper, plan)
+        owned = _owned(model, optimizers)
+        previous = _previous(model, optimizers)
+        inners = {name: getattr(o, "inner_optimizer", o) for name, o in optimizers.items()}
+        strategy = check_strategy(model.distribute_strategy, list(inners.values()))
+        detector = _detector(options.detector, strategy)
+        guarded = guarded_variables(options.guard)
+        with model.distribute_strategy.scope():
+            masters = cast_variables(model, list(inners.values()), plan, previous)
+            guard = BufferGuard(model, guarded, detector)
+            apply_plan(model, plan, guard)
+            wrappers: dict[str, TransactionalOptimizer] = {}
+            for name, inner in inners.items():
+                wrapper = TransactionalOptimizer(inner, plan.policy.scaling, plan.policy.master)
+                wrapper.adopt(masters, next(iter(wrappers.values()), None))
+                weights = owned[name]
+                wrapper.build(model.trainable_variables if weights is None else weights)
+                wrapper.guard = guard
+                wrapper.follow(detector, options.after_step)
+                wrappers[name] = wrapper
+            first = next(iter(wrappers.values()))
+            if previous is not None and previous.built and previous.rule == first.rule:
+                first.state = previous.state
+        pairs = {name: (wrapper, owned[name]) for name, wrapper in wrappers.items()}
+        return KerasAmp(model, pairs, plan, options, detector=detector, strategy=strategy)
 
     def compare_driver(self) -> Any:
         """Return the backend's part in comparisons."""
@@ -129,12 +165,76 @@ def _kind(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _check_variables(model: Any, optimizer: Any) -> None:
-    try:
-        optimizer._check_variables_are_known(model.trainable_variables)
-    except ValueError as exc:
+def _check_known(model: Any, optimizer: Any) -> None:
+    known = {optimizer._var_key(variable) for variable in model.variables}
+    if not optimizer._trainable_variables_indices.keys() <= known:
         msg = (
             "`optimizer` must hold parameters of `model`, or be new, got a "
             f"{_kind(optimizer)} built for those of another: make a new one"
         )
-        raise OptimizerError(msg) from exc
+        raise OptimizerError(msg)
+
+
+def _owned(model: Any, optimizers: Mapping[str, Any]) -> dict[str, list[Any] | None]:
+    """Return the weights that each of several optimizers moves; None for one: all there are."""
+    if len(optimizers) == 1:
+        name, optimizer = next(iter(optimizers.items()))
+        left = [v for v in model.trainable_variables if not _holds(optimizer, v)]
+        if optimizer.built and left:
+            msg = (
+                "`optimizer` must hold all trainable parameters of `model`, it was built without "
+                f"{left[0].path}: make a new one, or set trainable = False on what it leaves out"
+            )
+            raise OptimizerError(msg)
+        return {name: None}
+    for name, optimizer in optimizers.items():
+        if isinstance(optimizer, TransactionalOptimizer):
+            msg = f"`optimizer` {name!r} must not be prepared already: pass its inner_optimizer"
+            raise OptimizerError(msg)
+        if not optimizer.built:
+            msg = (
+                f"`optimizer` {name!r} must be built, so that it says what it moves: call "
+                f"{name}.build(model.part.trainable_variables) before mpcore.prepare"
+            )
+            raise OptimizerError(msg)
+    return {
+        name: [v for v in model.trainable_variables if _holds(optimizer, v)]
+        for name, optimizer in optimizers.items()
+    }
+
+
+def _holds(optimizer: Any, variable: Any) -> bool:
+    return optimizer._var_key(variable) in optimizer._trainable_variables_indices
+
+
+def _previous(model: Any, optimizers: Mapping[str, Any]) -> TransactionalOptimizer | None:
+    """Return the wrapper of an earlier ``prepare``, if it is what is passed."""
+    first = next(iter(optimizers.values()))
+    if isinstance(first, TransactionalOptimizer):
+        return first
+    if is_prepared(model):
+        msg = (
+            f"`model` must not be prepared twice, this {type(model).__name__} was: build it "
+            "anew, or pass amp.optimizer to change its policy"
+        )
+        raise BackendError(msg)
+    return None
+
+
+def _detector(asked: Any, strategy: Any) -> OverflowDetector:
+    device = EmulatedAscend.active()
+    kinds = {"values": OverflowDetector()}
+    if device is not None:
+        kinds["status_register"] = device.detector
+    found = find_detector(asked, kinds, _overflow_kind())
+    if strategy is not None and found.kind != "values":
+        msg = (
+            f"`detector` must be 'values' on {strategy.num_replicas_in_sync} replicas, got "
+            f"{found.kind!r}: the registers of several devices are not read"
+        )
+        raise BackendError(msg)
+    return found
+
+
+def _overflow_kind() -> str:
+    return "values" if EmulatedAscend.active() is None else "status_register"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.compare.experiment import OptimizerSpec
+    from mpcore_tensorflow.amp import KerasAmp
     from mpcore_tensorflow.layouts import Part
-    from mpcore_tensorflow.step import KerasAmp
 
 __all__ = ["KerasDriver"]
 
@@ -155,12 +155,17 @@ class KerasDriver:
     def _collect(
         self, model: Any, read: Callable[[Any], Any], *, statistics: bool
     ) -> list[LayerWeights]:
+        # Gradients and slots of a part and its twin are the same; of values the twin has none.
+        def neutral(part: Part) -> Any:
+            value = part.layout.to_neutral(read(part.variable))
+            return np.zeros_like(value) if part.twin and statistics else value
+
         return [
             LayerWeights(
                 layer.path,
                 layer.category,
                 {
-                    name: np.concatenate([p.layout.to_neutral(read(p.variable)) for p in parts])
+                    name: np.concatenate([neutral(part) for part in parts])
                     for name, parts in layer.parts.items()
                 },
             )
@@ -177,16 +182,24 @@ class KerasDriver:
     ) -> None:
         listed = self._listed(model, statistics=statistics)
         for layer, given in zip(listed, weights, strict=True):
+            sums: dict[int, tuple[Any, Any]] = {}  # a variable may be in two neutral arrays
             for name, parts in layer.parts.items():
-                for variable, value in _split(parts, given.arrays[name]):
-                    assign(variable, value)
+                for part, value in _split(parts, given.arrays[name]):
+                    if part.twin and not statistics:
+                        continue  # the same as the other's
+                    _, before = sums.get(id(part.variable), (None, None))
+                    total = value if before is None else before + value
+                    sums[id(part.variable)] = part.variable, total
+            for variable, total in sums.values():
+                assign(variable, total)
 
 
-def _split(parts: list[Part], value: npt.NDArray[np.float32]) -> Iterator[tuple[Any, Any]]:
+def _split(parts: list[Part], value: npt.NDArray[np.float32]) -> Iterator[tuple[Part, Any]]:
     start = 0
-    for variable, layout in parts:
+    for part in parts:
+        layout = part.layout
         stop = start + layout.neutral[0] if layout.neutral else None
-        yield variable, layout.to_own(value[start:stop] if layout.neutral else value)
+        yield part, layout.to_own(value[start:stop] if layout.neutral else value)
         start = stop or 0
 
 

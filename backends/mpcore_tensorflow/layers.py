@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 
-from mpcore.errors import BackendError
+from mpcore import ops
+from mpcore.errors import BackendError, PolicyError
 from mpcore.plan import Layer, ParamInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Entry", "buffers", "check_model", "sublayers", "variable_names", "walk"]
+__all__ = [
+    "MARK",
+    "Entry",
+    "buffers",
+    "check_model",
+    "sublayers",
+    "usual_dtype",
+    "variable_names",
+    "walk",
+]
+
+MARK = "_mpcore_original"
+"""Attribute of a layer that a plan was applied to; holds what it was before."""
+
+_OWN = ("float32", "float16", "bfloat16")
 
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # The first category with a matching class decides; names, as not every Keras has all.
@@ -59,11 +76,12 @@ class Entry(NamedTuple):
     layer: Any
     variables: dict[str, Any]
 
-    def describe(self, masters: Mapping[int, Any]) -> Layer:
+    def describe(self, masters: Mapping[int, Any], usual: str = "") -> Layer:
         """Return the entry in the core's words; statistics are buffers, not parameters.
 
         Args:
             masters: by ``id`` of a variable, the float32 one that holds its truth.
+            usual: what the layers of this model compute in; another dtype is the layer's own.
         """
         statistics = {id(v) for v in buffers(self.layer)}
         params = tuple(
@@ -71,7 +89,62 @@ class Entry(NamedTuple):
             for name, v in self.variables.items()
             if id(v) not in statistics
         )
-        return Layer(self.path, self.category, type(self.layer).__name__, params)
+        found = _compute_dtype(self.layer)
+        own = found if usual and found != usual and self.category != "container" else ""
+        return Layer(
+            self.path,
+            self.category,
+            type(self.layer).__name__,
+            params,
+            _op(self.layer),
+            own if own in _OWN else "",
+        )
+
+
+def usual_dtype(model: Any) -> str:
+    """Return what most layers of ``model`` compute in, as the user left them.
+
+    Keras keeps no record of whether a layer's policy was given as ``dtype=`` or taken from
+    ``keras.config.dtype_policy()``. So a layer whose compute dtype differs from that of most
+    layers, the model itself counted as one of them, has one of its own; where two are equally
+    frequent, the model's own is the usual one. The model's alone would not do: Keras saves the
+    policies of layers, but not that of a Functional model.
+
+    A model that was loaded after ``mpcore.prepare`` has the policies of that plan, none are the
+    user's: ``""``.
+    """
+    if MARK not in vars(model) and hasattr(getattr(model, "optimizer", None), "masters"):
+        return ""
+    found = [_compute_dtype(entry.layer) for entry in walk(model)]
+    counts = Counter(dtype for dtype in found if dtype in _OWN)
+    # The model comes first, and of equals the first that was counted is the most common.
+    return counts.most_common(1)[0][0] if counts else ""
+
+
+def _compute_dtype(layer: Any) -> str:
+    kept = vars(layer).get(MARK)
+    policy = layer._dtype_policy if kept is None else kept.policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and layer.path:
+        policy = policy[layer.path]
+    return str(policy.compute_dtype or "")
+
+
+def _op(layer: Any) -> str:
+    """Return the neutral op of a layer of Keras, or of what a user's layer is derived from."""
+    function = getattr(layer, "activation", None)
+    if type(layer) is keras.layers.Activation:
+        ours = str(getattr(function, "__module__", "")).startswith("keras.")
+        return _found(str(getattr(function, "__name__", ""))) if ours else ""
+    classes = [cls for cls in type(layer).__mro__ if cls.__module__.startswith("keras.")]
+    return next(filter(None, (_found(cls.__name__) for cls in classes)), "")
+
+
+@cache
+def _found(name: str) -> str:
+    try:
+        return ops.find("keras", name).name
+    except PolicyError:
+        return ""  # the table has no such op
 
 
 def _dtype(variable: Any) -> str:

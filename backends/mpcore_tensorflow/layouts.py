@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import keras
 import numpy as np
 
 from mpcore.errors import ExperimentError
@@ -29,6 +30,8 @@ _NORM_NAMES = {
     "moving_mean": "running_mean",
     "moving_variance": "running_var",
 }
+# Keras has i, f, c, o and z, r, h; torch i, f, g, o and r, z, n.
+_GATES: dict[Any, tuple[int, ...]] = {keras.layers.LSTM: (0, 1, 2, 3), keras.layers.GRU: (1, 0, 2)}
 _PLAIN_NAMES = {"embeddings": "weight", "kernel": "weight", "alpha": "weight"}
 
 
@@ -41,12 +44,16 @@ class Layout:
         split: a shape with the same elements in the same order.
         axes: the permutation of ``split``.
         neutral: the shape after it, with the same elements in the same order.
+        order: places of the slices along the first axis, after the permutation; empty if kept.
+        row: the row of Keras's array that this is, where the array holds several; else None.
     """
 
     own: tuple[int, ...]
     split: tuple[int, ...]
     axes: tuple[int, ...]
     neutral: tuple[int, ...]
+    order: tuple[int, ...] = ()
+    row: int | None = None
 
     @classmethod
     def permuted(cls, own: tuple[int, ...], axes: tuple[int, ...]) -> Layout:
@@ -55,21 +62,39 @@ class Layout:
 
     def to_neutral(self, value: Array) -> Array:
         """Return a float32 copy in the neutral layout."""
-        moved = np.asarray(value, np.float32).reshape(self.split).transpose(self.axes)
+        value = np.asarray(value, np.float32)
+        row = value if self.row is None else value[self.row]
+        moved = row.reshape(self.split).transpose(self.axes)
+        if self.order:
+            moved = moved[list(self.order)]
         return np.ascontiguousarray(moved.reshape(self.neutral))
 
     def to_own(self, value: Array) -> Array:
-        """Return a float32 array in Keras's layout."""
-        moved = tuple(self.split[axis] for axis in self.axes)
-        back = np.asarray(value, np.float32).reshape(moved).transpose(np.argsort(self.axes))
-        return np.ascontiguousarray(back.reshape(self.own))
+        """Return a float32 array in Keras's layout; rows that are not this one are zero."""
+        moved = np.asarray(value, np.float32).reshape([self.split[axis] for axis in self.axes])
+        if self.order:
+            moved = moved[np.argsort(self.order)]
+        back = moved.transpose(np.argsort(self.axes))
+        if self.row is None:
+            return np.ascontiguousarray(back.reshape(self.own))
+        whole = np.zeros(self.own, np.float32)
+        whole[self.row] = back.reshape(self.own[1:])
+        return whole
 
 
 class Part(NamedTuple):
-    """One Keras variable in a neutral array."""
+    """One Keras variable in a neutral array.
+
+    Attributes:
+        variable: the variable; in two neutral arrays where torch has two for it.
+        layout: how it becomes the neutral array.
+        twin: whether another part is all of the variable, and torch adds the two: their values
+            are summed, their gradients are the same.
+    """
 
     variable: Any
     layout: Layout
+    twin: bool = False
 
 
 class Weights(NamedTuple):
@@ -109,6 +134,8 @@ def _parts(
 ) -> dict[str, list[Part]]:
     if entry.category == "attention":
         return _attention(entry, own)
+    if type(entry.layer) in _GATES:
+        return _recurrent(entry, own)
     if entry.category == "recurrent" or type(entry.layer).__name__.startswith("Separable"):
         msg = (
             f"layer {entry.path!r} ({type(entry.layer).__name__}) cannot be compared yet: its "
@@ -180,6 +207,32 @@ def _attention(entry: Entry, own: dict[str, Any]) -> dict[str, list[Part]]:
             f"layer {entry.path!r} ({type(entry.layer).__name__}) cannot be compared: only "
             "MultiHeadAttention has a neutral layout"
         )
+        raise ExperimentError(msg)
+    return parts
+
+
+def _recurrent(entry: Entry, own: dict[str, Any]) -> dict[str, list[Part]]:
+    """Return torch.nn.LSTM's or GRU's arrays: gates one below the other, two biases."""
+    cell, order = entry.layer.cell, _GATES[type(entry.layer)]
+    two = getattr(cell, "reset_after", False)  # a GRU that adds its biases in torch's places
+    if not two and isinstance(entry.layer, keras.layers.GRU):
+        msg = f"layer {entry.path!r} cannot be compared: torch's GRU is one with reset_after=True"
+        raise ExperimentError(msg)
+    gates = len(order)
+
+    kernels = {"weight_ih_l0": cell.kernel, "weight_hh_l0": cell.recurrent_kernel}
+    parts: dict[str, list[Part]] = {}
+    for name, kernel in kernels.items():
+        rows, columns = map(int, kernel.shape)
+        split, neutral = (rows, gates, cell.units), (columns, rows)
+        parts[name] = [Part(kernel, Layout((rows, columns), split, (1, 2, 0), neutral, order))]
+    for row, name in enumerate(("bias_ih_l0", "bias_hh_l0") if cell.use_bias else ()):
+        shape, size = tuple(cell.bias.shape), gates * cell.units
+        place = row if two else None
+        layout = Layout(shape, (gates, cell.units), (0, 1), (size,), order, place)
+        parts[name] = [Part(cell.bias, layout, twin=not two and row == 1)]
+    if {id(part.variable) for (part,) in parts.values()} != {id(v) for v in own.values()}:
+        msg = f"layer {entry.path!r} cannot be compared: it has weights that torch's has not"
         raise ExperimentError(msg)
     return parts
 

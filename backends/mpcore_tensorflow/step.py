@@ -1,131 +1,147 @@
-"""The transaction of one step in TensorFlow, and the object that runs it."""
+"""The transaction of one step in TensorFlow."""
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from mpcore.amp import Amp
-from mpcore.errors import BackendError, MpcoreWarning
-from mpcore.transaction import StepResult, Transaction
-from mpcore_tensorflow.layers import variable_names
+from mpcore.errors import BackendError
+from mpcore.overflow import OverflowDetector
+from mpcore.transaction import Transaction
+from mpcore_tensorflow import gradients, replicas
+from mpcore_tensorflow.ascend import unsaturated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
-    from mpcore.plan import Plan
-    from mpcore.scaling import ScaleState
-    from mpcore_tensorflow.optimizer import TransactionalOptimizer
+__all__ = ["KerasTransaction", "Part", "StepTransaction"]
 
-__all__ = ["KerasAmp", "KerasTransaction"]
 
-# where loss, finite, norms, scale and next scale are in the vector of a step
-_PARTS = (0, 1, slice(4, None), 2, 3)
-_KEPT_STEPS = 16  # compiled steps an amp keeps; a new function object each step would fill memory
+class Part(NamedTuple):
+    """What one optimizer moves.
+
+    Attributes:
+        optimizer: a TransactionalOptimizer, or what has its ``rule``, ``guard`` and ``update``.
+        variables: Keras variables.
+    """
+
+    optimizer: Any
+    variables: list[Any]
 
 
 class KerasTransaction(Transaction):
     """The primitives over a list of gradients, each a tensor, IndexedSlices or None.
 
-    They run eagerly and in ``tf.function`` alike.
+    They run eagerly and in ``tf.function`` alike. Under a strategy of several replicas they run
+    outside the replicas, over gradients that were summed; only the update runs in each.
     """
 
     def __init__(
         self,
-        optimizer: TransactionalOptimizer,
+        optimizer: Any,
         variables: list[Any],
-        loss_fn: Callable[..., Any] | None = None,
+        *others: Part,
+        detector: OverflowDetector | None = None,
+        after_step: tuple[Callable[[], Any], ...] = (),
+        strategy: Any = None,
     ) -> None:
         """Bind the acts to the trainable ``variables`` of one step.
 
         Args:
             optimizer: holds the rule, the state, the masters and the buffer guard.
-            variables: the model's Keras variables, in the order of the gradients.
-            loss_fn: the loss; not needed where the gradients come from elsewhere.
+            variables: what it moves, in the order of the gradients.
+            others: further optimizers, whose gradients follow.
+            detector: how an overflow is noticed; None for by values.
+            after_step: called after a step of all optimizers.
+            strategy: the strategy, if it has several replicas.
         """
         self.rule = optimizer.rule
         self.optimizer = optimizer
-        self.variables = variables
-        self.loss_fn = None if loss_fn is None else _with_autograph(loss_fn)
+        self.guard = optimizer.guard
+        self.parts = (Part(optimizer, list(variables)), *others)
+        self.variables = [variable for part in self.parts for variable in part.variables]
+        self.detector = detector or OverflowDetector()
+        self.strategy = strategy
+        self._after_step = tuple(_with_autograph(function) for function in after_step)
+
+    def settle(self, *args: Any) -> tuple[Any, Any, Any, Any]:
+        """Judge, then commit or restore; an emulated device leaves this arithmetic alone."""
+        with unsaturated():
+            return super().settle(*args)
 
     def scale_state(self) -> Any:
-        """Read the scale, a constant unless it is dynamic, and the counts."""
+        """Read the scale, a number unless it is dynamic, and the counts."""
+        scale: Any = self.rule.init_scale
         if self.rule.kind == "dynamic":
             scale = tf.convert_to_tensor(self.optimizer.dynamic_scale.value)
-        else:
-            scale = tf.constant(self.rule.init_scale, tf.float32)
-        return (scale, *tf.unstack(self.optimizer.counts.value))
+        return (scale, *tf.unstack(tf.convert_to_tensor(self.optimizer.counts.value)))
 
     def begin(self) -> Any:
-        """Read the buffers; a read shares their memory."""
-        guard = self.optimizer.guard
-        return None if guard is None else guard.begin()
+        """Clear the detector and read the buffers; a read shares their memory."""
+        if self.guard is not None:
+            return self.guard.begin()
+        self.detector.begin()
+        return None
 
-    def differentiate(self, scale: Any, *batch: Any) -> tuple[Any, Any]:
-        """Record the forward pass, then differentiate the scaled float32 loss."""
-        if self.loss_fn is None:
-            msg = "this transaction has no loss function: it settles gradients of others"
-            raise BackendError(msg)
-        with tf.GradientTape() as tape:
-            loss = tf.convert_to_tensor(self.loss_fn(*batch))
-            if loss.shape.rank not in (0, None) and loss.shape.num_elements() != 1:
-                msg = f"`loss_fn` must return a scalar, got shape {tuple(loss.shape)}: average it"
-                raise BackendError(msg)
-            loss = tf.reshape(tf.cast(loss, tf.float32), ())
-            scaled = loss if self.rule.kind == "none" else loss * scale
-        return loss, tape.gradient(scaled, [variable.value for variable in self.variables])
+    def look(self) -> Any:
+        """Read the buffers."""
+        return None if self.guard is None else self.guard.look()
+
+    def put_back(self, sound: Any, before: Any) -> None:
+        """Assign the buffers in one branch."""
+        if self.guard is not None and self.guard.variables and before is not None:
+            tf.cond(sound, _nothing, lambda: self._restore(before))
 
     def unscale(self, grads: Any, scale: Any) -> Any:
         """Cast to float32 and divide; rows of a sparse gradient that repeat are summed first."""
-        divisor = None if self.rule.kind == "none" else scale
-        return [None if grad is None else _unscaled(grad, divisor) for grad in grads]
+        divisor = None if isinstance(scale, float) and scale == 1.0 else scale
+        return [gradients.unscaled(grad, divisor) for grad in grads]
 
     def norms(self, grads: Any) -> Any:
         """Return the L2 norms; a missing gradient counts as zero."""
         if not grads:
             return tf.zeros((0,), tf.float32)
-        halves = [tf.constant(0.0) if g is None else tf.nn.l2_loss(_values(g)) for g in grads]
+        zero = tf.constant(0.0)
+        halves = [zero if g is None else tf.nn.l2_loss(gradients.values(g)) for g in grads]
         return tf.sqrt(2.0 * tf.stack(halves))
 
-    def all_finite(self, grads: Any, norms: Any) -> Any:
+    def all_finite(self, grads: Any, norms: Any) -> tuple[Any, ...]:
         """Finite norms prove it; else look at every element, as a finite one may square to inf."""
-        present = [_values(grad) for grad in grads if grad is not None]
+        owned = self._by_part(grads)
 
         def exact() -> Any:
-            checks = [tf.reduce_all(tf.math.is_finite(grad)) for grad in present]
-            return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)
+            return tf.stack([gradients.all_finite(own) for own in owned])
 
         quick = tf.math.is_finite(tf.reduce_sum(norms))
-        return tf.cond(quick, lambda: tf.constant(True), exact)
+        verdicts = tf.cond(quick, lambda: tf.fill((len(owned),), True), exact)
+        return tuple(tf.unstack(verdicts))
+
+    def both(self, x: Any, y: Any) -> Any:
+        """Return whether both hold."""
+        return tf.logical_and(x, y)
 
     def clip(self, grads: Any, norms: Any, clip_norm: float) -> Any:
-        """Scale all gradients by min(1, clip_norm / total norm)."""
-        factor = clip_norm / tf.maximum(tf.norm(norms), clip_norm)
-        return [None if grad is None else _map(lambda g: g * factor, grad) for grad in grads]
+        """Scale all gradients by min(1, clip_norm / total norm).
 
-    def commit(self, finite: Any, grads: Any, saved: Any) -> Any:
-        """Update weights, slots and count in one branch, restore the buffers in the other."""
-        pairs = [
-            (grad, variable)
-            for grad, variable in zip(grads, self.variables, strict=True)
-            if grad is not None
-        ]
+        Where each optimizer is judged by itself, each has its own norm: another one's may be inf.
+        """
+        if self.rule.skip_scope == "all":
+            return _clipped(grads, norms, clip_norm)
+        owned, sizes = self._by_part(grads), [len(part.variables) for part in self.parts]
+        pairs = zip(owned, tf.split(norms, sizes), strict=True)
+        return [grad for own, lengths in pairs for grad in _clipped(own, lengths, clip_norm)]
 
-        def take() -> Any:
-            self.optimizer.update([g for g, _ in pairs], [v for _, v in pairs])
-            return tf.constant(True)
-
-        def restore() -> Any:
-            guard = self.optimizer.guard
-            if saved is not None and guard is not None:
-                guard.restore(saved)
-            return tf.constant(False)
-
-        return tf.cond(finite, take, restore)
+    def commit(self, stepped: tuple[Any, ...], finite: Any, grads: Any, saved: Any) -> Any:
+        """Update weights, slots and counts in one branch, restore the buffers in the other."""
+        owned = self._by_part(grads)
+        if all(verdict is finite for verdict in stepped):
+            return tf.cond(finite, lambda: self._take(owned), lambda: self._leave(saved))
+        # The buffers go first: an optimizer that steps may move what else is guarded.
+        self.put_back(finite, saved)
+        for verdict, part, own in zip(stepped, self.parts, owned, strict=True):
+            tf.cond(verdict, self._updating(part, own), self._counting(part))
+        return tf.cond(finite, self._follow, _nothing)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Choose by value."""
@@ -140,133 +156,168 @@ class KerasTransaction(Transaction):
             self.optimizer.dynamic_scale.value.assign(scale)
         return scale
 
+    def _by_part(self, grads: list[Any]) -> list[list[Any]]:
+        rest = iter(grads)
+        return [[next(rest) for _ in part.variables] for part in self.parts]
+
+    def _take(self, owned: list[list[Any]]) -> Any:
+        for part, own in zip(self.parts, owned, strict=True):
+            self._update(part, own)
+        return self._follow()
+
+    def _leave(self, saved: Any) -> Any:
+        if saved is not None and self.guard is not None:
+            self.guard.restore(saved)
+        for part in self.parts:
+            self._count(part)
+        return tf.constant(False)
+
+    def _restore(self, before: Any) -> Any:
+        self.guard.restore(before)
+        return tf.constant(False)
+
+    def _updating(self, part: Part, own: list[Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            self._update(part, own)
+            return tf.constant(True)
+
+        return run
+
+    def _counting(self, part: Part) -> Callable[[], Any]:
+        def run() -> Any:
+            self._count(part)
+            return tf.constant(False)
+
+        return run
+
+    def _update(self, part: Part, own: list[Any]) -> None:
+        pairs = [(g, v) for g, v in zip(own, part.variables, strict=True) if g is not None]
+        grads, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        if self.strategy is None:
+            part.optimizer.update(grads, variables)
+        else:
+            part.optimizer.update_replicas(self.strategy, grads, variables)
+
+    def _count(self, part: Part) -> None:
+        if self.rule.count_skipped_steps:
+            part.optimizer.count_skipped()
+
+    def _follow(self) -> Any:
+        for function in self._after_step:
+            function()
+        return tf.constant(True)
+
+
+class StepTransaction(KerasTransaction):
+    """A whole step: the forward and backward passes too, in windows of micro-batches."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, Part],
+        loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]],
+        *,
+        drops: bool,
+        detector: OverflowDetector,
+        after_step: tuple[Callable[[], Any], ...],
+        strategy: Any,
+    ) -> None:
+        """Bind the acts to optimizers by name.
+
+        Args:
+            parts: those that take part.
+            loss_fn: one loss for all, or one for each by name.
+            drops: leave bad micro-batches out.
+            detector: how an overflow is noticed.
+            after_step: called after a step of all optimizers.
+            strategy: the strategy, if it has several replicas.
+        """
+        first, *others = parts.values()
+        super().__init__(
+            *first, *others, detector=detector, after_step=after_step, strategy=strategy
+        )
+        self.drops = drops
+        self._sums: list[Any] = []
+        if callable(loss_fn):
+            self._losses = [(_with_autograph(loss_fn), self.variables)]
+        else:
+            self._losses = [
+                (_with_autograph(loss_fn[name]), part.variables) for name, part in parts.items()
+            ]
+
+    def differentiate(self, scale: Any, *batch: Any) -> tuple[Any, Any]:
+        """Return loss and gradients of one replica, or their sums over all."""
+        if self.strategy is None:
+            return self._differentiate(scale, *batch)
+        losses, grads = replicas.each_replica(self.strategy, self._differentiate, scale, batch)
+        loss = self.strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+        return loss, self._kept(replicas.summed(self.strategy, grads, self.variables))
+
+    def _differentiate(self, scale: Any, *batch: Any) -> tuple[Any, Any]:
+        """Record each forward pass, then differentiate its scaled float32 loss."""
+        total, grads = None, list[Any]()
+        for function, variables in self._losses:
+            with tf.GradientTape() as tape:
+                loss = _scalar(function(*batch))
+                scaled = loss if self.rule.kind == "none" else loss * scale
+            grads += tape.gradient(scaled, [variable.value for variable in variables])
+            total = loss if total is None else total + loss
+        return total, self._kept(grads)
+
+    def part(self, index: int, count: int, *batch: Any) -> tuple[Any, ...]:
+        """Cut every tensor along its first axis.
+
+        A part waits for the sums over those before: so one part is in memory at a time, and
+        TensorFlow does not make one AddN, with another order, of the chain of sums.
+        """
+        after = [] if index == 0 else self._sums
+        return tuple(replicas.cut(item, index, count, after) for item in batch)
+
+    def add(self, grads: Any, others: Any) -> Any:
+        """Add in float32."""
+        return self._kept([gradients.added(g, o) for g, o in zip(grads, others, strict=True)])
+
+    def sound(self, grads: Any) -> Any:
+        """Look at every element."""
+        return gradients.all_finite(grads)
+
+    def first(self, sound: Any, loss: Any, grads: Any) -> tuple[Any, Any, Any]:
+        """Start the sums; the count is in float32, as the scale is."""
+        sums = self._kept([gradients.chosen(sound, grad) for grad in grads])
+        return loss, sums, tf.cast(sound, tf.float32)
+
+    def fold(
+        self, sound: Any, loss: Any, grads: Any, good: Any, more: Any, others: Any
+    ) -> tuple[Any, Any, Any]:
+        """Choose between the sums with and without this micro-batch."""
+        # Zeros change no bit of a sum: see part, which keeps the order of the sums.
+        sums = self.add(grads, [gradients.chosen(sound, other) for other in others])
+        taken = tf.where(good > 0, loss, tf.zeros_like(loss)) + more
+        return tf.where(sound, taken, loss), sums, tf.where(sound, good + 1, good)
+
+    def _kept(self, grads: list[Any]) -> list[Any]:
+        self._sums = [gradients.values(grad) for grad in grads if grad is not None]
+        return grads
+
+
+def _nothing() -> Any:
+    return tf.constant(True)
+
+
+def _clipped(grads: list[Any], norms: Any, clip_norm: float) -> list[Any]:
+    factor = clip_norm / tf.maximum(tf.norm(norms), clip_norm)
+    return [gradients.mapped(lambda g: g * factor, grad) for grad in grads]
+
+
+def _scalar(loss: Any) -> Any:
+    loss = tf.convert_to_tensor(loss)
+    if loss.shape.rank not in (0, None) and loss.shape.num_elements() != 1:
+        msg = f"`loss_fn` must return a scalar, got shape {tuple(loss.shape)}: average it"
+        raise BackendError(msg)
+    return tf.reshape(tf.cast(loss, tf.float32), ())
+
 
 def _with_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what ``tf.function`` would make of a Python function with branches on tensors."""
     autograph = tf.__internal__.autograph
     converted: Callable[..., Any] = autograph.tf_convert(function, autograph.control_status_ctx())
     return converted
-
-
-class _CompiledStep:
-    """What ``tf.function`` traces; an object, as it counts traces of a function by its source."""
-
-    def __init__(
-        self, transaction: KerasTransaction, clip_norm: float | None, keep_grads: bool
-    ) -> None:
-        self.transaction, self.clip_norm, self.keep_grads = transaction, clip_norm, keep_grads
-
-    def __call__(self, *batch: Any) -> tuple[tuple[Any, ...], list[Any]]:
-        *raw, grads = self.transaction.transact(self.clip_norm, *batch)
-        return _packed(raw), [_dense(grad) for grad in grads] if self.keep_grads else []
-
-
-def _packed(raw: list[Any]) -> Any:
-    """Return one vector: each output of a compiled function costs the host some microseconds."""
-    loss, finite, norms, scale, next_scale = raw
-    head = tf.stack([loss, tf.cast(finite, tf.float32), scale, next_scale])
-    return tf.concat([head, norms], axis=0)
-
-
-def _values(grad: Any) -> Any:
-    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
-
-
-def _map(function: Callable[[Any], Any], grad: Any) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(function(grad.values), grad.indices, grad.dense_shape)
-    return function(grad)
-
-
-def _unscaled(grad: Any, divisor: Any) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        # A row that occurs twice has two parts: neither norm nor square of a part is the whole's.
-        rows, positions = tf.unique(grad.indices)
-        summed = tf.math.unsorted_segment_sum(
-            tf.cast(grad.values, tf.float32), positions, tf.size(rows)
-        )
-        grad = tf.IndexedSlices(summed, rows, grad.dense_shape)
-    return _map(lambda g: _divided(tf.cast(g, tf.float32), divisor), grad)
-
-
-def _divided(grad: Any, divisor: Any) -> Any:
-    return grad if divisor is None else grad / divisor
-
-
-class KerasAmp(Amp):
-    """A prepared Keras model.
-
-    ``step`` is compiled once for each ``loss_fn``, ``clip_norm`` and ``keep_grads``. Which
-    weights are trainable is read then; the losses of regularizers are in
-    ``sum(model.losses)``, for ``loss_fn`` to add.
-
-    Attributes:
-        model: the model, its layers set to the plan.
-        optimizer: for ``model.compile``; shares its state with ``step``, so both may be used.
-    """
-
-    def __init__(self, model: Any, optimizer: TransactionalOptimizer, plan: Plan) -> None:
-        """Bind a model that the plan was applied to."""
-        super().__init__(plan, simulated=False)
-        self.model = model
-        self.optimizer = optimizer
-        self._steps: OrderedDict[Any, tuple[Any, list[str]]] = OrderedDict()
-
-    @property
-    def state(self) -> ScaleState:
-        """State of the loss scale, as numbers on the host."""
-        return self.optimizer.state
-
-    @state.setter
-    def state(self, state: ScaleState) -> None:
-        self.optimizer.state = state
-
-    def _step(
-        self,
-        loss_fn: Callable[..., Any],
-        *batch: Any,
-        clip_norm: float | None,
-        keep_grads: bool,
-    ) -> StepResult:
-        found = self._steps.get((loss_fn, clip_norm, keep_grads))
-        function, names = found or self._compile(loss_fn, clip_norm, keep_grads)
-        packed, grads = function(*batch)
-        raw = [(packed, part) for part in _PARTS]
-        if not keep_grads:
-            return StepResult(raw, names, _to_numpy)
-        kept = {name: g for name, g in zip(names, grads, strict=True) if g is not None}
-        return StepResult(raw, names, _to_numpy, kept)
-
-    def _compile(
-        self, loss_fn: Callable[..., Any], clip_norm: float | None, keep_grads: bool
-    ) -> tuple[Any, list[str]]:
-        variables = list(self.model.trainable_variables)
-        paths = variable_names(self.model)
-        transaction = KerasTransaction(self.optimizer, variables, loss_fn)
-
-        step = _CompiledStep(transaction, clip_norm, keep_grads)
-        # Only the user's function may hold branches on tensors; our errors stay as they are.
-        function = tf.function(step, reduce_retracing=True, autograph=False)
-        self._steps[loss_fn, clip_norm, keep_grads] = function, [paths[id(v)] for v in variables]
-        if len(self._steps) > _KEPT_STEPS:
-            self._steps.popitem(last=False)
-            msg = (
-                f"amp.step was given more than {_KEPT_STEPS} different loss functions, and each "
-                "is compiled: pass the same function object each time"
-            )
-            warnings.warn(msg, MpcoreWarning, stacklevel=3)
-        return self._steps[loss_fn, clip_norm, keep_grads]
-
-    @contextlib.contextmanager
-    def autocast(self) -> Iterator[None]:
-        """Do nothing: the layers themselves cast. For scripts that run in every backend."""
-        yield
-
-
-def _dense(grad: Any) -> Any:
-    return tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
-
-
-def _to_numpy(place: tuple[Any, Any]) -> Any:
-    packed, part = place
-    return packed.numpy()[part]

@@ -12,23 +12,27 @@ from mpcore.errors import OptimizerError
 from mpcore_tensorflow.layers import buffers, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpcore.plan import Plan
     from mpcore_tensorflow.optimizer import TransactionalOptimizer
 
-__all__ = ["cast_variables", "set_storage"]
+__all__ = ["cast_variables", "release_variables", "set_storage"]
+
+_LOW = ("float16", "bfloat16")
 
 
 def cast_variables(
-    model: Any, inner: Any, plan: Plan, previous: TransactionalOptimizer | None
+    model: Any, inners: Sequence[Any], plan: Plan, previous: TransactionalOptimizer | None
 ) -> dict[int, Any]:
     """Store every parameter in the dtype that the plan gives it; return the masters.
 
-    A master takes over the float32 storage of its parameter, so the inner optimizer's slots
+    A master takes over the float32 storage of its parameter, so the inner optimizers' slots
     (found by that storage) stay valid, and no value is copied.
 
     Args:
         model: the model; its Keras variables keep their identity, their storage is new.
-        inner: the user's optimizer.
+        inners: the user's optimizers.
         plan: says the dtype of each layer's parameters.
         previous: the wrapper that the model was trained with before; its masters live on.
 
@@ -41,7 +45,7 @@ def cast_variables(
     wanted = _wanted(model, plan)
     changing = [v for v, dtype in wanted if _dtype(v) != dtype]
     keep = plan.policy.master == "copy"
-    if inner.built and changing and not (keep and previous is None):
+    if any(x.built for x in inners) and changing and not (keep and previous is None):
         msg = (
             "`optimizer` must be new when weights change their dtype, got one with slots for "
             f"{len(changing)} weights in the former dtype: make a new one"
@@ -63,9 +67,49 @@ def cast_variables(
         if keep and is_low(dtype) and variable.trainable:
             masters[id(variable)] = _master(variable)
         set_storage(variable, tf.cast(variable.value, dtype))
-    if inner.built and masters:
-        inner._trainable_variables = [masters.get(id(v), v) for v in inner._trainable_variables]
+    for inner in inners:
+        if inner.built and masters:
+            inner._trainable_variables = [masters.get(id(v), v) for v in inner._trainable_variables]
     return masters
+
+
+def release_variables(model: Any, wrappers: Sequence[TransactionalOptimizer]) -> None:
+    """Store every parameter in float32 again, and let the inner optimizers move it natively.
+
+    A parameter takes the storage of its master, so that slots found by it stay valid. Without a
+    master its 16-bit value and slots are cast up.
+
+    Args:
+        model: the model.
+        wrappers: its optimizers; their masters are given up.
+    """
+    masters = {key: m for wrapper in wrappers for key, m in wrapper.masters.items()}
+    owners: dict[int, Any] = {}
+    inners = [wrapper.inner_optimizer for wrapper in wrappers]
+    for variable in {id(v): v for entry in walk(model) for v in entry.variables.values()}.values():
+        master = masters.get(id(variable))
+        if master is not None:
+            variable._value, variable._dtype = master._value, "float32"
+            owners[id(master)] = variable
+        elif _dtype(variable) in _LOW:
+            _cast_up(variable, inners)
+    for wrapper in wrappers:
+        inner: Any = wrapper.inner_optimizer
+        held = [owners.get(id(v), v) for v in inner._trainable_variables]
+        inner.__dict__["_trainable_variables"] = held  # Keras would list them among its own state
+        for slot in inner.variables:
+            if _dtype(slot) in _LOW:  # counts are integers
+                set_storage(slot, tf.cast(slot.value, tf.float32))
+        wrapper.release()
+
+
+def _cast_up(variable: Any, inners: Sequence[Any]) -> None:
+    keys = [inner._var_key(variable) for inner in inners]
+    set_storage(variable, tf.cast(variable.value, tf.float32))
+    for inner, key in zip(inners, keys, strict=True):
+        indices = inner._trainable_variables_indices if inner.built else {}
+        if key in indices:
+            indices[inner._var_key(variable)] = indices.pop(key)
 
 
 def _wanted(model: Any, plan: Plan) -> list[tuple[Any, str]]:
@@ -94,5 +138,11 @@ def set_storage(variable: Any, value: Any) -> None:
 
     The setters of Keras never change a dtype; the two fields are pinned by a test.
     """
-    variable._value = tf.Variable(value, trainable=variable.trainable, name=variable.name)
+    variable._value = tf.Variable(
+        value,
+        trainable=variable.trainable,
+        name=variable.name,
+        aggregation=variable._map_aggregation(variable.aggregation),
+        synchronization=variable._map_synchronization(variable.synchronization),
+    )
     variable._dtype = keras.backend.standardize_dtype(value.dtype)

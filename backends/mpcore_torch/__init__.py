@@ -1,6 +1,7 @@
 """PyTorch backend of mpcore: torch.nn modules and torch.optim optimizers on CPU and CUDA."""
 
+from mpcore_torch.amp import TorchAmp
+from mpcore_torch.ascend import EmulatedAscend, emulated_ascend
 from mpcore_torch.backend import TorchBackend
-from mpcore_torch.step import TorchAmp
 
-__all__ = ["TorchAmp", "TorchBackend"]
+__all__ = ["EmulatedAscend", "TorchAmp", "TorchBackend", "emulated_ascend"]

@@ -7,6 +7,7 @@ The replacement is a bound method that holds only dtypes, so ``copy.deepcopy`` o
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import types
@@ -18,6 +19,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils._pytree import tree_leaves
 
 from mpcore_torch.layers import leaves
 
@@ -26,7 +28,20 @@ if TYPE_CHECKING:
 
     from mpcore.plan import LayerPlan, Plan
 
-__all__ = ["apply_plan", "cast_floats", "replace_forward", "store_low"]
+__all__ = [
+    "apply_plan",
+    "cast_floats",
+    "casts_nothing",
+    "is_prepared",
+    "replace_forward",
+    "restore_forward",
+    "restore_parameters",
+    "store_low",
+    "store_low_statistics",
+]
+
+_NORMS = nn.modules.batchnorm._NormBase
+_READS = "_mpcore_reads"  # what a computed weight is read as, while its layer runs
 
 # Their CPU kernels take a low input with float32 weights, compute in float32 and round once.
 _ROUND_ONCE = (
@@ -72,9 +87,17 @@ def replace_forward(module: nn.Module, make: Callable[[Callable[..., Any]], Any]
     else:
         original = type(module).forward
     new = make(original)
-    new.mpcore = True
+    new.mpcore, new.before = True, bound
     # object.__setattr__: a bound method of itself is no submodule.
     object.__setattr__(module, "forward", types.MethodType(new, module))
+
+
+def restore_forward(module: nn.Module) -> None:
+    """Undo every ``replace_forward`` of ``module``."""
+    while is_prepared(module):
+        before = vars(module).pop("forward").before
+        if before is not None:
+            object.__setattr__(module, "forward", before)
 
 
 def is_prepared(module: nn.Module) -> bool:
@@ -82,22 +105,34 @@ def is_prepared(module: nn.Module) -> bool:
     return getattr(vars(module).get("forward"), "mpcore", False)
 
 
-def apply_plan(model: nn.Module, plan: Plan) -> None:
-    """Replace the forward of every leaf that the plan gives a dtype to."""
+def casts_nothing(plan: Plan) -> bool:
+    """Return whether a model under ``plan`` runs as it is."""
+    policy = plan.policy
+    return policy.compute == "float32" and not policy.rules and not policy.defaults
+
+
+def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]:
+    """Replace the forward of every leaf that the plan gives a dtype to.
+
+    Returns:
+        Attributes that were set besides, as (module, name, value before).
+    """
+    if casts_nothing(plan):
+        return []
     modules = leaves(model)
-    if plan.policy.compute == "float32" and not plan.policy.rules:
-        return  # nothing is cast anywhere
-    _leave_fast_paths(model)
     for entry in plan.layers:
+        if entry.category == "container" or entry.compute == "op":
+            continue
         module = modules[entry.path]
-        if entry.compute not in ("follow", "op"):
-            _cast_computed(module, getattr(torch, entry.compute))
-            replace_forward(module, _maker(module, entry, plan))
-        elif entry.compute == "follow" and entry.param and entry.category != "container":
-            replace_forward(module, _follow)
+        words = (entry.compute, entry.output)
+        if words == ("follow", "follow") and not entry.param and plan.policy.by != "op":
+            continue  # it is left alone
+        _cast_computed(module, getattr(torch, entry.compute, None))
+        replace_forward(module, _maker(module, entry, plan))
+    return list(_leave_fast_paths(model))
 
 
-def _leave_fast_paths(model: nn.Module) -> None:
+def _leave_fast_paths(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
     """Let transformer layers run their modules in evaluation mode too.
 
     Their fast paths read the weights of the modules inside, past every cast, and nested tensors
@@ -105,119 +140,162 @@ def _leave_fast_paths(model: nn.Module) -> None:
     """
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
+            yield module, "activation_relu_or_gelu", module.activation_relu_or_gelu
             module.activation_relu_or_gelu = 0
         elif isinstance(module, nn.TransformerEncoder):
+            yield module, "use_nested_tensor", module.use_nested_tensor
             module.use_nested_tensor = False
 
 
-def _cast_computed(module: nn.Module, dtype: torch.dtype) -> None:
-    """Let parametrized weights be computed in float32 and then read as ``dtype``."""
+def _cast_computed(module: nn.Module, dtype: torch.dtype | None) -> None:
+    """Let parametrized weights be computed in float32 and then read as ``dtype``.
+
+    None is what ``_CastParameters`` says at the time.
+    """
     if not parametrize.is_parametrized(module):
         return
     for computed in module.parametrizations.values():
-        replace_forward(computed, lambda original: _cast_output(original, dtype))
+        replace_forward(computed, lambda original: _cast_weight(original, dtype))
 
 
 def _maker(module: nn.Module, entry: LayerPlan, plan: Plan) -> Callable[[Any], Any]:
-    compute, output = getattr(torch, entry.compute), getattr(torch, entry.output)
+    """Return what makes the new forward; a dtype of None is that of what comes in."""
+    compute, output = (getattr(torch, word, None) for word in (entry.compute, entry.output))
     in_region = plan.policy.by == "op"
-    if entry.category == "embedding" and not in_region:
+    if in_region or compute is None:
+        owns = bool(entry.param) and entry.category != "embedding"
+        return lambda original: _general(
+            original, compute, output, owns=owns, leave_region=in_region
+        )
+    if entry.category == "embedding":
         # Rounding rows after the look-up equals looking up rounded rows, without the table.
-        return lambda original: _embedding(original, output)
-    if type(module).forward is nn.Linear.forward and not in_region:
-        return lambda _: _linear(compute)
-    if isinstance(module, nn.modules.conv._ConvNd) and not in_region and _plain_conv(module):
-        return lambda _: _conv(compute)
-    if type(module).forward in _ROUND_ONCE and not in_region and compute == torch.float32:
+        return lambda original: _embedding(original, compute, output or compute)
+    if type(module).forward is nn.Linear.forward:
+        return lambda _: _linear(compute, output)
+    if isinstance(module, nn.modules.conv._ConvNd) and _plain_conv(module):
+        return lambda _: _conv(compute, output)
+    if type(module).forward in _ROUND_ONCE and compute == torch.float32:
         return lambda original: _norm(original, output)
-    return lambda original: _general(original, compute, output, leave_region=in_region)
+    return lambda original: _general(original, compute, output)
 
 
 def _plain_conv(module: nn.Module) -> bool:
     return type(module).forward in (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
 
 
-def _cast_output(original: Any, output: torch.dtype) -> Any:
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return cast_floats(original(self, *args, **kwargs), output)
+def _cast_weight(original: Any, dtype: torch.dtype | None) -> Any:
+    def forward(self: nn.Module) -> Any:
+        reads = dtype or vars(self).get(_READS)
+        return original(self) if reads is None else cast_floats(original(self), reads)
 
     return forward
 
 
-def _embedding(original: Any, output: torch.dtype) -> Any:
+def _embedding(original: Any, compute: torch.dtype, output: torch.dtype) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         # The weights per sample of an EmbeddingBag are multiplied with the table's rows.
         table = self.weight.dtype
         args, kwargs = cast_floats(args, table), cast_floats(kwargs, table)
-        return cast_floats(original(self, *args, **kwargs), output)
+        rows = cast_floats(original(self, *args, **kwargs), compute)
+        return rows if output == compute else cast_floats(rows, output)
 
     return forward
 
 
-def _follow(original: Any) -> Any:
-    def forward(self: nn.Module, input: torch.Tensor) -> torch.Tensor:
-        # PReLU promotes nothing: its weight has to come in the dtype of what it follows.
-        with _CastParameters(self, input.dtype):
-            return original(self, input)
-
-    return forward
-
-
-def _linear(compute: torch.dtype) -> Any:
+def _linear(compute: torch.dtype, output: torch.dtype | None) -> Any:
     def forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
         bias = self.bias
-        return functional.linear(
+        result = functional.linear(
             input.to(compute), self.weight.to(compute), None if bias is None else bias.to(compute)
         )
+        return result if output is compute else result.to(output or input.dtype)
 
     return forward
 
 
-def _conv(compute: torch.dtype) -> Any:
+def _conv(compute: torch.dtype, output: torch.dtype | None) -> Any:
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         bias = self.bias
-        return self._conv_forward(
+        result: torch.Tensor = self._conv_forward(
             input.to(compute), self.weight.to(compute), None if bias is None else bias.to(compute)
         )
+        return result if output is compute else result.to(output or input.dtype)
 
     return forward
 
 
-def _norm(original: Any, output: torch.dtype) -> Any:
+def _norm(original: Any, output: torch.dtype | None) -> Any:
     def forward(self: nn.Module, input: torch.Tensor) -> torch.Tensor:
-        if input.dtype == output and input.device.type == "cpu":
+        hands_on = output or input.dtype
+        if input.dtype == hands_on and input.device.type == "cpu":
             # The kernel computes in float32 and rounds once; a cast before would cost a pass.
             return original(self, input)
-        return original(self, input.float()).to(output)
+        return original(self, input.float()).to(hands_on)
 
     return forward
 
 
 def _general(
-    original: Any, compute: torch.dtype, output: torch.dtype, *, leave_region: bool
+    original: Any,
+    compute: torch.dtype | None,
+    output: torch.dtype | None,
+    *,
+    owns: bool = True,
+    leave_region: bool = False,
 ) -> Any:
+    """Return a forward for any layer.
+
+    Args:
+        original: the forward that it runs.
+        compute: dtype of its inputs and parameters; None for that of the first float input.
+        output: dtype of its result; None likewise.
+        owns: whether it has parameters to cast; else nothing is cast where ``compute`` is None.
+        leave_region: whether it runs outside the autocast region.
+    """
+
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = cast_floats(args, compute), cast_floats(kwargs, compute)
-        with _CastParameters(self, compute):
-            if not leave_region:
-                return cast_floats(original(self, *args, **kwargs), output)
-            given = (*args, *kwargs.values())
-            device = next((a.device.type for a in given if isinstance(a, torch.Tensor)), "cpu")
-            with torch.autocast(device, enabled=False):
-                return cast_floats(original(self, *args, **kwargs), output)
+        comes = None if compute and output else _first_dtype((args, kwargs))
+        runs = compute or (comes if owns else None)
+        hands_on = output or comes
+        if runs is not None:
+            args, kwargs = cast_floats(args, runs), cast_floats(kwargs, runs)
+        with _CastParameters(self, runs), _outside(leave_region, args, kwargs):
+            result = original(self, *args, **kwargs)
+            return result if hands_on is None else cast_floats(result, hands_on)
 
     return forward
 
 
-class _CastParameters:
-    """While active, the parameters of a module and those inside read as ``dtype``."""
+def _outside(leave: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not leave:
+        return contextlib.nullcontext()
+    given = (*args, *kwargs.values())
+    device = next((a.device.type for a in given if isinstance(a, torch.Tensor)), "cpu")
+    return torch.autocast(device, enabled=False)
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+
+def _first_dtype(given: Any) -> torch.dtype | None:
+    """Return the dtype of the first float tensor in what a layer is given, or None."""
+    tensors = (item for item in tree_leaves(given) if isinstance(item, torch.Tensor))
+    return next((item.dtype for item in tensors if item.is_floating_point()), None)
+
+
+class _CastParameters:
+    """While active, the parameters of a module and those inside read as ``dtype``, if any."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype | None) -> None:
         self._module = module
+        statistics = getattr(module, "running_mean", None)
+        if isinstance(statistics, torch.Tensor) and isinstance(module, _NORMS):
+            # Whatever comes in, the kernels want parameters and statistics of one dtype.
+            dtype = statistics.dtype
         self._dtype = dtype
 
     def __enter__(self) -> None:
-        self._saved = []
+        self._saved: list[tuple[nn.Module, dict[str, Any]]] = []
+        self._computed: list[nn.Module] = []
+        if self._dtype is None:
+            return
         for module, names in _direct(self._module):
             own = {name: module._parameters[name] for name in names}
             casts = {n: None if p is None else cast_floats(p, self._dtype) for n, p in own.items()}
@@ -225,6 +303,10 @@ class _CastParameters:
                 self._saved.append((module, own))
                 module._parameters.update(casts)  # tensors for a while
                 _refresh_recurrent(module)
+            if parametrize.is_parametrized(module):
+                for computed in module.parametrizations.values():
+                    vars(computed)[_READS] = self._dtype
+                    self._computed.append(computed)
             for name in _hooked(module):
                 # Computed by a hook before this forward, and again before the next.
                 vars(module)[name] = cast_floats(vars(module)[name], self._dtype)
@@ -233,6 +315,8 @@ class _CastParameters:
         for module, own in self._saved:
             module._parameters.update(own)
             _refresh_recurrent(module)
+        for computed in self._computed:
+            vars(computed).pop(_READS, None)
 
 
 def _hooked(module: nn.Module) -> list[str]:
@@ -298,3 +382,33 @@ def store_low(model: nn.Module, plan: Plan) -> list[tuple[nn.Parameter, nn.Param
                 module._parameters[name] = made[param]
             _refresh_recurrent(module)
     return [(low, master) for master, low in made.items()]
+
+
+def restore_parameters(model: nn.Module, into: dict[nn.Parameter, nn.Parameter]) -> None:
+    """Put other parameters into ``model``, where it has those that are keys of ``into``."""
+    for module in model.modules():
+        found = {name: param for name, param in module._parameters.items() if param in into}
+        if found:
+            module._parameters.update({name: into[param] for name, param in found.items()})
+            _refresh_recurrent(module)
+
+
+def store_low_statistics(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str]]:
+    """Store the statistics of normalisations that run in 16-bit parameters in that format too.
+
+    As ``Module.half`` does (torch/nn/modules/module.py of torch 2.13.0).
+
+    Returns:
+        (module, name) of each buffer that was cast.
+    """
+    modules, cast = leaves(model), []
+    for entry in plan.layers:
+        module = modules[entry.path]
+        if not isinstance(module, _NORMS) or entry.param in ("", "float32"):
+            continue
+        if entry.param == entry.compute:
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    module._buffers[name] = buffer.to(getattr(torch, entry.param))
+                    cast.append((module, name))
+    return cast

@@ -8,14 +8,18 @@ import torch
 
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
-from mpcore_torch.layers import list_layers
+from mpcore_torch.amp import TorchAmp
+from mpcore_torch.detect import device_of, overflow_kind
+from mpcore_torch.layers import list_layers, parameter_names
 from mpcore_torch.refuse import refuse_prepared
-from mpcore_torch.step import TorchAmp
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
 
     from mpcore.plan import Layer, Plan
+    from mpcore.transaction import StepOptions
 
 __all__ = ["TorchBackend"]
 
@@ -25,10 +29,14 @@ class TorchBackend:
 
     name = "torch"
 
+    def __init__(self) -> None:
+        """Know no model yet."""
+        self._names: dict[nn.Parameter, str] = {}
+
     def capabilities(self, model: Any = None, /) -> Capabilities:
         """Return what the device of ``model`` can do."""
-        first = next(model.parameters(), None) if model is not None else None
-        device = str(first.device) if first is not None else "cpu"
+        home = device_of(model)
+        device = str(home)
         slow = "native kernels; convolutions are slow without avx512_fp16"
         return Capabilities(
             backend=self.name,
@@ -38,8 +46,13 @@ class TorchBackend:
                 "float16": Support("native", slow if device == "cpu" else ""),
                 "bfloat16": Support("native"),
             },
+            overflow=overflow_kind(home.type),
             by={name: Support("native") for name in ("op", "layer", "model")},
-            rules=dict.fromkeys(("op", "layer", "model"), ("path", "layer")),
+            rules={
+                "op": ("path", "layer"),  # an op that is called as a function has no layer
+                "layer": ("path", "layer", "op"),
+                "model": ("path", "layer", "op"),
+            },
         )
 
     def layers(self, model: nn.Module, /) -> list[Layer]:
@@ -59,7 +72,7 @@ class TorchBackend:
                 "several times inside a step; use SGD, Adam, AdamW or the like"
             )
             raise OptimizerError(msg)
-        own = set(model.parameters())
+        own = self._names = parameter_names(model)
         given = [p for group in optimizer.param_groups for p in group["params"]]
         foreign = sum(param not in own for param in given)
         if foreign:
@@ -70,11 +83,32 @@ class TorchBackend:
             )
             raise OptimizerError(msg)
 
+    def check_apart(self, optimizers: Mapping[str, torch.optim.Optimizer], /) -> None:
+        """Raise OptimizerError if two optimizers hold the same parameter.
+
+        They are named as in the model of the latest ``check_pair``.
+        """
+        seen: dict[nn.Parameter, str] = {}
+        for name, optimizer in optimizers.items():
+            for param in (p for group in optimizer.param_groups for p in group["params"]):
+                if param in seen:
+                    path = self._names.get(param, f"a tensor of shape {tuple(param.shape)}")
+                    msg = f"`optimizer` {name!r} must not move {path}, {seen[param]!r} does"
+                    raise OptimizerError(msg)
+                seen[param] = name
+
     def attach(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan, /, *, simulated: bool
+        self,
+        model: nn.Module,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        plan: Plan,
+        options: StepOptions,
+        /,
+        *,
+        simulated: bool,
     ) -> TorchAmp:
-        """Apply ``plan`` in place and bind the optimizer."""
-        return TorchAmp(model, optimizer, plan, simulated=simulated)
+        """Apply ``plan`` in place and bind the optimizers."""
+        return TorchAmp(model, optimizers, plan, options, simulated=simulated)
 
     def compare_driver(self) -> Any:
         """Return the driver for ``mpcore compare``."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mpcore.compare.experiment import OptimizerSpec
-    from mpcore_torch.step import TorchAmp
+    from mpcore_torch.amp import TorchAmp
 
 __all__ = ["TorchDriver"]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.nn.utils import parametrize
 
-from mpcore.errors import BackendError
+from mpcore import ops
+from mpcore.errors import BackendError, PolicyError
 from mpcore.plan import Layer, ParamInfo
 
 if TYPE_CHECKING:
@@ -50,6 +52,20 @@ def _category(module: nn.Module) -> str:
     if _POOLING_MODULE in homes:
         return "pooling"
     return "reshape" if homes & set(_RESHAPE_MODULES) else "other"
+
+
+@cache
+def _op_called(name: str) -> str:
+    try:
+        return ops.find("torch", f"torch.nn.{name}").name
+    except PolicyError:  # the table has no such layer
+        return ""
+
+
+def _op(module: nn.Module) -> str:
+    """Return the neutral op that ``module`` is, by the nearest of torch's own classes."""
+    own = (cls for cls in type(module).__mro__ if cls.__module__.startswith("torch.nn."))
+    return next(filter(None, (_op_called(cls.__name__) for cls in own)), "")
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
@@ -110,7 +126,8 @@ def list_layers(model: nn.Module) -> list[Layer]:
             ParamInfo(name, tuple(p.shape), str(p.dtype).removeprefix("torch."))
             for name, p in _parameters(module, category)
         )
-        layers.append(Layer(path, category, type(module).__name__, params))
+        op = "" if category == "container" else _op(module)
+        layers.append(Layer(path, category, type(module).__name__, params, op))
     return layers
 
 

@@ -10,12 +10,13 @@ from mpcore_torch.apply import cast_floats
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
-__all__ = ["keep_masters", "swap_in_low"]
+__all__ = ["keep_masters", "swap_in_low", "watch_loading"]
 
 
 def swap_in_low(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.Parameter]) -> None:
-    """Let ``optimizer`` update the 16-bit parameters themselves; its state moves along."""
+    """Let ``optimizer`` update other parameters, such as 16-bit ones; its state moves along."""
     for group in optimizer.param_groups:
         group["params"] = [low_of.get(param, param) for param in group["params"]]
     for param in [p for p in optimizer.state if p in low_of]:
@@ -27,15 +28,21 @@ def swap_in_low(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.
         }
 
 
+def watch_loading(
+    model: nn.Module, masters: dict[nn.Parameter, nn.Parameter]
+) -> list[RemovableHandle]:
+    """Let masters take the values too when weights are loaded into ``model``."""
+    return [
+        module.register_load_state_dict_pre_hook(_LoadMasters(masters))
+        for module in model.modules()
+        if any(param in masters for param in module._parameters.values())
+    ]
+
+
 def keep_masters(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    masters: dict[nn.Parameter, nn.Parameter],
+    optimizer: torch.optim.Optimizer, masters: dict[nn.Parameter, nn.Parameter]
 ) -> None:
-    """Keep masters the truth when weights are loaded and when groups are added."""
-    for module in model.modules():
-        if any(param in masters for param in module._parameters.values()):
-            module.register_load_state_dict_pre_hook(_LoadMasters(masters))
+    """Let groups that are added to ``optimizer`` later hold masters."""
     original = optimizer.add_param_group
 
     def add_param_group(group: dict[str, Any]) -> None:

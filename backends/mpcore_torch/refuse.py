@@ -33,6 +33,12 @@ def refuse_prepared(model: nn.Module) -> None:
 
 
 def _refuse_wrapped(model: nn.Module) -> None:
+    if any(hasattr(param, "placements") for param in model.parameters()):
+        msg = (
+            "by='model' is not possible for parameters that are sharded (FSDP2): they already are "
+            "float32 masters, in shards; use by='layer', or by='op'"
+        )
+        raise BackendError(msg)
     for module in model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             msg = (

@@ -1,3 +1,5 @@
-"""Imitations of existing mixed-precision APIs; none yet."""
+"""Imitations of existing APIs, one module each; importing one imports its framework alone.
 
-__all__: list[str] = []
+``torch_amp`` (GradScaler), ``apex`` (amp), ``keras`` (LossScaleOptimizer) and ``mindspore`` (amp).
+``docs/faces.md`` says what is exact, and what ``safe=True`` changes.
+"""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -21,15 +20,15 @@ from mpcore.compare.progress import Display, say
 from mpcore.compare.runner import check_backends, read_policies
 from mpcore.compare.runner import compare as run_comparison
 from mpcore.errors import BackendError, ExperimentError, check_choice
+from mpcore.explain import Side, op_system, side_by_side
 from mpcore.plan import resolve
 from mpcore.policy import Policy
+from mpcore.process import ended_cleanly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mpcore.backend import Capabilities
     from mpcore.compare.experiment import Experiment
-    from mpcore.plan import Plan
+    from mpcore.plan import Layer
 
 __all__ = ["compare", "explain"]
 
@@ -90,7 +89,23 @@ _TimeLimit = Annotated[float, typer.Option(min=1, max=1e6, help="Seconds one run
 _Output = Annotated[Path, typer.Option(help="Folder for the report.")]
 _PolicyText = Annotated[str, typer.Option(help="Name or text of a policy.")]
 _Backend = Annotated[
-    str, typer.Option(help="Framework. Default: the first one built.", show_default=False)
+    str,
+    typer.Option(
+        help="Framework, or several by comma, side by side. Default: the first one built.",
+        show_default=False,
+    ),
+]
+_Against = Annotated[
+    str, typer.Option(help="A second policy: both, and where they differ.", show_default=False)
+]
+_Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="DEVICE,...",
+        help="Devices by comma, such as cpu,cuda,npu: what op lists and rules about devices "
+        "mean there; none of them needs to be at hand. Default: the device at hand.",
+        show_default=False,
+    ),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -131,7 +146,7 @@ def compare(
     sizes = (steps or loaded.steps, batch or loaded.batch)
     settings = Settings(*sizes, seed, lockstep_steps, band_runs, threads=threads)
     console = Console()
-    with _ended_cleanly(), Display(console) as display:
+    with ended_cleanly(), Display(console) as display:
         result = run_comparison(
             loaded, names, texts, settings, time_limit=time_limit, on_event=display
         )
@@ -145,22 +160,39 @@ def explain(
     experiment: _ExperimentFile,
     policy: _PolicyText = "mixed_bfloat16",
     backend: _Backend = "",
+    against: _Against = "",
+    devices: _Devices = "",
     as_json: _AsJson = False,
 ) -> int:
     """Show what every layer of an experiment's model would do under a policy, and why.
 
+    With two policies, several backends or several devices: side by side, and where they differ.
+
     Example: mpcore explain examples/image_cnn/experiment.py --policy "mixed_float16; full *.head"
 
-    Example: mpcore explain model.py --backend mindspore --policy mixed_float16 --json
+    Example: mpcore explain model.py --policy apex:O2 --against mindspore:O2
+
+    Example: mpcore explain model.py --policy autocast_float16 --devices cpu,cuda,npu
+
+    Example: mpcore explain model.py --backend torch,mindspore --policy mixed_float16 --json
     """
-    parsed = Policy.parse(policy)
-    loaded, (name,) = _load(experiment, [backend] if backend else [], at_most=1)
-    plan, can = _planned(loaded, name, parsed)
-    say(Console(), json.dumps(plan.to_dict(), indent=2) if as_json else str(plan))
-    try:
-        check_policy(parsed, can)
-    except BackendError as exc:
-        sys.stderr.write(f"warning: {exc}\n")
+    texts = [policy, *([against] if against else [])]
+    policies = [Policy.parse(text) for text in texts]
+    asked = _split(backend)
+    loaded, names = _load(experiment, asked, at_most=len(asked) or 1)
+    sides, refused = [], []
+    for name in names:
+        layers, can = _described(loaded, name)
+        for text, parsed in zip(texts, policies, strict=True):
+            for device in _split(devices) or [can.device]:
+                title = _title(name, text, device, (len(names), len(texts), len(_split(devices))))
+                plan = resolve(parsed, layers, device)
+                sides.append(Side(title, plan, op_system(name, device)))
+            refused += _refused(parsed, can)
+    shown: Any = sides[0].plan if len(sides) == 1 else side_by_side(*sides)
+    say(Console(), json.dumps(shown.to_dict(), indent=2) if as_json else str(shown))
+    for reason in refused:
+        sys.stderr.write(f"warning: {reason}\n")
     return 0
 
 
@@ -184,8 +216,8 @@ def _load(path: Path, asked: list[str], at_most: int | None = None) -> tuple[Exp
     return loaded, names
 
 
-def _planned(loaded: Experiment, name: str, policy: Policy) -> tuple[Plan, Capabilities]:
-    """Return what every layer would do, and what the backend can do."""
+def _described(loaded: Experiment, name: str) -> tuple[list[Layer], Capabilities]:
+    """Return the layers of the experiment's model, and what the backend can do."""
     data = loaded.data()
     # Frameworks chatter on standard output and leave folders behind: neither is the answer.
     for variable, quiet in (("TF_CPP_MIN_LOG_LEVEL", "3"), ("GLOG_v", "3")):
@@ -197,7 +229,21 @@ def _planned(loaded: Experiment, name: str, policy: Policy) -> tuple[Plan, Capab
     ):
         found = load_backend(name)
         model = found.compare_driver().build(loaded.builder(name), data.x_train[:2], data.layout)
-        return resolve(policy, found.layers(model)), found.capabilities(model)
+        return found.layers(model), found.capabilities(model)
+
+
+def _title(name: str, policy: str, device: str, counts: tuple[int, int, int]) -> str:
+    """Return what tells a side from the others: only what there are several of."""
+    parts = (name, policy, device)
+    return " ".join(part for part, count in zip(parts, counts, strict=True) if count > 1) or name
+
+
+def _refused(policy: Policy, can: Capabilities) -> list[str]:
+    try:
+        check_policy(policy, can)
+    except BackendError as exc:
+        return [str(exc)]
+    return []
 
 
 def _exit_code(result: dict[str, Any]) -> int:
@@ -216,22 +262,6 @@ def _default_backends(loaded: Experiment) -> list[str]:
         for name in loaded.builders:
             check_choice("backends", name, backend_names(), ExperimentError)
     return sorted(known, key=lambda name: (*(name != first for first in _ORDER), name))
-
-
-@contextlib.contextmanager
-def _ended_cleanly() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end us by an exception, so that everything is removed."""
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, leave) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _split(text: str) -> list[str]:

@@ -17,8 +17,8 @@ _TOLD = ("inspect", "start", "ok", "failed", "not run")
 
 
 def say(console: Console, text: str) -> None:
-    """Print text as it is: brackets are no markup, and a line stays a line."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print text as it is: brackets are no markup, ":O" is no emoji, a line stays a line."""
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 class Display:

@@ -6,11 +6,7 @@ import json
 import os
 import platform
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 from contextlib import suppress
 from datetime import datetime
 from importlib import metadata
@@ -28,16 +24,15 @@ from mpcore.compare.verdict import band, free_difference, lockstep_step, lockste
 from mpcore.compare.weights import LayerWeights, match, unflatten
 from mpcore.errors import BackendMissingError, ExperimentError, check_choice
 from mpcore.policy import Policy
+from mpcore.process import run_worker, thread_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from mpcore.compare.experiment import Experiment
 
 __all__ = ["check_backends", "compare", "read_policies"]
 
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_v": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 _NO_REASON = {"simulated": False, "refused": None, "plan": None}
 
 
@@ -277,45 +272,28 @@ class _Comparison:
 
     def work(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Run one worker to its end and return its result, or how it died."""
+        last = {"phase": "start", "step": 0, "of": 0}
+
+        def take(event: dict[str, Any]) -> None:
+            last.update(event)
+            on_event(event)
+
         log = job.own("log.txt")
         log.parent.mkdir(parents=True, exist_ok=True)
-        # -P: a file of the user's working directory must not pass for a module
-        command = [sys.executable, "-P", "-m", "mpcore.compare.worker", job.to_json()]
-        with log.open("wb") as stream:
-            child = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                stdin=subprocess.PIPE,  # the worker ends when this closes
-                text=True,
-                env=_environment(self.settings.threads),
-                start_new_session=True,  # Ctrl-C comes to us alone, and we end the whole group
-            )
-            late = threading.Event()
-
-            def stop() -> None:
-                late.set()
-                _kill(child)
-
-            watch = threading.Timer(self.time_limit, stop)
-            last = {"phase": "start", "step": 0, "of": 0}
-            try:
-                watch.start()
-                for event in _events(child):
-                    last = event
-                    on_event(event)
-                child.wait()
-            finally:
-                watch.cancel()
-                _kill(child)
-                child.wait()
+        ended = run_worker(
+            "mpcore.compare.worker",
+            job.to_json(),
+            log,
+            time_limit=self.time_limit,
+            on_event=take,
+            environment=thread_variables(self.settings.threads),
+        )
         if job.result.exists():
             result: dict[str, Any] = json.loads(job.result.read_text(encoding="utf-8"))
             return result
         where = f"(last seen: {last['phase']}, step {last['step']} of {last['of']})"
-        if late.is_set():
-            return {"error": f"stopped after the time limit of {self.time_limit:g} s {where}"}
-        return {"error": f"{_death(child.returncode, log)} {where}"}
+        how = ended.how or "the process ended without a result"
+        return {"error": f"{how} {where}"}
 
     def bands(self, runs: list[dict[str, Any]]) -> dict[str, list[float]]:
         found = {}
@@ -395,36 +373,3 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
             with suppress(ValueError):  # the last line of a run that was killed while it wrote
                 records.append(json.loads(line))
     return records
-
-
-def _environment(threads: int | None) -> dict[str, str]:
-    own = dict.fromkeys(_THREADS, str(threads)) if threads else {}
-    return {**_QUIET, **os.environ, **own}
-
-
-def _events(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    for line in child.stdout or ():
-        with suppress(ValueError):  # the last line of a worker that was killed while it wrote
-            yield json.loads(line)
-
-
-def _kill(child: subprocess.Popen[str]) -> None:
-    """End a worker and whatever it started."""
-    if not hasattr(os, "killpg"):  # Windows
-        child.kill()
-        return
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-
-
-def _death(code: int, log: Path) -> str:
-    """Return in words how a worker ended that left no result."""
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        hint = {"SIGSEGV": " (a crash in native code)", "SIGKILL": " (out of memory?)"}
-        return f"the process was killed by {name}{hint.get(name, '')}"
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f"the process ended with code {code}: {(lines or ['it printed nothing'])[-1][:300]}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -23,6 +22,7 @@ from mpcore.compare.experiment import Data, Experiment, check_against_model, loa
 from mpcore.compare.job import Job, plain, read_data, write_json
 from mpcore.compare.weights import LayerWeights, Slots, flatten, match, unflatten
 from mpcore.dtypes import FORMATS
+from mpcore.process import end_with_parent, open_events
 from mpcore.scaling import ScaleState
 
 if TYPE_CHECKING:
@@ -63,13 +63,8 @@ class _Run:
 def main(argv: list[str]) -> int:
     """Do one job; return 0, or 1 after writing the error to the result file."""
     job = Job.from_json(argv[0])
-    _end_with_parent()
-    events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # a framework's own prints must not mix with our events
-
-    def emit(**event: Any) -> None:
-        events.write(json.dumps(event) + "\n")
-
+    end_with_parent()
+    emit = open_events()
     job.result.parent.mkdir(parents=True, exist_ok=True)
     try:
         experiment = load_experiment(job.experiment)
@@ -85,18 +80,6 @@ def main(argv: list[str]) -> int:
         result, code = {"error": " ".join(text.split()), "known": known}, 1
     write_json(job.result, plain(result))
     return code
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, however it went."""
-    held = os.dup(0)  # a pipe that only the parent writes to: it ends when the parent does
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-
-    def follow() -> None:
-        os.read(held, 1)
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
@@ -116,7 +99,7 @@ def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
     policies = {}
     for text in job.policy.split("\n"):
         policy = mp.Policy.parse(text)
-        plan = mp.resolve(policy, backend.layers(model))
+        plan = mp.explain(model, policy)
         entry: dict[str, Any] = {"plan": plan.to_dict(), "simulated": False, "refused": None}
         try:
             entry["simulated"] = mp.backend.check_policy(policy, can)

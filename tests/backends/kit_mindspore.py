@@ -8,9 +8,10 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 import mpcore as mp
+from mpcore_mindspore import emulated_ascend
 
 # The graph compiler imports the module of every function it reads, by name.
 sys.path.append(str(Path(__file__).parent))
@@ -38,6 +39,7 @@ def _compiled(cell):
 class _Kit:
     name = "mindspore"
     modes = ("eager", "compiled")
+    saturating_steps = 20  # eager mode takes a quarter of a second for one, on an emulated device
 
     def model(self):
         ms.set_seed(0)
@@ -66,14 +68,46 @@ class _Kit:
     def batch(self, x, y, boost):
         return Tensor(x), Tensor(y.astype("i4")), Tensor(boost, ms.float32)
 
-    def stepper(self, amp, loss_fn, mode, clip_norm=None):
+    def stepper(self, amp, loss_fn, mode, **call):
         if mode == "eager":
-            return lambda *batch: amp.step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=True)
-        run = _compiled(amp.train_cell(loss_fn, clip_norm, keep_grads=True))
-        return lambda *batch: amp.result(run(*batch))
+            return lambda *batch: amp.step(loss_fn, *batch, keep_grads=True, **call)
+        run = _compiled(amp.train_cell(loss_fn, keep_grads=True, **call))
+        optimizer = call.get("optimizer")
+        return lambda *batch: amp.result(run(*batch), optimizer=optimizer)
+
+    def sgd_over(self, model, layers, learning_rate):
+        params = [p for p in model.trainable_params() if p.name.partition(".")[0] in layers]
+        return nn.Momentum(params, learning_rate, 0.9)
+
+    def losses(self, model):
+        def steady(x, y, boost):
+            return ops.cross_entropy(model(x), y)
+
+        return {"a": steady, "b": self.loss_fn(model)}
+
+    def counter(self):
+        count = Parameter(Tensor(0, ms.int32), name="count", requires_grad=False)
+
+        def add():
+            ops.assign_add(count, Tensor(1, ms.int32))
+
+        return add, lambda: int(count.asnumpy())
+
+    def memory(self, model):
+        memory = Parameter(Tensor(np.zeros(16, "f4")), name="memory", requires_grad=False)
+
+        def loss_fn(x, y, boost):
+            ops.assign_add(memory, ops.ones_like(memory))
+            return ops.cross_entropy(model(x), y) * boost
+
+        return memory, loss_fn, lambda: memory.asnumpy().copy()
+
+    def emulated_ascend(self):
+        return emulated_ascend()
 
     def snapshot(self, model, optimizer, amp):
-        held = {id(p): p for p in (*model.get_parameters(), *optimizer.get_parameters())}
+        cells = (model, *amp.optimizers.values())
+        held = {id(p): p for cell in cells for p in cell.get_parameters()}
         return {p.name: p.value().astype(ms.float32).asnumpy().copy() for p in held.values()}
 
     def layer_dtypes(self, model, amp, x):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import mpcore as mp
-from mpcore_numpy import SGD, Adam, Model
+from mpcore_numpy import SGD, Adam, Model, emulated_ascend
 
 
 def _initial() -> dict[str, np.ndarray]:
@@ -57,6 +57,7 @@ def _forward_backward(params, buffers, cast, scale, x, y, boost):
 class _Kit:
     name = "numpy"
     modes = ("eager",)
+    saturating_steps = 10_000
 
     def model(self):
         layers = {"fc1": "linear", "bn": "norm", "act": "activation", "fc2": "linear"}
@@ -78,14 +79,45 @@ class _Kit:
     def batch(self, x, y, boost):
         return x, y, np.float32(boost)
 
-    def stepper(self, amp, loss_fn, mode, clip_norm=None):
-        return lambda *batch: amp.step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=True)
+    def stepper(self, amp, loss_fn, mode, **call):
+        return lambda *batch: amp.step(loss_fn, *batch, keep_grads=True, **call)
+
+    def sgd_over(self, model, layers, learning_rate):
+        names = [name for name in model.params if name.partition(".")[0] in layers]
+        return SGD(model.params, learning_rate, 0.9, names)
+
+    def losses(self, model):
+        def steady(params, buffers, cast, scale, x, y, boost):
+            return _forward_backward(params, buffers, cast, scale, x, y, np.float32(1))
+
+        return {"a": steady, "b": _forward_backward}
+
+    def counter(self):
+        count = np.zeros(())
+
+        def add():
+            count[...] += 1
+
+        return add, lambda: int(count)
+
+    def memory(self, model):
+        memory = np.zeros(16, "f4")
+
+        def loss_fn(*args):
+            memory[...] += 1
+            return _forward_backward(*args)
+
+        return memory, loss_fn, memory.copy
+
+    def emulated_ascend(self):
+        return emulated_ascend()
 
     def snapshot(self, model, optimizer, amp):
         taken = {**model.params, **model.buffers}
-        for slot, values in optimizer.slots.items():
-            taken |= {f"{slot}:{name}": value for name, value in values.items()}
-        taken["steps"] = np.array(optimizer.steps)
+        for key, entry in amp.optimizers.items():
+            for slot, values in entry.slots.items():
+                taken |= {f"{key}:{slot}:{name}": value for name, value in values.items()}
+            taken[f"{key}:steps"] = np.array(entry.steps)
         return {name: value.copy() for name, value in taken.items()}
 
     def layer_dtypes(self, model, amp, x):

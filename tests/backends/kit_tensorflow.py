@@ -8,12 +8,14 @@ import tensorflow as tf
 from keras import layers
 
 import mpcore as mp
+from mpcore_tensorflow import emulated_ascend
 from mpcore_tensorflow.layers import variable_names
 
 
 class _Kit:
     name = "tensorflow"
     modes = ("eager", "compiled")
+    saturating_steps = 200
 
     def model(self):
         keras.utils.set_random_seed(0)
@@ -45,15 +47,61 @@ class _Kit:
     def batch(self, x, y, boost):
         return tf.constant(x), tf.constant(y), tf.constant(boost, tf.float32)
 
-    def stepper(self, amp, loss_fn, mode, clip_norm=None):
-        if mode == "eager":
-            return lambda *batch: amp.step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=True)
-        return _custom_loop(amp, loss_fn, clip_norm)
+    def stepper(self, amp, loss_fn, mode, **call):
+        """Eager is amp.step (itself one compiled step); compiled a custom loop, where it can be.
+
+        ``amp.optimizer.apply`` knows one optimizer and no micro-batches.
+        """
+        loops = set(call) <= {"clip_norm"} and len(amp.optimizers) == 1
+        if mode == "compiled" and loops and callable(loss_fn):
+            return _custom_loop(amp, loss_fn, call.get("clip_norm"))
+        return lambda *batch: amp.step(loss_fn, *batch, keep_grads=True, **call)
+
+    def sgd_over(self, model, layers, learning_rate):
+        optimizer = keras.optimizers.SGD(learning_rate, momentum=0.9)
+        optimizer.build([v for n in layers for v in model.get_layer(n).trainable_variables])
+        return optimizer
+
+    def losses(self, model):
+        loss_fn = self.loss_fn(model)
+
+        @tf.autograph.experimental.do_not_convert
+        def steady(x, y, boost):
+            return loss_fn(x, y, tf.ones_like(boost))
+
+        return {"a": steady, "b": loss_fn}
+
+    def counter(self):
+        count = tf.Variable(0)
+
+        @tf.autograph.experimental.do_not_convert
+        def add():
+            count.assign_add(1)
+
+        return add, lambda: int(count.numpy())
+
+    def memory(self, model):
+        memory, loss_fn = tf.Variable(np.zeros(16, "f4")), self.loss_fn(model)
+
+        @tf.autograph.experimental.do_not_convert
+        def remembering(x, y, boost):
+            loss = loss_fn(x, y, boost)
+            memory.assign_add(tf.ones(16))
+            return loss
+
+        return memory, remembering, memory.numpy
+
+    def emulated_ascend(self):
+        return emulated_ascend()
 
     def snapshot(self, model, optimizer, amp):
-        kinds = {"model": model.variables, "optimizer": optimizer.variables}
-        kinds["master"] = list(amp.optimizer.masters.values())
-        taken = {f"{kind}:{i}": v for kind, vs in kinds.items() for i, v in enumerate(vs)}
+        paths = variable_names(model)
+        taken = {paths[id(v)]: v for v in model.weights}  # the states of seeds have no path
+        for key, wrapper in amp.optimizers.items():
+            kinds = {"slot": wrapper.inner_optimizer.variables, "master": wrapper.masters.values()}
+            taken |= {
+                f"{key}:{kind}:{i}": v for kind, vs in kinds.items() for i, v in enumerate(vs)
+            }
         return {name: np.asarray(v.value, np.float32).copy() for name, v in taken.items()}
 
     def layer_dtypes(self, model, amp, x):
@@ -104,10 +152,11 @@ def _custom_loop(amp, loss_fn, clip_norm):
     def step(*batch):
         before = amp.state
         loss, grads = train(*batch)
-        true = [tf.cast(grad, tf.float32) / before.scale for grad in grads]
+        # an embedding's gradient is sparse
+        true = [tf.cast(tf.convert_to_tensor(g), tf.float32) / before.scale for g in grads]
         finite = np.bool_(amp.state.skipped_steps == before.skipped_steps)
         norms = np.array([np.linalg.norm(grad.numpy()) for grad in true], np.float32)
-        raw = (loss.numpy(), finite, norms, before.scale, amp.state.scale)
+        raw = (loss.numpy(), finite, norms, before.scale, amp.state.scale, 0)
         return mp.StepResult(raw, names, lambda x: x, dict(zip(names, true, strict=True)))
 
     return step

@@ -10,15 +10,32 @@ from torch import nn
 from torch.nn import functional
 
 import mpcore as mp
+from mpcore_torch import emulated_ascend
 
 
 def _same(value):
     return value
 
 
+def _loop(amp, loss_fn, batch, micro_batches=1, optimizer=None, **call):
+    """What a training loop of one's own does: the second way to step."""
+    losses = loss_fn if isinstance(loss_fn, dict) else {optimizer: loss_fn}
+    # Losses divided by their number give no exact thirds: the mean is what dropping compares.
+    mean = amp._tx.drops
+    for index in range(micro_batches):
+        x, y, boost = batch
+        rows = slice(index * len(x) // micro_batches, (index + 1) * len(x) // micro_batches)
+        for name, function in losses.items():
+            with amp.autocast():
+                loss = function(x[rows], y[rows], boost)
+            amp.backward(loss if mean else loss / micro_batches, optimizer=name)
+    return amp.apply(keep_grads=True, optimizer=optimizer, mean=mean, **call)
+
+
 class _Kit:
     name = "torch"
     modes = ("eager", "compiled")
+    saturating_steps = 1000
     _compiled_rule = None
 
     def model(self):
@@ -35,29 +52,52 @@ class _Kit:
     def adam(self, model, learning_rate):
         return torch.optim.Adam(model.parameters(), learning_rate)
 
+    def sgd_over(self, model, layers, learning_rate):
+        parts = [getattr(model, layer) for layer in layers]
+        params = [param for part in parts for param in part.parameters()]
+        return torch.optim.SGD(params, learning_rate, momentum=0.9)
+
     def loss_fn(self, model):
         return lambda x, y, boost: functional.cross_entropy(model(x), y) * boost
+
+    def losses(self, model):
+        def steady(x, y, boost):
+            return functional.cross_entropy(model(x), y)
+
+        return {"a": steady, "b": self.loss_fn(model)}
+
+    def counter(self):
+        count = torch.zeros(())
+        return lambda: count.add_(1), lambda: int(count)
+
+    def memory(self, model):
+        memory, base = torch.zeros(16), self.loss_fn(model)
+
+        def loss_fn(*batch):
+            memory.add_(1)
+            return base(*batch)
+
+        return memory, loss_fn, lambda: memory.numpy().copy()
+
+    def emulated_ascend(self):
+        return emulated_ascend()
 
     def batch(self, x, y, boost):
         return torch.from_numpy(x), torch.from_numpy(y).long(), torch.tensor(np.float32(boost))
 
-    def stepper(self, amp, loss_fn, mode, clip_norm=None):
+    def stepper(self, amp, loss_fn, mode, **call):
         if mode == "eager":
-            return lambda *batch: amp.step(loss_fn, *batch, clip_norm=clip_norm, keep_grads=True)
-
-        def loop(*batch):
-            with amp.autocast():
-                loss = loss_fn(*batch)
-            amp.backward(loss)
-            return amp.apply(clip_norm=clip_norm, keep_grads=True)
-
-        return loop
+            return lambda *batch: amp.step(loss_fn, *batch, keep_grads=True, **call)
+        return lambda *batch: _loop(amp, loss_fn, batch, **call)
 
     def snapshot(self, model, optimizer, amp):
         taken = dict(model.state_dict())
-        for number, (param, slots) in enumerate(optimizer.state.items()):
-            taken[f"{number}:param"] = param
-            taken |= {f"{number}:{name}": torch.as_tensor(v) for name, v in slots.items()}
+        for key, entry in amp.optimizers.items():
+            names = {param: name for name, param in model.named_parameters()}
+            names |= {amp.masters[low]: name for low, name in names.items() if low in amp.masters}
+            for param, slots in entry.state.items():
+                taken[f"{key}:{names[param]}"] = param
+                taken |= {f"{key}:{names[param]}:{n}": torch.as_tensor(v) for n, v in slots.items()}
         return {name: value.detach().float().numpy().copy() for name, value in taken.items()}
 
     def layer_dtypes(self, model, amp, x):

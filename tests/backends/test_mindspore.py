@@ -15,7 +15,7 @@ ms = pytest.importorskip("mindspore")
 from mindspore import Tensor, amp, mint, nn, ops  # noqa: E402
 from mindspore.experimental import optim as experimental  # noqa: E402
 
-from mpcore_mindspore import MindsporeAmp, TrainCell  # noqa: E402
+from mpcore_mindspore import MindsporeAmp, StatusRegister, TrainCell  # noqa: E402
 
 pytestmark = pytest.mark.backend("mindspore")
 
@@ -311,10 +311,7 @@ def loss_of_two(net):
 
 def test_device_flag_is_combined_with_the_values():
     """The Ascend path, with mindspore's all_finite doing on CPU what it can."""
-    net, _, bound = prepared("mixed_float16")
-    from dataclasses import replace
-
-    bound._parts = replace(bound._parts, reads_device=True)
+    net, _, bound = prepared("mixed_float16", detector=StatusRegister())
     for wrap in (lambda cell: cell, jitted):
         run = wrap(bound.train_cell(loss_of(net)))
         assert bound.result(run(*batch())).stepped

@@ -372,13 +372,19 @@ def test_activation_with_weights_hands_on_what_comes_in(policy):
     assert set(seen.values()) == {"bfloat16"}
 
 
-def test_policy_map_of_the_user_is_overridden():
+def test_policy_map_of_the_user_is_kept_but_for_rules():
     dtypes = keras.dtype_policies.DTypePolicyMap("mixed_float16")
     dtypes[".*/fc2"] = keras.DTypePolicy("float32")
     model = net(dtypes)
-    mp.prepare(model, keras.optimizers.SGD(), mp.Policy.named("mixed_bfloat16").full("fc1"))
+    policy = mp.Policy.named("mixed_bfloat16").full("fc1")
+    assert mp.explain(model, policy)["fc2"].rule == "set in the model: float32"
+    amp = mp.prepare(model, keras.optimizers.SGD(), policy)
+    seen, _ = output_dtypes(model, X)
+    assert seen == {"fc1": "float32", "bn": "bfloat16", "act": "bfloat16", "fc2": "float32"}
+    mp.prepare(model, amp.optimizer, policy.lower("fc2"))
     seen, _ = output_dtypes(model, X)
     assert seen == {"fc1": "float32", "bn": "bfloat16", "act": "bfloat16", "fc2": "bfloat16"}
+    assert list(dtypes) == [".*/fc2"]  # nothing was written into it
 
 
 @pytest.mark.slow
@@ -747,8 +753,39 @@ def test_training_goes_on_from_neutral_state(name, policy):
     assert not any(v.numpy().any() for v in resumed.optimizer.inner_optimizer.variables[2:])
 
 
-def test_recurrent_layers_are_refused_by_comparisons():
-    model = keras.Sequential([layers.Input((5, 8)), layers.LSTM(3, name="rnn")])
+@pytest.mark.parametrize("make", [layers.LSTM, layers.GRU])
+def test_recurrent_gates_are_in_the_order_of_torch(make):
+    model = keras.Sequential([layers.Input((5, 8)), make(3, name="rnn")])
+    driver, cell = TensorflowBackend().compare_driver(), model.get_layer("rnn").cell
+    gates = 4 if make is layers.LSTM else 3
+    order = [0, 1, 2, 3] if make is layers.LSTM else [1, 0, 2]
+    for variable in cell.weights:
+        variable.assign(RNG.normal(size=variable.shape))
+    (rnn,) = driver.weights(model)
+    assert {name: a.shape for name, a in rnn.arrays.items()} == {
+        "weight_ih_l0": (3 * gates, 8),
+        "weight_hh_l0": (3 * gates, 3),
+        "bias_ih_l0": (3 * gates,),
+        "bias_hh_l0": (3 * gates,),
+    }
+    blocks = np.split(cell.kernel.numpy(), gates, axis=1)
+    expected = np.concatenate([blocks[gate].T for gate in order])
+    np.testing.assert_array_equal(rnn.arrays["weight_ih_l0"], expected)
+    before = [v.numpy() for v in cell.weights]
+    driver.load_weights(model, [rnn])
+    for variable, value in zip(cell.weights, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    rnn.arrays["bias_hh_l0"] += 1  # torch adds the two
+    driver.load_weights(model, [rnn])
+    moved = cell.bias.numpy() - before[-1]
+    np.testing.assert_allclose(moved if make is layers.LSTM else moved[1], 1, rtol=1e-6)
+    grads = driver.gradients(model, {"rnn.lstm_cell.bias": tf.ones(12)})[0].arrays
+    assert grads["bias_hh_l0"].all() == grads["bias_ih_l0"].all() == (make is layers.LSTM)
+
+
+def test_layers_without_a_neutral_layout_are_refused_by_comparisons():
+    rnn = layers.Bidirectional(layers.LSTM(3), name="rnn")
+    model = keras.Sequential([layers.Input((5, 8)), rnn])
     with pytest.raises(mp.ExperimentError, match=r"'rnn'.*cannot be compared yet"):
         TensorflowBackend().compare_driver().weights(model)
     amp = mp.prepare(model, keras.optimizers.SGD(), "mixed_bfloat16")

@@ -116,11 +116,11 @@ class Driver:
         return self.collect(model, grads)
 
     def slots(self, model, amp):
-        sgd = amp._tx.optimizer
+        sgd = amp.optimizers["optimizer"]
         return Slots(sgd.steps, {{"momentum": self.collect(model, sgd.slots["momentum"])}})
 
     def load_slots(self, model, amp, slots):
-        sgd = amp._tx.optimizer
+        sgd = amp.optimizers["optimizer"]
         sgd.steps = slots.steps
         for layer in slots.values["momentum"]:
             for name, value in layer.arrays.items():

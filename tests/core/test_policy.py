@@ -87,7 +87,6 @@ def test_scale_is_chosen_by_the_range_of_the_format(name: str, kind: str) -> Non
         (lambda: Policy(compute="float16", output="bfloat16"), "`output` must be"),
         (lambda: Policy(reduce="float16"), "`reduce` must be 'float32'"),
         (lambda: Policy().lower("*"), "must not lower layers when compute='float32'"),
-        (lambda: Policy().full(op="softmax"), "may name ops only when by='op'"),
         (lambda: Policy().full(), "needs a path pattern"),
         (lambda: Policy().full("a b"), "`rule.pattern` must be a name"),
         (lambda: Policy().full(layr="x"), "did you mean 'layer'"),

@@ -46,6 +46,7 @@ def test_wheel_holds_every_package_and_nothing_generic(wheel: Path) -> None:
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
     assert "mpcore/compare/templates/report.html.j2" in names
+    assert "mpcore/op_table.json" in names
 
 
 def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> None:
@@ -71,6 +72,7 @@ def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> N
     for part in ("core", "golden"):
         shutil.copytree(ROOT / "tests" / part, tmp_path / "tests" / part)
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")  # tests compare its tables with the data
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     out = _run(python, "-m", "pytest", "-q", "tests/core", cwd=tmp_path)
     assert " passed" in out

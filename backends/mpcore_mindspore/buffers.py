@@ -1,0 +1,74 @@
+"""What a skipped step puts back: the buffers of a network, and what the user guards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mindspore import Parameter, Tensor, nn
+
+from mpcore.errors import BackendError
+from mpcore_mindspore.layers import leaves, own_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["buffers", "copies", "guarded_parameters"]
+
+_WEIGHTS = ("linear", "conv", "conv_transpose", "attention", "recurrent", "embedding")
+
+
+def buffers(net: Any) -> list[Any]:
+    """Return the non-trainable Parameters that a forward pass may write."""
+    return [
+        param
+        for cell, category in leaves(net).values()
+        if category not in _WEIGHTS  # frozen weights are only read
+        for param in own_parameters(cell, category).values()
+        if not param.requires_grad
+    ]
+
+
+def guarded_parameters(guard: Iterable[Any]) -> list[Any]:
+    """Return the Parameters of Cells, Parameters, and lists and dicts of them.
+
+    Raises:
+        BackendError: something else; a Tensor too: MindSpore replaces it and cannot write to it.
+    """
+    found: list[Any] = []
+    for entry in guard:
+        if isinstance(entry, Parameter):
+            found.append(entry)
+        elif isinstance(entry, nn.Cell):
+            found += entry.get_parameters()
+        elif isinstance(entry, list | tuple):
+            found += guarded_parameters(entry)
+        elif isinstance(entry, dict):
+            found += guarded_parameters(entry.values())
+        else:
+            why = type(entry).__name__
+            if isinstance(entry, Tensor):
+                why = "a Tensor: only a Parameter can be put back, so keep that state in one"
+            msg = f"`guard` must hold Cells, Parameters, or lists and dicts of them, got {why}"
+            raise BackendError(msg)
+    return found
+
+
+def copies(params: Iterable[Any], label: str) -> list[tuple[Any, Any]]:
+    """Return pairs (Parameter, a Parameter that starts as its copy), each once.
+
+    Args:
+        params: any Parameters; several may be the same, several may have the same name.
+        label: begins the names of the copies.
+    """
+    each = {id(param): param for param in params}
+    return [
+        (
+            param,
+            Parameter(
+                Tensor(param.asnumpy().copy()),
+                name=f"{label}.{index}.{param.name}",
+                requires_grad=False,
+            ),
+        )
+        for index, param in enumerate(each.values())
+    ]

@@ -1,0 +1,85 @@
+"""What the train cells of one prepared network share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mpcore.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.overflow import OverflowDetector
+    from mpcore.scaling import LossScale
+    from mpcore_mindspore.ascend import EmulatedAscend
+
+__all__ = ["Mover", "Parts"]
+
+
+@dataclass(frozen=True)
+class Mover:
+    """One optimizer and the parameters that it moves.
+
+    Attributes:
+        optimizer: over float32 Parameters.
+        names: paths of its parameters, in its order, as all that follow.
+        trained: Parameters of the network.
+        masters: pairs (Parameter of the network, float32 master in the optimizer).
+        rounds_grad: whether each gradient has a simulated dtype.
+        tops: largest number of the format of each gradient.
+    """
+
+    optimizer: Any
+    names: tuple[str, ...]
+    trained: tuple[Any, ...]
+    masters: tuple[tuple[Any, Any], ...]
+    rounds_grad: tuple[bool, ...]
+    tops: tuple[float, ...]
+
+
+@dataclass
+class Parts:
+    """What the train cells of one prepared network share.
+
+    Attributes:
+        rule: constants of the loss scale.
+        network: the network.
+        movers: the optimizers by name.
+        state: Parameters (scale float32, shape (); counts of ScaleState, int32, shape (7,)).
+        buffers: pairs (buffer or guarded Parameter, its copy).
+        window_buffers: the same with other copies; empty until a cell drops micro-batches.
+        rounded: pairs (Parameter that is rounded during a step, copy of its float32 value).
+        after_step: called without arguments after each real step.
+        drops: whether bad micro-batches are left out.
+        detector: how an overflow is noticed.
+        begun: float32 Parameter, shape (), that takes what a register's ``begin`` returned:
+            inside a graph nothing else orders it before the forward pass.
+        rank_sum: adds over the ranks that agree; None where there is one, or none agrees.
+        device: the emulated device, if the network lives on one.
+        released: not empty once the network was given back.
+    """
+
+    rule: LossScale
+    network: Any
+    movers: dict[str, Mover]
+    state: tuple[Any, Any]
+    buffers: list[tuple[Any, Any]]
+    window_buffers: list[tuple[Any, Any]]
+    rounded: list[tuple[Any, Any]]
+    after_step: tuple[Callable[[], Any], ...]
+    drops: bool
+    detector: OverflowDetector
+    begun: Any
+    rank_sum: Any
+    device: EmulatedAscend | None
+    released: list[bool]
+
+    def check_held(self) -> None:
+        """Raise BackendError if the network was given back."""
+        if self.released:
+            msg = (
+                "`amp` must not be used after `release()`: its network is as it was before "
+                "prepare; call mpcore.prepare again"
+            )
+            raise BackendError(msg)

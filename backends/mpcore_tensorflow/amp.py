@@ -1,0 +1,352 @@
+"""The object that runs the steps of a prepared Keras model."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from mpcore.amp import Amp
+from mpcore.errors import BackendError, MpcoreWarning
+from mpcore.step_result import StepResult
+from mpcore_tensorflow.apply import release_plan
+from mpcore_tensorflow.ascend import unsaturated
+from mpcore_tensorflow.collapse import CollapseCallback
+from mpcore_tensorflow.gradients import dense
+from mpcore_tensorflow.layers import variable_names
+from mpcore_tensorflow.optimizer import RELEASED
+from mpcore_tensorflow.replicas import is_distributed
+from mpcore_tensorflow.step import Part, StepTransaction
+from mpcore_tensorflow.storage import release_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import keras
+
+    from mpcore.overflow import OverflowDetector
+    from mpcore.plan import Plan
+    from mpcore.scaling import ScaleState
+    from mpcore.transaction import StepCall, StepOptions
+    from mpcore_tensorflow.optimizer import TransactionalOptimizer
+
+__all__ = ["KerasAmp", "set_float32"]
+
+_KEPT_STEPS = 16  # compiled steps an amp keeps; a new function object each step would fill memory
+
+
+class KerasAmp(Amp):
+    """A prepared Keras model.
+
+    ``step`` is compiled once for each loss function (or dict of them) and each set of its other
+    arguments. Which weights are trainable is read then; the losses of regularizers are in
+    ``sum(model.losses)``, for ``loss_fn`` to add. ``after_step`` is compiled too: of what it does
+    only TensorFlow's operations repeat.
+
+    An exception in ``loss_fn`` itself leaves everything as it was. So does an error that
+    TensorFlow raises later, while the compiled step runs (an assertion in the graph, a label out
+    of range), but for the buffers: a snapshot on the host would cost a tenth of a small step.
+
+    One optimizer trains all trainable weights. Several are each built before ``prepare``, for
+    the weights they move: ``optimizer.build(model.critic.trainable_variables)``.
+
+    Under a ``tf.distribute.MirroredStrategy`` make model and optimizers inside
+    ``strategy.scope()``, then call ``prepare``, ``fit`` and ``step`` outside, as without one.
+    ``step`` cuts each tensor of the batch into equal parts for the replicas; a batch of
+    ``strategy.experimental_distribute_dataset`` is in parts already. As everywhere in
+    ``tf.distribute``, losses and gradients of the replicas are *summed*: Keras' losses divide
+    by the number of replicas themselves, your own must (``tf.nn.compute_average_loss``).
+    ``agree`` has nothing to decide there: the replicas share their weights.
+
+    Attributes:
+        model: the model, its layers set to the plan.
+        optimizers: TransactionalOptimizers by name, around the user's (``inner_optimizer``).
+            They hold all state: masters, slots, counts, and the loss scale that they share.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        owned: Mapping[str, tuple[TransactionalOptimizer, list[Any] | None]],
+        plan: Plan,
+        options: StepOptions,
+        *,
+        detector: OverflowDetector,
+        strategy: Any,
+    ) -> None:
+        """Bind a model that the plan was applied to.
+
+        Args:
+            model: the model.
+            owned: the optimizers and their weights by name; None for all that are trainable.
+            plan: the plan.
+            options: what holds for every step.
+            detector: the one that the options name.
+            strategy: of several replicas, or None.
+        """
+        super().__init__(plan, {name: one for name, (one, _) in owned.items()}, simulated=False)
+        self.model = model
+        self._owned = {name: weights for name, (_, weights) in owned.items()}
+        self._first: TransactionalOptimizer = next(iter(self.optimizers.values()))
+        self._options, self._detector, self._strategy = options, detector, strategy
+        self._compiled: OrderedDict[Any, tuple[Any, list[str]]] = OrderedDict()
+        self._steps_then = 0
+        self._released = False
+        self._float32_before = set_float32(plan.policy.float32)
+        self.restart_look()
+
+    @property
+    def optimizer(self) -> TransactionalOptimizer:
+        """The only optimizer, for ``model.compile``; shares its state with ``step``.
+
+        Raises:
+            BackendError: there are several.
+        """
+        if len(self.optimizers) > 1:
+            names = ", ".join(f"amp.optimizers[{name!r}]" for name in self.optimizers)
+            msg = (
+                f"`amp.optimizer` is there for one optimizer, this model has {names}; they step "
+                "together in amp.step, model.compile takes one alone"
+            )
+            raise BackendError(msg)
+        return self._first
+
+    @property
+    def state(self) -> ScaleState:
+        """State of the loss scale, as numbers on the host."""
+        return self._first.state
+
+    @state.setter
+    def state(self, state: ScaleState) -> None:
+        self._first.state = state
+        self.restart_look()
+
+    def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.
+
+        For penalties on gradients: call it inside ``loss_fn``; what it returns can be
+        differentiated again. The backward pass inside is scaled, so that float16 does not lose
+        it, and the scale is divided out: it is the true gradient.
+
+        Args:
+            function: runs the model; returns a tensor of any shape.
+            inputs: tensors; the first is the one to differentiate for.
+
+        Returns:
+            A float32 tensor of the shape of ``inputs[0]``.
+
+        Raises:
+            BackendError: the first input is no float, or what ``function`` returns does not
+                depend on it.
+        """
+        self._check_held()
+        first = tf.convert_to_tensor(inputs[0])
+        if not first.dtype.is_floating:
+            msg = f"`inputs` must begin with a floating-point tensor, got {first.dtype.name}"
+            raise BackendError(msg)
+        with tf.GradientTape() as tape:
+            tape.watch(first)
+            outputs = tf.cast(function(first, *inputs[1:]), tf.float32)
+            scaled = self._first.scale_loss(tf.reduce_sum(outputs))
+        grad = tape.gradient(scaled, first)
+        if grad is None:
+            msg = "`function` must return something that depends on its first input, it does not"
+            raise BackendError(msg)
+        return tf.cast(grad, tf.float32) / self._first.scale_loss(tf.constant(1.0))
+
+    def callback(self) -> keras.callbacks.Callback:
+        """Return a Keras callback that looks for a collapsed run: ``fit(callbacks=[...])``.
+
+        It calls ``check_collapse`` every ``patience`` batches and after each epoch.
+        """
+        return CollapseCallback(self)
+
+    def check_collapse(self) -> None:
+        """Report, as the loss scale's ``on_collapse`` says, if all steps of late were skipped.
+
+        ``step`` and ``callback`` call it. With one optimizer the steps are counted where they
+        are taken, so that it also sees those of ``fit`` and of loops of the user's own.
+
+        Raises:
+            LossScaleError: the run has collapsed, and the rule says so.
+        """
+        if len(self.optimizers) == 1:
+            before, self._steps_then = self._steps_then, self._steps()
+            self._since_look = self._steps_then - before
+        super().check_collapse()
+
+    def restart_look(self) -> None:
+        """Let the next ``check_collapse`` see the steps from here on."""
+        self._since_look, self._steps_then = 0, self._steps()
+        self._skipped_then = int(self.state.skipped_steps)
+
+    def release(self) -> None:
+        """Give the model back as it was before ``prepare``; later steps are refused.
+
+        Calls, dtype policies and flags of the layers are the original ones again. Weights keep
+        what they have learnt, in float32: 16-bit parameters become their masters, or what they
+        hold where they have none, as frozen ones have not. Outputs are those of an unprepared
+        model with the same weights, bit for bit. The optimizers that ``prepare`` was given may be
+        used natively, with their slots; where ``model.optimizer`` was this one's, it is the
+        given one again. A second call does nothing.
+
+        Raises:
+            BackendError: it was called inside a ``tf.function``; nothing has changed.
+        """
+        if self._released:
+            return
+        if tf.inside_function():
+            msg = "`release` must be called outside of tf.function: graphs hold what was traced"
+            raise BackendError(msg)
+        self._released = True
+        wrappers = list(self.optimizers.values())
+        with self.model.distribute_strategy.scope():
+            release_plan(self.model)
+            release_variables(self.model, wrappers)
+        if any(getattr(self.model, "optimizer", None) is wrapper for wrapper in wrappers):
+            self.model.optimizer = self.model.optimizer.inner_optimizer
+        self._compiled.clear()
+        set_float32(self._float32_before)
+
+    def _check_held(self) -> None:
+        if self._released:
+            raise BackendError(RELEASED)
+
+    def _steps(self) -> int:
+        """Return the number of steps that the first optimizer took or skipped."""
+        taken = int(self._first.inner_optimizer._iterations.numpy())
+        return taken + (0 if self._rule.count_skipped_steps else int(self.state.skipped_steps))
+
+    def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
+        self._check_held()
+        if self._strategy is not None and not _outside_replicas():
+            msg = "`amp.step` must be called outside strategy.run: it runs the replicas itself"
+            raise BackendError(msg)
+        self._check_divides(batch, call.micro_batches)
+        key = (tuple(loss_fn.items()) if isinstance(loss_fn, dict) else loss_fn, call)
+        function, names = self._compiled.get(key) or self._compile(key, loss_fn, call)
+        packed, grads = function(*batch)
+        raw = [(packed, part) for part in _parts(len(call.optimizers))]
+        kept = {name: g for name, g in zip(names, grads, strict=False) if g is not None}
+        return StepResult(raw, names, _to_numpy, kept, call.optimizers)
+
+    def _compile(self, key: Any, loss_fn: Any, call: StepCall) -> tuple[Any, list[str]]:
+        transaction = StepTransaction(
+            {name: Part(self.optimizers[name], self._weights(name)) for name in call.optimizers},
+            loss_fn,
+            drops=self._options.bad_micro_batch == "drop",
+            detector=self._detector,
+            after_step=self._options.after_step,
+            strategy=self._strategy,
+        )
+        step = _CompiledStep(transaction, call)
+        # Only the user's function may hold branches on tensors; our errors stay as they are.
+        function = tf.function(step, reduce_retracing=True, autograph=False)
+        paths = variable_names(self.model)
+        self._compiled[key] = function, [paths[id(v)] for v in transaction.variables]
+        if len(self._compiled) > _KEPT_STEPS:
+            self._compiled.popitem(last=False)
+            msg = (
+                f"amp.step was given more than {_KEPT_STEPS} different loss functions, and each "
+                "is compiled: pass the same function object each time"
+            )
+            warnings.warn(msg, MpcoreWarning, stacklevel=4)
+        return self._compiled[key]
+
+    def _weights(self, name: str) -> list[Any]:
+        owned = self._owned[name]
+        trainable = list(self.model.trainable_variables)
+        if owned is None:
+            return trainable
+        kept = {id(variable) for variable in owned}
+        return [variable for variable in trainable if id(variable) in kept]
+
+    def _check_divides(self, batch: tuple[Any, ...], micro_batches: int) -> None:
+        """Refuse what cannot be cut evenly, before anything runs."""
+        replicas = 1
+        if self._strategy is not None and not is_distributed(batch):
+            replicas = self._strategy.num_replicas_in_sync
+        count = replicas * micro_batches
+        if count == 1:
+            return
+        for item in tf.nest.flatten(batch):
+            parts = item.values if isinstance(item, tf.distribute.DistributedValues) else [item]
+            for part in parts:
+                shape: Any = getattr(part, "shape", ())
+                if len(shape) and shape[0] % count:
+                    raise BackendError(_uneven(shape[0], micro_batches, replicas))
+
+    @contextlib.contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Do nothing: the layers themselves cast. For scripts that run in every backend."""
+        yield
+
+
+def set_float32(meaning: str) -> str:
+    """Say what a float32 product is in this process; return what it was, in the same words.
+
+    TensorFlow has one switch for all models. It is of use on GPUs with TF32 alone, where it is
+    on from the start; that has not been run here.
+
+    Args:
+        meaning: ``"strict"`` for IEEE float32, ``"fast"`` for TF32, ``"native"`` to leave it.
+
+    Source: tensorflow/python/framework/config.py of TensorFlow 2.21,
+    ``enable_tensor_float_32_execution``.
+    """
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    if meaning != "native":
+        tf.config.experimental.enable_tensor_float_32_execution(meaning == "fast")
+    return "fast" if before else "strict"
+
+
+class _CompiledStep:
+    """What ``tf.function`` traces; an object, as it counts traces of a function by its source."""
+
+    def __init__(self, transaction: StepTransaction, call: StepCall) -> None:
+        self.transaction, self.call = transaction, call
+
+    def __call__(self, *batch: Any) -> tuple[Any, list[Any]]:
+        strategy = self.transaction.strategy
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            *raw, grads = self.transaction.transact(self.call, *batch)
+        with unsaturated():  # an emulated device does not store this record
+            kept = [dense(grad) for grad in grads] if self.call.keep_grads else []
+            return _packed(raw), kept
+
+
+def _uneven(rows: int, micro_batches: int, replicas: int) -> str:
+    hint = "choose a divisor, or leave out the last rows"
+    if replicas == 1:
+        return (
+            f"`micro_batches` must divide the batch evenly, got {micro_batches} for {rows} rows; "
+            f"{hint}"
+        )
+    return (
+        f"`batch` must divide evenly into {replicas} replicas times {micro_batches} "
+        f"micro-batches, got {rows} rows; {hint}"
+    )
+
+
+def _outside_replicas() -> bool:
+    return not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
+
+
+def _packed(raw: list[Any]) -> Any:
+    """Return one vector: each output of a compiled function costs the host some microseconds."""
+    loss, stepped, norms, scale, next_scale, dropped = raw
+    numbers = [loss, scale, next_scale, dropped, *stepped]
+    return tf.concat([tf.stack([tf.cast(x, tf.float32) for x in numbers]), norms], axis=0)
+
+
+def _parts(optimizers: int) -> tuple[Any, ...]:
+    """Return where the six values of a step are in that vector, in StepResult's order."""
+    return 0, slice(4, 4 + optimizers), slice(4 + optimizers, None), 1, 2, 3
+
+
+def _to_numpy(place: tuple[Any, Any]) -> Any:
+    packed, part = place
+    return packed.numpy()[part]

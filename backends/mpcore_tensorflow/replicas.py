@@ -1,0 +1,143 @@
+"""Several replicas of a model under ``tf.distribute``: their gradients become one before all else.
+
+The gradients of all replicas are summed in float32, then judged once, outside the replicas: no
+replica can decide alone, and an inf on any of them is in the sum. Keras judges the gradients of
+each replica and takes the answer of the first.
+
+Source: keras/src/optimizers/loss_scale_optimizer.py of Keras 3.15.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from mpcore.errors import BackendError, OptimizerError
+from mpcore_tensorflow.gradients import float32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = [
+    "check_strategy",
+    "cut",
+    "each_replica",
+    "is_distributed",
+    "summed",
+    "unconverted",
+    "update",
+]
+
+
+def check_strategy(strategy: Any, inners: Sequence[Any]) -> Any:
+    """Return the strategy if it has several replicas, else None.
+
+    Raises:
+        BackendError: a strategy that is not a MirroredStrategy.
+        OptimizerError: an optimizer that was made under another one.
+    """
+    if strategy.num_replicas_in_sync == 1:
+        return None
+    if not isinstance(strategy, tf.distribute.MirroredStrategy):
+        msg = (
+            "`model` must live on one replica or under a tf.distribute.MirroredStrategy, got "
+            f"{type(strategy).__name__}: steps are not agreed there"
+        )
+        raise BackendError(msg)
+    for inner in inners:
+        if inner._distribution_strategy is not strategy:
+            msg = (
+                "`optimizer` must be made under the strategy of `model`: make it inside "
+                f"strategy.scope(), got {type(inner).__name__} from outside"
+            )
+            raise OptimizerError(msg)
+    return strategy
+
+
+def is_distributed(batch: Any) -> bool:
+    """Return whether a batch has a part for each replica already."""
+    flat = tf.nest.flatten(batch)
+    return any(isinstance(item, tf.distribute.DistributedValues) for item in flat)
+
+
+def cut(batch: Any, index: int, count: int, after: Sequence[Any] = ()) -> Any:
+    """Return part ``index`` of ``count`` of every tensor in ``batch`` that has a first axis.
+
+    Args:
+        batch: tensors in any structure; such as are in parts already are cut in each replica.
+        index: from 0.
+        count: number of parts.
+        after: tensors that have to be there before the part is.
+    """
+    return tf.nest.map_structure(lambda item: _cut(item, index, count, after), batch)
+
+
+def _cut(item: Any, index: int, count: int, after: Sequence[Any]) -> Any:
+    if isinstance(item, tf.distribute.DistributedValues):
+        run = unconverted(lambda part: _cut(part, index, count, after))
+        return tf.distribute.get_strategy().run(run, args=(item,))
+    if isinstance(item, tf.SparseTensor):
+        msg = "a batch that is cut must hold dense or ragged tensors, got a SparseTensor"
+        raise BackendError(msg)
+    shape = getattr(item, "shape", None)
+    if shape is None or shape.rank == 0:
+        return item
+    size = (tf.shape(item)[0] if shape.rank is None else shape[0] or tf.shape(item)[0]) // count
+    with tf.control_dependencies(after):
+        return tf.identity(item[index * size : (index + 1) * size])
+
+
+def each_replica(strategy: Any, function: Callable[..., Any], scale: Any, batch: Any) -> Any:
+    """Run ``function(scale, *batch)`` on each replica, on its part of the batch.
+
+    Args:
+        strategy: the strategy; called outside its replicas.
+        function: returns (loss, gradients).
+        scale: the same for all.
+        batch: a part for each replica, or tensors that are cut into equal parts here.
+    """
+    given = is_distributed(batch)
+    count = strategy.num_replicas_in_sync
+
+    def run(scale: Any, batch: Any) -> Any:
+        index = tf.distribute.get_replica_context().replica_id_in_sync_group
+        loss, grads = function(scale, *(batch if given else cut(batch, index, count)))
+        return loss, [float32(grad) for grad in grads]
+
+    return strategy.run(unconverted(run), args=(scale, batch))
+
+
+def summed(strategy: Any, grads: list[Any], variables: list[Any]) -> list[Any]:
+    """Return the sum of each gradient over all replicas; None where there is none."""
+    places = [index for index, grad in enumerate(grads) if grad is not None]
+    pairs = [(grads[index], variables[index].value) for index in places]
+    out: list[Any] = [None] * len(grads)
+    if pairs:
+        sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+        for index, total in zip(places, sums, strict=True):
+            out[index] = strategy.experimental_local_results(total)[0]
+    return out
+
+
+def update(strategy: Any, inner: Any, grads: list[Any], variables: list[Any]) -> None:
+    """Let a Keras optimizer update all replicas by gradients that are summed already."""
+    with _sums_nothing(inner):
+        strategy.extended.call_for_each_replica(unconverted(inner.apply), args=(grads, variables))
+
+
+def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function as autograph leaves it alone: it holds plain calls."""
+    left: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
+    return left
+
+
+@contextlib.contextmanager
+def _sums_nothing(inner: Any) -> Iterator[None]:
+    # The optimizer would add up what each replica hands it, and multiply by their number.
+    inner._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+    try:
+        yield
+    finally:
+        del inner._all_reduce_sum_gradients

@@ -1,0 +1,402 @@
+"""The prepared torch model that people hold."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from mpcore.amp import Amp
+from mpcore.errors import BackendError
+from mpcore.scaling import ScaleState, check_abort, inverse
+from mpcore.step_result import StepResult
+from mpcore.transaction import StepCall
+from mpcore_torch.apply import cast_floats, casts_nothing, replace_forward
+from mpcore_torch.calls import IDLE, UNSCALED
+from mpcore_torch.detect import device_of
+from mpcore_torch.layers import parameter_names
+from mpcore_torch.norms import Norms
+from mpcore_torch.prepared import Prepared, Released
+from mpcore_torch.refuse import refuse
+from mpcore_torch.transaction import TorchTransaction
+from mpcore_torch.windows import Window
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Mapping
+
+    import numpy.typing as npt
+    from torch import nn
+
+    from mpcore.plan import Plan
+    from mpcore.transaction import StepOptions
+
+__all__ = ["TorchAmp"]
+
+
+class TorchAmp(Amp):
+    """A prepared torch model.
+
+    Two ways to train, with the same result bit for bit::
+
+        result = amp.step(loss_fn, x, y)
+
+        with amp.autocast():
+            loss = loss_fn(x, y)
+        amp.backward(loss)  # as often as there are micro-batches, or losses
+        result = amp.apply(clip_norm=1.0)
+
+    A step clears the old gradients when it begins, so ``.grad`` can be read after it. Between
+    ``backward`` and ``apply``, ``unscale`` makes ``.grad`` true for who wants to change it, and
+    ``discard`` gives the step up. A call out of order is an error that says so and changes
+    nothing; the orders are the table of ``mpcore_torch.calls``.
+    """
+
+    _last: StepResult | None = None
+    _weak: StepResult | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        plan: Plan,
+        options: StepOptions,
+        *,
+        simulated: bool,
+    ) -> None:
+        super().__init__(plan, optimizers, simulated=simulated)
+        policy = plan.policy
+        refuse(model, plan)
+        device = next(model.parameters()).device.type
+        self._region: Callable[[], Any] = contextlib.nullcontext
+        if policy.by == "op" and policy.compute != "float32":
+            dtype = getattr(torch, policy.compute)
+            self._region = lambda: torch.autocast(device, dtype)
+        # Before the model is changed: it refuses options that cannot be had.
+        self._tx = TorchTransaction(model, self.optimizers, self._rule, options, self._region)
+        self._prepared = Prepared(model, self.optimizers, plan)
+        self._tx.set_masters(list(self._prepared.masters.items()))
+        self._names = parameter_names(model)
+        self._window: Window | None = None
+        self._unscaled: tuple[Any, float, int] | None = None
+        self._watch_root(model)
+
+    def _watch_root(self, model: nn.Module) -> None:
+        transaction, policy = self._tx, self.policy
+        output = None if casts_nothing(self.plan) else getattr(torch, policy.output)
+        takes = getattr(torch, policy.compute) if policy.inputs == "cast" else None
+
+        def make(original: Any) -> Any:
+            def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
+                # A copy of the model (an average, say) shares this method, not the step.
+                if root is transaction.model:
+                    transaction.forward_begins()
+                if takes is not None:
+                    args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
+                result = original(root, *args, **kwargs)
+                return result if output is None else cast_floats(result, output)
+
+            return forward
+
+        replace_forward(model, make)
+
+    @property
+    def model(self) -> nn.Module:
+        """The prepared model."""
+        return self._tx.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer, where there is one; its parameters are float32 unless without masters.
+
+        Raises:
+            BackendError: there are several; see ``optimizers``.
+        """
+        if len(self.optimizers) > 1:
+            first = next(iter(self.optimizers))
+            msg = f"`amp.optimizer` is one of several; use amp.optimizers[{first!r}]"
+            raise BackendError(msg)
+        return next(iter(self.optimizers.values()))
+
+    @property
+    def masters(self) -> dict[nn.Parameter, nn.Parameter]:
+        """Float32 master of each 16-bit parameter of the model; empty where there are none."""
+        return dict(self._tx.masters)
+
+    @property
+    def state(self) -> ScaleState:
+        """State of the loss scale; it can be set while no gradients wait."""
+        return self._tx.state
+
+    @state.setter
+    def state(self, state: ScaleState) -> None:
+        self._tx.calls.enter("load")
+        self._tx.state = ScaleState(*state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state of the loss scale and the policy; see ``Amp.save``.
+
+        Raises:
+            BackendError: gradients wait for ``apply``.
+        """
+        self._tx.calls.enter("save")
+        super().save(path)
+
+    def load(self, path: str | os.PathLike[str], *, any_policy: bool = False) -> list[str]:
+        """Resume from a file of ``save``, of any framework; see ``Amp.load``.
+
+        Raises:
+            BackendError: gradients wait for ``apply``.
+        """
+        self._tx.calls.enter("load")
+        return super().load(path, any_policy=any_policy)
+
+    def autocast(self) -> Any:
+        """Return the context that a forward pass runs in; it is needed when by="op".
+
+        It also marks where the forward pass of a step begins, for a loss that does not call
+        the model itself but a method or a part of it.
+        """
+        self._tx.calls.check("forward")
+        self._tx.forward_begins()
+        return self._region()
+
+    def gradient(self, function: Callable[..., Any], *inputs: Any) -> torch.Tensor:
+        """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``; see ``Amp``.
+
+        Raises:
+            BackendError: ``inputs[0]`` is no floating-point tensor, or does not matter.
+        """
+        x, *others = inputs
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+            msg = f"`inputs[0]` must be a floating-point tensor, got {got}"
+            raise BackendError(msg)
+        scale = self._tx.state.scale
+        with torch.enable_grad():
+            x = x if x.requires_grad else x.detach().requires_grad_()
+            total = function(x, *others).float().sum() * scale
+            if not total.requires_grad:
+                msg = "`function` must depend on `inputs[0]`, got a constant; was it detached?"
+                raise BackendError(msg)
+            (grad,) = torch.autograd.grad(total, x, create_graph=True)
+            return grad.float() * inverse(scale)
+
+    def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
+        tx = self._tx
+        batch = tuple(self._tensor(x) if isinstance(x, np.ndarray) else x for x in batch)
+        tx.calls.enter("step")
+        tx.forget()
+        tx.ready(call)
+        tx.apart = call.micro_batches > 1 and tx.sums_apart()
+        try:
+            *raw, grads = tx.transact(call, loss_fn, *batch)
+        except BaseException:
+            tx.abandon()
+            raise
+        finally:
+            tx.calls.state = IDLE
+        return self._result(raw, grads, call)
+
+    def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """Return a numpy array where the model is; float64, numpy's default, becomes float32.
+
+        Memory is shared where it can be. Who wants float64 hands over a tensor.
+        """
+        dtype = np.float32 if array.dtype == np.float64 else array.dtype
+        # torch takes no negative strides, and warns of arrays that cannot be written.
+        tensor = torch.from_numpy(np.require(array, dtype, ["C", "W"]))
+        return tensor.to(device_of(self.model))
+
+    def backward(
+        self,
+        loss: torch.Tensor,
+        *,
+        optimizer: str | Iterable[str] | None = None,
+        retain_graph: bool = False,
+    ) -> None:
+        """Add the gradients of ``loss`` times the scale; once per micro-batch and loss.
+
+        Where bad micro-batches are dropped, one with inf or NaN in its gradients is left out
+        here, and what its forward pass did to the buffers is undone. If the backward pass itself
+        fails, the step is given up as ``discard`` does.
+
+        Args:
+            loss: one element, any floating dtype; it is scaled in float32.
+            optimizer: name of the optimizer whose parameters get gradients, or several; None
+                for all.
+            retain_graph: keep the graph for another loss over the same forward pass.
+
+        Raises:
+            BackendError: no such loss, or not now; nothing has changed.
+        """
+        tx = self._tx
+        names = self._chosen(optimizer, None)
+        tx.calls.check("backward")
+        tx.check_loss(loss, names)
+        window = self._window
+        if window is None:
+            tx.ready(StepCall(optimizers=tuple(self.optimizers)))
+            window = Window(tx)
+        window.prepare(names)
+        self._window = window
+        try:
+            window.add(loss, names, retain_graph=retain_graph)
+        except BaseException:
+            self._close()
+            tx.abandon()
+            raise
+        tx.calls.enter("backward")
+
+    def unscale(self, *, mean: bool = False) -> None:
+        """Divide the gradients by the scale now, so that ``.grad`` can be read and changed.
+
+        ``apply`` then takes what it finds there. Under by="model" the true gradients are those
+        of the float32 masters. A second call does nothing.
+
+        Args:
+            mean: as for ``apply``.
+
+        Raises:
+            BackendError: there are no gradients to divide.
+        """
+        tx = self._tx
+        before, tx.calls.state = tx.calls.state, tx.calls.check("unscale")
+        window = self._window
+        if before == UNSCALED or window is None:
+            return
+        grads, good, number = window.gradients(mean=mean)
+        tx.taking = window.names
+        scale = tx.state.scale * (1.0 if number == 1 else good)
+        tx.hand_out(tx.taking, tx.unscale(grads, scale))
+        tx.divided = True
+        self._unscaled = (window.loss(mean=mean), good, number)
+
+    def apply(
+        self,
+        *,
+        clip_norm: float | None = None,
+        keep_grads: bool = False,
+        optimizer: str | Iterable[str] | None = None,
+        mean: bool = False,
+    ) -> StepResult:
+        """End the step that ``backward`` began: update everything, or nothing.
+
+        Args:
+            clip_norm: largest L2 norm of the true gradients, > 0, or None.
+            keep_grads: put the true float32 gradients into the result.
+            optimizer: name of the optimizer that moves, or several; None for all that got
+                gradients. What the others got is given up.
+            mean: step by the mean of the losses for the same optimizers; else by their sum,
+                as torch does, for losses that were divided by their number beforehand. Either
+                way a dropped micro-batch is made up for.
+
+        Raises:
+            BackendError: there was no ``backward`` since the last ``apply``, or an argument is
+                out of its range; nothing has changed.
+            LossScaleError: the rule of the loss scale ends the run; nothing but the state of
+                the scale has moved.
+        """
+        tx = self._tx
+        tx.calls.check("apply")
+        window = cast("Window", self._window)  # there is one in the states that the table allows
+        names = window.names if optimizer is None else self._chosen(optimizer, None)
+        call = StepCall(clip_norm, keep_grads, window.number, names)
+        if mean and self._unscaled is not None:
+            msg = "`mean` must be given to `unscale`, which has divided the gradients already"
+            raise BackendError(msg)
+        tx.calls.enter("apply")
+        before = tx.state
+        tx.keeps, tx.eager = keep_grads, tx.eager or clip_norm is not None
+        try:
+            if self._unscaled is None:
+                grads, good, number = window.gradients(mean=mean)
+                loss = window.loss(mean=mean)
+            else:
+                loss, good, number = self._unscaled
+                grads = tx.handed_out(names)
+            tx.taking = names
+            wanted = set(tx.trained(names))
+            grads = {param: grad for param, grad in grads.items() if param in wanted}
+            stepped, norms, after, grads = tx.settle(call, before, tx.begin(), grads, good, number)
+        except BaseException:
+            tx.abandon()
+            raise
+        finally:
+            self._close()
+        dropped = window.number - sum(part.good for part in window._parts.values())
+        check_abort(self._rule, before, tx.state)
+        result = self._result((loss, stepped, norms, before.scale, after, dropped), grads, call)
+        self._done(result)
+        return result
+
+    def discard(self) -> None:
+        """Give the open step up: its gradients, and what its forward passes did to the buffers.
+
+        For a step that one decides not to take. The scale does not move; nothing happens where
+        nothing is open.
+
+        Raises:
+            BackendError: it was called inside a step.
+        """
+        self._tx.calls.enter("discard")
+        self._close()
+        self._tx.abandon()
+
+    def release(self) -> None:
+        """Give the model back as it was before ``prepare``; see ``Amp.release``.
+
+        16-bit parameters become their masters again; where there are none, new float32
+        parameters, so call ``model.parameters()`` anew where they are kept elsewhere. The
+        optimizers hold the same parameters as the model, with their state. Copies that were
+        made of the model stay prepared. Every later call but this one is refused.
+
+        Raises:
+            BackendError: gradients wait for ``apply``, it was called inside a step, or something
+                was put over a forward since; nothing has changed.
+        """
+        tx = self._tx
+        if isinstance(tx.calls, Released):
+            return
+        self._prepared.check_release(tx.calls)
+        tx.forget()
+        self._prepared.release()
+        tx.set_masters([])
+        tx.calls = Released()
+
+    def _close(self) -> None:
+        self._window = self._unscaled = None
+        self._tx.calls.state = IDLE
+
+    def _result(self, raw: Any, grads: dict[nn.Parameter, Any], call: StepCall) -> StepResult:
+        names = [self._names.get(param, "(added later)") for param in grads]
+        kept = dict(zip(names, grads.values(), strict=True)) if call.keep_grads else None
+        # `last` must not keep the gradients of this step alive through the next one.
+        if self._tx.pending:
+            weak = [*raw[:2], weakref.ref(raw[2]), *raw[3:]]
+            self._weak = StepResult(weak, names, _to_numpy, kept, call.optimizers)
+        return StepResult(raw, names, _to_numpy, kept, call.optimizers)
+
+    @property
+    def last(self) -> StepResult | None:
+        """What the latest step did; None before the first."""
+        return self._last
+
+    @last.setter
+    def last(self, result: StepResult | None) -> None:
+        self._last, self._weak = self._weak or result, None
+
+
+def _to_numpy(value: Any) -> Any:
+    if isinstance(value, weakref.ref):
+        value = value()
+        if value is None:
+            msg = "`amp.last.grad_norm` is gone, the next step has begun; keep what `step` returns"
+            raise BackendError(msg)
+    if isinstance(value, Norms):
+        value.read()
+        value = value.each()
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value

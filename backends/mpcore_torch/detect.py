@@ -1,0 +1,157 @@
+"""How an overflow is noticed on a torch device, and how the ranks agree on it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mpcore.errors import BackendMissingError
+from mpcore.overflow import OverflowDetector, find_detector
+from mpcore_torch import ranks
+from mpcore_torch.ascend import EmulatedAscend
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from mpcore.transaction import StepOptions
+
+__all__ = [
+    "NpuDetector",
+    "RegisterDetector",
+    "ValueDetector",
+    "detector_for",
+    "device_of",
+    "overflow_kind",
+]
+
+
+class ValueDetector(OverflowDetector):
+    """Only the values tell; the verdicts of all ranks are agreed on."""
+
+    def __init__(self, model: nn.Module | None = None, *, agree: bool = True) -> None:
+        """Let collectives run where ``model`` lives, or with ``agree=False`` nowhere."""
+        self._model, self._agree = model, agree
+
+    def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
+        """Return the verdicts that hold on every rank, the register's included."""
+        verdicts = each if quiet is None else tuple(bool(one and quiet) for one in each)
+        if not (self._agree and ranks.several()):
+            return verdicts
+        return ranks.agree(verdicts, device_of(self._model))
+
+
+class RegisterDetector(ValueDetector):
+    """A sticky status register of an emulated device tells."""
+
+    kind, mode, localises = "status_register", "saturation", False
+
+    def __init__(
+        self, register: EmulatedAscend, model: nn.Module | None = None, *, agree: bool = True
+    ) -> None:
+        """Read the register of ``register``."""
+        super().__init__(model, agree=agree)
+        self._register = register
+
+    def begin(self) -> None:
+        """Clear the register."""
+        self._register.clear()
+
+    def read(self, grads: Any) -> bool:
+        """Return whether it was not raised; what follows is our own maths, and not watched."""
+        del grads
+        self._register.watching = False
+        return not self._register.overflowed
+
+    def clear(self) -> None:
+        """Clear the register, and watch again."""
+        self._register.clear()
+
+
+class NpuDetector(ValueDetector):
+    """The status register of an Ascend device in saturation mode. Not run: none was at hand.
+
+    Source: ``torch_npu.npu.utils`` of Ascend/pytorch at 0199c6d0b0bd: ``is_support_inf_nan``,
+    ``get_npu_overflow_flag`` and ``clear_npu_overflow_flag``, the last two of which serve
+    devices without inf and NaN only.
+    """
+
+    kind, mode, localises = "status_register", "saturation", False
+
+    def __init__(self, model: nn.Module | None = None, *, agree: bool = True) -> None:
+        """Find torch_npu's functions.
+
+        Raises:
+            BackendMissingError: torch_npu is not installed, or lacks one of them.
+        """
+        super().__init__(model, agree=agree)
+        self._utils = npu_utils()
+
+    def begin(self) -> None:
+        """Clear the register."""
+        self._utils.clear_npu_overflow_flag()
+
+    def read(self, grads: Any) -> bool:
+        """Return whether the register was not raised; it is read on the host, after the work."""
+        del grads
+        return not self._utils.get_npu_overflow_flag()
+
+    def clear(self) -> None:
+        """Clear the register."""
+        self._utils.clear_npu_overflow_flag()
+
+
+def npu_utils() -> Any:
+    """Return the module of torch_npu that reads the register.
+
+    Raises:
+        BackendMissingError: torch_npu is not installed, or lacks one of the functions.
+    """
+    name = "torch_npu.npu.utils"
+    needed = ("is_support_inf_nan", "get_npu_overflow_flag", "clear_npu_overflow_flag")
+    try:
+        utils = importlib.import_module(name)
+    except ImportError as exc:
+        msg = (
+            f"detector='status_register' on an Ascend device needs {name} ({exc}); install the "
+            "torch_npu that fits this torch, or use detector='values'"
+        )
+        raise BackendMissingError(msg) from exc
+    lacking = [function for function in needed if not hasattr(utils, function)]
+    if lacking:
+        msg = f"{name} must have {', '.join(lacking)}; update torch_npu, or use detector='values'"
+        raise BackendMissingError(msg)
+    return utils
+
+
+def overflow_kind(device_type: str) -> str:
+    """Return the detector that ``"auto"`` stands for on a device."""
+    if EmulatedAscend.active() is not None:
+        return "status_register"
+    if device_type == "npu" and not npu_utils().is_support_inf_nan():
+        return "status_register"
+    return "values"
+
+
+def detector_for(options: StepOptions, model: nn.Module) -> OverflowDetector:
+    """Return the detector that ``options`` ask for on the device where ``model`` is now.
+
+    Raises:
+        PolicyError: the device has no such detector.
+        BackendMissingError: it needs torch_npu, which is not there.
+    """
+    auto = overflow_kind(device_of(model).type)
+    kinds: dict[str, OverflowDetector] = {"values": ValueDetector(model, agree=options.agree)}
+    emulated = EmulatedAscend.active()
+    if emulated is not None:
+        kinds["status_register"] = RegisterDetector(emulated, model, agree=options.agree)
+    elif auto == "status_register":
+        kinds["status_register"] = NpuDetector(model, agree=options.agree)
+    return find_detector(options.detector, kinds, auto)
+
+
+def device_of(model: nn.Module | None) -> torch.device:
+    """Return where the parameters of ``model`` are; it may have been moved since ``prepare``."""
+    first = None if model is None else next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device

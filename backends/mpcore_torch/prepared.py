@@ -1,0 +1,114 @@
+"""What preparing does to a model and its optimizers, and how it is undone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mpcore.errors import BackendError
+from mpcore_torch.apply import (
+    apply_plan,
+    cast_floats,
+    is_prepared,
+    restore_forward,
+    restore_parameters,
+    store_low,
+    store_low_statistics,
+)
+from mpcore_torch.calls import TABLE, Calls
+from mpcore_torch.detect import device_of
+from mpcore_torch.float32 import set_float32
+from mpcore_torch.masters import keep_masters, swap_in_low, watch_loading
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mpcore.plan import Plan
+
+__all__ = ["Prepared", "Released"]
+
+
+class Prepared:
+    """A model under a plan, and its optimizers.
+
+    Attributes:
+        masters: float32 master of each 16-bit parameter; empty where there are none.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], plan: Plan
+    ) -> None:
+        """Carry ``plan`` out in place."""
+        self._model, self._optimizers = model, optimizers
+        self._switches = set_float32(plan.policy.float32, device_of(model).type)
+        self._attributes = apply_plan(model, plan)
+        pairs = store_low(model, plan) if plan.policy.by == "model" else []
+        self._statistics = store_low_statistics(model, plan) if pairs else []
+        self._low = [low for low, _ in pairs]
+        self.masters = dict(pairs) if plan.policy.master == "copy" else {}
+        self._patched: list[tuple[torch.optim.Optimizer, Any]] = []
+        for optimizer in optimizers.values():
+            if plan.policy.master == "copy":
+                self._patched.append((optimizer, vars(optimizer).get("add_param_group")))
+                keep_masters(optimizer, self.masters)
+            elif pairs:
+                swap_in_low(optimizer, {master: low for low, master in pairs})
+        self._hooks = watch_loading(model, self.masters)
+        # The model's own forward is about to be replaced, if it is not yet.
+        self._replaced = [*filter(is_prepared, model.modules()), model]
+
+    def check_release(self, calls: Calls) -> None:
+        """Raise BackendError if a step is open, or somebody has wrapped a forward of ours."""
+        words = TABLE[calls.state]["save"]  # nothing may wait, as for saving
+        if words not in TABLE:
+            raise BackendError(words.format(call="release"))
+        for module in self._replaced:
+            if not is_prepared(module):
+                msg = (
+                    f"`release` must come before what was put over `forward` of a "
+                    f"{type(module).__name__} after `prepare`; undo that first"
+                )
+                raise BackendError(msg)
+
+    def release(self) -> None:
+        """Undo everything; parameters keep their values, in float32."""
+        for module in self._replaced:
+            restore_forward(module)
+        for module, name, value in self._attributes:
+            setattr(module, name, value)
+        float32 = {low: self._full(low) for low in self._low}
+        restore_parameters(self._model, float32)
+        for module, name in self._statistics:
+            module._buffers[name] = cast_floats(module._buffers[name], torch.float32)
+        for optimizer, before in self._patched:
+            del optimizer.add_param_group
+            if before is not None:
+                optimizer.add_param_group = before
+        if not self.masters:
+            for optimizer in self._optimizers.values():
+                swap_in_low(optimizer, float32)
+        for hook in self._hooks:
+            hook.remove()
+        for put_back in self._switches:
+            put_back()
+
+    def _full(self, low: nn.Parameter) -> nn.Parameter:
+        master = self.masters.get(low)
+        if master is None:
+            return nn.Parameter(low.detach().float(), low.requires_grad)
+        return master.requires_grad_(low.requires_grad)
+
+
+class Released(Calls):
+    """The calls of a model that was given back: none is allowed."""
+
+    def __init__(self) -> None:
+        """Be in a state of its own, in which no forward pass begins a step."""
+        self.state = "released"
+
+    def check(self, call: str) -> str:
+        """Raise BackendError."""
+        msg = f"`{call}` must not follow `release`, which gave the model back; prepare it again"
+        raise BackendError(msg)
