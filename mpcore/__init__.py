@@ -14,6 +14,7 @@ from mpcore.errors import (
     OptimizerError,
     PolicyError,
 )
+from mpcore.master_weights import Scheme
 from mpcore.native_state import from_native, to_native
 from mpcore.overflow import OverflowDetector
 from mpcore.plan import Layer, LayerPlan, ParamInfo, Plan, resolve
@@ -46,6 +47,7 @@ __all__ = [
     "Rule",
     "ScaleState",
     "Scheduler",
+    "Scheme",
     "StepResult",
     "Transaction",
     "advance",

@@ -51,6 +51,9 @@ class Capabilities:
         by: support of each mechanism ``"op"``, ``"layer"``, ``"model"``.
         overflow: kind of the detector that ``"auto"`` stands for on this device.
         rules: rule targets that each mechanism honours.
+        masters: schemes of master weights that it carries out.
+        optimizer_state: dtypes that it can keep an optimizer's moments in.
+        op_lists: op lists that it has under by="op".
     """
 
     backend: str
@@ -66,6 +69,9 @@ class Capabilities:
             "model": ("path", "layer", "op"),
         }
     )
+    masters: tuple[str, ...] = ("none", "copy")
+    optimizer_state: tuple[str, ...] = ("float32",)
+    op_lists: tuple[str, ...] = ("native",)
 
 
 @runtime_checkable
@@ -165,6 +171,14 @@ def check_policy(policy: Policy, can: Capabilities) -> bool:
         others = ", ".join(repr(name) for name, s in can.by.items() if s.level != "absent")
         msg = f"by={policy.by!r} is not possible in {where}: {by.reason}; it has by={others}"
         raise BackendError(msg)
+    for name, value, has in (
+        ("master", policy.scheme.name, can.masters),
+        ("optimizer_state", policy.optimizer_state, can.optimizer_state),
+        ("op_list", policy.op_list, can.op_lists),
+    ):
+        if value not in has:
+            msg = f"`{name}` {value!r} is not possible in {where}; it has {', '.join(has)}"
+            raise BackendError(msg)
     rules = (*policy.rules, *policy.defaults)
     for rule in rules:
         if rule.target not in can.rules[policy.by]:

@@ -43,6 +43,8 @@ VERSION = 1
 _KEYS = ("format", "version", "policy", "loss_scale", "state", "sha256")
 # fields of Policy and LossScale that files of older mpcore lack
 _NEWER = (
+    "optimizer_state",
+    "op_list",
     "defaults",
     "inputs",
     "float32",

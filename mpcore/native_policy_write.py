@@ -27,7 +27,7 @@ def _to_keras(policy: Policy, lost: list[str]) -> str:
     if policy.by == "op":
         lost.append("by='op' (Keras casts per layer)")
     if policy.param != "float32":
-        if policy.master == "copy":
+        if policy.master != "none":
             lost.append("float32 masters (a pure policy of Keras has none)")
         return policy.param
     if policy.defaults != PRESETS["keras:mixed_float16"].defaults:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore.dtypes import is_low, parse_dtype
 from mpcore.errors import PolicyError, check_choice
 from mpcore.loss_scale import LossScale
+from mpcore.master_weights import Scheme
 from mpcore.rule import Rule
 
 if TYPE_CHECKING:
@@ -38,13 +39,19 @@ class Policy:
             in every framework. ``"op"``: the framework's own autocast op lists. ``"model"``:
             the parameters themselves are cast.
         master: where the optimizer's float32 truth lives when ``param`` is a 16-bit format:
-            ``"copy"`` (float32 copies) or ``"none"`` (it has none).
+            ``"copy"`` (float32 copies), ``"split"`` (the other 16 bits of each bfloat16),
+            ``"kahan"`` (a bfloat16 remainder), ``"stochastic"`` (none, but rounded at random) or
+            ``"none"``; ``"split:nearest"``, ``"stochastic:SEED"``: see ``mpcore.Scheme``.
+        optimizer_state: dtype that the optimizer's moments are kept in between steps; the
+            optimizer itself always computes in float32.
         loss_scale: rule of the loss scale; ``"auto"`` is dynamic for float16, else none.
         simulation: ``"allow"`` lets a backend without arithmetic in ``compute`` round
             around float32 operations, marked "simulated" in every report; ``"refuse"`` does not.
         rules: exceptions in order; the last one that matches a layer decides.
         defaults: rules under those: beneath a dtype that was set in the model itself, above
             the table of categories in ``mpcore.plan``. Native levels keep their lists here.
+        op_list: under by="op", ``"native"`` (the framework's list for the device) or
+            ``"portable"`` (the same list on every device).
         inputs: ``"keep"``, or ``"cast"``: float inputs of the model are cast to ``compute``.
         float32: what full precision means to the hardware: ``"strict"`` (IEEE float32 products),
             ``"fast"`` (TF32, HF32 where the device has them), or ``"native"`` (as it is set).
@@ -67,6 +74,8 @@ class Policy:
     reduce: str = "float32"
     by: str = "layer"
     master: str = "none"
+    optimizer_state: str = "float32"
+    op_list: str = "native"
     loss_scale: LossScale | str = "auto"
     simulation: str = "allow"
     rules: tuple[Rule, ...] = ()
@@ -80,7 +89,9 @@ class Policy:
         for name in ("param", "compute", "output", "reduce"):
             check_choice(name, getattr(self, name), ("float32", "float16", "bfloat16"))
         check_choice("by", self.by, ("op", "layer", "model"))
-        check_choice("master", self.master, ("none", "copy"))
+        Scheme.parse(self.master)
+        check_choice("optimizer_state", self.optimizer_state, ("float32", "bfloat16"))
+        check_choice("op_list", self.op_list, ("native", "portable"))
         check_choice("simulation", self.simulation, ("allow", "refuse"))
         check_choice("inputs", self.inputs, ("keep", "cast"))
         check_choice("float32", self.float32, _FLOAT32)
@@ -114,9 +125,24 @@ class Policy:
                 f"got compute={self.compute!r}, param={self.param!r}",
             ),
             (
-                self.master == "copy" and not low_param,
+                self.master != "none" and not low_param,
                 "`master` must be 'none' when param='float32' "
-                "(the parameters are the float32 truth), got 'copy'",
+                f"(the parameters are the float32 truth), got {self.master!r}",
+            ),
+            (
+                self.scheme.name in ("split", "kahan", "stochastic") and self.param == "float16",
+                f"`master` {self.master!r} needs param='bfloat16': the other bits of a float32 "
+                "do not fit a float16; use master='copy'",
+            ),
+            (
+                self.optimizer_state != "float32" and self.master == "none",
+                "`optimizer_state` must be 'float32' without master weights, "
+                f"got {self.optimizer_state!r} with master={self.master!r}",
+            ),
+            (
+                self.op_list == "portable" and self.by != "op",
+                "`op_list` must be 'native' unless by='op': by layer and by model the map is "
+                "the same on every device anyway",
             ),
             (
                 self.output not in ("float32", self.compute),
@@ -138,6 +164,11 @@ class Policy:
                 "`inputs` must be 'keep' when compute='float32': there is nothing to cast to",
             ),
         ]
+
+    @property
+    def scheme(self) -> Scheme:
+        """Return the scheme of master weights that ``master`` names."""
+        return Scheme.parse(self.master)
 
     @property
     def scaling(self) -> LossScale:
