@@ -968,6 +968,21 @@ def test_npu_stops_everything_after_an_overflow():
     assert two(made(safe=True), [1.0], [math.inf]) == (1.0, 1.0)
 
 
+def test_npu_steps_after_unscale():
+    """The usual loop of clipping: ``unscale_``, then ``step``; a second unscale_ is refused."""
+    scaler, param = torch_amp.npu.GradScaler(init_scale=8.0), weight(1.0)
+    optimizer = torch.optim.SGD([param], lr=0.5)
+    for value, after in ((8.0, 0.5), (math.inf, 0.5), (4.0, 0.0)):
+        begin(scaler)
+        give(param, value)
+        scaler.unscale_(optimizer)
+        with pytest.raises(RuntimeError, match="already been called"):
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        assert param.item() == after
+
+
 def test_npu_with_a_constant_scale():
     scaler, param = torch_amp.npu.GradScaler(init_scale=8.0, dynamic=False), weight(1.0)
     optimizer = torch.optim.SGD([param], lr=0.5)

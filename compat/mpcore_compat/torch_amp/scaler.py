@@ -178,7 +178,8 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
         if state["stage"] is OptState.STEPPED:
             msg = "`step` must be called once per optimizer and update: call `update` first"
             raise RuntimeError(msg)
-        self.unscale_(optimizer)
+        if state["stage"] is OptState.READY:
+            self.unscale_(optimizer)
         self._overflowed = self._overflowed or self._any_overflow(optimizer)
         result = None if self._overflowed else optimizer.step(*args, **kwargs)
         state["stage"] = OptState.STEPPED
