@@ -15,7 +15,11 @@ from mpcore.errors import (
     PolicyError,
 )
 from mpcore.master_weights import Scheme
+from mpcore.memory import Memory, memory
+from mpcore.memory_plan import MemoryPlan, plan_memory
+from mpcore.monitor import Monitor
 from mpcore.native_state import from_native, to_native
+from mpcore.observe import Observation, observe
 from mpcore.overflow import OverflowDetector
 from mpcore.plan import Layer, LayerPlan, ParamInfo, Plan, resolve
 from mpcore.policy import Policy
@@ -36,8 +40,12 @@ __all__ = [
     "LayerPlan",
     "LossScale",
     "LossScaleError",
+    "Memory",
+    "MemoryPlan",
+    "Monitor",
     "MpcoreError",
     "MpcoreWarning",
+    "Observation",
     "OptimizerError",
     "OverflowDetector",
     "ParamInfo",
@@ -55,7 +63,10 @@ __all__ = [
     "explain",
     "from_native",
     "load_backend",
+    "memory",
+    "observe",
     "parse_dtype",
+    "plan_memory",
     "prepare",
     "resolve",
     "round_to",

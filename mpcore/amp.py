@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
-from mpcore.backend import check_policy, find_backend
-from mpcore.checkpoint import save_state, state_from
+from mpcore.backend import find_backend
+from mpcore.capabilities import honour
+from mpcore.checkpoint import Checkpoint, save_state
 from mpcore.errors import (
     BackendError,
     CheckpointError,
@@ -18,14 +19,22 @@ from mpcore.errors import (
 )
 from mpcore.plan import Layer, Plan, resolve
 from mpcore.policy import Policy
+from mpcore.portable import read_portable, write_portable
 from mpcore.scaling import check_abort
 from mpcore.schedule import Scheduler
+from mpcore.stall import StallDetector
 from mpcore.transaction import StepCall, StepOptions
+from mpcore.weights import check_weights, load_run, save_run
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from mpcore.compare.weights import LayerWeights
+    from mpcore.observation import Observation
     from mpcore.overflow import OverflowDetector
     from mpcore.scaling import ScaleState
     from mpcore.step_result import StepResult
@@ -33,6 +42,12 @@ if TYPE_CHECKING:
 __all__ = ["Amp", "explain", "prepare"]
 
 _ONLY = "optimizer"  # the name of an optimizer that is alone
+
+
+class _HasModel(Protocol):
+    """What the prepared models of the frameworks have besides."""
+
+    model: Any
 
 
 class Amp(ABC):
@@ -43,6 +58,7 @@ class Amp(ABC):
         optimizers: the optimizers by name; one that is alone is called ``"optimizer"``.
         simulated: whether a 16-bit format is imitated by rounding around float32 operations.
         last: what the latest step did; None before the first.
+        observers: called with the result of each step, when it has ended; see ``mpcore.Monitor``.
     """
 
     def __init__(self, plan: Plan, optimizers: Mapping[str, Any], *, simulated: bool) -> None:
@@ -51,9 +67,11 @@ class Amp(ABC):
         self.optimizers = dict(optimizers)
         self.simulated = simulated
         self.last: StepResult | None = None
+        self.observers: list[Callable[[StepResult], None]] = []
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
         self._since_look = 0
         self._skipped_then = 0
+        self._stall = StallDetector(plan.policy)
 
     @property
     def policy(self) -> Policy:
@@ -142,6 +160,9 @@ class Amp(ABC):
     def _done(self, result: StepResult) -> None:
         """Keep the result of a step; every ``patience`` steps look for a collapse."""
         self.last = result
+        self._stall.add(result)
+        for observe in self.observers:
+            observe(result)
         self._since_look += 1
         if self._since_look >= self._rule.patience:
             self.check_collapse()
@@ -181,6 +202,21 @@ class Amp(ABC):
             f"(it is {self._rule.min_scale:g}), clip or shrink the loss, or use bfloat16"
         )
 
+    @property
+    def real_steps(self) -> int:
+        """Real steps so far, by which the noise of stochastic rounding is counted.
+
+        ``save`` and ``load`` keep it under master weights ``stochastic``; the other schemes do
+        not need it, and there it may stay 0. A backend that rounds by chance overrides it.
+        """
+        return 0
+
+    @real_steps.setter
+    def real_steps(self, steps: int) -> None:
+        if steps:
+            msg = f"`real_steps` is not counted by {type(self).__name__}, got {steps!r}"
+            raise BackendError(msg)
+
     def scheduler(self, scheduler: Any) -> Scheduler:
         """Return ``scheduler`` such that its ``step`` moves only after a real step.
 
@@ -216,42 +252,150 @@ class Amp(ABC):
             A float32 tensor of the shape of ``inputs[0]``.
         """
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the float32 truth of every parameter and float buffer, by the framework's path.
+
+        Copies on the host, exact for every scheme of master weights; frozen parameters are there
+        too. Under master weights ``none`` and ``stochastic`` the truth is the 16-bit parameter.
+        """
+        return self._read_weights()
+
+    def load_weights(self, weights: Mapping[str, npt.ArrayLike]) -> None:
+        """Put float32 values into the model, whatever its scheme of master weights; between steps.
+
+        16-bit parameters become what the scheme makes of the values, and the truth is kept
+        beside them. The state of the optimizers stays.
+
+        Args:
+            weights: as ``weights`` returns: float32, every name, every shape.
+
+        Raises:
+            CheckpointError: a name is missing or unknown, or an array has another shape or dtype.
+                Nothing has changed.
+        """
+        before = self._read_weights()
+        checked = check_weights(weights, before)
+        try:
+            self._write_weights(checked)
+        except BaseException:
+            self._write_weights(before)
+            raise
+
+    def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return new float32 arrays for ``weights``: parameters (their truth) and float buffers."""
+        msg = f"`weights` is not possible yet with {type(self).__name__}"
+        raise BackendError(msg)
+
+    def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Put in what ``_read_weights`` returned, or the like: all names, all shapes, float32.
+
+        Stored parts, truth and buffers take the values; optimizer moments stay. What
+        ``_read_weights`` returned a moment ago always goes in again without an error.
+        """
+        msg = f"`load_weights` is not possible yet with {type(self).__name__}"
+        raise BackendError(msg)
+
+    def array_bytes(self) -> dict[str, int]:
+        """Return the bytes of what is alive between steps, measured from the arrays themselves.
+
+        Keys: ``"parameters"`` (as stored in the model, 16-bit ones with 2 bytes), ``"gradients"``
+        (of the latest step, as the backward pass makes them; 0 before the first), ``"masters"``
+        (what the scheme keeps beside the parameters: copies, rests, tie lists, remainders),
+        ``"optimizer"`` (all of the optimizers' state arrays). Each array counts once. A
+        simulated 16-bit format counts what its float32 arrays take.
+        """
+        msg = f"`array_bytes` is not possible yet with {type(self).__name__}"
+        raise BackendError(msg)
+
+    def allocator_bytes(self) -> dict[str, int]:
+        """Return what a device's allocator tells: ``"now"`` and ``"peak"``; empty where none does.
+
+        A CPU has none: there, look at the process as a whole.
+        """
+        return {}
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False) -> None:
         """Write the state of the loss scale and the policy into a small JSON file.
 
-        Call it between steps. The file is the same in every framework; weights, masters and
-        optimizer state are not in it. At every moment the old or the new file is there, whole.
+        Call it between steps. The file is the same in every framework; optimizer state is not in
+        it. At every moment the old or the new file is there, whole.
+
+        Args:
+            path: the file.
+            weights: write the float32 truth of the weights as well, into ``PATH.safetensors``.
 
         Raises:
             CheckpointError: ``path`` holds something else, or it cannot be written.
         """
-        save_state(path, self.policy, self.state)
+        steps = self.real_steps if self.policy.scheme.name == "stochastic" else 0
+        if not weights:
+            save_state(path, self.policy, self.state, steps)
+            return
+        state = Checkpoint(self.policy, self._rule, self.state, steps)
+        save_run(path, state, read_portable(self))
 
-    def load(self, path: str | os.PathLike[str], *, any_policy: bool = False) -> list[str]:
+    def load(
+        self, path: str | os.PathLike[str], *, any_policy: bool = False, weights: bool = True
+    ) -> list[str]:
         """Resume from a file of ``save``, of any framework, between steps.
 
         Args:
             path: the file.
             any_policy: keep the running policy where the file's is another one, and take what
-                still makes sense: the scale, within the range of the running rule.
+                still makes sense: the scale, within the range of the running rule, and the
+                weights, which every scheme of master weights can hold.
+            weights: whether weights that were saved with it are put in.
 
         Returns:
             The fields in which the policies differ; empty unless ``any_policy``.
 
         Raises:
-            CheckpointError: the file is damaged, of another kind, or of another policy; or this
-                backend cannot hold the state. Nothing has changed.
+            CheckpointError: a file is damaged, of another kind, of another policy or another
+                model; or this backend cannot hold the state. Nothing has changed.
         """
-        state, differing = state_from(path, self.policy, any_policy=any_policy)
-        before = self.state
+        saved = load_run(path, weights=weights)
+        state, differing = saved.state_for(path, self.policy, any_policy=any_policy)
+        before, looked = self.state, (self._since_look, self._skipped_then)
+        try:
+            self._take_state(path, state)
+            if saved.weights is not None:
+                write_portable(self, path, saved.weights)
+        except BaseException:
+            self.state = before
+            self._since_look, self._skipped_then = looked
+            raise
+        if self.policy.scheme.name == "stochastic":
+            self.real_steps = saved.checkpoint.real_steps
+        return differing
+
+    def _take_state(self, path: str | os.PathLike[str], state: ScaleState) -> None:
         self.state = state
         held = self.state
         self._since_look, self._skipped_then = 0, held.skipped_steps
         if held != state:
-            self.state = before
             msg = f"{path}: `state` must be kept exactly, {state} would become {held} here"
             raise CheckpointError(msg)
-        return differing
+
+    def _read_layers(self) -> list[LayerWeights]:
+        """Return the float32 truth by layer, in the layouts of ``mpcore.compare.weights``."""
+        weights: list[LayerWeights] = self._driver.weights(self._trained_model, self)
+        return weights
+
+    def _write_layers(self, weights: list[LayerWeights]) -> None:
+        """Put in what ``_read_layers`` returns, or the like, as ``_write_weights`` does."""
+        self._driver.load_weights(self._trained_model, weights, self)
+
+    @property
+    def _trained_model(self) -> Any:
+        return cast("_HasModel", self).model
+
+    @property
+    def _driver(self) -> Any:
+        return find_backend(self._trained_model).compare_driver()
+
+    @property
+    def _backend_name(self) -> str:
+        return find_backend(self._trained_model).name
 
     def __repr__(self) -> str:
         """Return policy, scale and whether it is simulated."""
@@ -283,17 +427,48 @@ def _check_stored(plan: Plan, layers: list[Layer]) -> None:
                 raise BackendError(msg)
 
 
-def explain(model: Any, policy: Policy | str) -> Plan:
+def _check_rounding(policy: Policy) -> None:
+    scheme = policy.scheme
+    if policy.param == "float16" and scheme.rounding in ("away", "truncate"):
+        msg = (
+            f"`master` must round to nearest when param='float16', got {policy.master!r}: the "
+            "other roundings are of bfloat16 bits; use master='copy'"
+        )
+        raise BackendError(msg)
+
+
+@overload
+def explain(model: Any, policy: Policy | str) -> Plan: ...
+
+
+@overload
+def explain(model: Any, policy: Policy | str, *example: Any, device: str = "") -> Observation: ...
+
+
+def explain(
+    model: Any, policy: Policy | str, *example: Any, device: str = ""
+) -> Plan | Observation:
     """Return what every layer of ``model`` would do under ``policy``; changes nothing.
 
     Args:
         model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.
         policy: a policy, its name, or its text.
+        example: what the model is called with, values do not matter: then every op that it
+            calls is told as well, its dtypes and what decides (torch alone; see
+            ``mpcore.observe.foretell``).
+        device: with ``example``: the device to tell it for, such as ``"cuda"``, at hand or not.
 
     Raises:
         PolicyError: the policy's text is wrong.
-        BackendError: no backend knows the model.
+        BackendError: no backend knows the model, or ops cannot be told.
     """
+    if example:
+        from mpcore.observe import foretell  # it builds on this module
+
+        return foretell(model, policy, *example, device=device)
+    if device:
+        msg = f"`device` needs an example to run, got {device!r} alone; resolve() takes a device"
+        raise BackendError(msg)
     backend = find_backend(model)
     return resolve(_as_policy(policy), backend.layers(model), backend.capabilities(model).device)
 
@@ -321,6 +496,8 @@ def prepare(
     bad_micro_batch: str = "spoil",
     detector: str | OverflowDetector = "auto",
     agree: bool = True,
+    stall: str = "auto",
+    strict: bool = True,
 ) -> Amp:
     """Apply ``policy`` to ``model`` in place and bind it to ``optimizer``.
 
@@ -344,20 +521,26 @@ def prepare(
             or an OverflowDetector; see ``mpcore.overflow``.
         agree: in a distributed run, whether all ranks agree on each step before anything
             changes. Each rank must then run the same number of steps.
+        stall: whether each step counts the updates that rounding lost
+            (``StepResult.lost_updates``), and a warning tells when they are most: ``"on"``,
+            ``"off"``, or ``"auto"``: where 16-bit parameters have no float32 truth.
+        strict: whether to refuse a policy that cannot be honoured for the layers that the model
+            has. False: those layers stay float32, or are simulated, with one MpcoreWarning, and
+            ``amp.plan`` says why; see ``mpcore.capabilities``.
 
     Raises:
         PolicyError: the policy's text is wrong.
         BackendError: the framework cannot honour the policy; nothing was changed.
         OptimizerError: the model has no parameters, or the optimizer is another model's.
     """
-    options = StepOptions(tuple(guard), tuple(after_step), bad_micro_batch, detector, agree)
+    options = StepOptions(tuple(guard), tuple(after_step), bad_micro_batch, detector, agree, stall)
     optimizers = _named(optimizer)
     policy = _as_policy(policy)
+    _check_rounding(policy)
     backend = find_backend(model)
     can = backend.capabilities(model)
-    simulated = check_policy(policy, can)
     layers = backend.layers(model)
-    plan = resolve(policy, layers, can.device)
+    plan, simulated = honour(policy, layers, can, strict=strict)
     if not any(entry.param for entry in plan.layers):
         msg = f"`model` must have parameters to train, {type(model).__name__} has none"
         raise OptimizerError(msg)

@@ -29,14 +29,24 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Support:
-    """Whether something can be had: ``"native"``, ``"simulated"`` or ``"absent"``, and why."""
+    """Whether something can be had, and why.
+
+    Attributes:
+        level: ``"native"``: the framework has it; ``"simulated"``: this backend rounds around
+            float32 operations; ``"wrong"``: it runs, and the numbers are wrong; ``"absent"``.
+        reason: why, or what to know beside it, such as that it is slow.
+        advice: what to do instead; ``""`` for nothing.
+        source: where this is known from; ``""`` for the backend itself.
+    """
 
     level: str
     reason: str = ""
+    advice: str = ""
+    source: str = ""
 
     def __post_init__(self) -> None:
         """Refuse an unknown level."""
-        check_choice("support.level", self.level, ("native", "simulated", "absent"))
+        check_choice("support.level", self.level, ("native", "simulated", "wrong", "absent"))
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Capabilities:
         masters: schemes of master weights that it carries out.
         optimizer_state: dtypes that it can keep an optimizer's moments in.
         op_lists: op lists that it has under by="op".
+        mode: how it runs here: ``"eager"`` or ``"graph"``.
     """
 
     backend: str
@@ -72,6 +83,25 @@ class Capabilities:
     masters: tuple[str, ...] = ("none", "copy")
     optimizer_state: tuple[str, ...] = ("float32",)
     op_lists: tuple[str, ...] = ("native",)
+    mode: str = "eager"
+
+    def support(self, family: str, dtype: str, by: str = "layer", **more: str) -> Support:
+        """Return whether layers of a category can compute in ``dtype`` here, and why.
+
+        Args:
+            family: layer category, such as ``"conv"``; see ``mpcore.plan.CATEGORIES``.
+            dtype: ``"float16"``, ``"bfloat16"`` or ``"float32"``.
+            by: mechanism: ``"op"``, ``"layer"`` or ``"model"``.
+            more: ``type=`` the framework's class, ``mode=`` ``"eager"``, ``"graph"``, ``"xla"``.
+
+        Example:
+            >>> can = load_backend("numpy").capabilities()
+            >>> can.support("linear", "bfloat16").level
+            'simulated'
+        """
+        from mpcore.capabilities import Question, support  # it builds on this module
+
+        return support(self, Question(family, dtype, by, **more))
 
 
 @runtime_checkable

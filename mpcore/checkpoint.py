@@ -1,7 +1,7 @@
 """State that outlives a process: the loss scale and the policy it ran under, as one JSON file.
 
-The file knows no framework: what torch wrote, MindSpore and Keras resume. Weights, masters and
-optimizer state are not in it; they go by the framework's own way.
+The file knows no framework: what torch wrote, MindSpore and Keras resume. Weights go into a file
+beside it (``mpcore.weights``) or, like optimizer state, by the framework's own way.
 """
 
 from __future__ import annotations
@@ -24,25 +24,30 @@ from mpcore.policy import Policy
 from mpcore.scaling import LossScale, ScaleState, initial_state, narrow
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 __all__ = [
     "FORMAT",
     "Checkpoint",
+    "check_ours",
     "check_state",
     "load_state",
+    "named",
     "read_json",
     "save_state",
     "scale_range",
-    "state_from",
+    "write_file",
     "write_text",
 ]
 
 FORMAT = "mpcore-state"
 VERSION = 1
-_KEYS = ("format", "version", "policy", "loss_scale", "state", "sha256")
-# fields of Policy and LossScale that files of older mpcore lack
+_KEYS = ("format", "version", "policy", "loss_scale", "state", "real_steps", "weights", "sha256")
+# keys, and fields of Policy and LossScale, that files of older mpcore lack; the first two stand in
+# a file only if they say something
 _NEWER = (
+    "real_steps",
+    "weights",
     "optimizer_state",
     "op_list",
     "defaults",
@@ -67,11 +72,15 @@ class Checkpoint:
         rule: its loss scale, every field spelled out, so that a later change of a preset
             cannot change what an old file says.
         state: state before the next step.
+        real_steps: real steps taken, where stochastic rounding counts its noise by them, else 0.
+        weights: digest of the weights that were saved with it; ``""`` if none were.
     """
 
     policy: Policy
     rule: LossScale
     state: ScaleState
+    real_steps: int = 0
+    weights: str = ""
 
     def differences(self, policy: Policy) -> list[str]:
         """Return every field in which ``policy`` is another one, with both values.
@@ -135,6 +144,8 @@ class Checkpoint:
                 )
             ),
         }
+        body |= {"real_steps": self.real_steps} if self.real_steps else {}
+        body |= {"weights": self.weights} if self.weights else {}
         return json.dumps({**body, "sha256": _digest(body)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
@@ -166,23 +177,41 @@ class Checkpoint:
         policy, rule = _read_policy(data["policy"]), _read_rule(data["loss_scale"])
         state = _read_state(data["state"])
         check_state(rule, state)
+        steps = _read_value("real_steps", "int", data.get("real_steps", 0))
+        if not 0 <= steps < 2**63:
+            msg = f"`real_steps` must be a whole number in [0, 2^63), got {steps!r}"
+            raise CheckpointError(msg)
+        weights = _read_value("weights", "str", data.get("weights", ""))
         if policy.scaling != rule:  # the preset that the policy names has changed since
             policy = policy.with_loss_scale(rule)
-        return cls(policy, rule, state)
+        return cls(policy, rule, state, steps, weights)
+
+    @classmethod
+    def from_text(cls, text: str) -> Checkpoint:
+        """Return what the text of a file says; see ``from_dict``."""
+        return cls.from_dict(_parse(text.encode("utf-8")))
 
 
-def save_state(path: str | os.PathLike[str], policy: Policy, state: ScaleState) -> None:
+def save_state(
+    path: str | os.PathLike[str],
+    policy: Policy,
+    state: ScaleState,
+    real_steps: int = 0,
+    weights: str = "",
+) -> None:
     """Write ``state`` and the policy it belongs to into the file ``path``; see ``Amp.save``.
+
+    The other arguments are as in ``Checkpoint``.
 
     Raises:
         CheckpointError: the state is none of the policy's rule, ``path`` holds something else,
             or it cannot be written. What was there stays whole.
     """
     where = Path(path)
-    with _named(where):
-        text = Checkpoint(policy, policy.scaling, state).to_text()
+    with named(where):
+        text = Checkpoint(policy, policy.scaling, state, real_steps, weights).to_text()
         if os.path.lexists(where):
-            _check_ours(where)
+            check_ours(where)
         write_text(where, text)
 
 
@@ -193,21 +222,8 @@ def load_state(path: str | os.PathLike[str]) -> Checkpoint:
         CheckpointError: the file is missing, damaged, of another kind, or of a newer mpcore.
     """
     where = Path(path)
-    with _named(where):
+    with named(where):
         return Checkpoint.from_dict(read_json(where))
-
-
-def state_from(
-    path: str | os.PathLike[str], policy: Policy, *, any_policy: bool = False
-) -> tuple[ScaleState, list[str]]:
-    """Return what a run under ``policy`` resumes from; ``Checkpoint.state_for`` of the file.
-
-    Raises:
-        CheckpointError: as ``load_state``, or the policies differ.
-    """
-    found = load_state(path)
-    with _named(Path(path)):
-        return found.state_for(policy, any_policy=any_policy)
 
 
 def scale_range(rule: LossScale) -> tuple[float, float]:
@@ -397,7 +413,7 @@ def _read_value(key: str, kind: str, value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def named(path: Path) -> Iterator[None]:
     """Put the file's name before the message of what went wrong in it."""
     try:
         yield
@@ -433,8 +449,12 @@ def read_json(path: Path) -> Any:
     if status.st_size > _LARGEST:
         msg = f"`path` must hold at most {_LARGEST} bytes, got {status.st_size}: it is no state"
         raise CheckpointError(msg)
+    return _parse(path.read_bytes())
+
+
+def _parse(content: bytes) -> Any:
     try:
-        return json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_unique)
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as exc:
         msg = f"`path` must hold a JSON document; it is cut off, or of another kind ({exc})"
         raise CheckpointError(msg) from exc
@@ -444,7 +464,8 @@ def _kind(mode: int) -> str:
     return "folder" if stat.S_ISDIR(mode) else "device or pipe"
 
 
-def _check_ours(path: Path) -> None:
+def check_ours(path: Path) -> None:
+    """Raise CheckpointError if ``path`` holds something other than a state; it may be damaged."""
     try:
         data = read_json(path)
     except CheckpointError:
@@ -457,10 +478,20 @@ def _check_ours(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write an ASCII text as ``write_file`` does."""
+
+    def fill(beside: Path) -> None:
+        with beside.open("x", encoding="ascii", newline="\n") as file:
+            file.write(text)
+
+    write_file(path, fill)
+
+
+def write_file(path: Path, fill: Callable[[Path], None]) -> None:
     """Write a file so that at every moment the old or the new content is there, whole.
 
-    Writes into a new file beside it, ``.mpcore-*.tmp``, and renames that; a link stays a link.
-    A killed process leaves the old file and may leave that one.
+    Lets ``fill`` write a new file beside it, ``.mpcore-*.tmp``, and renames that; a link stays a
+    link. A killed process leaves the old file and may leave that one.
 
     Raises:
         OSError: the folder is missing, full, or not writable.
@@ -469,9 +500,8 @@ def write_text(path: Path, text: str) -> None:
     beside = target.parent / f".mpcore-{secrets.token_hex(8)}.tmp"
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     try:
-        with beside.open("x", encoding="ascii", newline="\n") as file:
-            file.write(text)
-            file.flush()
+        fill(beside)
+        with beside.open("rb+") as file:
             os.fsync(file.fileno())
         if mode is not None:
             beside.chmod(mode)

@@ -22,6 +22,8 @@ Example: mpcore explain examples/image_cnn/experiment.py --policy mixed_float16
 
 Example: mpcore doctor
 
+Example: mpcore memory examples/char_transformer/experiment.py --optimizer adam
+
 Exit codes: 0 done, 1 a run failed or a problem was found, 2 the input was wrong (nothing was
 written), 130 interrupted."""
 
@@ -74,8 +76,22 @@ def _app() -> Any:
     options.__annotations__["context"] = typer.Context
     app.callback(invoke_without_command=True, help=_HELP)(options)
     for point in sorted(metadata.entry_points(group="mpcore.commands"), key=lambda p: p.name):
-        app.command(point.name)(point.load())
+        _add(app, point)
     return app
+
+
+def _add(app: Any, point: metadata.EntryPoint) -> None:
+    """Add one command; where its packages are not installed, one that says so."""
+    try:
+        app.command(point.name)(point.load())
+    except ImportError as exc:
+        text = f"it is not installed whole ({exc})"
+
+        def absent() -> None:
+            _fail(f'`{point.name}`: {text}; pip install "mpcore[all]"')
+
+        takes_anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+        app.command(point.name, help=f"Not here: {text}.", context_settings=takes_anything)(absent)
 
 
 def _usage(exc: Any) -> str:

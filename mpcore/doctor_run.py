@@ -12,14 +12,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpcore.doctor import BUSY, Fact, Framework, Machine, Report
+from mpcore.capabilities_cache import keep
+from mpcore.doctor import BUSY, Fact, Framework, Machine, Report, table
 from mpcore.doctor_load import moment, used_by_others
+from mpcore.machine import cpu_here, read_cpu
 from mpcore.process import run_worker, thread_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["examine_here", "read_cpu", "requirements"]
+__all__ = ["examine_here", "facts_of", "read_cpu", "requirements"]
 
 _PACKAGES = {
     "keras": ("keras",),
@@ -30,8 +32,6 @@ _PACKAGES = {
     "torch": ("torch",),
 }
 """Packages that rules look at, and the names they are distributed under."""
-
-_FLAG = re.compile(r"(avx2|avx512f|avx512_(bf16|fp16|vnni)|amx_\w+|avx_vnni|f16c|s?v?e?bf16|\w+hp)")
 
 
 def examine_here(
@@ -56,7 +56,19 @@ def examine_here(
         with tempfile.TemporaryDirectory(prefix="mpcore-doctor-") as folder:
             found = _framework(name, Path(folder), time_limit, on_event, asked=asked, quick=quick)
         frameworks.append(found)
-    return Report(_machine(), tuple(frameworks), requirements())
+    report = Report(_machine(), tuple(frameworks), requirements())
+    for found in report.frameworks:
+        if found.status == "ok" and found.facts:
+            keep(found.name, found.device, found.versions, facts_of(found, report.machine))
+    return report
+
+
+def facts_of(framework: Framework, machine: Machine) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return (level, reason) by operation and dtype, as ``mpcore.capabilities_cache`` keeps it."""
+    return {
+        family: {dtype: (verdict.level, verdict.why) for dtype, verdict in row.items()}
+        for family, row in table(framework, machine).items()
+    }
 
 
 def _framework(
@@ -116,9 +128,7 @@ def _framework(
 
 
 def _machine() -> Machine:
-    path = Path("/proc/cpuinfo")
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    cpu, flags = read_cpu(text)
+    cpu, flags = cpu_here()
     able = hasattr(os, "sched_getaffinity")
     return Machine(
         cpu or platform.processor() or platform.machine(),
@@ -135,23 +145,6 @@ def _load(seconds: float = 0.3) -> float:
     before = moment()
     time.sleep(seconds)
     return used_by_others(before, moment())
-
-
-def read_cpu(text: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return the model and the flags that matter from the text of Linux's /proc/cpuinfo.
-
-    Flags are None if the text has none: nothing is known then. x86 calls them flags, Arm
-    Features; Arm has no model name.
-    """
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(name.strip(), value.strip())
-    listed = fields.get("flags", fields.get("Features"))
-    if listed is None:
-        return fields.get("model name", ""), None
-    return fields.get("model name", ""), tuple(f for f in listed.split() if _FLAG.fullmatch(f))
 
 
 def _versions() -> dict[str, str]:

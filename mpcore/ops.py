@@ -21,6 +21,7 @@ __all__ = [
     "Difference",
     "Op",
     "OpClass",
+    "PortableOp",
     "System",
     "classify",
     "differences",
@@ -32,6 +33,9 @@ __all__ = [
     "names",
     "op",
     "ops",
+    "outcome",
+    "portable",
+    "portable_like",
     "system",
     "systems",
 ]
@@ -167,6 +171,23 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class PortableOp:
+    """What the portable list does with one op, on every device and in every framework.
+
+    Attributes:
+        op: neutral name.
+        category: ``lower``, ``full``, ``promote`` or ``follow``; it says what comes out too.
+        unlike: systems with an op list of their own that natively do otherwise.
+        note: why it is an exception to the rule; ``""`` where it is none.
+    """
+
+    op: str
+    category: str
+    unlike: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class _Table:
     categories: Mapping[str, str]
     systems: Mapping[str, System]
@@ -174,6 +195,7 @@ class _Table:
     ops: Mapping[str, Op]
     listed: Mapping[str, Mapping[str, tuple[str, str]]]  # system -> name -> category, output
     found: Mapping[str, Mapping[str, Op]]  # framework -> spelling -> op
+    portable: Mapping[str, Any]
 
 
 @cache
@@ -190,6 +212,7 @@ def _table() -> _Table:
         found,
         {name: _listed(entry) for name, entry in data["lists"].items()},
         _spellings(found.values()),
+        _frozen(data["portable"]),
     )
 
 
@@ -266,11 +289,13 @@ def _unknown(rule: str, value: object, known: Iterable[str]) -> PolicyError:
     return PolicyError(f"{rule}, got {value!r}{hint}")
 
 
+@cache
 def match(pattern: str) -> tuple[Op, ...]:
-    """Return the ops whose name or group matches ``pattern``, as a rule with target op does.
+    """Return the ops that ``pattern`` means, as in a rule with target op.
 
     Args:
-        pattern: the whole name must match; ``*``, ``?`` and ``[...]`` are wildcards.
+        pattern: the name of an op, which means that op alone; else names and groups match it
+            as a whole, with the wildcards ``*``, ``?`` and ``[...]``.
 
     Raises:
         PolicyError: it matches none; the message gives the nearest name or group.
@@ -279,6 +304,8 @@ def match(pattern: str) -> tuple[Op, ...]:
         >>> [row.name for row in match("cum*")]
         ['cumsum', 'cumprod']
     """
+    if pattern in _table().ops:
+        return (_table().ops[pattern],)
     found = tuple(
         row for row in ops() if any(fnmatchcase(text, pattern) for text in (row.name, row.group))
     )
@@ -392,6 +419,50 @@ def _own_names(row: Op, where: System) -> tuple[str, ...]:
     if where.vocabulary:
         spelled = tuple(name for name in spelled if name.startswith(where.vocabulary))
     return tuple(dict.fromkeys(name.removeprefix("aten::") for name in spelled))
+
+
+@cache
+def portable() -> Mapping[str, PortableOp]:
+    """Return the portable list: one decision an op, the same on every device; by neutral name.
+
+    The rule: what torch's list for CUDA does, and where that names no op what comes out there.
+    Ascend's and MindSpore auto's lists agree in most rows. The exceptions are ops that CUDA
+    refuses in 16 bits or with two dtypes: there it goes on refusing them.
+
+    Example:
+        >>> portable()["softmax"].category, portable()["softmax"].unlike
+        ('full', ('torch_cpu',))
+        >>> portable()["bce"].note
+        'torch bans it on CUDA and Ascend, where it raises; use it with logits'
+    """
+    data = _table().portable
+    found = {}
+    for row in ops():
+        category, note = data["exceptions"].get(row.name, ("", ""))
+        category = category or outcome(row, data["like"])
+        category = "follow" if category == "absent" else category
+        unlike = tuple(
+            name for name in data["lists"] if outcome(row, name) not in (category, "absent")
+        )
+        found[row.name] = PortableOp(row.name, category, unlike, note)
+    return MappingProxyType(found)
+
+
+def portable_like() -> str:
+    """Return the system whose list the portable one is, but for its exceptions."""
+    return str(_table().portable["like"])
+
+
+def outcome(op_: Op | str, system_: str, name: str | None = None) -> str:
+    """Return in one word what a system makes of an op, listed or made of listed ones.
+
+    Example:
+        >>> classify("square", "torch_cuda").category, outcome("square", "torch_cuda")
+        ('follow', 'full')
+    """
+    found = classify(op_, system_, name)
+    made_of = found.category == "follow" and not found.listed and found.output != "follow"
+    return found.output if made_of else found.category
 
 
 def frameworks() -> tuple[str, ...]:

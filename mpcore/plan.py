@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpcore.dtypes import is_low
 from mpcore.errors import check_choice
+from mpcore.op_plan import OpPlan, check_op_rules, resolve_ops, word_of
+from mpcore.ops import portable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from mpcore.policy import Policy
     from mpcore.rule import Rule
 
-__all__ = ["CATEGORIES", "Layer", "LayerPlan", "ParamInfo", "Plan", "resolve"]
+__all__ = ["CATEGORIES", "Layer", "LayerPlan", "OpPlan", "ParamInfo", "Plan", "resolve"]
 
 CATEGORIES: dict[str, str] = {
     # category: what happens to it where no rule says otherwise
@@ -37,6 +38,8 @@ CATEGORIES: dict[str, str] = {
     "other": "full",
 }
 """Neutral layer categories and their default: lower, full, or follow (run in what comes in)."""
+
+_BY_LIST = "portable op list: "
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ class LayerPlan:
         output: dtype handed on; ``"follow"`` and ``"op"`` as for ``compute``.
         rule: what decided, in words.
         op: neutral op that the layer is; ``""`` if it is none.
+        listed: whether the portable op list gives it these dtypes, at each op; the layer itself
+            is then left alone.
     """
 
     path: str
@@ -103,6 +108,7 @@ class LayerPlan:
     output: str
     rule: str
     op: str = ""
+    listed: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,12 +118,15 @@ class Plan:
     Attributes:
         policy: the policy it came from.
         layers: one entry a layer, in the order the backend lists them.
-        unused_rules: rules that decided for no layer, as text.
+        unused_rules: rules that decided for no layer and no op, as text.
+        ops: under by="op", what the policy says of ops wherever they are called: every op of
+            ``mpcore.ops`` under the portable list, else those that a rule names.
     """
 
     policy: Policy
     layers: tuple[LayerPlan, ...]
     unused_rules: tuple[str, ...]
+    ops: tuple[OpPlan, ...] = ()
 
     def __getitem__(self, path: str) -> LayerPlan:
         """Return the entry of one layer path."""
@@ -133,6 +142,7 @@ class Plan:
             "policy": str(self.policy),
             "loss_scale": str(self.policy.scaling),
             "layers": [asdict(entry) for entry in self.layers],
+            "ops": [asdict(entry) for entry in self.ops],
             "unused_rules": list(self.unused_rules),
         }
 
@@ -149,8 +159,17 @@ class Plan:
             for row in (head, tuple("-" * width for width in widths), *rows)
         ]
         title = f"policy {self.policy}   loss scale {self.policy.scaling}"
-        unused = [f"unused rule: {rule} (it decided for no layer)" for rule in self.unused_rules]
-        return "\n".join([title, "", *lines, *unused])
+        what = "no layer and no op" if self.policy.by == "op" else "no layer"
+        unused = [f"unused rule: {rule} (it decided for {what})" for rule in self.unused_rules]
+        return "\n".join([title, "", *lines, *self._op_lines(), *unused])
+
+    def _op_lines(self) -> list[str]:
+        """Return a line for all ops with the same dtypes for the same reason."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for entry in self.ops:
+            alike.setdefault((str(entry), entry.rule), []).append(entry.op)
+        lines = [f"  {what}, by {why}: {', '.join(names)}" for (what, why), names in alike.items()]
+        return ["", "ops, wherever they are called:", *lines] if lines else []
 
 
 def resolve(policy: Policy, layers: Sequence[Layer], device: str = "") -> Plan:
@@ -172,8 +191,9 @@ def resolve(policy: Policy, layers: Sequence[Layer], device: str = "") -> Plan:
         >>> [(entry.compute, entry.output) for entry in plan.layers]
         [('bfloat16', 'bfloat16'), ('float32', 'bfloat16')]
     """
-    device = device.partition(":")[0]
-    used: Counter[Rule] = Counter()
+    device = device.partition(":")[0].lower()
+    check_op_rules(policy)
+    ops, used = resolve_ops(policy, device)
     entries = []
     for layer in layers:
         rule = _deciding(policy.rules, layer, device)
@@ -181,7 +201,7 @@ def resolve(policy: Policy, layers: Sequence[Layer], device: str = "") -> Plan:
             used[rule] += 1
         entries.append(_entry(policy, layer, _decision(policy, layer, rule, device)))
     unused = tuple(str(rule) for rule in policy.rules if not used[rule])
-    return Plan(policy, tuple(entries), unused)
+    return Plan(policy, tuple(entries), unused, ops)
 
 
 def _deciding(rules: Sequence[Rule], layer: Layer, device: str) -> Rule | None:
@@ -201,7 +221,7 @@ def _decision(policy: Policy, layer: Layer, rule: Rule | None, device: str) -> t
     if default is not None:
         return default.precision, default.output, f"{policy.name or 'default'}: {default}"
     if policy.by == "op" and layer.category != "container":
-        return "op", "", "the framework's op list"
+        return _listed(policy, layer)
     word = CATEGORIES[layer.category]
     if layer.category == "other" and not layer.params:
         return "follow", "", "other: follow (no parameters)"
@@ -211,15 +231,18 @@ def _decision(policy: Policy, layer: Layer, rule: Rule | None, device: str) -> t
     return word, output, f"{layer.category}: {word}"
 
 
+def _listed(policy: Policy, layer: Layer) -> tuple[str, str, str]:
+    found = portable().get(layer.op) if policy.op_list == "portable" else None
+    if found is not None:
+        return found.category, "", f"{_BY_LIST}{found.op} {found.category}"
+    whose = "the framework's" if policy.op_list == "native" else "the portable"
+    return "op", "", f"{whose} op list"
+
+
 def _entry(policy: Policy, layer: Layer, decision: tuple[str, str, str]) -> LayerPlan:
     word, output_word, why = decision
-    dtypes = {
-        "full": "float32",
-        "lower": policy.compute,
-        "native": "op" if policy.by == "op" else "follow",
-    }
-    compute = dtypes.get(word, word)
-    output = dtypes.get(output_word, output_word) or compute
+    compute = word_of(word, policy)
+    output = word_of(output_word, policy) or compute
     if not layer.path:
         output = policy.output  # the whole model's output
     return LayerPlan(
@@ -231,6 +254,7 @@ def _entry(policy: Policy, layer: Layer, decision: tuple[str, str, str]) -> Laye
         output,
         why,
         layer.op,
+        listed=why.startswith(_BY_LIST),
     )
 
 

@@ -45,6 +45,9 @@ _PORTABLE = (
     Policy(compute="bfloat16", name="mixed_bfloat16"),
     Policy(compute="float16", by="op", name="autocast_float16"),
     Policy(compute="bfloat16", by="op", name="autocast_bfloat16"),
+    # the same, with one op list for all devices: see mpcore.ops.portable
+    Policy(compute="float16", by="op", op_list="portable", name="portable_float16"),
+    Policy(compute="bfloat16", by="op", op_list="portable", name="portable_bfloat16"),
     Policy(param="float16", compute="float16", by="model", master="copy", name="model_float16"),
     Policy(param="bfloat16", compute="bfloat16", by="model", master="copy", name="model_bfloat16"),
 )

@@ -99,6 +99,8 @@ def run_worker(
             watch.cancel()
             _kill(child)
             child.wait()
+            for pipe in filter(None, (child.stdin, child.stdout)):
+                pipe.close()
     if late.is_set():
         how = f"stopped after the time limit of {time_limit:g} s"
     else:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from mpcore.errors import PolicyError, check_choice
+from mpcore.ops import match
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +46,8 @@ class Rule:
             its op list when by="op", else no cast).
         target: what ``pattern`` is matched with: ``"path"`` (the layer's whole dotted path),
             ``"layer"`` (its category, such as ``"norm"``, or its framework type, such as
-            ``"BatchNorm2d"``), or ``"op"`` (a neutral op name of ``mpcore.ops``, such as
-            ``"batch_norm"``).
+            ``"BatchNorm2d"``), or ``"op"`` (a neutral op of ``mpcore.ops`` or its group,
+            such as ``"batch_norm"`` or ``"loss"``; under by="op" wherever it is called).
         pattern: the whole text must match; ``*`` stands for any characters, ``?`` for one.
         output: what is handed on, in the same words; ``""`` for what it is computed in.
         when: conditions that must all hold: ``"params<1024"`` (number of values in the layer's
@@ -90,14 +91,22 @@ class Rule:
 
     def decides(self, layer: Layer, device: str = "") -> bool:
         """Return whether the rule is about ``layer`` on a device of type ``device``."""
-        texts = {
-            "path": (layer.path,),
-            "layer": (layer.category, layer.type),
-            "op": (layer.op,) if layer.op else (),
-        }
-        return self.matches(*texts[self.target]) and all(
-            _holds(condition, layer, device) for condition in self.when
-        )
+        if self.target == "op":
+            matches = bool(layer.op) and self._means(layer.op)
+        else:
+            texts = {"path": (layer.path,), "layer": (layer.category, layer.type)}
+            matches = self.matches(*texts[self.target])
+        return matches and self.holds(device, layer.size)
+
+    def _means(self, op: str) -> bool:
+        try:
+            return op in [row.name for row in match(self.pattern)]
+        except PolicyError:  # an op that only its backend knows
+            return self.matches(op)
+
+    def holds(self, device: str, size: int = 0) -> bool:
+        """Return whether all conditions hold on a device for a layer of ``size`` parameters."""
+        return all(_holds(condition, size, device) for condition in self.when)
 
     def __str__(self) -> str:
         """Return the form that ``parse`` reads."""
@@ -134,12 +143,12 @@ when=('params<1024',))
         return cls(precision, target, pattern, output, tuple(words[3::2]))
 
 
-def _holds(condition: str, layer: Layer, device: str) -> bool:
-    size = _SIZE.fullmatch(condition)
-    if size is not None:
-        return _COMPARE[size[1]](layer.size, int(size[2]))
+def _holds(condition: str, size: int, device: str) -> bool:
+    asked = _SIZE.fullmatch(condition)
+    if asked is not None:
+        return _COMPARE[asked[1]](size, int(asked[2]))
     found = _DEVICE.fullmatch(condition)
-    return found is not None and fnmatchcase(device, found[1])
+    return found is not None and fnmatchcase(device.lower(), found[1].lower())
 
 
 def _short(value: object) -> str:

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.stall import shares
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
 
 __all__ = ["StepResult"]
 
@@ -21,7 +25,7 @@ class StepResult:
             own tensors; empty unless the step was asked to keep them.
     """
 
-    __slots__ = ("_cache", "_names", "_optimizers", "_raw", "_to_numpy", "grads")
+    __slots__ = ("_cache", "_lost", "_names", "_optimizers", "_raw", "_to_numpy", "grads")
 
     def __init__(
         self,
@@ -30,6 +34,7 @@ class StepResult:
         to_numpy: Callable[[Any], Any],
         grads: dict[str, Any] | None = None,
         optimizers: Sequence[str] = ("optimizer",),
+        lost: Any = None,
     ) -> None:
         """Wrap (loss, stepped, norms, scale, next scale, dropped) of one step.
 
@@ -39,8 +44,13 @@ class StepResult:
             to_numpy: turns one of the values into a numpy array or number.
             grads: gradients by parameter path, if kept.
             optimizers: names of the optimizers that took part, in the order of ``stepped``.
+            lost: updates lost to rounding, where they were counted (``mpcore.stall.measures``):
+                float32 on its device, shape (tensors, 2), in the order of ``names``; each row is
+                (lost, sampled elements with a non-zero gradient), see ``mpcore.stall.count_lost``.
+                A tensor that is not looked at, and every tensor of a skipped step, has (0, 0).
         """
-        self._raw = tuple(raw)
+        self._raw = (*raw, lost)
+        self._lost = lost is not None
         self._names = names
         self._to_numpy = to_numpy
         self._optimizers = optimizers
@@ -92,6 +102,29 @@ class StepResult:
         return int(self._value(5))
 
     @property
+    def counts_lost(self) -> bool:
+        """Whether this step counted the updates that were lost to rounding."""
+        return self._lost
+
+    def lost_counts(self) -> dict[str, npt.NDArray[Any]]:
+        """Return (lost updates, updates looked at) by parameter path; empty if not counted."""
+        return dict(zip(self._names, self._value(6), strict=True)) if self._lost else {}
+
+    @property
+    def lost_updates(self) -> dict[str, float] | None:
+        """Share of the updates that rounding lost, in [0, 1], by layer path.
+
+        At most 4096 elements of a tensor are looked at; those with a zero gradient do not count.
+        Empty after a skipped step, None where it was not counted (``prepare(stall=...)``).
+        """
+        return shares(self._names, self._value(6)) if self._lost else None
+
+    def lost_only(self) -> StepResult:
+        """Return a record of nothing but ``stepped`` and ``lost_counts``: it keeps little alive."""
+        raw = (None, self._raw[1], None, None, None, None)
+        return StepResult(raw, self._names, self._to_numpy, None, self._optimizers, self._raw[6])
+
+    @property
     def culprit(self) -> str | None:
         """Path of the first parameter with a non-finite gradient; None after a real step."""
         if self.stepped:
@@ -132,6 +165,8 @@ class StepResult:
             record["stepped_by"] = self.stepped_by
         if self.dropped:
             record["dropped"] = self.dropped
+        if self._lost:
+            record["lost_updates"] = self.lost_updates
         return {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in record.items()

@@ -25,6 +25,8 @@ class StepOptions:
         bad_micro_batch: ``"spoil"`` or ``"drop"``.
         detector: a name of ``mpcore.overflow.DETECTORS``, or an OverflowDetector.
         agree: whether the ranks of a distributed run agree on each step.
+        stall: ``"auto"``, ``"on"`` or ``"off"``: whether lost updates are counted; an adapter
+            asks ``mpcore.stall.measures``.
     """
 
     guard: tuple[Any, ...] = ()
@@ -32,9 +34,11 @@ class StepOptions:
     bad_micro_batch: str = "spoil"
     detector: Any = "auto"
     agree: bool = True
+    stall: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse an unknown choice, and what cannot be called."""
+        check_choice("stall", self.stall, ("auto", "on", "off"), BackendError)
         check_choice("bad_micro_batch", self.bad_micro_batch, ("spoil", "drop"), BackendError)
         for entry in self.after_step:
             if not callable(entry):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="numpy",
         help="framework that tests/backends runs in; one per process",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what probes find out of the user's own cache; processes that tests start inherit it."""
+    folder = tempfile.TemporaryDirectory(prefix="mpcore-cache-")
+    os.environ["MPCORE_CACHE"] = folder.name
+    config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

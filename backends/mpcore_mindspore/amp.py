@@ -14,9 +14,11 @@ from mpcore.amp import Amp
 from mpcore.errors import BackendError
 from mpcore.overflow import find_detector
 from mpcore.scaling import ScaleState, initial_state
+from mpcore.stall import measures
 from mpcore.step_result import StepResult
 from mpcore.transaction import StepCall
 from mpcore_mindspore.apply import (
+    FLOATS,
     apply_plan,
     compute_dtypes,
     simulated_parameters,
@@ -31,9 +33,12 @@ from mpcore_mindspore.layers import parameter_paths
 from mpcore_mindspore.parts import Mover, Parts
 from mpcore_mindspore.release import Original
 from mpcore_mindspore.step import TrainCell
+from mpcore_mindspore.storage import Storage, memory_of, put, truth_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import numpy.typing as npt
 
     from mpcore.plan import Plan
     from mpcore.transaction import StepOptions
@@ -143,10 +148,10 @@ class MindsporeAmp(Amp):
         formats = compute_dtypes(net, plan)
         if device is not None:
             device.surround(net, plan)
-        low_of = {id(master): low for low, master in pairs}
+        low_of = {id(truth): low for low, truth in pairs}
         rounding = {id(param) for param in rounded}
 
-        def mover(optimizer: Any) -> Mover:
+        def mover(name: str, optimizer: Any) -> Mover:
             params = tuple(optimizer.parameters)
             trained = tuple(low_of.get(id(param), param) for param in params)
             both = list(zip(trained, params, strict=True))
@@ -154,7 +159,12 @@ class MindsporeAmp(Amp):
                 optimizer=optimizer,
                 names=tuple(paths[id(param)] for param in params),
                 trained=trained,
-                masters=tuple((low, param) for low, param in both if low is not param),
+                storage=Storage(
+                    [(low, param) for low, param in both if low is not param],
+                    optimizer,
+                    plan.policy,
+                    name,
+                ),
                 rounds_grad=tuple(
                     id(low) in rounding or (low is not param and low.dtype == ms.float32)
                     for low, param in both
@@ -162,9 +172,11 @@ class MindsporeAmp(Amp):
                 tops=tuple(top_of(formats[id(low)]) for low in trained),
             )
 
-        movers = {name: mover(optimizer) for name, optimizer in self.optimizers.items()}
-        if len(movers) > 1:
+        if len(self.optimizers) > 1:
             _rename(self.optimizers)
+        movers = {name: mover(name, optimizer) for name, optimizer in self.optimizers.items()}
+        trained = {id(param) for m in movers.values() for param in m.trained}
+        frozen = [pair for pair in pairs if id(pair[0]) not in trained]
         # What an optimizer moves stays where it is on a skip; under skip_scope="optimizer" the
         # others have moved by then.
         moved = {id(p) for m in movers.values() for p in (*m.trained, *m.optimizer.parameters)}
@@ -184,8 +196,17 @@ class MindsporeAmp(Amp):
             begun=Parameter(Tensor(0.0, ms.float32), name="mpcore.begun", requires_grad=False),
             rank_sum=add,
             device=device,
+            frozen=Storage(frozen, None, plan.policy, "frozen"),
+            steps=Parameter(Tensor([0], ms.int32), name="mpcore.steps", requires_grad=False),
+            counts=plan.policy.scheme.name == "stochastic",
+            measures=measures(plan.policy, options.stall),
+            pinned=[],
             released=[],
         )
+        self._paths = paths | {id(low): paths[id(truth)] for low, truth in pairs}
+        self._stepped = False
+        for storage in self._parts.storages:
+            storage.take()
         self._cells: OrderedDict[Any, TrainCell] = OrderedDict()
         self._depth = 0
 
@@ -208,13 +229,72 @@ class MindsporeAmp(Amp):
         return next(iter(self.optimizers.values()))
 
     @property
-    def _masters(self) -> list[tuple[Any, Any]]:
-        return [pair for mover in self._parts.movers.values() for pair in mover.masters]
+    def masters(self) -> dict[str, Any]:
+        """Float32 Parameter of the optimizer by the name of the network's 16-bit one.
+
+        Empty where there are no 16-bit parameters. What it holds is the truth of this moment: under
+        every scheme but ``copy`` it is made for you, and its memory goes with the next step.
+        After a change from outside call ``publish``.
+        """
+        for mover in self._parts.movers.values():
+            mover.storage.refresh()
+        held = [held for mover in self._parts.movers.values() for held in mover.storage.held]
+        return {each.low.name: each.truth for each in held}
 
     @property
-    def masters(self) -> dict[str, Any]:
-        """Float32 master Parameter by the name of the network's; empty where there are none."""
-        return {low.name: master for low, master in self._masters}
+    def real_steps(self) -> int:
+        """Real steps so far, counted for the noise of stochastic rounding."""
+        return int(self._parts.steps.asnumpy()[0])
+
+    @real_steps.setter
+    def real_steps(self, steps: int) -> None:
+        ops.assign(self._parts.steps, Tensor([steps], ms.int32))
+
+    def _floats(self) -> dict[str, Any]:
+        """Return each float Parameter of the network by its path."""
+        named = {self._paths[id(p)]: p for p in self._parts.network.get_parameters()}
+        return {path: param for path, param in named.items() if param.dtype in FLOATS}
+
+    def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        self._parts.check_held()
+        return {
+            path: truth_of(self._held[id(param)]) if id(param) in self._held else values_of(param)
+            for path, param in self._floats().items()
+        }
+
+    def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        self._parts.check_held()
+        params = self._floats()
+        for path, values in weights.items():
+            param = params[path]
+            if id(param) in self._held:
+                put(self._held[id(param)], values)
+            else:
+                ops.assign(param, Tensor(values).astype(param.dtype))
+
+    @property
+    def _held(self) -> dict[int, Any]:
+        return {id(held.low): held for storage in self._parts.storages for held in storage.held}
+
+    def array_bytes(self) -> dict[str, int]:
+        """Return the bytes of what is alive between steps; see ``mpcore.amp.Amp.array_bytes``.
+
+        Once a train cell may be in a graph of your own, the float32 values stay alive for it, and
+        count as masters: see ``train_cell``.
+        """
+        parts = self._parts
+        parts.check_held()
+        trained = [param for mover in parts.movers.values() for param in mover.trained]
+        held = [held for storage in parts.storages for held in storage.held]
+        states = [state.kept for storage in parts.storages for state in storage.states]
+        own = [param for storage in parts.storages for param in storage.own]
+        beside = [*(each.truth for each in held), *(p for h in held for p in h.kept.values())]
+        return {
+            "parameters": memory_of(parts.network.get_parameters()),
+            "gradients": memory_of(trained) if self._stepped else 0,
+            "masters": memory_of(beside),
+            "optimizer": memory_of([*own, *states]),
+        }
 
     @property
     def state(self) -> ScaleState:
@@ -261,17 +341,20 @@ class MindsporeAmp(Amp):
             raise BackendError(msg)
         if self._parts.released:
             return
+        for storage in self._parts.storages:
+            storage.release()
         self._original.put_back()
         self._parts.released.append(True)
         self._cells.clear()
 
     def publish(self) -> None:
-        """Copy the masters into the network, after they were changed from outside a step."""
+        """Store the optimizers' float32 values, after they were changed from outside a step.
+
+        The network gets them rounded. Moments that are kept in bfloat16 are stored too.
+        """
         self._parts.check_held()
-        for low, master in self._masters:
-            rounded = low.dtype == ms.float32
-            value = master.astype(ms.bfloat16 if rounded else low.dtype)
-            ops.assign(low, value.astype(low.dtype))
+        for mover in self._parts.movers.values():
+            mover.storage.publish()
 
     def train_cell(
         self,
@@ -281,6 +364,7 @@ class MindsporeAmp(Amp):
         keep_grads: bool = False,
         micro_batches: int = 1,
         optimizer: str | Iterable[str] | None = None,
+        compiled: bool = False,
     ) -> TrainCell:
         """Return one step as a Cell; all cells of a prepared network share its state.
 
@@ -292,14 +376,23 @@ class MindsporeAmp(Amp):
             keep_grads: return the true float32 gradients too, as a last item.
             micro_batches: equal parts of the batch, run one after the other, >= 1.
             optimizer: name of the optimizer that moves, or several; None for all.
+            compiled: the cell compiles itself, and is called as it is: ``cell(*batch)``, not in
+                a graph of your own. Then the memory of float32 values and moments that the
+                policy does not keep is taken back after each step. A graph of your own is out of
+                our hands: for other train cells that memory stays, from now on.
 
         Raises:
             BackendError: an argument is out of its range.
         """
         names = self._chosen(optimizer, loss_fn)
-        return self._train_cell(loss_fn, StepCall(clip_norm, keep_grads, micro_batches, names))
+        call = StepCall(clip_norm, keep_grads, micro_batches, names)
+        cell = self._train_cell(loss_fn, call, compiled=compiled)
+        if not compiled:
+            self._parts.give()
+            self._parts.pinned.append(True)
+        return cell
 
-    def _train_cell(self, loss_fn: Any, call: StepCall) -> TrainCell:
+    def _train_cell(self, loss_fn: Any, call: StepCall, *, compiled: bool = False) -> TrainCell:
         parts = self._parts
         parts.check_held()
         if parts.drops and call.micro_batches > 1 and not parts.window_buffers:
@@ -307,7 +400,8 @@ class MindsporeAmp(Amp):
         losses = [loss_fn]
         if isinstance(loss_fn, dict):
             losses = [loss_fn[name] for name in call.optimizers]
-        return TrainCell(parts, [parts.movers[name] for name in call.optimizers], losses, call)
+        movers = [parts.movers[name] for name in call.optimizers]
+        return TrainCell(parts, movers, losses, call, compiled=compiled)
 
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         if self._depth and self._parts.rounded:
@@ -334,8 +428,11 @@ class MindsporeAmp(Amp):
 
     def _read(self, raw: tuple[Any, ...], optimizers: tuple[str, ...]) -> StepResult:
         names = [path for key in optimizers for path in self._parts.movers[key].names]
-        grads = dict(zip(names, raw[6], strict=True)) if len(raw) > 6 else None
-        return StepResult(raw[:6], names, _to_numpy, grads, optimizers)
+        self._stepped = True
+        tail = list(raw[6:])
+        lost = tail.pop() if self._parts.measures else None
+        grads = dict(zip(names, tail[0], strict=True)) if tail else None
+        return StepResult(raw[:6], names, _to_numpy, grads, optimizers, lost)
 
     def callback(self) -> StepCallback:
         """Return a Callback for ``ms.Model(cell).train(..., callbacks=[...])``.

@@ -17,11 +17,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, amp, nn
+from mindspore import Parameter, Tensor, nn
 
 from mpcore.dtypes import is_low
 from mpcore.errors import BackendError
 from mpcore_mindspore.layers import leaves, own_parameters
+from mpcore_mindspore.op_list import keep_layers, lists_of, set_auto
 from mpcore_mindspore.release import clear_precision, original_of, replace_parameters
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mpcore_mindspore.release import Original
 
 __all__ = [
+    "FLOATS",
     "apply_plan",
     "check_plan",
     "compute_dtypes",
@@ -40,7 +42,7 @@ __all__ = [
     "store_low",
 ]
 
-_FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
+FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
 
 
 _STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
@@ -49,7 +51,7 @@ _STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 def _caster(dtype: Any) -> Callable[[Any], Any]:
     def cast(value: Any) -> Any:
         if isinstance(value, Tensor):
-            if value.dtype in _FLOATS:
+            if value.dtype in FLOATS:
                 return value.astype(dtype)
             return value
         if isinstance(value, (tuple, list)):
@@ -64,7 +66,7 @@ def _caster(dtype: Any) -> Callable[[Any], Any]:
 def _rounder(dtype: Any) -> Callable[[Any], Any]:
     def cast(value: Any) -> Any:
         if isinstance(value, Tensor):
-            if value.dtype in _FLOATS:
+            if value.dtype in FLOATS:
                 # The gradient of each cast is a cast back: it is rounded on its way too.
                 return value.astype(dtype).astype(ms.float32)
             return value
@@ -93,13 +95,13 @@ def _recast(cell: Any, before: Callable[[Any], Any], after: Callable[[Any], Any]
 
 def _came(args: Any) -> Any:
     """Return the dtype of the first float Tensor among ``args``, else None."""
-    found = [item.dtype for item in args if isinstance(item, Tensor) and item.dtype in _FLOATS]
+    found = [item.dtype for item in args if isinstance(item, Tensor) and item.dtype in FLOATS]
     return found[0] if len(found) > 0 else None
 
 
 def _as(value: Any, dtype: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.astype(dtype) if value.dtype in _FLOATS else value
+        return value.astype(dtype) if value.dtype in FLOATS else value
     if isinstance(value, (tuple, list)):
         return tuple([_as(item, dtype) for item in value])
     return value
@@ -173,7 +175,8 @@ def check_plan(net: Any, plan: Plan, device: str) -> None:
     Raises:
         BackendError: the network was prepared before; a float16 LSTM in eager mode on CPU,
             whose gradients are wrong there (mindspore 2.10.0: off by 4.7 where jit is right
-            to 2e-3); 16-bit parameters without float32 masters, or of a norm with statistics.
+            to 2e-3); 16-bit parameters of a norm with statistics; float16 ones that are not
+            rounded to nearest.
     """
     if original_of(net) is not None:
         msg = (
@@ -181,11 +184,11 @@ def check_plan(net: Any, plan: Plan, device: str) -> None:
             "`release()` of the first one, or build it anew"
         )
         raise BackendError(msg)
-    if is_low(plan.policy.param) and plan.policy.master == "none":
+    lists_of(plan)
+    if plan.policy.param == "float16" and plan.policy.scheme.rounding != "nearest":
         msg = (
-            f"`param` {plan.policy.param!r} with master='none' is not possible in mindspore: its "
-            "optimizers keep their state in the parameter's dtype, refuse float32 gradients "
-            "there, and AdamWeightDecay diverges (its eps is 0 in float16); use master='copy'"
+            f"`master` {plan.policy.master!r} rounds as bfloat16 can be rounded, not float16; use "
+            "master='copy'"
         )
         raise BackendError(msg)
     eager = ms.get_context("mode") == ms.PYNATIVE_MODE
@@ -231,7 +234,8 @@ def apply_plan(net: Any, plan: Plan, native: frozenset[str], original: Original)
     if policy.by == "op" and is_low(policy.compute):
         # Each Cell, not the network alone: a loss function may call the parts of a network.
         for cell, _ in cells.values():
-            amp.auto_mixed_precision(cell, "auto", getattr(ms, policy.compute))
+            set_auto(cell, getattr(ms, policy.compute), lists_of(plan))
+        keep_layers(cells, plan)
     elif _lowers(plan):
         for entry in plan.layers:
             _apply_entry(*cells[entry.path], entry, native, original)
@@ -263,7 +267,7 @@ def _apply_entry(
     if entry.compute == "follow":
         clear_precision(cell)
         # Norms take a 16-bit input beside float32 parameters, other kernels refuse it.
-        if category != "norm" and any(p.dtype in _FLOATS for p in cell.get_parameters()):
+        if category != "norm" and any(p.dtype in FLOATS for p in cell.get_parameters()):
             _follow_parameters(cell, original)
         if entry.output != "follow":
             _recast(cell, _keep, output)
@@ -325,7 +329,7 @@ def _planned(net: Any, plan: Plan) -> Iterator[tuple[LayerPlan, Any]]:
         cell, category = cells[entry.path]
         for param in own_parameters(cell, category).values():
             statistics = category == "norm" and not param.requires_grad
-            if id(param) not in seen and not statistics and param.dtype in _FLOATS:
+            if id(param) not in seen and not statistics and param.dtype in FLOATS:
                 seen.add(id(param))
                 yield entry, param
 
@@ -335,12 +339,12 @@ def store_low(
 ) -> list[tuple[Any, Any]]:
     """Give ``net`` 16-bit parameters where the plan says so.
 
-    The float32 Parameters stay what they are, and stay in the optimizer: they become the
-    masters, under the name ``master.<name>``. Tied parameters stay tied. A simulated dtype is
-    stored as float32 that holds rounded values.
+    The float32 Parameters stay in the optimizer, under the name ``master.<name>``; what is
+    stored of them between steps is the matter of ``storage``. Tied parameters stay tied. A
+    simulated dtype is stored as float32 that holds rounded values.
 
     Returns:
-        Pairs (Parameter in the network, its float32 master), each once.
+        Pairs (Parameter in the network, the float32 one before it), each once.
     """
     made: dict[int, tuple[Any, Any]] = {}
     for entry, param in _planned(net, plan):

@@ -11,6 +11,7 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
+from mpcore.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.apply import check_plan, set_float32
 from mpcore_mindspore.ascend import EmulatedAscend
@@ -27,7 +28,7 @@ __all__ = ["MindsporeBackend"]
 _NO_BFLOAT16 = (
     "mindspore on CPU has no bfloat16 kernels for MatMul, Conv2D, Softmax and most others"
 )
-_NO_RULES = "rules are honoured by='layer' and by='model'"
+_OP_RULES = "by primitive: rules for ops, not for layers or paths"
 
 
 def _device() -> str:
@@ -48,13 +49,22 @@ class MindsporeBackend:
             backend=self.name,
             device=device,
             versions={"mindspore": ms.__version__, "numpy": np.__version__},
+            mode="eager" if ms.get_context("mode") == ms.PYNATIVE_MODE else "graph",
             compute={
                 "float16": Support("native", "emulated, not faster than float32" if on_cpu else ""),
                 "bfloat16": Support("simulated", _NO_BFLOAT16) if on_cpu else Support("native"),
             },
             overflow="status_register" if register else "values",
-            by={"op": Support("native", _NO_RULES)}
+            masters=tuple(SCHEMES),
+            optimizer_state=("float32", "bfloat16"),
+            by={"op": Support("native", _OP_RULES)}
             | {name: Support("native") for name in ("layer", "model")},
+            rules={
+                "op": ("op",),
+                "layer": ("path", "layer", "op"),
+                "model": ("path", "layer", "op"),
+            },
+            op_lists=("native", "portable"),
         )
 
     def layers(self, model: Any, /) -> list[Layer]:
@@ -117,7 +127,7 @@ class MindsporeBackend:
 
         Raises:
             BackendError: prepared twice; a float16 LSTM in eager mode on CPU; 16-bit
-                parameters without masters; something that cannot be guarded. Nothing was changed.
+                parameters that cannot be; something that cannot be guarded. Nothing was changed.
         """
         check_plan(model, plan, _device())
         compute = self.capabilities(model).compute

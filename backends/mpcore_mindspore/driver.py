@@ -125,6 +125,7 @@ class MindsporeDriver:
                 # As Adam does it: one float32 product a step.
                 power = np.full(slots.steps, beta, np.float32).prod(dtype=np.float32)
                 ops.assign(getattr(optimizer, f"{name}_power"), Tensor(power, ms.float32))
+        amp.publish()
 
     def predict(
         self, model: Any, amp: MindsporeAmp, x: npt.NDArray[Any], layout: str

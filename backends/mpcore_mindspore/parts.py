@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mpcore.overflow import OverflowDetector
     from mpcore.scaling import LossScale
     from mpcore_mindspore.ascend import EmulatedAscend
+    from mpcore_mindspore.storage import Storage
 
 __all__ = ["Mover", "Parts"]
 
@@ -25,7 +26,7 @@ class Mover:
         optimizer: over float32 Parameters.
         names: paths of its parameters, in its order, as all that follow.
         trained: Parameters of the network.
-        masters: pairs (Parameter of the network, float32 master in the optimizer).
+        storage: what is stored of the 16-bit ones among them, and of their moments.
         rounds_grad: whether each gradient has a simulated dtype.
         tops: largest number of the format of each gradient.
     """
@@ -33,7 +34,7 @@ class Mover:
     optimizer: Any
     names: tuple[str, ...]
     trained: tuple[Any, ...]
-    masters: tuple[tuple[Any, Any], ...]
+    storage: Storage
     rounds_grad: tuple[bool, ...]
     tops: tuple[float, ...]
 
@@ -57,6 +58,12 @@ class Parts:
             inside a graph nothing else orders it before the forward pass.
         rank_sum: adds over the ranks that agree; None where there is one, or none agrees.
         device: the emulated device, if the network lives on one.
+        frozen: what is stored of 16-bit parameters that no optimizer moves.
+        steps: int32 Parameter, shape (1,): real steps so far; moves only where `counts` says so.
+        counts: whether real steps are counted, for the noise of stochastic rounding.
+        measures: whether each step counts the updates that rounding lost.
+        pinned: not empty once float32 values may be in a graph that we do not start: their
+            memory stays.
         released: not empty once the network was given back.
     """
 
@@ -73,7 +80,28 @@ class Parts:
     begun: Any
     rank_sum: Any
     device: EmulatedAscend | None
+    frozen: Storage
+    steps: Any
+    counts: bool
+    measures: bool
+    pinned: list[bool]
     released: list[bool]
+
+    @property
+    def storages(self) -> list[Storage]:
+        """What is stored, by optimizer; what no optimizer moves comes last."""
+        return [*(mover.storage for mover in self.movers.values()), self.frozen]
+
+    def give(self) -> None:
+        """Give the optimizers' float32 Parameters memory, for a graph that does not."""
+        for mover in self.movers.values():
+            mover.storage.give()
+
+    def rest(self) -> None:
+        """Take that memory back, unless it is pinned."""
+        if not self.pinned:
+            for mover in self.movers.values():
+                mover.storage.take()
 
     def check_held(self) -> None:
         """Raise BackendError if the network was given back."""

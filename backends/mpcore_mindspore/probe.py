@@ -41,8 +41,18 @@ def about() -> dict[str, Any]:
         "device": target.lower(),
         "devices": [counted if kind == target else kind for kind in kinds],
         "threads": None,
-        "settings": {"mode": "graph" if ms.get_context("mode") == ms.GRAPH_MODE else "eager"},
+        "settings": {
+            "mode": "graph" if ms.get_context("mode") == ms.GRAPH_MODE else "eager",
+            **_float32(target),
+        },
     }
+
+
+def _float32(target: str) -> dict[str, str]:
+    """Say who decides what float32 products are; MindSpore does not tell its settings."""
+    if target != "Ascend":
+        return {}
+    return {"HF32 and precision_mode": "the device's defaults, until a policy's float32 sets them"}
 
 
 def prepare(family: str, dtype: str, case: Case, *, grad: bool) -> Prepared:

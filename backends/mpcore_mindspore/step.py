@@ -6,12 +6,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
-from mindspore import ParameterTuple, Tensor, nn, ops
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.transaction import StepCall, Transaction
 from mpcore_mindspore.detect import on_all_ranks
 from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.held import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +56,29 @@ def _fold(sound: Any, grad: Any, other: Any) -> Any:
     return ops.where(sound, _add(grad, other), grad)
 
 
+def _compiled(cell: TrainCell) -> Callable[..., Any]:
+    def run(*batch: Any) -> Any:
+        return cell(*batch)
+
+    return ms.jit(run, fullgraph=True)  # type: ignore[no-any-return]
+
+
+def _count(before: Any, after: Any, grad: Any) -> Any:
+    moving = grad != 0
+    lost = ops.logical_and(moving, before == after)
+    return ops.stack([lost.astype(ms.float32).sum(), moving.astype(ms.float32).sum()])
+
+
+def _counts(index: int, mover: Mover) -> Any:
+    zeros = Tensor(np.zeros((len(mover.trained), 2), np.float32))
+    return Parameter(zeros, name=f"mpcore.lost.{index}", requires_grad=False)
+
+
+def _watches(mover: Mover) -> tuple[Watch, ...]:
+    by_low = {id(held.low): held for held in mover.storage.held}
+    return tuple(Watch(param, by_low.get(id(param))) for param in mover.trained)
+
+
 def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     def scaled_loss(scale: Any, *batch: Any) -> Any:
         loss = loss_fn(*batch).astype(ms.float32)
@@ -90,14 +115,24 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     scale, dropped), and the true gradients behind it if it was asked to keep them: loss, scale
     and next scale are float32, shape (); stepped is bool, shape (), or (optimizers,) if there are
     several; norms is float32, shape (parameters,); dropped is int32, shape (), or the number 0
-    where no micro-batch can be dropped.
+    where no micro-batch can be dropped. Where lost updates are counted (``prepare(stall=...)``)
+    the counts come last: float32, shape (parameters, 2).
     """
 
     def __init__(
-        self, parts: Parts, movers: list[Mover], losses: list[Callable[..., Any]], call: StepCall
+        self,
+        parts: Parts,
+        movers: list[Mover],
+        losses: list[Callable[..., Any]],
+        call: StepCall,
+        *,
+        compiled: bool = False,
     ) -> None:
         """Bind the parts of a prepared network to one loss function, or one for each mover."""
         nn.Cell.__init__(self, auto_prefix=False)
+        self.give, self.rest = parts.give, parts.rest
+        self.refreshes = [mover.storage.refresh for mover in movers if mover.storage.opens]
+        self.run: Any = _compiled(self) if compiled else None
         self.rule = parts.rule
         self.drops = parts.drops
         self.detector = parts.detector
@@ -113,7 +148,15 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.optimizers = tuple(mover.optimizer for mover in movers)
         for index, optimizer in enumerate(self.optimizers):
             self.insert_child_to_cell(f"optimizer{index or ''}", optimizer)  # for checkpoints
-        self.masters = tuple(mover.masters for mover in movers)
+        self.openers = tuple(mover.storage.opener for mover in movers)
+        self.closers = tuple(mover.storage.closer for mover in movers)
+        self.opens = tuple(mover.storage.opens for mover in movers)
+        self.closes = tuple(len(mover.storage.held) > 0 for mover in movers)
+        self.steps = parts.steps
+        self.counts_steps = parts.counts
+        self.measures = parts.measures
+        self.watches = tuple(_watches(mover) for mover in movers) if parts.measures else ()
+        self.lost = tuple(_counts(n, mover) for n, mover in enumerate(movers))
         ends = [sum(len(mover.trained) for mover in movers[:n]) for n in range(len(movers) + 1)]
         self.spans = tuple(pairwise(ends))
         self.owners = tuple(n for n, mover in enumerate(movers) for _ in mover.trained)
@@ -156,10 +199,23 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.save()  # again in `begin`, which a compiled step runs without coming through here
         try:
             with guarded():
+                if self.run is not None:
+                    self.give()
+                    return self.run(*batch)
+                if ms.get_context("mode") == ms.GRAPH_MODE:
+                    self.give()
                 return nn.Cell.__call__(self, *batch)
         except BaseException:
             self.restore()
             raise
+        finally:
+            self.rest()
+
+    def parameters_and_names(self, *args: Any, **kwargs: Any) -> Any:
+        """Yield Parameters as any Cell does; those of the optimizers hold their values."""
+        for refresh in self.refreshes:
+            refresh()
+        return nn.Cell.parameters_and_names(self, *args, **kwargs)
 
     def construct(self, *batch: Any) -> Any:
         """Run the acts of the core's transaction as they stand."""
@@ -169,9 +225,21 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             stepped = ops.stack(each)
         if self.drops and self.call.micro_batches > 1:
             dropped = dropped.astype(ms.int32)
+        if self.measures:
+            lost = self.counted(next_scale)
+            if self.call.keep_grads:
+                return loss, stepped, norms, scale, next_scale, dropped, grads, lost
+            return loss, stepped, norms, scale, next_scale, dropped, lost
         if self.call.keep_grads:
             return loss, stepped, norms, scale, next_scale, dropped, grads
         return loss, stepped, norms, scale, next_scale, dropped
+
+    def counted(self, done: Any) -> Any:
+        """Return (lost, updates) of each parameter, after ``done``."""
+        each = [ops.depend(counts.value(), done) for counts in self.lost]
+        if len(each) > 1:
+            return ops.cat(tuple(each), axis=0)
+        return each[0] + 0.0
 
     def save(self) -> None:
         """Copy the buffers and the parameters that are about to be rounded."""
@@ -359,19 +427,49 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             for index in range(len(self.optimizers)):
                 done = self.count_skip(index, done)
             done = self.undo(done)
+        if self.counts_steps:
+            moved = stepped[0]
+            for verdict in stepped[1:]:
+                moved = ops.logical_or(moved, verdict)
+            count = ops.depend(moved.astype(ms.int32).reshape((1,)), done)
+            done = ops.depend(done, ops.assign_add(self.steps, count))
         return done
 
     def move(self, index: int, grads: Any, done: Any) -> Any:
-        """Run one optimizer, then give the network its new masters, rounded."""
+        """Open the float32 values, run one optimizer on them, and store them again."""
         start, stop = self.spans[index]
-        done = ops.depend(done, self.optimizers[index](grads[start:stop]))
-        for low, master in self.masters[index]:
-            value = ops.depend(master.value(), done)
-            done = ops.depend(done, ops.assign(low, self.lowered(low, value)))
+        own = grads[start:stop]
+        if self.opens[index]:
+            done = self.openers[index](done, self.steps.value())
+            own = tuple([ops.depend(grad, done) for grad in own])
+        if self.measures:
+            before = self.watched(index, done)
+            own = tuple([ops.depend(grad, before) for grad in own])
+        done = ops.depend(done, self.optimizers[index](own))
+        if self.closes[index]:
+            done = self.closers[index](done, self.steps.value())
+        if self.measures:
+            done = self.count_lost(index, before, own, done)
         return done
 
+    def watched(self, index: int, done: Any) -> Any:
+        """Return the sampled elements of what one optimizer moves."""
+        return tuple([watch(done) for watch in self.watches[index]])
+
+    def count_lost(self, index: int, before: Any, grads: Any, done: Any) -> Any:
+        """Keep the counts of updates that did not change what is stored; return a token."""
+        after = self.watched(index, done)
+        counts = [
+            _count(old, after[place], self.watches[index][place].elements(grads[place]))
+            for place, old in enumerate(before)
+        ]
+        return ops.depend(done, ops.assign(self.lost[index], ops.stack(counts)))
+
     def count_skip(self, index: int, done: Any) -> Any:
-        """Let schedules count a skipped step, where the rule says so."""
+        """Let schedules count a skipped step, where the rule says so; no update is lost in it."""
+        if self.measures:
+            counts = self.lost[index]
+            done = ops.depend(done, ops.assign(counts, ops.zeros_like(counts)))
         if self.counts_skips and hasattr(self.optimizers[index], "global_step"):
             step = self.optimizers[index].global_step
             done = ops.depend(done, ops.assign_add(step, ops.ones_like(step)))
@@ -388,12 +486,6 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         for live, saved in self.buffers:
             done = ops.depend(done, ops.assign(live, saved))
         return done
-
-    def lowered(self, low: Any, value: Any) -> Any:
-        """Return ``value`` as the network stores it; a simulated dtype is rounded float32."""
-        if low.dtype == ms.float32:
-            return _rounded(value)
-        return value.astype(low.dtype)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Return ``x`` where ``condition`` holds, else ``y``."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import BackendError, OptimizerError
+from mpcore.master_weights import SCHEMES
 from mpcore.plan import Layer, ParamInfo
 from mpcore_numpy.ascend import EmulatedAscend
 from mpcore_numpy.model import SGD, Adam
@@ -43,6 +44,8 @@ class NumpyBackend:
                 "layer": Support("native"),
                 "model": Support("native"),
             },
+            masters=tuple(SCHEMES),
+            optimizer_state=("float32", "bfloat16"),
         )
 
     def layers(self, model: Model, /) -> list[Layer]:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.amp import Amp
-from mpcore.dtypes import is_low, round_to
+from mpcore.compare.weights import LayerWeights
+from mpcore.dtypes import round_to
 from mpcore.errors import BackendError
 from mpcore.overflow import OverflowDetector, find_detector
 from mpcore.scaling import ScaleState, initial_state, inverse, narrow
+from mpcore.stall import measures
 from mpcore.step_result import StepResult
 from mpcore.transaction import StepCall, StepOptions, Transaction
 from mpcore_numpy.ascend import EmulatedAscend
+from mpcore_numpy.masters import Masters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,8 +44,8 @@ class _NumpyTransaction(Transaction):
         self._after_step = options.after_step
         self._guarded = [*model.buffers.values(), *_arrays(options.guard)]
         self._compute = {entry.path: entry.compute for entry in plan.layers}
-        self._stored = {entry.path: entry.param for entry in plan.layers}
-        self._keeps_truth = plan.policy.master == "copy" or plan.policy.by != "model"
+        self._measures = measures(plan.policy, options.stall)
+        self.lost: npt.NDArray[np.float32] | None = None
         device = EmulatedAscend.active()
         kinds = {"values": OverflowDetector()}
         if device is not None:
@@ -50,6 +53,8 @@ class _NumpyTransaction(Transaction):
         self.detector = find_detector(
             options.detector, kinds, "values" if device is None else "status_register"
         )
+        # Last, when nothing is refused any more: the model's arrays become what 16 bits read.
+        self.masters = Masters(model, plan)
 
     def cast(self, path: str, x: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Return ``x`` rounded to the compute dtype of a layer; "follow" changes nothing."""
@@ -152,14 +157,13 @@ class _NumpyTransaction(Transaction):
 
     def commit(self, stepped: tuple[bool, ...], finite: bool, grads: Arrays, saved: Any) -> None:
         self.put_back(finite, saved)
-        for optimizer, takes in zip(self.taking, stepped, strict=True):
-            if takes:
-                optimizer.step({n: grads[n] for n in optimizer.names if n in grads})
-        if not self._keeps_truth:
-            for name, value in self.model.params.items():
-                dtype = self._stored[name.rpartition(".")[0]]
-                if is_low(dtype):
-                    value[...] = round_to(value, dtype)
+        moving = [opt for opt, takes in zip(self.taking, stepped, strict=True) if takes]
+        names = {name for opt in moving for name in opt.names if name in grads}
+        before = self.masters.watched(names) if self._measures else {}
+        for optimizer in moving:
+            self.masters.step(optimizer, {n: grads[n] for n in optimizer.names if n in grads})
+        self.masters.steps += any(stepped)
+        self.lost = self.masters.lost(before, grads) if self._measures else None
         if finite:
             for follow in self._after_step:
                 follow()
@@ -190,6 +194,15 @@ def _arrays(guard: tuple[Any, ...]) -> list[npt.NDArray[Any]]:
             msg = f"`guard` must hold arrays, dicts of them or models, got {type(entry).__name__}"
             raise BackendError(msg)
     return found
+
+
+def _inside(arrays: Arrays, path: str) -> Arrays:
+    """Return the arrays of one layer by their short names."""
+    return {
+        name.rpartition(".")[2]: array
+        for name, array in arrays.items()
+        if name.rpartition(".")[0] == path
+    }
 
 
 def _slice(item: Any, index: int, count: int) -> Any:
@@ -225,6 +238,7 @@ class NumpyAmp(Amp):
         super().__init__(plan, optimizers, simulated=simulated)
         self._tx = _NumpyTransaction(model, optimizers, plan, options)
         self._released = False
+        self._trained: tuple[str, ...] = ()
 
     @property
     def state(self) -> ScaleState:
@@ -235,9 +249,58 @@ class NumpyAmp(Amp):
     def state(self, state: ScaleState) -> None:
         self._tx.state = ScaleState(*state)
 
+    @property
+    def real_steps(self) -> int:
+        """Real steps so far."""
+        return self._tx.masters.steps
+
+    @real_steps.setter
+    def real_steps(self, steps: int) -> None:
+        self._tx.masters.steps = steps
+
     def release(self) -> None:
-        """End this object; nothing in the model was changed."""
+        """End this object; the model's arrays hold the float32 truth again."""
+        if not self._released:
+            self._write_truth()
         self._released = True
+
+    def _write_truth(self) -> None:
+        for name, value in self._tx.model.params.items():
+            value[...] = self._tx.masters.truth(name)
+
+    def _read_weights(self) -> Arrays:
+        model, masters = self._tx.model, self._tx.masters
+        if self._released:
+            return {name: value.copy() for name, value in (model.params | model.buffers).items()}
+        truth = {name: masters.saved(name) for name in model.params}
+        return truth | {name: value.copy() for name, value in model.buffers.items()}
+
+    def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        for name, value in weights.items():
+            if name in self._tx.model.params and not self._released:
+                self._tx.masters.put(name, value)
+            else:
+                (self._tx.model.params | self._tx.model.buffers)[name][...] = value
+
+    def _read_layers(self) -> list[LayerWeights]:
+        truth = self._read_weights()
+        return [
+            LayerWeights(path, category, _inside(truth, path))
+            for path, category in self._tx.model.layers.items()
+            if _inside(truth, path)
+        ]
+
+    def _write_layers(self, weights: list[LayerWeights]) -> None:
+        named = {f"{w.path}.{name}": array for w in weights for name, array in w.arrays.items()}
+        self._write_weights(named)
+
+    @property
+    def _trained_model(self) -> Model:
+        return self._tx.model
+
+    def array_bytes(self) -> dict[str, int]:
+        """Return the bytes of the stored form, by kind; see ``Amp.array_bytes``."""
+        return self._tx.masters.array_bytes(self.optimizers.values(), self._trained)
 
     def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
         """Refuse: the reference has no automatic differentiation."""
@@ -257,4 +320,5 @@ class NumpyAmp(Amp):
             self._tx.put_back(False, before)
             raise
         kept = grads if call.keep_grads else None
-        return StepResult(raw, list(grads), np.asarray, kept, call.optimizers)
+        self._trained = tuple(grads)
+        return StepResult(raw, list(grads), np.asarray, kept, call.optimizers, self._tx.lost)

@@ -7,16 +7,19 @@ import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from mpcore.amp import Amp
 from mpcore.errors import BackendError, MpcoreWarning
+from mpcore.stall import WINDOW, measures
 from mpcore.step_result import StepResult
 from mpcore_tensorflow.apply import release_plan
 from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.collapse import CollapseCallback
 from mpcore_tensorflow.gradients import dense
 from mpcore_tensorflow.layers import variable_names
+from mpcore_tensorflow.memory import array_bytes
 from mpcore_tensorflow.optimizer import RELEASED
 from mpcore_tensorflow.replicas import is_distributed
 from mpcore_tensorflow.step import Part, StepTransaction
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import keras
+    import numpy.typing as npt
 
     from mpcore.overflow import OverflowDetector
     from mpcore.plan import Plan
@@ -92,6 +96,9 @@ class KerasAmp(Amp):
         self._owned = {name: weights for name, (_, weights) in owned.items()}
         self._first: TransactionalOptimizer = next(iter(self.optimizers.values()))
         self._options, self._detector, self._strategy = options, detector, strategy
+        self._counts_lost = measures(plan.policy, options.stall)
+        self._moved: list[str] = []
+        self._told = False
         self._compiled: OrderedDict[Any, tuple[Any, list[str]]] = OrderedDict()
         self._steps_then = 0
         self._released = False
@@ -123,6 +130,55 @@ class KerasAmp(Amp):
     def state(self, state: ScaleState) -> None:
         self._first.state = state
         self.restart_look()
+
+    @property
+    def real_steps(self) -> int:
+        """Real steps so far, where stochastic rounding counts them; see ``Amp.real_steps``."""
+        return self._first.real_steps
+
+    @real_steps.setter
+    def real_steps(self, steps: int) -> None:
+        self._first.real_steps = steps
+
+    def truth(self, variable: Any) -> npt.NDArray[np.float32]:
+        """Return the float32 truth of a Keras variable of the model, on the host."""
+        one = self._first_parts().get(id(variable))
+        value = variable.value if one is None else one.open()
+        return np.array(tf.cast(value, tf.float32).numpy())
+
+    def put(self, variable: Any, value: Any) -> None:
+        """Put a float32 truth into a Keras variable of the model, whatever the scheme."""
+        one = self._first_parts().get(id(variable))
+        if one is None:
+            variable.assign(value)
+        else:
+            one.put(tf.constant(value, tf.float32))
+
+    def _first_parts(self) -> dict[int, Any]:
+        return {key: one for o in self.optimizers.values() for key, one in o.parts.items()}
+
+    def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        return {path: self.truth(variable) for path, variable in self._floats()}
+
+    def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        for path, variable in self._floats():
+            self.put(variable, weights[path])
+
+    def _floats(self) -> list[tuple[str, Any]]:
+        paths = variable_names(self.model)
+        held = {id(v): v for v in self.model.variables}
+        return [
+            (path, held[key]) for key, path in paths.items() if held[key].value.dtype.is_floating
+        ]
+
+    def array_bytes(self) -> dict[str, int]:
+        """Return the bytes of what is alive between steps; see ``Amp.array_bytes``.
+
+        TensorFlow frees gradients when a step ends: theirs are what the backward pass of the
+        latest ``amp.step`` made, a sparse one counted with all its rows.
+        """
+        moved = [variable for path, variable in self._floats() if path in set(self._moved)]
+        return array_bytes(self.model, list(self.optimizers.values()), moved)
 
     def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
         """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.
@@ -160,7 +216,8 @@ class KerasAmp(Amp):
     def callback(self) -> keras.callbacks.Callback:
         """Return a Keras callback that looks for a collapsed run: ``fit(callbacks=[...])``.
 
-        It calls ``check_collapse`` every ``patience`` batches and after each epoch.
+        It calls ``check_collapse`` every ``patience`` batches and after each epoch, and
+        ``check_stall`` every 20 batches.
         """
         return CollapseCallback(self)
 
@@ -178,6 +235,21 @@ class KerasAmp(Amp):
             self._since_look = self._steps_then - before
         super().check_collapse()
 
+    def check_stall(self) -> None:
+        """Warn, once, if rounding lost most updates of the steps in ``fit`` and loops of your own.
+
+        Of those that were counted (``prepare(stall=...)``), and not before there were 20 real
+        steps. ``callback`` calls it; ``step`` looks by itself.
+        """
+        if self._told or self.policy.scheme.name == "stochastic":
+            return
+        paths = variable_names(self.model)
+        found = [pair for one in self.optimizers.values() for pair in one.take_lost(WINDOW)]
+        msg = self._stall.judge({paths[id(v)]: counts for v, counts in found})
+        if msg:
+            self._told = True
+            warnings.warn(msg, MpcoreWarning, stacklevel=2)
+
     def restart_look(self) -> None:
         """Let the next ``check_collapse`` see the steps from here on."""
         self._since_look, self._steps_then = 0, self._steps()
@@ -187,8 +259,9 @@ class KerasAmp(Amp):
         """Give the model back as it was before ``prepare``; later steps are refused.
 
         Calls, dtype policies and flags of the layers are the original ones again. Weights keep
-        what they have learnt, in float32: 16-bit parameters become their masters, or what they
-        hold where they have none, as frozen ones have not. Outputs are those of an unprepared
+        what they have learnt, in float32: 16-bit parameters, frozen ones too, become the float32
+        truth that the scheme of master weights keeps, or what they hold where it keeps none
+        (``none``, ``stochastic``). Outputs are those of an unprepared
         model with the same weights, bit for bit. The optimizers that ``prepare`` was given may be
         used natively, with their slots; where ``model.optimizer`` was this one's, it is the
         given one again. A second call does nothing.
@@ -228,10 +301,12 @@ class KerasAmp(Amp):
         self._check_divides(batch, call.micro_batches)
         key = (tuple(loss_fn.items()) if isinstance(loss_fn, dict) else loss_fn, call)
         function, names = self._compiled.get(key) or self._compile(key, loss_fn, call)
-        packed, grads = function(*batch)
+        packed, grads, lost = function(*batch)
+        self._moved = names
         raw = [(packed, part) for part in _parts(len(call.optimizers))]
         kept = {name: g for name, g in zip(names, grads, strict=False) if g is not None}
-        return StepResult(raw, names, _to_numpy, kept, call.optimizers)
+        counts = (lost, slice(None)) if self._counts_lost else None
+        return StepResult(raw, names, _to_numpy, kept, call.optimizers, counts)
 
     def _compile(self, key: Any, loss_fn: Any, call: StepCall) -> tuple[Any, list[str]]:
         transaction = StepTransaction(
@@ -241,6 +316,7 @@ class KerasAmp(Amp):
             detector=self._detector,
             after_step=self._options.after_step,
             strategy=self._strategy,
+            counts_lost=self._counts_lost,
         )
         step = _CompiledStep(transaction, call)
         # Only the user's function may hold branches on tensors; our errors stay as they are.
@@ -309,13 +385,13 @@ class _CompiledStep:
     def __init__(self, transaction: StepTransaction, call: StepCall) -> None:
         self.transaction, self.call = transaction, call
 
-    def __call__(self, *batch: Any) -> tuple[Any, list[Any]]:
+    def __call__(self, *batch: Any) -> tuple[Any, list[Any], Any]:
         strategy = self.transaction.strategy
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             *raw, grads = self.transaction.transact(self.call, *batch)
         with unsaturated():  # an emulated device does not store this record
             kept = [dense(grad) for grad in grads] if self.call.keep_grads else []
-            return _packed(raw), kept
+            return _packed(raw), kept, self.transaction.lost
 
 
 def _uneven(rows: int, micro_batches: int, replicas: int) -> str:

@@ -9,27 +9,33 @@ import tensorflow as tf
 
 from mpcore.backend import Capabilities, Support
 from mpcore.errors import BackendError, OptimizerError
+from mpcore.master_weights import SCHEMES
 from mpcore.overflow import OverflowDetector, find_detector
+from mpcore.stall import measures
 from mpcore_tensorflow.amp import KerasAmp
 from mpcore_tensorflow.apply import apply_plan, is_prepared
 from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.layers import check_model, usual_dtype, walk
+from mpcore_tensorflow.moments import check_state
 from mpcore_tensorflow.optimizer import TransactionalOptimizer
+from mpcore_tensorflow.parts import parts_of, watch
 from mpcore_tensorflow.replicas import check_strategy
 from mpcore_tensorflow.storage import cast_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mpcore.plan import Layer, Plan
+    from mpcore.policy import Policy
     from mpcore.transaction import StepOptions
 
 __all__ = ["TensorflowBackend"]
 
 _NO_OP_LISTS = (
-    "Keras casts per layer, and grappler's auto_mixed_precision rewrites whole graphs with a "
-    "list of its own that takes no rules"
+    "Keras casts per layer; grappler's auto_mixed_precision is a switch of the process that "
+    "rewrites every graph in it, not eager or XLA code, with a list that takes no rules and was "
+    "no faster on CPU than by='layer' with bfloat16"
 )
 _SLOW_FLOAT16 = "float16 convolutions are emulated on a CPU and slow; bfloat16 is not"
 
@@ -47,6 +53,7 @@ class TensorflowBackend:
             backend=self.name,
             device="gpu:0" if on_gpu else "cpu",
             versions={"tensorflow": tf.__version__, "keras": keras.__version__},
+            mode="graph",
             compute={
                 "float16": Support("native", "" if on_gpu else _SLOW_FLOAT16),
                 "bfloat16": Support("native"),
@@ -57,6 +64,8 @@ class TensorflowBackend:
                 "model": Support("native"),
             },
             overflow=_overflow_kind(),
+            masters=tuple(SCHEMES),
+            optimizer_state=("float32", "bfloat16"),
         )
 
     def layers(self, model: Any, /) -> list[Layer]:
@@ -66,9 +75,8 @@ class TensorflowBackend:
             BackendError: no keras.Model, or one whose weights do not exist yet.
         """
         check_model(model)
-        masters = getattr(getattr(model, "optimizer", None), "masters", {})
         usual = usual_dtype(model)
-        return [entry.describe(masters, usual) for entry in walk(model)]
+        return [entry.describe(_truths(model), usual) for entry in walk(model)]
 
     def check_pair(self, model: Any, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` in transactions."""
@@ -135,22 +143,36 @@ class TensorflowBackend:
         strategy = check_strategy(model.distribute_strategy, list(inners.values()))
         detector = _detector(options.detector, strategy)
         guarded = guarded_variables(options.guard)
+        _check_kept(plan.policy, list(inners.values()), strategy)
         with model.distribute_strategy.scope():
-            masters = cast_variables(model, list(inners.values()), plan, previous)
+            parts = cast_variables(model, list(inners.values()), plan, previous)
+            held = {id(v) for v in model.trainable_variables}
+            frozen = {key: one for key, one in parts.items() if key not in held}
             guard = BufferGuard(model, guarded, detector)
             apply_plan(model, plan, guard)
             wrappers: dict[str, TransactionalOptimizer] = {}
             for name, inner in inners.items():
-                wrapper = TransactionalOptimizer(inner, plan.policy.scaling, plan.policy.master)
-                wrapper.adopt(masters, next(iter(wrappers.values()), None))
+                wrapper = TransactionalOptimizer(
+                    inner,
+                    plan.policy.scaling,
+                    plan.policy.master,
+                    optimizer_state=plan.policy.optimizer_state,
+                )
+                shared = next(iter(wrappers.values()), None)
+                wrapper.adopt(parts, shared, {} if shared else frozen)
                 weights = owned[name]
                 wrapper.build(model.trainable_variables if weights is None else weights)
                 wrapper.guard = guard
-                wrapper.follow(detector, options.after_step)
+                counts_lost = measures(plan.policy, options.stall)
+                wrapper.follow(detector, options.after_step, counts_lost=counts_lost)
                 wrappers[name] = wrapper
             first = next(iter(wrappers.values()))
-            if previous is not None and previous.built and previous.rule == first.rule:
-                first.state = previous.state
+            if previous is not None and previous.built:
+                first.real_steps = previous.real_steps
+                if previous.rule == first.rule:
+                    first.state = previous.state
+            for one in parts.values():
+                watch(one)
         pairs = {name: (wrapper, owned[name]) for name, wrapper in wrappers.items()}
         return KerasAmp(model, pairs, plan, options, detector=detector, strategy=strategy)
 
@@ -159,6 +181,41 @@ class TensorflowBackend:
         from mpcore_tensorflow.driver import KerasDriver  # only comparisons need it
 
         return KerasDriver()
+
+
+def _truths(model: Any) -> dict[int, Any]:
+    """Return what holds the truth of 16-bit variables, by their ``id``.
+
+    In a model that was loaded the optimizer holds it for those that are trained, and what was
+    saved of the frozen ones waits there.
+    """
+    found = {id(v): parts_of(v) for v in model.variables if parts_of(v) is not None}
+    optimizer = getattr(model, "optimizer", None)
+    if not found and isinstance(optimizer, TransactionalOptimizer) and optimizer.parts:
+        any_of_them = next(iter(optimizer.parts.values()))
+        return {id(v): optimizer.parts.get(id(v), any_of_them) for v in _stored_low(model)}
+    return found
+
+
+def _stored_low(model: Any) -> list[Any]:
+    return [v for v in model.variables if v.value.dtype in (tf.bfloat16, tf.float16)]
+
+
+def _check_kept(policy: Policy, inners: Sequence[Any], strategy: Any) -> None:
+    """Refuse what the scheme of master weights and the dtype of the moments cannot do here."""
+    scheme = policy.scheme
+    for inner in inners:
+        check_state(inner, policy.optimizer_state)
+    if strategy is not None and (
+        scheme.name not in ("none", "copy") or policy.optimizer_state != "float32"
+    ):
+        msg = (
+            f"`master` must be 'copy' or 'none', with float32 moments, on "
+            f"{strategy.num_replicas_in_sync} replicas, got {policy.master!r} with "
+            f"{policy.optimizer_state}: there Keras updates the variables of each replica in "
+            "place, so values that exist only during a step cannot stand for them"
+        )
+        raise BackendError(msg)
 
 
 def _kind(value: Any) -> str:

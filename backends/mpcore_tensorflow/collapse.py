@@ -1,10 +1,12 @@
-"""The look for a collapsed run in Keras' own training loop."""
+"""The look for a collapsed or stalled run in Keras' own training loop."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import keras
+
+from mpcore.stall import WINDOW
 
 if TYPE_CHECKING:
     from mpcore_tensorflow.amp import KerasAmp
@@ -15,14 +17,15 @@ __all__ = ["CollapseCallback"]
 class CollapseCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
     """Calls ``amp.check_collapse`` every ``patience`` batches, and at the end of each epoch.
 
-    Only then does it wait for the device.
+    Where updates that rounding lost are counted, it calls ``amp.check_stall`` as often as there
+    are enough steps to judge. Only then does it wait for the device.
     """
 
     def __init__(self, amp: KerasAmp) -> None:
         """Watch the steps of ``amp``."""
         super().__init__()
         self._amp = amp
-        self._batches = 0
+        self._batches = self._unjudged = 0
         self._seen = -1
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -37,7 +40,11 @@ class CollapseCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyp
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Look if there were ``patience`` batches; Keras may call it once for several."""
         self._batches += batch - self._seen
+        self._unjudged += batch - self._seen
         self._seen = batch
+        if self._unjudged >= WINDOW:
+            self._unjudged = 0
+            self._amp.check_stall()
         if self._batches >= self._amp.policy.scaling.patience:
             self._look()
 

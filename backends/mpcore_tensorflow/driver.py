@@ -81,7 +81,8 @@ class KerasDriver:
 
     def weights(self, model: Any, amp: KerasAmp | None = None) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
-        return self._collect(model, lambda v: _target(v, amp).numpy(), statistics=True)
+        read = amp.truth if amp else _plain
+        return self._collect(model, read, statistics=True)
 
     def load_weights(
         self, model: Any, weights: list[LayerWeights], amp: KerasAmp | None = None
@@ -89,8 +90,7 @@ class KerasDriver:
         """Assign ``weights`` to parameters, masters and statistics."""
 
         def assign(variable: Any, value: Any) -> None:
-            variable.assign(value)
-            _target(variable, amp).assign(value)
+            (amp.put if amp else keras.Variable.assign)(variable, value)
 
         self._spread(model, weights, assign, statistics=True)
 
@@ -201,6 +201,10 @@ def _split(parts: list[Part], value: npt.NDArray[np.float32]) -> Iterator[tuple[
         stop = start + layout.neutral[0] if layout.neutral else None
         yield part, layout.to_own(value[start:stop] if layout.neutral else value)
         start = stop or 0
+
+
+def _plain(variable: Any) -> Any:
+    return variable.numpy()
 
 
 def _target(variable: Any, amp: KerasAmp | None) -> Any:

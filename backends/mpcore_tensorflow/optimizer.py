@@ -6,15 +6,22 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from mpcore.dtypes import is_low
 from mpcore.errors import BackendError, MpcoreWarning
+from mpcore.master_weights import Scheme
 from mpcore.overflow import OverflowDetector
 from mpcore.scaling import LossScale, ScaleState, initial_state
 from mpcore.transaction import StepCall
 from mpcore_tensorflow import replicas
 from mpcore_tensorflow.gradients import float32
+from mpcore_tensorflow.lost import LostSums
+from mpcore_tensorflow.moments import Moment, chunks, store_moments
+from mpcore_tensorflow.parts import Copied, Parts, make_parts
 from mpcore_tensorflow.step import KerasTransaction
+from mpcore_tensorflow.transient import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
     from mpcore_tensorflow.buffers import BufferGuard
 
 __all__ = ["RELEASED", "TransactionalOptimizer"]
+
+_FROZEN = "frozen_"  # how the names of what is kept of frozen weights begin, where they are saved
 
 RELEASED = (
     "`amp` must not be used after amp.release(): train on with the optimizer that mpcore.prepare "
@@ -62,7 +71,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         inner_optimizer: the user's optimizer.
         rule: constants of the loss scale.
         guard: the model's buffers; None until ``mpcore.prepare``, as after loading a model.
-        masters: float32 copies by ``id`` of the 16-bit variable they belong to.
+        master: the scheme of master weights.
+        optimizer_state: dtype that the inner optimizer's moments are kept in between steps.
     """
 
     dynamic_scale: Any
@@ -74,36 +84,52 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         loss_scale: LossScale | str = "dynamic",
         master: str = "none",
         name: str | None = None,
+        optimizer_state: str = "float32",
     ) -> None:
         """Wrap ``inner_optimizer``.
 
         Args:
             inner_optimizer: a Keras optimizer.
             loss_scale: the rule, or its text.
-            master: ``"copy"`` updates float32 copies of 16-bit variables, ``"none"`` does not.
+            master: where the float32 truth of 16-bit variables lives; see ``mpcore.Scheme``.
             name: name of the optimizer.
+            optimizer_state: ``"float32"`` or ``"bfloat16"``.
         """
         rule = LossScale.parse(loss_scale) if isinstance(loss_scale, str) else loss_scale
         super().__init__(inner_optimizer, initial_scale=rule.init_scale, name=name)
         self.rule = rule
         self.master = master
+        self.optimizer_state = optimizer_state
         self.guard: BufferGuard | None = None
         self._held = _Held()
 
     @property
-    def masters(self) -> dict[int, Any]:
-        """Float32 copies by ``id`` of the 16-bit variable they belong to."""
-        return self._held.masters
+    def parts(self) -> dict[int, Parts]:
+        """What keeps the truth of 16-bit variables, by their ``id``; of frozen ones too."""
+        return {**self._held.parts, **self._held.frozen}
 
-    def adopt(self, masters: dict[int, Any], shared: TransactionalOptimizer | None = None) -> None:
+    @property
+    def masters(self) -> dict[int, Any]:
+        """Float32 copies by ``id`` of the trained 16-bit variable; empty but for ``copy``."""
+        found = self._held.parts.items()
+        return {key: one.master for key, one in found if isinstance(one, Copied)}
+
+    def adopt(
+        self,
+        parts: dict[int, Parts],
+        shared: TransactionalOptimizer | None = None,
+        frozen: dict[int, Parts] | None = None,
+    ) -> None:
         """Say what ``build`` is to use: masters made before the model was cast, a shared scale.
 
         Args:
-            masters: float32 variables by ``id`` of the 16-bit ones.
+            parts: by ``id`` of the 16-bit variables.
             shared: a built optimizer whose loss scale this one shares; None for its own.
+            frozen: those that no optimizer moves, by their places; they are saved with this one.
         """
-        self._held.given = dict(masters)
+        self._held.given = dict(parts)
         self._held.shared = shared
+        self._held.frozen = dict(frozen or {})
 
     def release(self) -> None:
         """Give the masters up, and refuse further steps: the model is the user's again."""
@@ -111,9 +137,30 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self._held = _Held()
         self._held.released = True
 
-    def follow(self, detector: OverflowDetector, after_step: tuple[Callable[[], Any], ...]) -> None:
-        """Settle the steps of ``apply`` with this detector and these callables."""
+    def follow(
+        self,
+        detector: OverflowDetector,
+        after_step: tuple[Callable[[], Any], ...],
+        *,
+        counts_lost: bool = False,
+    ) -> None:
+        """Settle the steps of ``apply`` with this detector and these callables.
+
+        Args:
+            detector: how an overflow is noticed.
+            after_step: called after each real step.
+            counts_lost: sum up the updates that rounding lost, for ``take_lost``.
+        """
         self._held.detector, self._held.after_step = detector, after_step
+        if counts_lost:
+            self._held.lost = LostSums(self._trainable_variables)
+
+    def take_lost(self, steps: int) -> list[tuple[Any, Any]]:
+        """Return (variable, counts) summed over the steps of ``apply``, and start anew.
+
+        Empty where they are not counted, and before there were ``steps`` real steps.
+        """
+        return [] if self._held.lost is None else self._held.lost.take(steps)
 
     def build(self, var_list: Any) -> None:
         """Create the scale state, the masters, and the inner optimizer's slots.
@@ -124,11 +171,11 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         variables = list(var_list)
         with tf.init_scope():
             self._build_scale()
-            if self.master == "copy":
-                for variable in variables:
-                    self._add_master(variable)
+            self._build_parts(variables)
             if not self.inner_optimizer.built:
-                self.inner_optimizer.build([self.target(v) for v in variables])
+                with opened(self._held.opens):
+                    self.inner_optimizer.build([self.target(v) for v in variables])
+            self._held.moments = store_moments(self.inner_optimizer, self.optimizer_state)
             # Not the parent's: that would create its own state.
             super(keras.optimizers.LossScaleOptimizer, self).build(variables)
 
@@ -136,6 +183,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         shared = self._held.shared
         if shared is not None:
             self.dynamic_scale, self.counts = shared.dynamic_scale, shared.counts
+            self._held.steps = shared._held.steps
             return
         self.dynamic_scale = self.add_variable(
             (), keras.initializers.Constant(self.rule.init_scale), "float32", name="scale"
@@ -144,33 +192,89 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         first = initial_state(self.rule)[1:]
         self.counts = self.add_variable((len(first),), "zeros", "int32", name="counts")
         self.counts.assign(first)
+        if Scheme.parse(self.master).name == "stochastic":
+            self._held.steps = self.add_variable((), "zeros", "uint32", name="real_steps")
 
-    def _add_master(self, variable: Any) -> None:
-        if keras.backend.standardize_dtype(variable.dtype) not in ("float16", "bfloat16"):
+    def _build_parts(self, variables: list[Any]) -> None:
+        scheme = Scheme.parse(self.master)
+        if scheme.name == "none":
             return
-        master = self._held.given.get(id(variable))
-        if master is None:
-            master = keras.Variable(
-                tf.cast(variable.value, tf.float32), dtype="float32", name=variable.name
-            )
-            master.constraint = variable.constraint
-        self._held.masters[id(variable)] = master
-        self._track_variable(master)
+        for ordinal, variable in enumerate(variables):
+            if not is_low(str(keras.backend.standardize_dtype(variable.dtype))):
+                continue
+            one = self._held.given.get(id(variable))
+            if one is None:  # a model that is being loaded: the values follow
+                one = make_parts(scheme, variable)
+                one.put(tf.cast(variable.value, tf.float32))
+            one.number(self._held.steps, ordinal)
+            self._held.parts[id(variable)] = one
+            if not isinstance(one, Copied):
+                self._held.opens.append(one)
+            for kept in one.beside:
+                self._track_variable(kept)
 
     def target(self, variable: Any) -> Any:
-        """Return what the inner optimizer updates for ``variable``: its master or itself."""
-        return self._held.masters.get(id(variable), variable)
+        """Return what the inner optimizer updates for ``variable``: its copy or itself."""
+        one = self._held.parts.get(id(variable))
+        return one.master if isinstance(one, Copied) else variable
+
+    def looked_at(self, variable: Any) -> list[Any]:
+        """Return what does not change when an update of ``variable`` is lost to rounding."""
+        one = self._held.parts.get(id(variable))
+        return [variable.value] if one is None else one.looked_at()
 
     def update(self, grads: list[Any], variables: list[Any]) -> None:
-        """Let the inner optimizer update by true gradients, then cast the masters down."""
-        self.inner_optimizer.apply(grads, [self.target(variable) for variable in variables])
-        self._cast_down(variables)
+        """Let the inner optimizer update float32 values by true gradients, then store them."""
+        held = self._held
+        pairs = list(zip(grads, (self.target(v) for v in variables), strict=True))
+        groups = chunks(self.inner_optimizer, variables) if held.opens else [[]]
+        if len(groups) == 1:
+            self._update_group(pairs)
+        else:
+            self._update_groups([[pairs[place] for place in group] for group in groups])
+        self._finish(variables)
+
+    def _update_group(self, pairs: list[tuple[Any, Any]]) -> None:
+        with opened([*self._held.opens, *self._held.moments]):
+            self.inner_optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
+
+    def _update_groups(self, groups: list[list[tuple[Any, Any]]]) -> None:
+        """Open one group after the other, in a graph too; all of them are one iteration."""
+        iterations = self.inner_optimizer._iterations.value
+        count, after = tf.convert_to_tensor(iterations), list[Any]()
+        for pairs in groups:
+            iterations.assign(count)
+            with tf.control_dependencies(after):
+                self._update_group(pairs)
+            after = [tf.convert_to_tensor(variable.value) for _, variable in pairs]
 
     def update_replicas(self, strategy: Any, grads: list[Any], variables: list[Any]) -> None:
         """Do so in every replica of ``strategy``, by gradients summed over them."""
         targets = [self.target(variable) for variable in variables]
         replicas.update(strategy, self.inner_optimizer, grads, targets)
-        self._cast_down(variables)
+        self._finish(variables)
+
+    def _finish(self, variables: list[Any]) -> None:
+        # averages are written to all of them
+        for variable in self._trainable_variables if self.inner_optimizer.use_ema else variables:
+            one = self._held.parts.get(id(variable))
+            if isinstance(one, Copied):
+                one.lower()
+
+    def count_step(self, stepped: Any) -> None:
+        """Count a real step, by which stochastic rounding draws its noise, if it was one."""
+        if self._held.steps is not None:
+            self._held.steps.value.assign_add(tf.cast(stepped, tf.uint32))
+
+    @property
+    def real_steps(self) -> int:
+        """Real steps so far, where they are counted; of all optimizers that share a scale."""
+        return 0 if self._held.steps is None else int(self._held.steps.numpy())
+
+    @real_steps.setter
+    def real_steps(self, steps: int) -> None:
+        if self._held.steps is not None:
+            self._held.steps.value.assign(tf.constant(steps % 2**32, tf.uint32))
 
     def count_skipped(self) -> None:
         """Let a skipped step count for the inner optimizer's learning-rate schedule."""
@@ -179,14 +283,12 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     def finalize_variable_values(self, var_list: Any) -> None:
         """Let the inner optimizer write its averages, at the end of ``fit``."""
         variables = list(var_list)
-        self.inner_optimizer.finalize_variable_values([self.target(v) for v in variables])
-        self._cast_down(variables)
-
-    def _cast_down(self, variables: list[Any]) -> None:
+        with opened([*self._held.opens, *self._held.moments]):
+            self.inner_optimizer.finalize_variable_values([self.target(v) for v in variables])
         for variable in variables:
-            master = self._held.masters.get(id(variable))
-            if master is not None:
-                variable.value.assign(tf.cast(master.value, variable.value.dtype))
+            one = self._held.parts.get(id(variable))
+            if isinstance(one, Copied):
+                one.lower()
 
     @property
     def state(self) -> ScaleState:
@@ -245,6 +347,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             detector=self._held.detector,
             after_step=self._held.after_step,
             strategy=strategy,
+            counts_lost=self._held.lost is not None,
         )
         saved = None if self.guard is None else self.guard.take()
         if self.guard is None:
@@ -253,7 +356,9 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             warnings.warn(_UNSEEN, MpcoreWarning, stacklevel=3)
         # Inside a user's tf.function autograph would rewrite these plain calls.
         settle = replicas.unconverted(transaction.settle)
-        settle(StepCall(), transaction.scale_state(), saved, grads)
+        stepped, *_ = settle(StepCall(), transaction.scale_state(), saved, grads)
+        if self._held.lost is not None:
+            self._held.lost.add(stepped[0], variables, transaction.lost)
 
     def get_config(self) -> dict[str, Any]:
         """Return plain data; ``from_config`` reads it back."""
@@ -263,15 +368,46 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             "inner_optimizer": inner,
             "loss_scale": str(self.rule),
             "master": self.master,
+            "optimizer_state": self.optimizer_state,
         }
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write all state; what is kept of frozen weights goes under names of its own."""
+        super().save_own_variables(store)
+        for place, one in enumerate(self._held.frozen.values()):
+            for number, kept in enumerate(one.beside):
+                store[f"{_FROZEN}{place}_{number}"] = kept.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read what ``save_own_variables`` wrote; frozen weights take theirs in ``prepare``."""
+        frozen = {key: store[key] for key in store.keys() if key.startswith(_FROZEN)}  # noqa: SIM118
+        self._held.saved = {key: np.asarray(array) for key, array in frozen.items()}
+        own = {key: store[key] for key in store.keys() if key not in frozen}  # noqa: SIM118
+        super().load_own_variables(own)
+
+    def loaded_frozen(self, place: int, parts: Parts) -> list[Any] | None:
+        """Return what was loaded for the frozen weight at ``place``, if it fits."""
+        names = [f"{_FROZEN}{place}_{number}" for number in range(len(parts.beside))]
+        found = [self._held.saved.get(name) for name in names]
+        fits = [
+            array is not None and array.shape == tuple(kept.shape)
+            for array, kept in zip(found, parts.beside, strict=True)
+        ]
+        return found if all(fits) else None
 
 
 class _Held:
     """What is out of sight of Keras, which would track dictionaries, tuples and optimizers."""
 
     def __init__(self) -> None:
-        self.masters: dict[int, Any] = {}
-        self.given: dict[int, Any] = {}
+        self.parts: dict[int, Parts] = {}
+        self.opens: list[Parts] = []  # those of them that have no float32 variable
+        self.moments: list[Moment] = []
+        self.frozen: dict[int, Parts] = {}
+        self.saved: dict[str, Any] = {}
+        self.steps: Any = None
+        self.lost: LostSums | None = None
+        self.given: dict[int, Parts] = {}
         self.shared: TransactionalOptimizer | None = None
         self.detector = OverflowDetector()
         self.released = False

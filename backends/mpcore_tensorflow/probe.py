@@ -38,6 +38,7 @@ def about() -> dict[str, Any]:
         "settings": {
             "Keras backend": keras.backend.backend(),
             "tf.keras": getattr(tf.keras, "__version__", "unknown"),
+            "TF32 allowed": str(tf.config.experimental.tensor_float_32_execution_enabled()),
             "oneDNN": "off" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else "on",
         },
     }

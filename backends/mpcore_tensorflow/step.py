@@ -11,6 +11,7 @@ from mpcore.overflow import OverflowDetector
 from mpcore.transaction import Transaction
 from mpcore_tensorflow import gradients, replicas
 from mpcore_tensorflow.ascend import unsaturated
+from mpcore_tensorflow.lost import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ class Part(NamedTuple):
     """What one optimizer moves.
 
     Attributes:
-        optimizer: a TransactionalOptimizer, or what has its ``rule``, ``guard`` and ``update``.
+        optimizer: a TransactionalOptimizer.
         variables: Keras variables.
     """
 
@@ -45,6 +46,7 @@ class KerasTransaction(Transaction):
         detector: OverflowDetector | None = None,
         after_step: tuple[Callable[[], Any], ...] = (),
         strategy: Any = None,
+        counts_lost: bool = False,
     ) -> None:
         """Bind the acts to the trainable ``variables`` of one step.
 
@@ -55,6 +57,7 @@ class KerasTransaction(Transaction):
             detector: how an overflow is noticed; None for by values.
             after_step: called after a step of all optimizers.
             strategy: the strategy, if it has several replicas.
+            counts_lost: count the updates that rounding lost.
         """
         self.rule = optimizer.rule
         self.optimizer = optimizer
@@ -63,6 +66,8 @@ class KerasTransaction(Transaction):
         self.variables = [variable for part in self.parts for variable in part.variables]
         self.detector = detector or OverflowDetector()
         self.strategy = strategy
+        self.counts_lost = counts_lost
+        self.lost: Any = None
         self._after_step = tuple(_with_autograph(function) for function in after_step)
 
     def settle(self, *args: Any) -> tuple[Any, Any, Any, Any]:
@@ -136,11 +141,16 @@ class KerasTransaction(Transaction):
         """Update weights, slots and counts in one branch, restore the buffers in the other."""
         owned = self._by_part(grads)
         if all(verdict is finite for verdict in stepped):
-            return tf.cond(finite, lambda: self._take(owned), lambda: self._leave(saved))
+            self.lost = tf.cond(finite, lambda: self._take(owned), lambda: self._leave(saved))
+            self.optimizer.count_step(finite)
+            return self.lost
         # The buffers go first: an optimizer that steps may move what else is guarded.
         self.put_back(finite, saved)
+        lost = []
         for verdict, part, own in zip(stepped, self.parts, owned, strict=True):
-            tf.cond(verdict, self._updating(part, own), self._counting(part))
+            lost.append(tf.cond(verdict, self._updating(part, own), self._counting(part)))
+        self.lost = tf.concat(lost, axis=0)
+        self.optimizer.count_step(tf.reduce_any(tf.stack(stepped)))
         return tf.cond(finite, self._follow, _nothing)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
@@ -161,46 +171,47 @@ class KerasTransaction(Transaction):
         return [[next(rest) for _ in part.variables] for part in self.parts]
 
     def _take(self, owned: list[list[Any]]) -> Any:
-        for part, own in zip(self.parts, owned, strict=True):
-            self._update(part, own)
-        return self._follow()
+        pairs = zip(self.parts, owned, strict=True)
+        lost = [self._update(part, own) for part, own in pairs]
+        self._follow()
+        return tf.concat(lost, axis=0)
 
     def _leave(self, saved: Any) -> Any:
         if saved is not None and self.guard is not None:
             self.guard.restore(saved)
-        for part in self.parts:
-            self._count(part)
-        return tf.constant(False)
+        return tf.concat([self._count(part) for part in self.parts], axis=0)
 
     def _restore(self, before: Any) -> Any:
         self.guard.restore(before)
         return tf.constant(False)
 
     def _updating(self, part: Part, own: list[Any]) -> Callable[[], Any]:
-        def run() -> Any:
-            self._update(part, own)
-            return tf.constant(True)
-
-        return run
+        return lambda: self._update(part, own)
 
     def _counting(self, part: Part) -> Callable[[], Any]:
-        def run() -> Any:
-            self._count(part)
-            return tf.constant(False)
+        return lambda: self._count(part)
 
-        return run
-
-    def _update(self, part: Part, own: list[Any]) -> None:
+    def _update(self, part: Part, own: list[Any]) -> Any:
+        """Step; return (lost updates, updates looked at) of each variable, shape (n, 2)."""
         pairs = [(g, v) for g, v in zip(own, part.variables, strict=True) if g is not None]
         grads, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        samples = {}
+        if self.counts_lost:
+            samples = {id(v): Sample(g, part.optimizer.looked_at(v)) for g, v in pairs}
         if self.strategy is None:
             part.optimizer.update(grads, variables)
         else:
             part.optimizer.update_replicas(self.strategy, grads, variables)
+        if not samples:
+            return _no_counts(part)
+        zero = tf.zeros((2,))
+        each = [samples[id(v)].counts() if id(v) in samples else zero for v in part.variables]
+        return tf.stack(each)
 
-    def _count(self, part: Part) -> None:
+    def _count(self, part: Part) -> Any:
         if self.rule.count_skipped_steps:
             part.optimizer.count_skipped()
+        return _no_counts(part)
 
     def _follow(self) -> Any:
         for function in self._after_step:
@@ -220,6 +231,7 @@ class StepTransaction(KerasTransaction):
         detector: OverflowDetector,
         after_step: tuple[Callable[[], Any], ...],
         strategy: Any,
+        counts_lost: bool = False,
     ) -> None:
         """Bind the acts to optimizers by name.
 
@@ -230,10 +242,16 @@ class StepTransaction(KerasTransaction):
             detector: how an overflow is noticed.
             after_step: called after a step of all optimizers.
             strategy: the strategy, if it has several replicas.
+            counts_lost: count the updates that rounding lost.
         """
         first, *others = parts.values()
         super().__init__(
-            *first, *others, detector=detector, after_step=after_step, strategy=strategy
+            *first,
+            *others,
+            detector=detector,
+            after_step=after_step,
+            strategy=strategy,
+            counts_lost=counts_lost,
         )
         self.drops = drops
         self._sums: list[Any] = []
@@ -301,6 +319,10 @@ class StepTransaction(KerasTransaction):
 
 def _nothing() -> Any:
     return tf.constant(True)
+
+
+def _no_counts(part: Part) -> Any:
+    return tf.zeros((len(part.variables), 2))
 
 
 def _clipped(grads: list[Any], norms: Any, clip_norm: float) -> list[Any]:

@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from mpcore.dtypes import is_low
 from mpcore.errors import OptimizerError
+from mpcore.master_weights import Scheme
 from mpcore_tensorflow.layers import buffers, walk
+from mpcore_tensorflow.parts import Copied, Parts, make_parts, unwatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +26,12 @@ _LOW = ("float16", "bfloat16")
 
 def cast_variables(
     model: Any, inners: Sequence[Any], plan: Plan, previous: TransactionalOptimizer | None
-) -> dict[int, Any]:
-    """Store every parameter in the dtype that the plan gives it; return the masters.
+) -> dict[int, Parts]:
+    """Store every parameter in the dtype that the plan gives it; return what keeps its truth.
 
-    A master takes over the float32 storage of its parameter, so the inner optimizers' slots
-    (found by that storage) stay valid, and no value is copied.
+    One parameter after the other, so that one is in memory twice. A copy takes over the float32
+    storage of its parameter, and under the other schemes the 16-bit storage its identity: so the
+    inner optimizers' slots, and what they leave out of weight decay, stay valid.
 
     Args:
         model: the model; its Keras variables keep their identity, their storage is new.
@@ -37,66 +40,118 @@ def cast_variables(
         previous: the wrapper that the model was trained with before; its masters live on.
 
     Returns:
-        Float32 Keras variables by ``id`` of the 16-bit variable; empty for master="none".
+        Parts by ``id`` of the 16-bit variable, of frozen ones too; empty for master="none".
 
     Raises:
-        OptimizerError: there are slots for weights that are to be cast, and no masters.
+        OptimizerError: there are slots for weights that are to be cast, and no masters; or the
+            weights are in 16 bits already, under another scheme. Nothing has changed.
     """
     wanted = _wanted(model, plan)
     changing = [v for v, dtype in wanted if _dtype(v) != dtype]
-    keep = plan.policy.master == "copy"
-    if any(x.built for x in inners) and changing and not (keep and previous is None):
+    scheme = plan.policy.scheme
+    keeps = scheme.name != "none"
+    if any(x.built for x in inners) and changing and not (keeps and previous is None):
         msg = (
             "`optimizer` must be new when weights change their dtype, got one with slots for "
             f"{len(changing)} weights in the former dtype: make a new one"
         )
         raise OptimizerError(msg)
-    if previous is None and any(is_low(_dtype(v)) for v, _ in wanted):
+    low = [v for v, _ in wanted if is_low(_dtype(v))]
+    if previous is None and low:
         msg = (
             "`optimizer` must be the model's own, which holds the float32 masters of its 16-bit "
             "weights: pass model.optimizer"
         )
         raise OptimizerError(msg)
-    masters: dict[int, Any] = {}
+    if previous is not None and low and Scheme.parse(previous.master) != scheme:
+        msg = (
+            f"`master` must stay {previous.master!r} for weights that are in 16 bits already, got "
+            f"{plan.policy.master!r}: call amp.release() first, which makes them float32 again"
+        )
+        raise OptimizerError(msg)
+    kept = {} if previous is None else previous.parts
+    parts: dict[int, Parts] = {}
+    loaded = 0
     for variable, dtype in wanted:
-        if _dtype(variable) == dtype:
-            kept = None if previous is None else previous.masters.get(id(variable))
-            if kept is not None:
-                masters[id(variable)] = kept
-            continue
-        if keep and is_low(dtype) and variable.trainable:
-            masters[id(variable)] = _master(variable)
-        set_storage(variable, tf.cast(variable.value, dtype))
+        if _dtype(variable) != dtype:
+            _cast(variable, dtype, scheme, parts)
+        elif keeps and is_low(dtype) and id(variable) in kept:
+            parts[id(variable)] = kept[id(variable)]
+        elif keeps and is_low(dtype):
+            parts[id(variable)] = _frozen_parts(variable, scheme, previous, loaded)
+            loaded += 1
+    masters = {key: one.master for key, one in parts.items() if isinstance(one, Copied)}
     for inner in inners:
         if inner.built and masters:
-            inner._trainable_variables = [masters.get(id(v), v) for v in inner._trainable_variables]
-    return masters
+            _let_move(inner, masters)
+    return parts
+
+
+def _let_move(inner: Any, instead: dict[int, Any]) -> None:
+    """Let a built optimizer move other variables; Keras' setter would make them its own state."""
+    held = [instead.get(id(v), v) for v in inner._trainable_variables]
+    inner.__dict__["_trainable_variables"] = held
+
+
+def _cast(variable: Any, dtype: str, scheme: Scheme, parts: dict[int, Parts]) -> None:
+    """Store a float32 variable as ``dtype``; what keeps its truth goes into ``parts``."""
+    before = variable._value
+    if scheme.name == "none" or not is_low(dtype):
+        set_storage(variable, tf.cast(before, dtype))
+        return
+    if scheme.name == "copy":
+        master = _master(variable)
+        set_storage(variable, tf.cast(before, dtype))
+        copied = Copied(variable, scheme.rounding, master)
+        copied.lower()
+        parts[id(variable)] = copied
+    else:
+        set_storage(variable, tf.cast(before, dtype), like=before)
+        one = make_parts(scheme, variable)
+        one.put(tf.convert_to_tensor(before))
+        parts[id(variable)] = one
+
+
+def _frozen_parts(
+    variable: Any, scheme: Scheme, previous: TransactionalOptimizer | None, place: int
+) -> Parts:
+    """Return the parts of a weight that was loaded, with what was saved of them."""
+    parts = make_parts(scheme, variable)
+    saved = None if previous is None else previous.loaded_frozen(place, parts)
+    if saved is None:
+        parts.put(tf.cast(variable.value, tf.float32))
+        return parts
+    for kept, array in zip(parts.beside, saved, strict=True):
+        kept.value.assign(array)
+    return parts
 
 
 def release_variables(model: Any, wrappers: Sequence[TransactionalOptimizer]) -> None:
     """Store every parameter in float32 again, and let the inner optimizers move it natively.
 
-    A parameter takes the storage of its master, so that slots found by it stay valid. Without a
-    master its 16-bit value and slots are cast up.
+    A parameter takes the storage of its copy, or the identity that its own had, so that slots
+    found by it stay valid. Without any truth its 16-bit value and slots are cast up.
 
     Args:
         model: the model.
-        wrappers: its optimizers; their masters are given up.
+        wrappers: its optimizers; what they keep of weights is given up.
     """
-    masters = {key: m for wrapper in wrappers for key, m in wrapper.masters.items()}
+    parts = {key: one for wrapper in wrappers for key, one in wrapper.parts.items()}
     owners: dict[int, Any] = {}
     inners = [wrapper.inner_optimizer for wrapper in wrappers]
     for variable in {id(v): v for entry in walk(model) for v in entry.variables.values()}.values():
-        master = masters.get(id(variable))
-        if master is not None:
-            variable._value, variable._dtype = master._value, "float32"
-            owners[id(master)] = variable
+        one = parts.get(id(variable))
+        unwatch(variable)
+        if isinstance(one, Copied):
+            variable._value, variable._dtype = one.master._value, "float32"
+            owners[id(one.master)] = variable
+        elif one is not None:
+            set_storage(variable, one.open(), like=variable._value)
         elif _dtype(variable) in _LOW:
             _cast_up(variable, inners)
     for wrapper in wrappers:
         inner: Any = wrapper.inner_optimizer
-        held = [owners.get(id(v), v) for v in inner._trainable_variables]
-        inner.__dict__["_trainable_variables"] = held  # Keras would list them among its own state
+        _let_move(inner, owners)
         for slot in inner.variables:
             if _dtype(slot) in _LOW:  # counts are integers
                 set_storage(slot, tf.cast(slot.value, tf.float32))
@@ -133,10 +188,15 @@ def _master(variable: Any) -> Any:
     return master
 
 
-def set_storage(variable: Any, value: Any) -> None:
+def set_storage(variable: Any, value: Any, like: Any = None) -> None:
     """Give a Keras variable new storage: ``value``, in the dtype of ``value``.
 
-    The setters of Keras never change a dtype; the two fields are pinned by a test.
+    The setters of Keras never change a dtype; the fields are pinned by a test.
+
+    Args:
+        variable: the Keras variable.
+        value: a tensor.
+        like: the ``tf.Variable`` in whose place it comes: optimizers find their slots by it.
     """
     variable._value = tf.Variable(
         value,
@@ -146,3 +206,5 @@ def set_storage(variable: Any, value: Any) -> None:
         synchronization=variable._map_synchronization(variable.synchronization),
     )
     variable._dtype = keras.backend.standardize_dtype(value.dtype)
+    if like is not None:
+        variable._value._unique_id = like._unique_id

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
+from mpcore import stall
 from mpcore.amp import Amp
 from mpcore.errors import BackendError
 from mpcore.scaling import ScaleState, check_abort, inverse
@@ -19,9 +20,11 @@ from mpcore_torch.calls import IDLE, UNSCALED
 from mpcore_torch.detect import device_of
 from mpcore_torch.layers import parameter_names
 from mpcore_torch.norms import Norms
+from mpcore_torch.op_list import keep_in_backward, op_list_of, region
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
 from mpcore_torch.transaction import TorchTransaction
+from mpcore_torch.weights import bytes_of, read_weights, write_weights
 from mpcore_torch.windows import Window
 
 if TYPE_CHECKING:
@@ -71,14 +74,17 @@ class TorchAmp(Amp):
         policy = plan.policy
         refuse(model, plan)
         device = next(model.parameters()).device.type
+        op_list = op_list_of(model, plan, device)
         self._region: Callable[[], Any] = contextlib.nullcontext
         if policy.by == "op" and policy.compute != "float32":
             dtype = getattr(torch, policy.compute)
-            self._region = lambda: torch.autocast(device, dtype)
+            self._region = lambda: region(device, dtype, op_list)
         # Before the model is changed: it refuses options that cannot be had.
         self._tx = TorchTransaction(model, self.optimizers, self._rule, options, self._region)
+        keep_in_backward(self._tx, op_list)
         self._prepared = Prepared(model, self.optimizers, plan)
-        self._tx.set_masters(list(self._prepared.masters.items()))
+        count = stall.measures(policy, options.stall)
+        self._tx.set_truth(self._prepared.truth, count=count)
         self._names = parameter_names(model)
         self._window: Window | None = None
         self._unscaled: tuple[Any, float, int] | None = None
@@ -123,8 +129,51 @@ class TorchAmp(Amp):
 
     @property
     def masters(self) -> dict[nn.Parameter, nn.Parameter]:
-        """Float32 master of each 16-bit parameter of the model; empty where there are none."""
+        """What the optimizers hold for each 16-bit parameter of the model, if it has masters.
+
+        Under master weights ``split``, ``kahan`` and ``stochastic`` they have values only while
+        their optimizer steps, and read as NaN otherwise: see ``truth_of``, and ``weights``.
+        """
         return dict(self._tx.masters)
+
+    def truth_of(self, param: nn.Parameter) -> torch.Tensor:
+        """Return the float32 values that a parameter of the model stands for; do not write there.
+
+        Raises:
+            BackendError: gradients wait for ``apply``.
+        """
+        self._tx.calls.check("save")
+        return self._tx.truth.of(param)
+
+    def put_truth(self, param: nn.Parameter, values: torch.Tensor) -> None:
+        """Let a parameter of the model stand for other values; they are kept unrounded.
+
+        Raises:
+            BackendError: gradients wait for ``apply``.
+        """
+        self._tx.calls.enter("load")
+        self._tx.truth.put(param, values)
+
+    @property
+    def real_steps(self) -> int:
+        """Real steps so far; see ``Amp.real_steps``."""
+        return self._tx.truth.real_steps
+
+    @real_steps.setter
+    def real_steps(self, steps: int) -> None:
+        self._tx.truth.real_steps = int(steps)
+
+    def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        self._tx.calls.check("save")
+        return read_weights(self.model, self._tx.truth)
+
+    def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        self._tx.calls.enter("load")
+        write_weights(self.model, self._tx.truth, weights)
+
+    def array_bytes(self) -> dict[str, int]:
+        """Return the bytes of what is alive between steps; see ``Amp.array_bytes``."""
+        return bytes_of(self.model, self._tx.truth, self.optimizers.values())
 
     @property
     def state(self) -> ScaleState:
@@ -136,23 +185,25 @@ class TorchAmp(Amp):
         self._tx.calls.enter("load")
         self._tx.state = ScaleState(*state)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False) -> None:
         """Write the state of the loss scale and the policy; see ``Amp.save``.
 
         Raises:
             BackendError: gradients wait for ``apply``.
         """
         self._tx.calls.enter("save")
-        super().save(path)
+        super().save(path, weights=weights)
 
-    def load(self, path: str | os.PathLike[str], *, any_policy: bool = False) -> list[str]:
+    def load(
+        self, path: str | os.PathLike[str], *, any_policy: bool = False, weights: bool = True
+    ) -> list[str]:
         """Resume from a file of ``save``, of any framework; see ``Amp.load``.
 
         Raises:
             BackendError: gradients wait for ``apply``.
         """
         self._tx.calls.enter("load")
-        return super().load(path, any_policy=any_policy)
+        return super().load(path, any_policy=any_policy, weights=weights)
 
     def autocast(self) -> Any:
         """Return the context that a forward pass runs in; it is needed when by="op".
@@ -378,7 +429,7 @@ class TorchAmp(Amp):
         if self._tx.pending:
             weak = [*raw[:2], weakref.ref(raw[2]), *raw[3:]]
             self._weak = StepResult(weak, names, _to_numpy, kept, call.optimizers)
-        return StepResult(raw, names, _to_numpy, kept, call.optimizers)
+        return StepResult(raw, names, _to_numpy, kept, call.optimizers, self._tx.lost)
 
     @property
     def last(self) -> StepResult | None:

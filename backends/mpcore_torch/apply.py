@@ -121,7 +121,7 @@ def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]
         return []
     modules = leaves(model)
     for entry in plan.layers:
-        if entry.category == "container" or entry.compute == "op":
+        if entry.category == "container" or entry.compute == "op" or entry.listed:
             continue
         module = modules[entry.path]
         words = (entry.compute, entry.output)

@@ -47,12 +47,15 @@ class TorchBackend:
                 "bfloat16": Support("native"),
             },
             overflow=overflow_kind(home.type),
+            masters=("none", "copy", "split", "kahan", "stochastic"),
+            optimizer_state=("float32", "bfloat16"),
             by={name: Support("native") for name in ("op", "layer", "model")},
             rules={
-                "op": ("path", "layer"),  # an op that is called as a function has no layer
+                "op": ("path", "layer", "op"),
                 "layer": ("path", "layer", "op"),
                 "model": ("path", "layer", "op"),
             },
+            op_lists=("native", "portable"),
         )
 
     def layers(self, model: nn.Module, /) -> list[Layer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -65,21 +65,26 @@ class TorchDriver:
 
     def weights(self, model: nn.Module, amp: TorchAmp | None = None) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
-        masters = amp.masters if amp is not None else {}
-        return _collect(model, lambda _, tensor: masters.get(tensor, tensor))
+        kept = amp.masters if amp is not None else {}
+
+        def read(_: str, tensor: Any) -> Any:
+            return amp.truth_of(tensor) if amp is not None and tensor in kept else tensor
+
+        return _collect(model, read)
 
     def load_weights(
         self, model: nn.Module, weights: list[LayerWeights], amp: TorchAmp | None = None
     ) -> None:
         """Copy ``weights`` into parameters, masters and statistics."""
-        masters = amp.masters if amp is not None else {}
+        kept = amp.masters if amp is not None else {}
         with torch.no_grad():
             for layer, own in zip(weights, _tensors(model), strict=True):
                 for name, tensor in own.items():
                     value = torch.from_numpy(np.array(layer.arrays[name]))
-                    tensor.copy_(value)
-                    if tensor in masters:
-                        masters[tensor].copy_(value)
+                    if amp is not None and tensor in kept:
+                        amp.put_truth(cast("nn.Parameter", tensor), value)
+                    else:
+                        tensor.copy_(value)
 
     def gradients(self, model: nn.Module, grads: dict[str, Any]) -> list[LayerWeights]:
         """Return gradients by layer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -85,6 +86,12 @@ def _walk(
     module: nn.Module, path: str = "", seen: set[nn.Module] | None = None
 ) -> Iterator[tuple[str, nn.Module, str]]:
     """Yield (path, module, category), the model first; each module once, wrappers left out."""
+    if isinstance(module, torch.jit.ScriptModule):
+        msg = (
+            f"`model` must be of Python modules, {path or 'it'} is TorchScript, whose ops are "
+            "fixed; prepare the module that it was made of, and use torch.compile"
+        )
+        raise BackendError(msg)
     module, seen = _unwrapped(module), set() if seen is None else seen
     if module in seen:
         return

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mpcore.errors import BackendError
 from mpcore_torch.apply import cast_floats
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
-__all__ = ["keep_masters", "swap_in_low", "watch_loading"]
+    from mpcore_torch.truth import Truth
+
+__all__ = ["keep_masters", "keep_truth", "swap_in_low", "watch_loading"]
 
 
 def swap_in_low(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.Parameter]) -> None:
@@ -36,6 +39,15 @@ def watch_loading(
         module.register_load_state_dict_pre_hook(_LoadMasters(masters))
         for module in model.modules()
         if any(param in masters for param in module._parameters.values())
+    ]
+
+
+def keep_truth(model: nn.Module, truth: Truth) -> list[RemovableHandle]:
+    """Let ``truth`` take the values too, unrounded, when weights are loaded into ``model``."""
+    return [
+        module.register_load_state_dict_pre_hook(_LoadTruth(truth))
+        for module in model.modules()
+        if module is model or any(p in truth.kept for p in module._parameters.values())
     ]
 
 
@@ -84,3 +96,40 @@ class _LoadMasters:
                     continue
                 if value.shape == master.shape:  # else load_state_dict raises
                     master.copy_(value)
+
+
+class _LoadTruth:
+    """Hook of load_state_dict: what is kept beside 16-bit parameters takes the values too.
+
+    The parameter is loaded with what the scheme made of them, not with torch's own rounding. A
+    copy or a pickle of the model has other parameters, so the hook goes with it empty.
+    """
+
+    def __init__(self, truth: Truth | None) -> None:
+        self._truth = truth
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (None,)
+
+    def __call__(
+        self, module: nn.Module, state: dict[str, Any], prefix: str, local: dict[str, Any], *_: Any
+    ) -> None:
+        """Store what ``module`` is about to load; see ``register_load_state_dict_pre_hook``.
+
+        Raises:
+            BackendError: ``load_state_dict(assign=True)``.
+        """
+        kept = {} if self._truth is None else self._truth.kept
+        if kept and local.get("assign_to_params_buffers"):
+            msg = (
+                "`assign` must be False: it would put other parameters into the model than those "
+                "whose float32 values the optimizer updates; load_state_dict copies without it"
+            )
+            raise BackendError(msg)
+        for name, param in module._parameters.items():
+            value = state.get(prefix + name)
+            if param is None or param not in kept or not isinstance(value, torch.Tensor):
+                continue
+            if value.shape == param.shape:  # else load_state_dict raises
+                kept[param].put(value.detach())
+                state[prefix + name] = param.detach()

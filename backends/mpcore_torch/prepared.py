@@ -20,7 +20,8 @@ from mpcore_torch.apply import (
 from mpcore_torch.calls import TABLE, Calls
 from mpcore_torch.detect import device_of
 from mpcore_torch.float32 import set_float32
-from mpcore_torch.masters import keep_masters, swap_in_low, watch_loading
+from mpcore_torch.masters import keep_masters, keep_truth, swap_in_low
+from mpcore_torch.truth import Truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,7 @@ class Prepared:
     """A model under a plan, and its optimizers.
 
     Attributes:
-        masters: float32 master of each 16-bit parameter; empty where there are none.
+        truth: what stands for the parameters between steps.
     """
 
     def __init__(
@@ -47,15 +48,15 @@ class Prepared:
         pairs = store_low(model, plan) if plan.policy.by == "model" else []
         self._statistics = store_low_statistics(model, plan) if pairs else []
         self._low = [low for low, _ in pairs]
-        self.masters = dict(pairs) if plan.policy.master == "copy" else {}
+        self.truth = Truth(pairs, optimizers, plan.policy)
         self._patched: list[tuple[torch.optim.Optimizer, Any]] = []
         for optimizer in optimizers.values():
-            if plan.policy.master == "copy":
+            if self.truth.kept:
                 self._patched.append((optimizer, vars(optimizer).get("add_param_group")))
-                keep_masters(optimizer, self.masters)
+                keep_masters(optimizer, self.truth.masters)
             elif pairs:
                 swap_in_low(optimizer, {master: low for low, master in pairs})
-        self._hooks = watch_loading(model, self.masters)
+        self._hooks = keep_truth(model, self.truth) if self.truth.kept else []
         # The model's own forward is about to be replaced, if it is not yet.
         self._replaced = [*filter(is_prepared, model.modules()), model]
 
@@ -78,7 +79,8 @@ class Prepared:
             restore_forward(module)
         for module, name, value in self._attributes:
             setattr(module, name, value)
-        float32 = {low: self._full(low) for low in self._low}
+        has_masters = bool(self.truth.kept)
+        float32 = self.truth.release() or {low: _widened(low) for low in self._low}
         restore_parameters(self._model, float32)
         for module, name in self._statistics:
             module._buffers[name] = cast_floats(module._buffers[name], torch.float32)
@@ -86,7 +88,7 @@ class Prepared:
             del optimizer.add_param_group
             if before is not None:
                 optimizer.add_param_group = before
-        if not self.masters:
+        if not has_masters:
             for optimizer in self._optimizers.values():
                 swap_in_low(optimizer, float32)
         for hook in self._hooks:
@@ -94,11 +96,9 @@ class Prepared:
         for put_back in self._switches:
             put_back()
 
-    def _full(self, low: nn.Parameter) -> nn.Parameter:
-        master = self.masters.get(low)
-        if master is None:
-            return nn.Parameter(low.detach().float(), low.requires_grad)
-        return master.requires_grad_(low.requires_grad)
+
+def _widened(low: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(low.detach().float(), low.requires_grad)
 
 
 class Released(Calls):

@@ -35,9 +35,17 @@ def about() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "settings": {
             "float32 matmul precision": torch.get_float32_matmul_precision(),
+            **_tf32(device.type),
             "oneDNN": "on" if torch.backends.mkldnn.is_available() else "absent",
         },
     }
+
+
+def _tf32(device: str) -> dict[str, str]:
+    """Return whether float32 convolutions run in TF32; on CUDA they do unless told not to."""
+    if device != "cuda":
+        return {}
+    return {"TF32 convolutions": str(torch.backends.cudnn.allow_tf32)}
 
 
 def prepare(family: str, dtype: str, case: Case, *, grad: bool) -> Prepared:

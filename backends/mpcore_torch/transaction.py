@@ -15,6 +15,7 @@ from mpcore_torch.calls import IDLE, Calls
 from mpcore_torch.detect import detector_for
 from mpcore_torch.gradients import Differentiation, widened
 from mpcore_torch.norms import Norms, leaves_gradients, plain
+from mpcore_torch.stall import LostUpdates
 from mpcore_torch.unscale import any_found, check_and_unscale_, merged
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mpcore.transaction import StepCall, StepOptions
     from mpcore_torch.buffers import Saved
     from mpcore_torch.gradients import Grads
+    from mpcore_torch.truth import Truth
 
 __all__ = ["TorchTransaction"]
 
@@ -40,7 +42,10 @@ class TorchTransaction(Differentiation):
             loop whose losses were divided by their number already holds 1 / number.
         divided: whether the gradients are true ones already.
         unsynced: whether a forward pass of the open step ran under DDP's ``no_sync``.
+        lost: counts of lost updates of the latest step; None where they are not counted.
     """
+
+    truth: Truth
 
     def __init__(
         self,
@@ -62,15 +67,26 @@ class TorchTransaction(Differentiation):
         self._found: list[dict[torch.device, torch.Tensor]] = []
         self._norms: Norms | None = None
         self._open: Saved | None = None
+        self._stall: LostUpdates | None = None
+        self.lost: torch.Tensor | None = None
+
+    def set_truth(self, truth: Truth, *, count: bool) -> None:
+        """Say what the optimizers update, and whether lost updates are counted."""
+        self.truth = truth
+        self.set_masters(list(truth.masters.items()))
+        self._stall = LostUpdates(truth) if count else None
 
     # Around a step
 
     def forward_begins(self) -> None:
         """Begin a step unless one is open or this forward pass is no part of one."""
-        if self.calls.state == IDLE and self.model.training and torch.is_grad_enabled():
+        trains = self.model.training and torch.is_grad_enabled()
+        if self.calls.state == IDLE and trains:
             self.begin()
             self.calls.enter("forward")
         self.unsynced = self.unsynced or ranks.unsynced()
+        if trains:
+            self.truth.share()
 
     def forget(self) -> None:
         """Let the next ``begin`` start anew, whatever forward passes came before."""
@@ -93,11 +109,11 @@ class TorchTransaction(Differentiation):
         """Clear old gradients and copy the buffers, once a step."""
         if self._open is None:
             self._let_go()
+            self.truth.follow()
             self.detector.begin()
             self._trained = {name: self._behind(opt) for name, opt in self.optimizers.items()}
             self.clear_grads()
-            for master in self._low_of:
-                master.grad = None  # of a parameter that this step may not use
+            self._drop_handed_out()  # also of parameters that this step may not use
             self.unsynced = False
             self._open = self._buffers.save()
         return self._open
@@ -107,7 +123,10 @@ class TorchTransaction(Differentiation):
         self.taking, self.keeps = call.optimizers, call.keep_grads
         self.apart, self.divided, self.share = False, False, 1.0
         registers = self.detector.kind == "status_register"
-        self.eager = call.clip_norm is not None or registers or ranks.several()
+        # Lazy norms would keep float32 gradients where even the values are not kept.
+        lean = self.truth.empties or self._stall is not None
+        self.eager = call.clip_norm is not None or registers or ranks.several() or lean
+        self.lost = None
 
     @property
     def pending(self) -> bool:
@@ -201,13 +220,15 @@ class TorchTransaction(Differentiation):
         if self._norms is not None and not (finite and all(map(leaves_gradients, moving))):
             self._norms.read()
         self.hand_out(names, grads)
+        if self._stall is not None:
+            self._stall.before(grads if moving else {})
         for optimizer in moving:
-            optimizer.step()
-        if self.masters:
-            low = [param for param in self.trained(names) if param in self.masters]
-            with torch.no_grad():
-                if low:
-                    torch._foreach_copy_(low, [self.masters[param] for param in low])
+            self.truth.step(optimizer)
+        self.truth.real_steps += bool(moving)
+        if self._stall is not None:
+            self.lost = self._stall.after(grads, self.trained(names))
+        if self.truth.empties:
+            self._drop_handed_out()
         if self._norms is not None:
             self._norms.watch()
         if finite:
@@ -222,6 +243,10 @@ class TorchTransaction(Differentiation):
             home = self.masters.get(param, param) if self.masters else param
             if home.grad is not grads[param]:
                 home.grad = grads[param].to(home.dtype)
+
+    def _drop_handed_out(self) -> None:
+        for master in self._low_of:
+            master.grad = None
 
     def handed_out(self, names: Iterable[str]) -> Grads:
         """Return what lies where the named optimizers look for it."""

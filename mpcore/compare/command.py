@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from mpcore.backend import backend_names, check_policy, load_backend
+from mpcore.backend import backend_names, load_backend
+from mpcore.capabilities import honour, meaning_of_float32
 from mpcore.compare.experiment import load_experiment
 from mpcore.compare.job import Settings
 from mpcore.compare.progress import Display, say
 from mpcore.compare.runner import check_backends, read_policies
 from mpcore.compare.runner import compare as run_comparison
 from mpcore.errors import BackendError, ExperimentError, check_choice
-from mpcore.explain import Side, op_system, side_by_side
+from mpcore.observe_command import observe_experiment, quietly
 from mpcore.plan import resolve
 from mpcore.policy import Policy
 from mpcore.process import ended_cleanly
+from mpcore.side_by_side import Side, op_system, side_by_side
 
 if TYPE_CHECKING:
     from mpcore.backend import Capabilities
@@ -108,6 +108,10 @@ _Devices = Annotated[
     ),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Observe = Annotated[
+    bool,
+    typer.Option("--observe", help="Run one batch, and show what really ran beside the plan."),
+]
 
 
 # --- commands -------------------------------------------------------------------------------
@@ -162,11 +166,15 @@ def explain(
     backend: _Backend = "",
     against: _Against = "",
     devices: _Devices = "",
+    observe: _Observe = False,
     as_json: _AsJson = False,
 ) -> int:
     """Show what every layer of an experiment's model would do under a policy, and why.
 
     With two policies, several backends or several devices: side by side, and where they differ.
+    With --observe one batch runs: what each layer and op really used, forward and backward.
+
+    Exit codes: 0 done, 1 an observed layer did not do what the plan says, 2 the input was wrong.
 
     Example: mpcore explain examples/image_cnn/experiment.py --policy "mixed_float16; full *.head"
 
@@ -175,12 +183,17 @@ def explain(
     Example: mpcore explain model.py --policy autocast_float16 --devices cpu,cuda,npu
 
     Example: mpcore explain model.py --backend torch,mindspore --policy mixed_float16 --json
+
+    Example: mpcore explain model.py --backend torch --policy mixed_bfloat16 --observe
     """
     texts = [policy, *([against] if against else [])]
     policies = [Policy.parse(text) for text in texts]
     asked = _split(backend)
     loaded, names = _load(experiment, asked, at_most=len(asked) or 1)
+    if observe:
+        return _observed(loaded, names, policies, devices, as_json=as_json)
     sides, refused = [], []
+    meanings: dict[str, None] = {}
     for name in names:
         layers, can = _described(loaded, name)
         for text, parsed in zip(texts, policies, strict=True):
@@ -188,9 +201,14 @@ def explain(
                 title = _title(name, text, device, (len(names), len(texts), len(_split(devices))))
                 plan = resolve(parsed, layers, device)
                 sides.append(Side(title, plan, op_system(name, device)))
-            refused += _refused(parsed, can)
+                meanings[meaning_of_float32(parsed, replace(can, device=device))] = None
+            refused += _refused(parsed, layers, can)
     shown: Any = sides[0].plan if len(sides) == 1 else side_by_side(*sides)
-    say(Console(), json.dumps(shown.to_dict(), indent=2) if as_json else str(shown))
+    if as_json:
+        text = json.dumps({**shown.to_dict(), "float32": list(meanings)}, indent=2)
+    else:
+        text = "\n".join([str(shown), "", *meanings])
+    say(Console(), text)
     for reason in refused:
         sys.stderr.write(f"warning: {reason}\n")
     return 0
@@ -219,14 +237,7 @@ def _load(path: Path, asked: list[str], at_most: int | None = None) -> tuple[Exp
 def _described(loaded: Experiment, name: str) -> tuple[list[Layer], Capabilities]:
     """Return the layers of the experiment's model, and what the backend can do."""
     data = loaded.data()
-    # Frameworks chatter on standard output and leave folders behind: neither is the answer.
-    for variable, quiet in (("TF_CPP_MIN_LOG_LEVEL", "3"), ("GLOG_v", "3")):
-        os.environ.setdefault(variable, quiet)
-    with (
-        tempfile.TemporaryDirectory(prefix="mpcore-explain-") as scratch,
-        contextlib.chdir(scratch),
-        contextlib.redirect_stdout(sys.stderr),
-    ):
+    with quietly():
         found = load_backend(name)
         model = found.compare_driver().build(loaded.builder(name), data.x_train[:2], data.layout)
         return found.layers(model), found.capabilities(model)
@@ -238,9 +249,32 @@ def _title(name: str, policy: str, device: str, counts: tuple[int, int, int]) ->
     return " ".join(part for part, count in zip(parts, counts, strict=True) if count > 1) or name
 
 
-def _refused(policy: Policy, can: Capabilities) -> list[str]:
+def _observed(
+    loaded: Experiment,
+    names: list[str],
+    policies: list[Policy],
+    devices: str,
+    *,
+    as_json: bool,
+) -> int:
+    """Run one batch for each backend and policy; return the exit code."""
+    if devices:
+        msg = "`--devices` must be left out with --observe: a batch runs on the device at hand"
+        raise BackendError(msg)
+    seen = [observe_experiment(loaded, name, policy) for name in names for policy in policies]
+    told = [f"{name}: " for name in names for _ in policies]
+    if as_json:
+        found = [{"backend": t[:-2], **o.to_dict()} for t, o in zip(told, seen, strict=True)]
+        text = json.dumps(found[0] if len(found) == 1 else found, indent=2)
+    else:
+        text = "\n\n".join(f"{t}{o}" for t, o in zip(told, seen, strict=True))
+    say(Console(), text)
+    return int(any(observation.differing for observation in seen))
+
+
+def _refused(policy: Policy, layers: list[Layer], can: Capabilities) -> list[str]:
     try:
-        check_policy(policy, can)
+        honour(policy, layers, can, probe=False)
     except BackendError as exc:
         return [str(exc)]
     return []

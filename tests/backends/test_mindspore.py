@@ -516,12 +516,6 @@ def test_float16_lstm_is_refused_in_eager_mode():
     prepared(mp.Policy.named("mixed_float16").full(layer="recurrent"), net)  # unchanged till now
 
 
-def test_low_parameters_without_masters_are_refused():
-    policy = mp.Policy.parse("model_float16, master=none")
-    with pytest.raises(mp.BackendError, match="use master='copy'"):
-        prepared(policy)
-
-
 def test_optimizers_that_cannot_work_are_refused():
     net = Net()
     for optimizer, message in (

@@ -1577,6 +1577,14 @@ def test_model_that_is_not_float32_is_refused_at_prepare(dtype):
         ready(model, "mixed_bfloat16")
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")  # used on purpose
+def test_scripted_modules_are_refused():
+    scripted = torch.jit.script(nn.Linear(2, 2))
+    for model in (scripted, nn.Sequential(OrderedDict(a=nn.Linear(2, 2), b=scripted))):
+        with pytest.raises(mp.BackendError, match="(it|b) is TorchScript"):
+            mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), "mixed_bfloat16")
+
+
 def test_lazy_layer_is_refused_until_it_knows_its_shape():
     model = nn.Sequential(OrderedDict(a=nn.Linear(8, 8), b=nn.LazyLinear(4)))
     with pytest.raises(mp.BackendError, match="b is a LazyLinear that saw no batch"):

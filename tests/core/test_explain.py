@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mpcore import Layer, ParamInfo, Policy, resolve
-from mpcore.explain import Side, op_system, side_by_side
+from mpcore.side_by_side import Side, op_system, side_by_side
 
 W = (ParamInfo("weight", (8, 8), "float32"),)
 TREE = [

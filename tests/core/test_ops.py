@@ -273,6 +273,8 @@ def test_errors_give_the_nearest(call, message: str) -> None:
 
 
 def test_match_takes_patterns_and_groups() -> None:
+    assert [row.name for row in ops.match("linear")] == ["linear"]  # a group of that name too
+    assert len(ops.match("linea*")) > 1
     assert [row.name for row in ops.match("conv?d")] == ["conv1d", "conv2d", "conv3d"]
     assert {row.group for row in ops.match("loss")} == {"loss"}
     assert len(ops.match("*")) == 105
@@ -306,6 +308,34 @@ def test_the_file_has_one_op_a_line() -> None:
     text = (Path(ops.__file__).parent / "op_table.json").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith('    {"name"')]
     assert [json.loads(line.rstrip(","))["name"] for line in lines] == ROWS
+
+
+def test_portable_list_is_that_of_cuda_but_for_what_cuda_refuses() -> None:
+    found = ops.portable()
+    assert list(found) == ROWS
+    assert {entry.category for entry in found.values()} == {"lower", "full", "promote", "follow"}
+    exceptions = {name for name, entry in found.items() if entry.note}
+    assert exceptions == {
+        "bce",
+        "ctc_loss",
+        "index_copy",
+        "linalg_decomp",
+        "linalg_solve_inv",
+        "quantile",
+    }
+    assert {name for name, entry in found.items() if "torch_cuda" in entry.unlike} == exceptions
+    three = {"torch_cuda", "torch_npu", "mindspore_auto"}
+    assert sum(not three & set(entry.unlike) for entry in found.values()) == 84
+    for name in set(ROWS) - exceptions:
+        cuda = ops.outcome(name, ops.portable_like())
+        assert found[name].category == ("follow" if cuda == "absent" else cuda)
+
+
+def test_outcome_is_what_an_unlisted_op_is_made_of() -> None:
+    assert ops.outcome("square", "torch_cuda") == "full"
+    assert ops.outcome("einsum", "torch_cpu") == "lower"
+    assert ops.outcome("max_pool", "torch_cpu", "max_pool2d") == "follow"
+    assert ops.outcome("bce", "torch_cuda") == "banned"
 
 
 needs_docs = pytest.mark.skipif(
@@ -382,3 +412,19 @@ def test_docs_counts_of_differences() -> None:
 @needs_docs
 def test_docs_notes() -> None:
     assert written("notes") == [f"- `{row.name}`: {row.note}" for row in ops.ops() if row.note]
+
+
+@needs_docs
+def test_docs_portable_list() -> None:
+    rows = [
+        (
+            entry.op,
+            entry.category,
+            ", ".join(f"{name} {ops.outcome(entry.op, name)}" for name in entry.unlike),
+            entry.note,
+        )
+        for entry in ops.portable().values()
+        if entry.unlike
+    ]
+    head = ("op", "portable", "natively otherwise", "exception")
+    assert written("portable") == table(head, rows)

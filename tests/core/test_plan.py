@@ -103,3 +103,79 @@ def test_plan_is_data() -> None:
 def test_unknown_category_is_refused() -> None:
     with pytest.raises(PolicyError, match="did you mean 'linear'"):
         Layer("a", "linea", "Linear")
+
+
+OPS = [
+    Layer("fc", "linear", "Linear", op="linear"),
+    Layer("bn", "norm", "BatchNorm1d", op="batch_norm"),
+    Layer("softmax", "softmax", "Softmax", op="softmax"),
+    Layer("own", "other", "Own"),
+]
+
+
+def test_portable_list_gives_layers_their_dtypes() -> None:
+    plan = resolve(Policy.named("portable_bfloat16"), OPS, "cpu")
+    assert [(e.compute, e.listed) for e in plan.layers] == [
+        ("bfloat16", True),
+        ("follow", True),
+        ("float32", True),
+        ("op", False),
+    ]
+    assert plan["softmax"].rule == "portable op list: softmax full"
+    found = {entry.op: str(entry) for entry in plan.ops}
+    assert (found["matmul"], found["softmax"], found["dot"]) == ("bfloat16", "float32", "promote")
+    assert "metric" not in found
+
+
+@pytest.mark.parametrize(
+    ("rules", "op", "expected"),
+    [
+        ("full op=softmax", "softmax", "float32"),
+        ("full op=softmax; lower op=soft*", "softmax", "bfloat16"),
+        ("float16 op=loss", "mse_loss", "float16"),
+        ("full>lower op=layer_norm", "layer_norm", "float32>bfloat16"),
+        ("native op=softmax", "softmax", "op"),
+        ("full op=softmax when device=cpu", "softmax", "float32"),
+        ("full op=softmax when device=npu", "softmax", None),
+        ("full op=linear", "matmul", None),
+    ],
+)
+def test_rules_decide_for_ops(rules: str, op: str, expected: str | None) -> None:
+    plan = resolve(Policy.parse(f"autocast_bfloat16; {rules}"), [], "CPU:0")
+    found = {entry.op: str(entry) for entry in plan.ops}
+    assert found.get(op) == expected
+
+
+def test_rules_for_ops_stand_over_the_portable_list() -> None:
+    plan = resolve(Policy.parse("portable_bfloat16; lower op=softmax"), OPS)
+    found = {entry.op: (str(entry), entry.by_rule) for entry in plan.ops}
+    assert (found["softmax"], found["exp"]) == (("bfloat16", True), ("float32", False))
+    assert (plan["softmax"].compute, plan["softmax"].listed) == ("bfloat16", False)
+    assert plan.to_dict()["ops"][0]["op"] == "matmul"
+
+
+def test_op_rules_that_decide_nothing_are_unused() -> None:
+    text = "autocast_bfloat16; full op=gelu; lower op=gelu; full op=exp when device=npu"
+    plan = resolve(Policy.parse(text), [], "cpu")
+    assert plan.unused_rules == ("full op=gelu", "full op=exp when device=npu")
+    assert "it decided for no layer and no op" in str(plan)
+    assert "bfloat16, by rule: lower op=gelu: gelu" in str(plan)
+
+
+def test_ops_are_not_spoken_of_where_none_are_cast() -> None:
+    assert resolve(Policy.named("mixed_bfloat16"), OPS).ops == ()
+    assert resolve(Policy.named("autocast_bfloat16"), OPS).ops == ()
+    assert resolve(Policy.parse("float32, by=op; full op=exp"), OPS).ops == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("autocast_bfloat16; full op=sofmax", "`op` must match .*did you mean 'softmax'"),
+        ("mixed_float16; full op=batchnorm", "did you mean 'batch_norm'"),
+        ("autocast_bfloat16; full op=exp when params<9", "use layer= or path="),
+    ],
+)
+def test_op_rules_that_mean_nothing_are_refused(text: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        resolve(Policy.parse(text), OPS)

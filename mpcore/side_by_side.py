@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mpcore.ops import classify
+from mpcore.ops import op
+from mpcore.trace import class_of, is_composed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,8 +172,15 @@ def _cell(side: Side, entry: LayerPlan) -> Cell:
         return Cell(entry.param, entry.compute, entry.output, entry.rule)
     if not (entry.op and side.system):
         return Cell(entry.param, "op", "op", f"{entry.rule}, which was not looked up")
-    found = classify(entry.op, side.system)
+    found = class_of(entry.op, side.system, entry.type)
+    if found is None:
+        return Cell(entry.param, "op", "op", f"{side.system}, which has no {entry.op}")
     words = {"lower": side.plan.policy.compute, "full": "float32"}
+    if is_composed(entry, found):
+        low = side.plan.policy.compute
+        out = op(entry.op).comes_out.get(side.system, "op")
+        why = f"{side.system}, which lists the products that {entry.op} is made of"
+        return Cell(entry.param, low, words.get(out, out), why)
     listed = "lists" if found.listed else "does not list"
     return Cell(
         entry.param,

@@ -1,0 +1,252 @@
+"""One 16-bit parameter in a step: opened into float32, and closed again.
+
+Numbers and bits share memory: an int32 Parameter over the memory of a float32 one. The compiler
+knows nothing of that, so each such Parameter is either only written or only read, what depends on
+what is said with ``ops.depend``, and a Parameter whose memory was written through another is then
+assigned to itself: for the compiler, that is the write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from mpcore.master_weights import round_bits
+from mpcore.stall import sample
+from mpcore_mindspore import bits
+
+if TYPE_CHECKING:
+    from mpcore.master_weights import Scheme
+
+__all__ = ["Held", "Moment", "Watch", "settled"]
+
+_BITS = {ms.float32: ms.int32, ms.bfloat16: ms.int16}
+
+
+def upper(pattern: Any) -> Any:
+    """Return int16 patterns as the upper half of int32."""
+    return ops.bitwise_left_shift(pattern.astype(ms.int32), 16)
+
+
+def half(pattern: Any) -> Any:
+    """Return the upper half of int32 patterns, int16."""
+    return ops.bitwise_right_shift(pattern, 16).astype(ms.int16)
+
+
+def lowered(low: Any, value: Any) -> Any:
+    """Return ``value`` as ``low`` stores it, to nearest; a simulated dtype is rounded float32."""
+    if low.dtype == ms.float32:
+        return value.astype(ms.bfloat16).astype(ms.float32)
+    return value.astype(low.dtype)
+
+
+def settled(param: Any) -> Any:
+    """Return ``param`` in memory of its own on the device, before anything is compiled with it.
+
+    What an initializer made is read from host memory for good once its own memory was given back
+    (mindspore 2.10.0, CPU).
+    """
+    param.data = param.value() * 1
+    return param
+
+
+def _number(value: Any, name: str) -> Any:
+    return Parameter(Tensor(value), name=name, requires_grad=False)
+
+
+def _sharing(param: Any, dtype: Any, name: str) -> Any:
+    """Return a Parameter of ``dtype`` over the memory of ``param``."""
+    alias = _number(np.zeros(1, np.int32), name)
+    alias.data = param.view(dtype)
+    return alias
+
+
+class Memory(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """The bits of one Parameter, in graphs: float32, or bfloat16 as its upper half.
+
+    Eager code cannot write them.
+    """
+
+    def __init__(self, param: Any, label: str) -> None:
+        """Share the memory of ``param``; ``label`` makes names unique."""
+        super().__init__(auto_prefix=False)
+        kind = _BITS[param.dtype]
+        self.param = param
+        self.wide = param.dtype == ms.float32
+        self.seen = _sharing(param, kind, f"mpcore.seen.{label}")
+        self.into = _sharing(param, kind, f"mpcore.into.{label}")
+        self.out = _sharing(param, param.dtype, f"mpcore.out.{label}")
+
+    def bits(self, done: Any) -> Any:
+        """Return the bits after ``done``, int32."""
+        found = ops.depend(self.seen.value(), done)
+        return found if self.wide else upper(found)
+
+    def number(self, pattern: Any, done: Any) -> Any:
+        """Write bits after ``done``; return the numbers that they are."""
+        pattern = ops.depend(pattern if self.wide else half(pattern), done)
+        done = ops.depend(done, ops.assign(self.into, pattern))
+        return ops.depend(self.out.value(), done)
+
+    def write(self, pattern: Any, done: Any) -> Any:
+        """Write bits after ``done``; return a token."""
+        return ops.depend(done, ops.assign(self.param, self.number(pattern, done)))
+
+
+class Moment(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """A float32 moment of an optimizer that is bfloat16 between steps.
+
+    Attributes:
+        live: the optimizer's Parameter.
+        kept: int16 Parameter of the upper halves.
+    """
+
+    def __init__(self, live: Any) -> None:
+        """Keep what ``live`` holds."""
+        super().__init__(auto_prefix=False)
+        self.live = live
+        values = round_bits(live.asnumpy()).view(np.int16)
+        self.kept = _number(values, f"mpcore.kept.{live.name}")
+        self.memory = Memory(live, live.name)
+
+    def open(self, done: Any) -> Any:
+        """Make ``live`` what is kept, after ``done``; return a token."""
+        return self.memory.write(upper(ops.depend(self.kept.value(), done)), done)
+
+    def close(self, done: Any, steps: Any) -> Any:
+        """Keep ``live``, rounded to nearest, after ``done``; return a token."""
+        rounded = bits.rounded(bits.canonical(self.memory.bits(done)), "nearest")
+        return ops.depend(done, ops.assign(self.kept, half(rounded)))
+
+
+class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """One 16-bit parameter, its float32 value, and what its scheme keeps beside it.
+
+    Attributes:
+        low: Parameter of the network; a simulated dtype is float32 that holds rounded values.
+        truth: float32 Parameter of the optimizer; its value between steps is that of the parts,
+            unless the scheme is ``copy``.
+        kept: Parameters that the scheme keeps beside ``low``: ``rest`` int16, ``ties`` int32
+            words of 32 flags, ``remainder`` int16 of bfloat16 bits.
+        bitwise: whether ``open`` and ``close`` touch bits, and must be compiled.
+    """
+
+    def __init__(self, low: Any, truth: Any, scheme: Scheme, ordinal: int, label: str) -> None:
+        """Bind two Parameters; ``put`` of the storage fills the parts.
+
+        Args:
+            low: as above.
+            truth: as above.
+            scheme: of master weights.
+            ordinal: place in its optimizer.
+            label: makes the names of the parts unique.
+        """
+        super().__init__(auto_prefix=False)
+        self.low, self.truth = low, truth
+        self.scheme, self.rounding = scheme.name, scheme.rounding
+        self.ordinal = ordinal
+        self.seed = scheme.seed - 2**32 if scheme.seed >= 2**31 else scheme.seed
+        self.dims, self.count = tuple(low.shape), int(np.prod(low.shape))
+        self.columns = 1 << ((self.count - 1).bit_length() // 2)
+        self.splits = scheme.name == "split"
+        self.compensates = scheme.name == "kahan"
+        self.bitwise = self.splits or self.compensates or scheme.rounding != "nearest"
+        self.kept: dict[str, Any] = {}
+        if self.splits:
+            self.rest = self._keep("rest", np.zeros(self.dims, np.int16), label)
+        if self.splits and self.rounding == "nearest":
+            self.ties = self._keep("ties", np.zeros(-(-self.count // 32), np.int32), label)
+        if self.compensates:
+            self.remainder = self._keep("remainder", np.zeros(self.dims, np.int16), label)
+        if self.bitwise:
+            self.low_memory = Memory(low, f"low.{label}")
+            self.truth_memory = Memory(truth, f"truth.{label}")
+
+    def _keep(self, name: str, value: Any, label: str) -> Any:
+        self.kept[name] = _number(value, f"mpcore.{name}.{label}")
+        return self.kept[name]
+
+    def open(self, done: Any) -> Any:
+        """Make ``truth`` the float32 value of the parts, after ``done``; return a token."""
+        if self.splits:
+            value = bits.joined(self.low_memory.bits(done), self.rest.value(), self.rounding)
+            if self.rounding == "nearest":
+                value = value + bits.unpack(self.ties.value(), self.dims, self.count) * 65536
+            return self.truth_memory.write(value, done)
+        if self.scheme == "copy":
+            return done
+        value = ops.depend(self.low.value(), done).astype(ms.float32)
+        if self.compensates:
+            value = value + self.truth_memory.number(upper(self.remainder.value()), done)
+        return ops.depend(done, ops.assign(self.truth, value))
+
+    def close(self, done: Any, steps: Any) -> Any:
+        """Store the value of ``truth`` in the parts, after ``done``; return a token.
+
+        Args:
+            done: what comes first.
+            steps: real steps before this one, int32, shape (1,).
+        """
+        if self.splits:
+            done = self.keep_rest(bits.canonical(self.truth_memory.bits(done)), done)
+        if self.rounding != "nearest":
+            return self.low_memory.write(self.rounded(done, steps), done)
+        value = ops.depend(self.truth.value(), done)
+        low = lowered(self.low, value)
+        if self.compensates:
+            near = low.astype(ms.float32)
+            missing = ops.select(ops.isfinite(near), value - near, ops.zeros_like(value))
+            # The memory of `low` serves to make bits of it.
+            done = ops.depend(done, ops.assign(self.low, lowered(self.low, missing)))
+            found = half(self.low_memory.bits(done))
+            done = ops.depend(done, ops.assign(self.remainder, found))
+        return ops.depend(done, ops.assign(self.low, ops.depend(low, done)))
+
+    def keep_rest(self, pattern: Any, done: Any) -> Any:
+        """Store what the rounding leaves out; return a token."""
+        done = ops.depend(done, ops.assign(self.rest, bits.rest(pattern)))
+        if self.rounding == "nearest":
+            done = ops.depend(done, ops.assign(self.ties, bits.pack(bits.ties(pattern))))
+        return done
+
+    def rounded(self, done: Any, steps: Any) -> Any:
+        """Return the bits of the 16-bit parameter."""
+        pattern = bits.canonical(self.truth_memory.bits(done))
+        if self.rounding != "stochastic":
+            return bits.rounded(pattern, self.rounding)
+        key = bits.noise_key(self.seed, steps, self.ordinal)
+        chance = bits.noise(key, self.dims, self.count, self.columns)
+        return bits.rounded_stochastic(pattern, chance)
+
+    def stored(self, done: Any) -> Any:
+        """Return what a lost update leaves unchanged; ``truth`` is open or just closed."""
+        if self.scheme in ("copy", "split"):
+            return ops.depend(self.truth.value(), done)
+        if self.compensates:  # both numbers, as one pattern
+            remainder = ops.depend(self.remainder.value(), done)
+            return self.low_memory.bits(done) + remainder.astype(ms.int32)
+        return ops.depend(self.low.value(), done)
+
+
+class Watch(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """The elements of one parameter in which a lost update would show: ``watch(done)``."""
+
+    def __init__(self, param: Any, held: Held | None) -> None:
+        """Watch ``param``, or what ``held`` stores of it."""
+        super().__init__(auto_prefix=False)
+        self.param, self.is_held = param, held is not None
+        self.held: Any = held
+        self.places = Tensor(sample(int(np.prod(param.shape))).astype(np.int32))
+
+    def construct(self, done: Any) -> Any:
+        """Return the sampled elements of what is stored."""
+        if self.is_held:
+            return self.elements(self.held.stored(done))
+        return self.elements(ops.depend(self.param.value(), done))
+
+    def elements(self, value: Any) -> Any:
+        """Return the sampled elements of ``value``; 1-d."""
+        return ops.gather(value.reshape((-1,)), self.places, 0)

@@ -1,0 +1,291 @@
+"""What of 16-bit parameters and of moments lives between steps, by scheme of master weights.
+
+The optimizer keeps its own float32 Parameters. Under every scheme but ``copy`` their memory is
+given back between steps, and so is that of its moments where they are kept in bfloat16. Reading
+such a Parameter from outside brings its value back first.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from mpcore import master_weights as arithmetic
+from mpcore_mindspore.held import Held, Moment, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import numpy.typing as npt
+
+    from mpcore.policy import Policy
+
+__all__ = ["Storage", "memory_of", "put", "truth_of", "values_of"]
+
+
+def memory_of(params: Iterable[Any]) -> int:
+    """Return the bytes of the memory that Parameters have; 0 for one that gave it back."""
+    return sum(int(param.untyped_storage().size()) for param in params)
+
+
+def values_of(param: Any) -> npt.NDArray[np.float32]:
+    """Return the values of a Parameter that has its memory; a new float32 array."""
+    # The class's own `asnumpy`: a Parameter of an optimizer may have one that asks us.
+    return np.array(Parameter.asnumpy(param.value().astype(ms.float32)), np.float32)
+
+
+def _widened(param: Any) -> npt.NDArray[np.float32]:
+    return arithmetic.widen(param.asnumpy().view(np.uint16))
+
+
+def _keep(state: Moment, values: npt.NDArray[np.float32]) -> None:
+    kept = arithmetic.round_bits(values)
+    ops.assign(state.kept, Tensor(kept.view(np.int16)))
+    if memory_of([state.live]):
+        ops.assign(state.live, Tensor(arithmetic.widen(kept)))
+
+
+def _high(held: Held) -> npt.NDArray[np.uint16]:
+    return arithmetic.round_bits(values_of(held.low), "truncate")
+
+
+def _flags(words: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.uint8]:
+    return np.unpackbits(words.view(np.uint8), bitorder="little")[:count]
+
+
+def _words(places: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int32]:
+    flags = np.zeros(-(-count // 32) * 32, np.uint8)
+    flags[places] = 1
+    return np.packbits(flags, bitorder="little").view(np.int32)
+
+
+def truth_of(held: Held) -> npt.NDArray[np.float32]:
+    """Return the float32 truth of one parameter, from what is stored; a new array."""
+    if held.scheme == "copy":
+        return values_of(held.truth)
+    if held.splits:
+        rest = held.rest.asnumpy()
+        ties = None
+        if held.rounding == "truncate":
+            rest = rest.view(np.uint16)
+        if held.rounding == "nearest":
+            ties = np.flatnonzero(_flags(held.ties.asnumpy(), held.count))
+        return arithmetic.join(_high(held), rest, held.rounding, ties)
+    low = values_of(held.low)
+    return low + _widened(held.remainder) if held.compensates else low
+
+
+def put(held: Held, values: npt.NDArray[np.float32]) -> None:
+    """Make ``values`` the truth of one parameter; what is not kept is rounded to nearest."""
+    values = np.ascontiguousarray(values, np.float32).reshape(held.dims)
+    rounding = "nearest" if held.rounding == "stochastic" else held.rounding
+    if held.low.dtype == ms.float16:
+        with np.errstate(over="ignore"):
+            low = values.astype(np.float16).astype(np.float32)
+    else:
+        low = arithmetic.widen(arithmetic.round_bits(values, rounding))
+    ops.assign(held.low, Tensor(low).astype(held.low.dtype))
+    if held.splits:
+        _, rest, ties = arithmetic.split(values, rounding)
+        ops.assign(held.rest, Tensor(rest.view(np.int16)))
+        if rounding == "nearest":
+            ops.assign(held.ties, Tensor(_words(ties, held.count)))
+    if held.compensates:
+        _, remainder = arithmetic.compensate(values)
+        ops.assign(held.remainder, Tensor(remainder.view(np.int16)))
+    if memory_of([held.truth]):
+        ops.assign(held.truth, Tensor(values if held.scheme == "copy" else truth_of(held)))
+
+
+class _Passage(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """Opens or closes all that one optimizer moves: ``cell(done, steps)``, in a graph or alone."""
+
+    def __init__(self, storage: Storage, *, opens: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.held, self.states = storage.held, storage.states
+        self.opens = opens
+        self.give = storage.give
+
+    def __call__(self, done: Any, steps: Any) -> Any:
+        """Run alone; in a graph this is not passed through."""
+        if self.opens:
+            self.give()
+        return nn.Cell.__call__(self, done, steps)
+
+    def construct(self, done: Any, steps: Any) -> Any:
+        """Return a token."""
+        return self.run(done, steps)
+
+    def run(self, done: Any, steps: Any) -> Any:
+        """Open or close each parameter, and each moment."""
+        for held in self.held:
+            done = held.open(done) if self.opens else held.close(done, steps)
+        for state in self.states:
+            done = state.open(done) if self.opens else state.close(done, steps)
+        return done
+
+
+class _CompiledPassage(_Passage):
+    @ms.jit  # type: ignore[untyped-decorator]
+    def construct(self, done: Any, steps: Any) -> Any:
+        """Return a token."""
+        return self.run(done, steps)
+
+
+class Storage:
+    """The stored parts of what one optimizer moves.
+
+    Attributes:
+        held: the 16-bit parameters, in the optimizer's order.
+        states: moments of the optimizer that are kept in bfloat16.
+        opener: Cell that makes the optimizer's Parameters float32 values of the parts.
+        closer: Cell that stores them in the parts again.
+        opens: whether there is anything to open.
+        resting: Parameters without memory between steps; none if the optimizer had run before.
+        own: the optimizer's Parameters beside those that it moves.
+    """
+
+    def __init__(
+        self,
+        pairs: Iterable[tuple[Any, Any]],
+        optimizer: Any,
+        policy: Policy,
+        label: str,
+    ) -> None:
+        """Bind pairs (Parameter of the network, float32 Parameter before it).
+
+        Args:
+            pairs: as above; the float32 values are the truth that is stored.
+            optimizer: moves the second of each pair; None for frozen parameters.
+            policy: gives the scheme and the dtype of moments.
+            label: makes names unique.
+        """
+        trained = [] if optimizer is None else list(optimizer.parameters)
+        ordinals = {id(param): number for number, param in enumerate(trained)}
+        self.optimizer = optimizer
+        self.own = [] if optimizer is None else _own(optimizer, trained)
+        pairs = list(pairs)
+        half = policy.optimizer_state == "bfloat16"
+        rests = [truth for _, truth in pairs] if policy.scheme.name != "copy" else []
+        moments = list(_moments(self.own, [low for low, _ in pairs])) if half else []
+        rests += moments
+        self.opens = len(rests) > 0
+        # A graph that holds a Parameter's memory cannot be given another.
+        self.resting = [] if _has_run(self.own) else [settled(param) for param in rests]
+        self.held = tuple(
+            Held(low, truth, policy.scheme, ordinals.get(id(truth), 0), f"{label}.{low.name}")
+            for low, truth in pairs
+        )
+        self.states = tuple(Moment(param) for param in moments)
+        self._sizes = {id(param): memory_of([param]) for param in self.resting}
+        for held in self.held:
+            put(held, values_of(held.truth))
+        compiled = bool(self.states) or any(held.bitwise for held in self.held)
+        passage = _CompiledPassage if compiled else _Passage
+        self.opener, self.closer = passage(self, opens=True), passage(self, opens=False)
+        self._hook()
+
+    def give(self) -> None:
+        """Give memory to the Parameters that have none; its content is arbitrary."""
+        for param in self.resting:
+            if not memory_of([param]):
+                param.untyped_storage().resize_(self._sizes[id(param)])
+
+    def take(self) -> None:
+        """Take the memory back."""
+        for param in self.resting:
+            param.untyped_storage().resize_(0)
+
+    def refresh(self) -> None:
+        """Bring the float32 values back into the optimizer's Parameters."""
+        self.give()
+        for held in self.held:
+            if held.scheme != "copy":
+                ops.assign(held.truth, Tensor(truth_of(held)))
+        for state in self.states:
+            ops.assign(state.live, Tensor(_widened(state.kept)))
+
+    def publish(self) -> None:
+        """Store what the optimizer's Parameters hold, after they were changed from outside."""
+        for held in self.held:
+            if memory_of([held.truth]):
+                put(held, values_of(held.truth))
+        for state in self.states:
+            if memory_of([state.live]):
+                _keep(state, values_of(state.live))
+
+    def release(self) -> None:
+        """Leave the optimizer its float32 Parameters, filled, and nothing of ours."""
+        self.refresh()
+        for param in (*(held.truth for held in self.held), *(state.live for state in self.states)):
+            for name in ("asnumpy", "set_data"):
+                param.__dict__.pop(name, None)
+        if self.optimizer is not None:
+            self.optimizer.__dict__.pop("parameters_and_names", None)
+
+    def _hook(self) -> None:
+        """Let what reads and loads Parameters from outside find and change the truth."""
+        for held in self.held:
+            held.low.set_data = _loader(held.low, partial(_load_low, held))
+            held.truth.set_data = _loader(held.truth, partial(put, held))
+            held.truth.asnumpy = _reader(held.truth, partial(truth_of, held))
+        for state in self.states:
+            state.live.set_data = _loader(state.live, partial(_keep, state))
+            state.live.asnumpy = _reader(state.live, partial(_widened, state.kept))
+        if self.optimizer is not None and self.opens:
+            inside = self.optimizer.parameters_and_names
+
+            def parameters_and_names(*args: Any, **kwargs: Any) -> Any:
+                self.refresh()
+                return inside(*args, **kwargs)
+
+            self.optimizer.parameters_and_names = parameters_and_names
+
+
+def _own(optimizer: Any, trained: list[Any]) -> list[Any]:
+    moved = {id(param) for param in trained}
+    return [param for param in optimizer.get_parameters() if id(param) not in moved]
+
+
+def _has_run(own: list[Any]) -> bool:
+    """Return whether an optimizer may have run: it counts its steps, or does not tell."""
+    counts = [param for param in own if param.dtype in (ms.int32, ms.int64)]
+    return bool(own) and (not counts or any(param.asnumpy().any() for param in counts))
+
+
+def _moments(own: list[Any], lows: list[Any]) -> Iterable[Any]:
+    """Yield the moments of 16-bit parameters: those that bear a parameter's name and shape."""
+    shapes = {low.name: tuple(low.shape) for low in lows}
+    for param in own:
+        names = [name for name in shapes if param.name.endswith(f".{name}")]
+        shape = shapes[max(names, key=len)] if names else None
+        if param.dtype == ms.float32 and tuple(param.shape) == shape:
+            yield param
+
+
+def _reader(param: Any, recover: Callable[[], Any]) -> Callable[[], Any]:
+    def asnumpy() -> Any:
+        return Parameter.asnumpy(param) if memory_of([param]) else recover()
+
+    return asnumpy
+
+
+def _loader(param: Any, write: Callable[[npt.NDArray[np.float32]], None]) -> Callable[..., Any]:
+    """Return what takes the place of ``set_data``: that would part Parameters from their graph."""
+
+    def set_data(data: Any, slice_shape: bool = False) -> Any:  # as its own is called
+        tensor = data if isinstance(data, Tensor) else Tensor(data, ms.float32)
+        write(values_of(tensor.init_data() if tensor.has_init else tensor))
+        return param
+
+    return set_data
+
+
+def _load_low(held: Held, values: npt.NDArray[np.float32]) -> None:
+    # Loading what is there already, rounded as it is, leaves the truth behind it.
+    if not np.array_equal(values, values_of(held.low)):
+        put(held, values)

@@ -1,0 +1,231 @@
+"""What the schemes of master weights keep of a 16-bit parameter between two steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from mpcore_tensorflow import rounding
+from mpcore_tensorflow.transient import Transient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.master_weights import Scheme
+
+__all__ = ["Copied", "Parts", "make_parts", "parts_of", "unwatch", "watch"]
+
+_MARK = "_mpcore_parts"  # attribute of a Keras variable that is watched
+
+
+class Parts:
+    """A 16-bit parameter and what is kept beside it.
+
+    Attributes:
+        variable: the model's Keras variable.
+        low: its storage, a 16-bit ``tf.Variable``.
+        beside: what is kept beside it: Keras variables.
+        dtype: of the truth that they hold.
+    """
+
+    dtype = "float32"
+
+    def __init__(self, variable: Any) -> None:
+        """Take ``variable``, which is stored in 16 bits already; ``close`` follows."""
+        self.variable, self.low = variable, variable._value
+        self.beside: list[Any] = []
+
+    def open(self) -> Any:
+        """Return the float32 truth, a tensor."""
+        return rounding.widen(tf.convert_to_tensor(self.low))
+
+    def close(self, value: Any) -> None:
+        """Store float32 values that a step ended with."""
+        raise NotImplementedError
+
+    def put(self, value: Any) -> None:
+        """Store float32 values that come from elsewhere, such as a checkpoint."""
+        self.close(value)
+
+    def number(self, step: Any, ordinal: int) -> None:
+        """Take the place among the parameters of an optimizer.
+
+        Args:
+            step: Keras variable that counts the real steps.
+            ordinal: the place, from 0.
+        """
+
+    def looked_at(self) -> list[Any]:
+        """Return what changes when an update is not lost."""
+        return [self.low, *(one.value for one in self.beside)]
+
+    def _keep(self, name: str, dtype: str, shape: Any = None) -> Any:
+        kept = keras.Variable(
+            keras.initializers.Zeros(),
+            shape=self.variable.shape if shape is None else shape,
+            dtype=dtype,
+            trainable=False,
+            autocast=False,
+            name=f"{self.variable.name}_{name}",
+        )
+        self.beside.append(kept)
+        return kept
+
+
+class Copied(Parts):
+    """A float32 copy, which the optimizer updates by itself."""
+
+    def __init__(self, variable: Any, rounding: str, master: Any = None) -> None:
+        """Take ``variable``.
+
+        Args:
+            variable: the parameter.
+            rounding: of the copy.
+            master: the copy, a Keras variable; None for a new one.
+        """
+        super().__init__(variable)
+        self._rounding = rounding
+        if master is None:
+            master = keras.Variable(
+                tf.cast(variable.value, tf.float32), dtype="float32", name=variable.name
+            )
+            master.constraint = variable.constraint
+        self.master = master
+        self.beside.append(master)
+
+    def open(self) -> Any:
+        """Return the copy."""
+        return tf.convert_to_tensor(self.master.value)
+
+    def close(self, value: Any) -> None:
+        """Store the copy, and round it."""
+        self.master.value.assign(value)
+        self.lower()
+
+    def lower(self) -> None:
+        """Round the copy to the parameter."""
+        value = tf.convert_to_tensor(self.master.value)
+        if self._rounding == "nearest":
+            self.low.assign(tf.cast(value, self.low.dtype))
+        else:
+            self.low.assign(rounding.round_low(value, self._rounding))
+
+    def looked_at(self) -> list[Any]:
+        """Return the copy."""
+        return [self.master.value]
+
+
+class _Split(Parts):
+    def __init__(self, variable: Any, rounding_: str) -> None:
+        super().__init__(variable)
+        self._rounding = rounding_
+        self._keep("rest", "uint16" if rounding_ == "truncate" else "int16")
+        if rounding_ == "nearest":
+            self._keep("ties", "uint8", (rounding.tie_bytes(variable.shape.num_elements()),))
+
+    def open(self) -> Any:
+        rest, *ties = (tf.convert_to_tensor(one.value) for one in self.beside)
+        return rounding.join(tf.convert_to_tensor(self.low), rest, self._rounding, *ties)
+
+    def close(self, value: Any) -> None:
+        stored = (self.low, *(one.value for one in self.beside))
+        for where, part in zip(stored, rounding.split(value, self._rounding), strict=True):
+            where.assign(part)
+
+
+class _Kahan(Parts):
+    def __init__(self, variable: Any) -> None:
+        super().__init__(variable)
+        self._remainder = self._keep("remainder", "bfloat16")
+
+    def open(self) -> Any:
+        remainder = tf.convert_to_tensor(self._remainder.value)
+        return rounding.restore(tf.convert_to_tensor(self.low), remainder)
+
+    def close(self, value: Any) -> None:
+        low, remainder = rounding.compensate(value)
+        self.low.assign(low)
+        self._remainder.value.assign(remainder)
+
+
+class _Stochastic(Parts):
+    def __init__(self, variable: Any, seed: int) -> None:
+        super().__init__(variable)
+        self._seed, self._step, self._ordinal = seed, None, -1
+
+    def number(self, step: Any, ordinal: int) -> None:
+        self._step, self._ordinal = step, ordinal
+
+    def close(self, value: Any) -> None:
+        if self._step is None:
+            self.put(value)  # a frozen one, that no optimizer has numbered
+            return
+        step = tf.convert_to_tensor(self._step.value)
+        self.low.assign(rounding.round_stochastic(value, self._seed, step, self._ordinal))
+
+    def put(self, value: Any) -> None:
+        self.low.assign(rounding.round_low(value, "nearest"))
+
+
+def make_parts(scheme: Scheme, variable: Any) -> Parts:
+    """Return the parts of a parameter that is stored in 16 bits; ``put`` is to follow.
+
+    Args:
+        scheme: the scheme, not ``none``.
+        variable: the Keras variable.
+    """
+    if scheme.name == "copy":
+        return Copied(variable, scheme.rounding)
+    if scheme.name == "split":
+        return _Split(variable, scheme.rounding)
+    if scheme.name == "kahan":
+        return _Kahan(variable)
+    return _Stochastic(variable, scheme.seed)
+
+
+def watch(parts: Parts) -> None:
+    """Let an assignment to the Keras variable reach the truth, before any rounding.
+
+    So ``load_weights``, ``set_weights`` and ``variable.assign`` take float32 values whole. What
+    goes past Keras (``variable.value.assign``, a ``tf.train.Checkpoint``) does not.
+    """
+    variable = parts.variable
+    original = type(variable).assign
+
+    def assign(value: Any) -> Any:
+        if isinstance(variable._value, Transient):
+            return original(variable, value)  # the optimizer's own
+        value = tf.cast(tf.convert_to_tensor(value), tf.float32)
+        if value.shape != variable.shape:
+            return original(variable, value)  # Keras says what is wrong
+        parts.put(value)
+        return value
+
+    def changed(by: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+        def assign_by(delta: Any) -> Any:
+            now = variable._value.value() if _is_open(variable) else parts.open()
+            return assign(by(now, tf.cast(tf.convert_to_tensor(delta), tf.float32)))
+
+        return assign_by
+
+    setattr(variable, _MARK, parts)
+    variable.assign = assign
+    variable.assign_add, variable.assign_sub = changed(tf.add), changed(tf.subtract)
+
+
+def unwatch(variable: Any) -> None:
+    """Let assignments be Keras' own again."""
+    for name in (_MARK, "assign", "assign_add", "assign_sub"):
+        vars(variable).pop(name, None)
+
+
+def parts_of(variable: Any) -> Parts | None:
+    """Return the parts of a Keras variable that is watched."""
+    parts: Parts | None = vars(variable).get(_MARK)
+    return parts
+
+
+def _is_open(variable: Any) -> bool:
+    return isinstance(variable._value, Transient)

@@ -1,0 +1,155 @@
+"""Which dtypes a plan gives every op of a torch model on a device that need not be there.
+
+A copy of the model without values (fake tensors) runs one batch forward through torch's own
+autocast kernels for that device. Nothing is computed, and no memory is needed. Gradients are not
+foretold: autograd asks for the device itself.
+
+Tried with torch 2.13.0 for "cpu" and "cuda"; fake tensors say what dtype a kernel would hand
+on, not whether the device has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeCopyMode,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_map
+
+from mpcore.errors import BackendError
+from mpcore_torch.apply import apply_plan, cast_floats, casts_nothing, replace_forward, store_low
+from mpcore_torch.observe import run_watched
+from mpcore_torch.op_list import op_list_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mpcore.plan import Plan
+    from mpcore.trace import Trace
+
+__all__ = ["foretell"]
+
+_DEVICES = ("cpu", "cuda")
+_NO_KERNELS = ("not linked with support", "not compiled with CUDA")
+"""What torch says in a build without a device's code, where an op asks for the device itself."""
+
+
+def foretell(model: nn.Module, plan: Plan, batch: tuple[Any, ...], device: str) -> Trace:
+    """Return what would run in which dtype, were ``plan`` applied to ``model`` on ``device``.
+
+    Raises:
+        BackendError: fake tensors are not known to tell about that device, or the model depends
+            on values.
+    """
+    kind = device.partition(":")[0] or "cpu"
+    if kind not in _DEVICES:
+        msg = f"`device` must be one of {', '.join(_DEVICES)} to run without it, got {device!r}"
+        raise BackendError(msg)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with FakeCopyMode(fake):
+        ghost = copy.deepcopy(model)
+    with fake:
+        _move(ghost, kind)
+        given = tree_map(lambda x: _like(x, kind), batch)
+        _apply(ghost, plan)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "PyTorch was compiled without cuDNN")
+                return run_watched(
+                    ghost,
+                    _region(ghost, plan, kind),
+                    given,
+                    [None],
+                    backward=False,
+                    how=f"fake tensors on {kind}: foretold, nothing was computed",
+                )
+        except (DataDependentOutputException, NotImplementedError) as exc:
+            msg = f"`model` must not depend on values to be foretold ({exc}); observe it instead"
+            raise BackendError(msg) from exc
+        except (RuntimeError, AssertionError) as exc:
+            if not any(words in str(exc) for words in _NO_KERNELS):
+                raise
+            msg = (
+                f"`device` {device!r} cannot be foretold for this model: this build of torch has "
+                f"no kernels of {kind} to ask (a build with them needs no device); "
+                f"mpcore.explain and --devices {kind} tell it layer by layer, from the op table"
+            )
+            raise BackendError(msg) from exc
+
+
+def _like(value: Any, device: str) -> Any:
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return value
+    tensor = torch.as_tensor(value)
+    dtype = torch.float32 if tensor.dtype == torch.float64 else tensor.dtype
+    return torch.empty(tensor.shape, dtype=dtype, device=device)
+
+
+def _move(model: nn.Module, device: str) -> None:
+    """Put a model without values on ``device``; tied parameters stay tied."""
+    made: dict[Any, Any] = {}
+    for module in model.modules():
+        for name, param in module._parameters.items():
+            if param is not None:
+                if param not in made:
+                    values = torch.empty(param.shape, dtype=param.dtype, device=device)
+                    # A gradient of a device that is not there ends the process.
+                    made[param] = nn.Parameter(values, requires_grad=False)
+                module._parameters[name] = made[param]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+        if isinstance(module, nn.RNNBase):
+            names = module._flat_weights_names
+            # Past its own setter, which asks cuDNN.
+            vars(module)["_flat_weights"] = [module._parameters.get(name) for name in names]
+
+
+def _apply(model: nn.Module, plan: Plan) -> None:
+    policy = plan.policy
+    apply_plan(model, plan)
+    if policy.by == "model":
+        store_low(model, plan)
+    output = None if casts_nothing(plan) else getattr(torch, policy.output)
+    takes = getattr(torch, policy.compute) if policy.inputs == "cast" else None
+
+    def make(original: Any) -> Any:
+        def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if takes is not None:
+                args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
+            result = original(root, *args, **kwargs)
+            return result if output is None else cast_floats(result, output)
+
+        return forward
+
+    replace_forward(model, make)
+
+
+@contextlib.contextmanager
+def _region(model: nn.Module, plan: Plan, device: str) -> Iterator[None]:
+    """Be in the autocast region of ``device``; ``torch.autocast`` refuses one that is not there."""
+    policy = plan.policy
+    if policy.by != "op" or policy.compute == "float32":
+        yield
+        return
+    op_list = op_list_of(model, plan, device)
+    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    torch.set_autocast_enabled(device, True)
+    torch.set_autocast_dtype(device, getattr(torch, policy.compute))
+    torch.autocast_increment_nesting()
+    try:
+        with op_list if op_list is not None else contextlib.nullcontext():
+            yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled(device, before[0])
+        torch.set_autocast_dtype(device, before[1])

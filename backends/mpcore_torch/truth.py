@@ -1,0 +1,262 @@
+"""The float32 truth of a prepared model: opened for its optimizers, closed behind them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from mpcore.master_weights import CHUNK
+from mpcore_torch.moments import Moments
+from mpcore_torch.rounding import key_of
+from mpcore_torch.storage import Kept, kept_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torch import nn
+
+    from mpcore.policy import Policy
+
+__all__ = ["Truth"]
+
+_CPU_CHUNK = 2**22  # 16 MiB: memory that is hardly worth saving, and stays near the cores
+_ALIGNED = 16  # values; 64 bytes, as torch's own allocations
+
+
+class Truth:
+    """What stands for the parameters of a model between steps, and during one.
+
+    Attributes:
+        kept: by 16-bit parameter; empty where there are none, or no scheme of master weights.
+        real_steps: real steps so far; they tell the noise of stochastic rounding.
+        chunk: float32 values that are open at a time, at most, where an optimizer allows it.
+    """
+
+    def __init__(
+        self,
+        pairs: Iterable[tuple[nn.Parameter, nn.Parameter]],
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        policy: Policy,
+    ) -> None:
+        """Keep the values of the masters, the second of each pair, as ``policy`` says."""
+        self._scheme = policy.scheme
+        with_truth = self._scheme.name != "none"
+        self.kept: dict[nn.Parameter, Kept] = (
+            {low: kept_for(low, master, self._scheme) for low, master in pairs}
+            if with_truth
+            else {}
+        )
+        self._by_master = {kept.master: kept for kept in self.kept.values()}
+        self._moments: dict[torch.optim.Optimizer, Moments] = {}
+        if policy.optimizer_state == "bfloat16":
+            self._moments = {entry: Moments(entry) for entry in optimizers.values()}
+        self.real_steps = 0
+        self.chunk: int | None = None
+        self._shared: weakref.ref[Any] | None = None
+
+    @property
+    def masters(self) -> dict[nn.Parameter, nn.Parameter]:
+        """The optimizer's parameter of each 16-bit one."""
+        return {low: kept.master for low, kept in self.kept.items()}
+
+    @property
+    def empties(self) -> bool:
+        """Whether the masters are empty between steps."""
+        return any(kept.empties for kept in self.kept.values())
+
+    def of(self, param: nn.Parameter) -> torch.Tensor:
+        """Return the float32 values of a parameter of the model; its own memory or not."""
+        kept = self.kept.get(param)
+        return param.detach() if kept is None else kept.truth()
+
+    def put(self, param: nn.Parameter, values: torch.Tensor) -> None:
+        """Let a parameter of the model stand for other values."""
+        with torch.no_grad():
+            kept = self.kept.get(param)
+            if kept is None:
+                param.copy_(values)
+            else:
+                kept.put(values)
+
+    def beside(self) -> list[torch.Tensor]:
+        """Return everything that is kept beside the parameters of the model."""
+        return [part for kept in self.kept.values() for part in kept.parts()]
+
+    def follow(self) -> None:
+        """Move to where the model is now, if it was moved since."""
+        first = next(iter(self.kept.values()), None)
+        if first is not None and first.low.device != first.master.device:
+            for kept in self.kept.values():
+                kept.follow()
+
+    def share(self) -> None:
+        """Take rank 0's values at the first forward pass under a DDP wrapper.
+
+        DDP itself sends the 16-bit parameters of rank 0 to the others when it is made.
+        """
+        wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
+        if wrapper is None or not self.kept:
+            return
+        if self._shared is not None and self._shared() is wrapper:
+            return
+        self._shared = weakref.ref(wrapper)
+        with torch.no_grad():
+            for kept in self.kept.values():
+                values = kept.truth()
+                distributed.broadcast(values, group=wrapper.process_group, group_src=0)
+                kept.put(values)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let ``optimizer`` step on float32 values, with the gradients that its parameters hold.
+
+        Afterwards masters that were open hold neither values nor gradients. If the optimizer
+        fails, everything is stored as far as it got.
+        """
+        moments = self._moments.get(optimizer)
+        if moments is None and not self.empties:
+            optimizer.step()
+            self._round(optimizer)
+            return
+        order = {param: place for place, param in enumerate(_params(optimizer))}
+        moving = [param for param in order if param.grad is not None]
+        chunks = self._chunks(optimizer, moving)
+        room = _Room(moving if len(chunks) == 1 else max(chunks, key=_size), self._by_master)
+        for chunk in chunks:
+            room.begin()
+            with _Only(optimizer, chunk if len(chunks) > 1 else None):
+                self._step_on(optimizer, chunk, order, room)
+
+    def _step_on(
+        self,
+        optimizer: torch.optim.Optimizer,
+        chunk: list[nn.Parameter],
+        order: dict[nn.Parameter, int],
+        room: _Room,
+    ) -> None:
+        moments = self._moments.get(optimizer)
+        kept = [self._by_master[param] for param in chunk if param in self._by_master]
+        opened: list[Kept] = []
+        try:
+            if moments is not None:
+                moments.open(chunk)
+            with torch.no_grad():
+                for entry in kept:
+                    entry.open(room)
+                    opened.append(entry)
+            optimizer.step()
+        finally:
+            with torch.no_grad():
+                for entry in opened:
+                    ordinal = order[entry.master]
+                    entry.close(key_of(self._scheme.seed, self.real_steps, ordinal))
+                    if entry.empties:
+                        entry.master.grad = None
+            if moments is not None:
+                moments.close(chunk)
+
+    def _round(self, optimizer: torch.optim.Optimizer) -> None:
+        """Round the copies that ``optimizer`` moves into the model."""
+        if not self.kept:
+            return
+        kept = [self._by_master[param] for param in _params(optimizer) if param in self._by_master]
+        with torch.no_grad():
+            if self._scheme.rounding == "nearest" and kept:
+                torch._foreach_copy_([k.low for k in kept], [k.master for k in kept])
+                return
+            for entry in kept:
+                entry.close(0)
+
+    def _chunks(
+        self, optimizer: torch.optim.Optimizer, moving: list[nn.Parameter]
+    ) -> list[list[nn.Parameter]]:
+        """Cut ``moving`` into parts that ``optimizer`` can take one after the other."""
+        if not moving or not _takes_parts(optimizer):
+            return [moving]
+        most = self.chunk or (_CPU_CHUNK if moving[0].device.type == "cpu" else CHUNK)
+        chunks: list[list[nn.Parameter]] = [[]]
+        size = 0
+        for param in moving:
+            if size and size + param.numel() > most:
+                chunks.append([])
+                size = 0
+            chunks[-1].append(param)
+            size += param.numel()
+        return chunks
+
+    def release(self) -> dict[nn.Parameter, nn.Parameter]:
+        """Return a float32 parameter for each 16-bit one; the moments are float32 again."""
+        for moments in self._moments.values():
+            moments.release()
+        self._moments = {}
+        with torch.no_grad():
+            return {low: kept.give_back() for low, kept in self.kept.items()}
+
+
+def _params(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def _size(params: list[nn.Parameter]) -> int:
+    return sum(param.numel() for param in params)
+
+
+def _takes_parts(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a step is known to treat each parameter by itself, so that parts will do.
+
+    torch's own optimizers do (2.13.0; LBFGS is refused earlier). Hooks would run for each part.
+    """
+    own = type(optimizer).__module__.startswith("torch.optim.")
+    return own and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+
+
+class _Only:
+    """While active, an optimizer has no parameters but some; None for no change."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, params: list[nn.Parameter] | None) -> None:
+        self._optimizer, self._params = optimizer, params
+
+    def __enter__(self) -> None:
+        if self._params is None:
+            return
+        wanted, groups = set(self._params), self._optimizer.param_groups
+        self._groups, self._lists = groups, [group["params"] for group in groups]
+        for group, params in zip(groups, self._lists, strict=True):
+            group["params"] = [param for param in params if param in wanted]
+        self._optimizer.param_groups = [group for group in groups if group["params"]]
+
+    def __exit__(self, *exc: object) -> None:
+        if self._params is None:
+            return
+        self._optimizer.param_groups = self._groups
+        for group, params in zip(self._groups, self._lists, strict=True):
+            group["params"] = params
+
+
+class _Room:
+    """Memory for the values of a chunk: one piece, used again for the next chunk."""
+
+    def __init__(self, largest: list[nn.Parameter], by_master: Mapping[nn.Parameter, Kept]) -> None:
+        sizes = [-(-p.numel() // _ALIGNED) * _ALIGNED for p in largest if p in by_master]
+        empties = any(by_master[p].empties for p in largest if p in by_master)
+        self._size = sum(sizes) if empties else 0
+        self._memory: torch.Tensor | None = None
+        self._used = 0
+
+    def begin(self) -> None:
+        """Use the memory anew."""
+        self._used = 0
+
+    def __call__(self, like: torch.Tensor) -> torch.Tensor:
+        """Return float32 values of the shape and strides of ``like``; of any content."""
+        if self._memory is None or self._memory.device != like.device:
+            self._memory = torch.empty(self._size, dtype=torch.float32, device=like.device)
+            self._used = 0
+        start = self._used
+        self._used += -(-like.numel() // _ALIGNED) * _ALIGNED
+        if self._used > self._size:
+            return torch.empty_like(like, dtype=torch.float32, requires_grad=False)
+        return self._memory.as_strided(like.shape, like.stride(), start)
