@@ -4,10 +4,15 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-BY_FRAMEWORK := tests/backends tests/ranks tests/zoo
 RUN    := TF_CPP_MIN_LOG_LEVEL=3 GLOG_v=3
 
-.PHONY: compare test setup lint types unit conformance slow packaging benchmark clean
+# Suites that run at once, each on one thread: two of them share two cores well.
+JOBS   ?= 2
+# The longest first.
+SUITES := backend-mindspore backend-tensorflow backend-torch face-mindspore face-tensorflow \
+          face-torch porter backend-numpy
+
+.PHONY: compare test setup lint types unit conformance slow packaging benchmark clean $(SUITES)
 
 compare: setup
 	$(BIN)/mpcore compare examples/image_cnn/experiment.py $(ARGS)
@@ -34,10 +39,20 @@ unit: setup
 
 # One process a framework: their states must not meet.
 conformance: setup
-	for framework in numpy torch tensorflow mindspore; do \
-	  $(RUN) $(BIN)/python -m pytest $(BY_FRAMEWORK) --backend $$framework || exit 1; done
-	for framework in torch tensorflow mindspore; do \
-	  $(RUN) $(BIN)/python -m pytest tests/compat --backend $$framework || exit 1; done
+	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target $(SUITES)
+
+$(filter backend-%,$(SUITES)): backend-%: setup
+	@echo "== $*: its adapter"
+	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider \
+	  tests/backends tests/ranks tests/zoo --backend $*
+
+$(filter face-%,$(SUITES)): face-%: setup
+	@echo "== $*: faces of its natives"
+	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider tests/compat --backend $*
+
+porter: setup
+	@echo "== the porter"
+	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider tests/port
 
 slow: setup
 	$(RUN) $(BIN)/python -m pytest tests/compare tests/examples -m slow

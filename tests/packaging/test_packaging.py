@@ -18,6 +18,7 @@ PACKAGES = (
     "mpcore_tensorflow",
     "mpcore_mindspore",
     "mpcore_compat",
+    "mpcore_port",
 )
 
 
@@ -47,6 +48,9 @@ def test_wheel_holds_every_package_and_nothing_generic(wheel: Path) -> None:
         assert f"{package}/py.typed" in names
     assert "mpcore/compare/templates/report.html.j2" in names
     assert "mpcore/op_table.json" in names
+    assert "mpcore_port/torch_names.txt" in names
+    assert "mpcore_port/stand_in/path/torch_npu/__init__.py" in names
+    assert any(name.startswith("mpcore_port/mindspore/facts/") for name in names)
 
 
 def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> None:

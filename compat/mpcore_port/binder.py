@@ -1,0 +1,266 @@
+"""One walk over a tree: what every name is bound to, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.scopes import Binding, Scope, dotted
+
+if TYPE_CHECKING:
+    from mpcore_port.names import Names
+
+__all__ = ["Binder"]
+
+
+class Binder:
+    """Fill ``Names`` in one walk over the tree."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.scope = names.top
+        self.owner: cst.ClassDef | None = None
+
+    def read(self) -> None:
+        """Walk over the whole module."""
+        self.names._scopes[self.names.module] = self.scope
+        self._children(self.names.module)
+
+    def _children(self, node: cst.CSTNode) -> None:
+        for child in node.children:
+            self.names.parents[child] = node
+            self._node(child)
+
+    def _node(self, node: cst.CSTNode) -> None:
+        if isinstance(node, (cst.BaseParenthesizableWhitespace, cst.EmptyLine, cst.Comment)):
+            return
+        handler = _HANDLERS.get(type(node))
+        if handler is not None:
+            handler(self, node)
+        else:
+            self._children(node)
+
+    def bind(self, name: str, binding: Binding) -> None:
+        """Bind ``name`` in the scope that Python would."""
+        scope = self.scope
+        while scope.kind == "comprehension" and binding.kind != "for" and scope.parent:
+            scope = scope.parent  # walrus
+        if name in scope.outer:
+            top = scope
+            while top.parent is not None:
+                top = top.parent
+                if scope.outer[name] == "nonlocal" and name in top.bindings:
+                    break
+            scope = top
+        binding.scope = scope
+        scope.bindings.setdefault(name, []).append(binding)
+
+    def target(
+        self, node: cst.CSTNode, kind: str, value: cst.BaseExpression | None, where: cst.CSTNode
+    ) -> None:
+        """Bind what stands on the left of an assignment, a loop or a ``with``."""
+        if isinstance(node, cst.Name):
+            self.bind(node.value, Binding(kind, where, value))
+        elif isinstance(node, cst.Attribute):
+            text = dotted(node)
+            if text:
+                owner = self.owner if text.startswith("self.") else None
+                held = self.names._attributes.setdefault((owner, text), [])
+                held.append(Binding(kind, where, value, scope=self.scope))
+        elif isinstance(node, (cst.Tuple, cst.List)):
+            pairs = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(
+                node.elements
+            )
+            for index, element in enumerate(node.elements):
+                if pairs and isinstance(value, (cst.Tuple, cst.List)):
+                    self.target(element.value, kind, value.elements[index].value, where)
+                else:
+                    self._element(element.value, kind, value, where, index)
+
+    def _element(
+        self,
+        node: cst.CSTNode,
+        kind: str,
+        value: cst.BaseExpression | None,
+        where: cst.CSTNode,
+        index: int,
+    ) -> None:
+        part = "element" if kind == "value" else kind
+        if isinstance(node, cst.Name):
+            self.bind(node.value, Binding(part, where, value, index=index))
+        elif isinstance(node, cst.Attribute) and dotted(node):
+            owner = self.owner if dotted(node).startswith("self.") else None
+            held = self.names._attributes.setdefault((owner, dotted(node)), [])
+            held.append(Binding(part, where, value, index=index, scope=self.scope))
+        elif isinstance(node, (cst.Tuple, cst.List)):
+            self.target(node, "other", None, where)
+
+    def inside(self, kind: str, node: cst.CSTNode) -> Scope:
+        """Return the new scope that ``node`` opens."""
+        scope = Scope(kind, node, self.scope)
+        self.names._scopes[node] = scope
+        return scope
+
+
+def _function(self: Binder, node: Any) -> None:
+    self.bind(node.name.value, Binding("def", node))
+    self.names.functions.setdefault(node.name.value, []).append(node)
+    inner, outer = self.inside("function", node), self.scope
+    self.scope = inner
+    _parameters(self, node.params)
+    self._children(node)
+    self.scope = outer
+
+
+def _lambda(self: Binder, node: Any) -> None:
+    inner, outer = self.inside("function", node), self.scope
+    self.scope = inner
+    _parameters(self, node.params)
+    self._children(node)
+    self.scope = outer
+
+
+def _parameters(self: Binder, params: cst.Parameters) -> None:
+    stars = [params.star_arg, params.star_kwarg]
+    every = [*params.posonly_params, *params.params, *params.kwonly_params, *stars]
+    for param in every:
+        if isinstance(param, cst.Param):
+            self.bind(param.name.value, Binding("param", param, param.default))
+
+
+def _class(self: Binder, node: Any) -> None:
+    self.bind(node.name.value, Binding("class", node))
+    self.names.classes.setdefault(node.name.value, []).append(node)
+    inner, outer, owner = self.inside("class", node), self.scope, self.owner
+    self.scope, self.owner = inner, node
+    self._children(node)
+    self.scope, self.owner = outer, owner
+
+
+def _comprehension(self: Binder, node: Any) -> None:
+    inner, outer = self.inside("comprehension", node), self.scope
+    self.scope = inner
+    self._children(node)
+    self.scope = outer
+
+
+def _comp_for(self: Binder, node: Any) -> None:
+    self.target(node.target, "for", node.iter, node)
+    self._children(node)
+
+
+def _assign(self: Binder, node: Any) -> None:
+    for target in node.targets:
+        self.target(target.target, "value", node.value, node)
+    self._children(node)
+
+
+def _annotated(self: Binder, node: Any) -> None:
+    self.target(node.target, "value" if node.value else "other", node.value, node)
+    self._children(node)
+
+
+def _augmented(self: Binder, node: Any) -> None:
+    self.target(node.target, "other", node.value, node)
+    self._children(node)
+
+
+def _walrus(self: Binder, node: Any) -> None:
+    self.target(node.target, "value", node.value, node)
+    self._children(node)
+
+
+def _with(self: Binder, node: Any) -> None:
+    for item in node.items:
+        if item.asname is not None:
+            self.target(item.asname.name, "with", item.item, node)
+    self._children(node)
+
+
+def _for(self: Binder, node: Any) -> None:
+    self.target(node.target, "for", node.iter, node)
+    self._children(node)
+
+
+def _except(self: Binder, node: Any) -> None:
+    if node.name is not None:
+        self.target(node.name.name, "other", None, node)
+    self._children(node)
+
+
+def _global(self: Binder, node: Any) -> None:
+    kind = "global" if isinstance(node, cst.Global) else "nonlocal"
+    for item in node.names:
+        self.scope.outer[item.name.value] = kind
+
+
+def _import(self: Binder, node: Any) -> None:
+    for alias in node.names:
+        name = dotted(alias.name)
+        if alias.asname is not None:
+            bound, qualified = alias.asname.name.value, name
+        else:
+            bound = qualified = name.partition(".")[0]
+        binding = Binding("import", node, qualified=qualified)
+        self.bind(bound, binding)
+        self.names.imports.append((name, binding))
+    self._children(node)
+
+
+def _import_from(self: Binder, node: Any) -> None:
+    module = "." * len(node.relative) + (dotted(node.module) if node.module else "")
+    if isinstance(node.names, cst.ImportStar):
+        self.names.stars.append(module)
+        self._children(node)
+        return
+    for alias in node.names:
+        name = alias.name.value
+        bound = alias.asname.name.value if alias.asname is not None else name
+        full = f"{module}{name}" if module.endswith(".") else f"{module}.{name}"
+        binding = Binding("import", node, qualified=full)
+        self.bind(bound, binding)
+        self.names.imports.append((full, binding))
+    self._children(node)
+
+
+def _return(self: Binder, node: Any) -> None:
+    scope: Scope | None = self.scope
+    while scope is not None and scope.kind == "comprehension":
+        scope = scope.parent
+    if node.value is not None and scope is not None:
+        self.names._returns.setdefault(scope.node, []).append(node.value)
+    self._children(node)
+
+
+def _call(self: Binder, node: Any) -> None:
+    self.names.calls.append(node)
+    last = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
+    if isinstance(last, cst.Name):
+        self.names._callers.setdefault(last.value, []).append(node)
+    self._children(node)
+
+
+_HANDLERS: dict[type[cst.CSTNode], Any] = {
+    cst.FunctionDef: _function,
+    cst.Lambda: _lambda,
+    cst.ClassDef: _class,
+    cst.ListComp: _comprehension,
+    cst.SetComp: _comprehension,
+    cst.DictComp: _comprehension,
+    cst.GeneratorExp: _comprehension,
+    cst.CompFor: _comp_for,
+    cst.Assign: _assign,
+    cst.AnnAssign: _annotated,
+    cst.AugAssign: _augmented,
+    cst.NamedExpr: _walrus,
+    cst.With: _with,
+    cst.For: _for,
+    cst.ExceptHandler: _except,
+    cst.Global: _global,
+    cst.Nonlocal: _global,
+    cst.Import: _import,
+    cst.ImportFrom: _import_from,
+    cst.Return: _return,
+    cst.Call: _call,
+}

@@ -1,0 +1,220 @@
+"""From rules to a new text: one walk for each pass; what no rule touches stays byte for byte."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from mpcore_port.imports import add_imports
+from mpcore_port.names import Names
+from mpcore_port.rule import KEEP, At, Rule, Site
+from mpcore_port.torch_names import EXPORTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mpcore_port.facts import Scan
+    from mpcore_port.source import Source
+    from mpcore_port.targets import Options
+
+__all__ = ["Read", "apply_pass", "line_map", "read"]
+
+_WHITE = (
+    cst.BaseParenthesizableWhitespace,
+    cst.TrailingWhitespace,
+    cst.EmptyLine,
+    cst.Comment,
+    cst.Newline,
+)
+_STATEMENTS = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+
+
+class Read:
+    """A tree and what is known about it: ``module``, ``names``, ``positions``.
+
+    ``tail`` is white space and comments at the end that libcst would not give back (1.9.0 loses
+    empty lines before a line of blanks there); it is put back as it was.
+    """
+
+    def __init__(self, text: str) -> None:
+        module, self.tail = _parsed(text)
+        wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+        self.module = wrapper.module
+        self.positions = wrapper.resolve(PositionProvider)
+        self.names = Names(self.module, EXPORTS)
+
+    def line(self, node: cst.CSTNode) -> int:
+        """Return the line of a node, from 1."""
+        return int(self.positions[node].start.line)
+
+
+def _parsed(text: str) -> tuple[cst.Module, str]:
+    module = cst.parse_module(text)
+    if module.code == text:
+        return module, ""
+    lines = text.split("\n")
+    for comments in (False, True):
+        end = len(lines)
+        while end and _is_white(lines[end - 1], comments=comments):
+            end -= 1
+        head = "".join(f"{line}\n" for line in lines[:end])
+        if end < len(lines) and text.startswith(head):
+            shorter = cst.parse_module(head)
+            if shorter.code == head:
+                return shorter, text[len(head) :]
+    return module, ""
+
+
+def _is_white(line: str, *, comments: bool) -> bool:
+    return not line.strip() or (comments and line.lstrip().startswith("#"))
+
+
+def read(text: str) -> Read:
+    """Parse ``text``.
+
+    Raises:
+        libcst.ParserSyntaxError: it is no Python, or newer than libcst knows.
+    """
+    return Read(text)
+
+
+def apply_pass(
+    rules: Sequence[Rule],
+    source: Source,
+    tree: Read,
+    scan: Scan,
+    project: Scan,
+    options: Options,
+) -> tuple[str, list[Site], list[str], At]:
+    """Return the new text, the sites, and what went wrong in rules."""
+    at = At(source, tree.module, tree.names, scan, project, options, tree.positions)
+    walk = _Walk(rules, at)
+    module = tree.module.visit(walk)
+    if not isinstance(module, cst.Module):
+        msg = f"{source.path}: a rule took the module away"
+        raise TypeError(msg)
+    module = add_imports(module, at)
+    return module.code + tree.tail, at.sites, walk.failures, at
+
+
+class _Walk(cst.CSTTransformer):
+    def __init__(self, rules: Sequence[Rule], at: At) -> None:
+        super().__init__()
+        self.at = at
+        self.failures: list[str] = []
+        self._rules = rules
+        self._by_type: dict[type[cst.CSTNode], list[Rule]] = {}
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return not isinstance(node, _WHITE) and not _is_kept(node)
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        if isinstance(original_node, _WHITE) or _is_kept(original_node):
+            return updated_node
+        new = updated_node
+        for rule in self._of(type(original_node)):
+            result = self._try(rule, original_node, new)
+            if result is None:
+                continue
+            new = result
+            if not isinstance(new, type(original_node)):
+                break
+        return self._finish(original_node, new)
+
+    def _of(self, kind: type[cst.CSTNode]) -> list[Rule]:
+        if kind not in self._by_type:
+            self._by_type[kind] = [r for r in self._rules if issubclass(kind, r.visits)]
+        return self._by_type[kind]
+
+    def _try(self, rule: Rule, old: cst.CSTNode, new: cst.CSTNode) -> Any:
+        before = len(self.at.sites)
+        try:
+            return rule.leave(old, new, self.at)
+        except Exception as exc:
+            del self.at.sites[before:]
+            self.failures.append(
+                f"{self.at.source.path}:{self.at.line(old)}: rule {rule.name} failed "
+                f"({type(exc).__name__}: {exc}); the code stays as it is"
+            )
+            return None
+
+    def _finish(self, old: cst.CSTNode, new: Any) -> Any:
+        if isinstance(old, (cst.IndentedBlock, cst.Module)) and isinstance(new, type(old)):
+            return fold(new, self.at.dropped)
+        if old in self.at.comments and isinstance(old, _STATEMENTS):
+            return _commented(new, self.at.comments[old])
+        return new
+
+
+def _is_kept(node: cst.CSTNode) -> bool:
+    lines = getattr(node, "leading_lines", ())
+    return any(line.comment and line.comment.value.startswith(KEEP) for line in lines)
+
+
+def _commented(node: Any, comments: list[str]) -> Any:
+    if isinstance(node, cst.FlattenSentinel):
+        first, *rest = list(node)
+        return cst.FlattenSentinel([_commented(first, comments), *rest])
+    if not hasattr(node, "leading_lines"):
+        return node
+    there = {line.comment.value for line in node.leading_lines if line.comment}
+    added = [cst.EmptyLine(comment=cst.Comment(c)) for c in comments if c not in there]
+    return node.with_changes(leading_lines=[*node.leading_lines, *added])
+
+
+def fold(block: Any, dropped: set[int]) -> Any:
+    """Turn statements that were dropped into comments, unless a block would be left empty."""
+    body = list(block.body)
+    if not any(id(statement) in dropped for statement in body):
+        return block
+    if isinstance(block, cst.IndentedBlock) and all(id(s) in dropped for s in body):
+        keep = body[-1]
+        dropped = dropped - {id(keep)}
+    kept: list[Any] = []
+    waiting: list[cst.EmptyLine] = []
+    for statement in body:
+        if id(statement) in dropped:
+            waiting += [*statement.leading_lines, _comment_line(statement)]
+        elif waiting:
+            lines = [*waiting, *statement.leading_lines]
+            kept.append(statement.with_changes(leading_lines=lines))
+            waiting = []
+        else:
+            kept.append(statement)
+    if waiting and isinstance(block, cst.Module) and not kept:
+        return block.with_changes(body=[], header=[*block.header, *waiting])
+    footer = [*waiting, *block.footer]
+    return block.with_changes(body=kept, footer=footer)
+
+
+def _comment_line(statement: cst.SimpleStatementLine) -> cst.EmptyLine:
+    trailing = statement.trailing_whitespace
+    return cst.EmptyLine(indent=True, comment=trailing.comment, newline=trailing.newline)
+
+
+def line_map(old: str, new: str) -> Callable[..., int]:
+    """Return the function from a line of ``old`` to the line of ``new`` it has become.
+
+    The function takes the line and, optionally, text that stands in the new one: within a block
+    of changed lines that is how it is found.
+    """
+    before, after = old.splitlines(), new.splitlines()
+    if before == after:
+        return lambda line, _="": line
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=len(before) > 5000)
+    blocks = matcher.get_opcodes()
+
+    def find(line: int, hint: str = "") -> int:
+        for tag, a, b, c, d in blocks:
+            if a <= line - 1 < b:
+                if tag == "equal":
+                    return c + line - a
+                near = min(c + line - a, max(d, 1))
+                places = [j + 1 for j in range(c, d) if hint and hint in after[j]]
+                return min(places, key=lambda j: abs(j - near), default=near)
+        return len(after)
+
+    return find

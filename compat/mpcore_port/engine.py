@@ -1,0 +1,261 @@
+"""Porting a script or a folder: read, scan all, then port file by file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.emit import Read, apply_pass, line_map, read
+from mpcore_port.facts import Scan
+from mpcore_port.hazards import Hazard, find_hazards
+from mpcore_port.scan import joined, scan
+from mpcore_port.source import Source, Tree, Unread, parse_source
+from mpcore_port.targets import Options, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mpcore_port.rule import Site
+
+__all__ = [
+    "Ported",
+    "Result",
+    "Scanned",
+    "check_tree",
+    "port_text",
+    "port_tree",
+    "scan_tree",
+    "statuses",
+]
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """One file that was read, and what is in it."""
+
+    source: Source
+    tree: Read
+    scan: Scan
+
+
+@dataclass(frozen=True)
+class Ported:
+    """One file of the port.
+
+    Attributes:
+        source: the original.
+        text: the port.
+        sites: what was done, by line; those of later passes have the original's lines too.
+        failures: rules that crashed, one line each.
+        scan: what was in the original.
+        hazards: mistakes that were in the original already.
+    """
+
+    source: Source
+    text: str
+    sites: tuple[Site, ...]
+    failures: tuple[str, ...]
+    scan: Scan
+    hazards: tuple[Hazard, ...] = ()
+
+    @property
+    def status(self) -> str:
+        """``"runs"``, ``"runs with the listed changes"`` or ``"does not run"``."""
+        kinds = {site.kind for site in self.sites}
+        if "refused" in kinds or self.failures:
+            return "does not run"
+        return "runs with the listed changes" if "changed" in kinds else "runs"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, without the texts."""
+        return {
+            "path": self.source.path,
+            "status": self.status,
+            "changed": self.text != self.source.text,
+            "sites": [site.to_dict() for site in self.sites],
+            "hazards": [hazard.to_dict() for hazard in self.hazards],
+            "failures": list(self.failures),
+            "policy": self.scan.policy,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """A port that is done, not yet written.
+
+    Attributes:
+        target: name of the target.
+        options: what was asked for.
+        files: what was ported.
+        unread: what was not, and why.
+        copied: other files that go along.
+        scan: of all files together.
+        not_run: what the target says about itself.
+        verification: what ``--verify`` found, as plain data; None if it was not asked for.
+    """
+
+    target: str
+    options: Options
+    files: tuple[Ported, ...]
+    unread: tuple[Unread, ...] = ()
+    copied: tuple[str, ...] = ()
+    scan: Scan = field(default_factory=Scan)
+    not_run: str = ""
+    verification: dict[str, Any] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every file runs with exact sites only and nothing was left out, else 1."""
+        clean = all(file.status == "runs" and not file.hazards for file in self.files)
+        return 0 if clean and not self.unread else 1
+
+
+def scan_tree(
+    tree: Tree, progress: Callable[[str], None] = lambda _: None
+) -> tuple[list[Scanned], list[Unread], Scan]:
+    """Return what is in every file, what could not be read, and all of it as one scan."""
+    found, unread = [], list(tree.unread)
+    for source in tree.sources:
+        progress(source.path)
+        try:
+            parsed = read(source.text)
+        except (cst.ParserSyntaxError, RecursionError, UnicodeError) as exc:
+            reason = f"libcst cannot parse it: {' '.join(str(exc).split())[:200]}"
+            unread.append(Unread(source.path, reason, copied=True))
+            continue
+        if parsed.module.code + parsed.tail != source.text:
+            feed = source.text.find("\x0c")
+            what = "the form feed" if feed >= 0 else "some white space"
+            line = source.text[: max(feed, 0)].count("\n") + 1
+            reason = f"{what} cannot be kept as it is; take it out"
+            unread.append(Unread(source.path, reason, line, copied=True))
+            continue
+        try:
+            found.append(Scanned(source, parsed, scan(parsed, source.path)))
+        except Exception as exc:
+            unread.append(_gave_up(source, exc))
+    return found, unread, joined(one.scan for one in found)
+
+
+def check_tree(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> Result:
+    """Return the hazards of the originals alone; nothing is ported."""
+    scanned, unread, project = scan_tree(tree, progress)
+    files = []
+    for one in scanned:
+        try:
+            hazards = _hazards(one, project)
+        except Exception as exc:
+            unread.append(_gave_up(one.source, exc))
+        else:
+            files.append(Ported(one.source, one.source.text, (), (), one.scan, hazards))
+    return Result("", Options(), tuple(files), tuple(unread), (), project)
+
+
+def port_tree(
+    tree: Tree,
+    target: Target,
+    options: Options,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Port every file of ``tree``; nothing is written.
+
+    Args:
+        tree: what was read.
+        target: where to.
+        options: what was asked for.
+        progress: called with the path of a file, when it is scanned and when it is ported.
+    """
+    scanned, unread, project = scan_tree(tree, progress)
+    files = []
+    for one in scanned:
+        progress(one.source.path)
+        try:
+            files.append(_port(one, target, options, project))
+        except Exception as exc:  # one file must not take the others along
+            unread.append(_gave_up(one.source, exc))
+    unmapped = tuple(call for file in files for call in file.scan.unmapped)
+    return Result(
+        target.name,
+        options,
+        tuple(files),
+        tuple(unread),
+        tuple(tree.copied),
+        replace(project, unmapped=unmapped),
+        target.not_run,
+    )
+
+
+def _gave_up(source: Source, exc: Exception) -> Unread:
+    what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
+    return Unread(
+        source.path, f"the porter gave up on it ({what}): a defect, please report", copied=True
+    )
+
+
+def port_text(
+    text: str, target: Target, options: Options | None = None, path: str = "script.py"
+) -> Ported:
+    """Port one script that is given as text; for tests and other tools."""
+    tree = read(text)
+    found = scan(tree, path)
+    one = Scanned(Source(path, text), tree, found)
+    return _port(one, target, options or Options(), joined([found]))
+
+
+def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:
+    source, tree, found = one.source, one.tree, one.scan
+    text = source.text
+    sites: list[Site] = []
+    failures: list[str] = []
+    unmapped: list[Any] = []
+    back: Callable[[int], int] = lambda line: line  # noqa: E731
+    for rules in target.passes(options):
+        if text != source.text:
+            tree = read(text)
+            found = scan(tree, source.path)
+        new, noted, failed, at = apply_pass(rules, source, tree, found, project, options)
+        sites += [replace(site, line=back(site.line)) for site in noted]
+        failures += failed
+        unmapped += at.memory.get("unmapped", [])
+        if new != text:
+            broken = parse_source(replace(source, text=new))
+            if broken is not None:
+                failures.append(
+                    f"{source.path}: the port would not parse ({broken.reason}), the "
+                    "original is kept"
+                )
+                text, sites = source.text, []
+                break
+            back = _composed(back, line_map(new, text))
+            text = new
+    forward = line_map(source.text, text)
+    placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in sites]
+    ordered = sorted(placed, key=lambda s: (s.line, s.column))
+    kept = replace(one.scan, unmapped=tuple(unmapped))
+    # a condition that the port rewrites is no hazard of the port
+    hazards = tuple(h for h in _hazards(one, project) if h.name != "device-bound-amp")
+    return Ported(source, text, tuple(ordered), tuple(failures), kept, hazards)
+
+
+def _hint(site: Site) -> str:
+    """Return text by which a site is found again in the port."""
+    new = site.new.splitlines()
+    return new[0] if new else f"removed: {' '.join(site.old.split())}"
+
+
+def _hazards(one: Scanned, project: Scan) -> tuple[Hazard, ...]:
+    return tuple(find_hazards(one.tree, one.scan, project))
+
+
+def _composed(first: Callable[[int], int], second: Callable[[int], int]) -> Callable[[int], int]:
+    return lambda line: first(second(line))
+
+
+def statuses(files: Sequence[Ported]) -> dict[str, int]:
+    """Return how many files have each status."""
+    counts: dict[str, int] = {}
+    for file in files:
+        counts[file.status] = counts.get(file.status, 0) + 1
+    return counts

@@ -1,0 +1,108 @@
+"""The answer of ``--check``: hazards as text, GitHub annotations, JSON or SARIF."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mpcore import __version__
+from mpcore_port.hazards import HAZARDS, Hazard
+
+if TYPE_CHECKING:
+    from mpcore_port.engine import Result
+
+__all__ = ["LINT_FORMATS", "lint"]
+
+LINT_FORMATS = ("text", "github", "json", "sarif")
+
+
+def lint(result: Result, form: str) -> str:
+    """Return the hazards of all files in one of ``LINT_FORMATS``."""
+    found = [hazard for file in result.files for hazard in file.hazards]
+    return {"text": _text, "github": _github, "json": _json, "sarif": _sarif}[form](found, result)
+
+
+def _text(found: list[Hazard], result: Result) -> str:
+    lines = [f"{h.file}:{h.line}:{h.column + 1}: {h.name}: {h.text}; {h.remedy}" for h in found]
+    lines += [f"{u.path}:{u.line or 1}: not read: {u.reason}" for u in result.unread]
+    count = f"{len(found)} hazards in {len(result.files)} files"
+    return "\n".join([*lines, count]) + "\n"
+
+
+def _github(found: list[Hazard], result: Result) -> str:
+    lines = [
+        f"::warning file={_property(h.file)},line={h.line},col={h.column + 1},"
+        f"title={_property(f'mpcore {h.name}')}::{_data(f'{h.text}; {h.remedy}')}"
+        for h in found
+    ]
+    lines += [
+        f"::error file={_property(u.path)},line={u.line or 1}::{_data(u.reason)}"
+        for u in result.unread
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _json(found: list[Hazard], result: Result) -> str:
+    answer = {
+        "format": "mpcore-port-check",
+        "version": 1,
+        "hazards": [h.to_dict() for h in found],
+        "not_read": [vars(unread) for unread in result.unread],
+    }
+    return json.dumps(answer, indent=2, allow_nan=False) + "\n"
+
+
+def _sarif(found: list[Hazard], result: Result) -> str:
+    rules = [
+        {
+            "id": name,
+            "shortDescription": {"text": text},
+            "help": {"text": remedy},
+            "defaultConfiguration": {"level": "warning"},
+        }
+        for name, (text, remedy) in HAZARDS.items()
+    ]
+    notes = [
+        {
+            "level": "error",
+            "message": {"text": f"{unread.path}: {unread.reason}"},
+        }
+        for unread in result.unread
+    ]
+    run: dict[str, Any] = {
+        "tool": {"driver": {"name": "mpcore port", "version": __version__, "rules": rules}},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(hazard) for hazard in found],
+        "invocations": [{"executionSuccessful": not notes, "toolExecutionNotifications": notes}],
+    }
+    answer = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [run],
+    }
+    return json.dumps(answer, indent=2) + "\n"
+
+
+def _result(hazard: Hazard) -> dict[str, Any]:
+    return {
+        "ruleId": hazard.name,
+        "ruleIndex": list(HAZARDS).index(hazard.name),
+        "level": "warning",
+        "message": {"text": f"{hazard.text}; {hazard.remedy}"},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": hazard.file},
+                    "region": {"startLine": hazard.line, "startColumn": hazard.column + 1},
+                }
+            }
+        ],
+    }

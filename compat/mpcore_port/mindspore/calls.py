@@ -1,0 +1,336 @@
+"""From a call in torch's terms to one in MindSpore's, by one row of a fact table."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpcore_port.mindspore.tables import Mapping
+
+__all__ = ["Refused", "map_call"]
+
+_ATOMS = (
+    cst.Name,
+    cst.Attribute,
+    cst.Call,
+    cst.Subscript,
+    cst.Integer,
+    cst.Float,
+    cst.BaseString,
+    cst.List,
+)
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+class Refused(Exception):  # noqa: N818  # a verdict, not an error
+    """The call cannot be mapped; the text says why and what to do."""
+
+
+@dataclass
+class _Bound:
+    """Arguments by torch's names, as they were written, and those that have no name there."""
+
+    given: dict[str, cst.Arg] = field(default_factory=dict)
+    extra: list[cst.Arg] = field(default_factory=list)
+
+
+def map_call(
+    row: Mapping, call: cst.Call, receiver: cst.BaseExpression | None = None
+) -> cst.BaseExpression:
+    """Return what stands in place of ``call``.
+
+    Args:
+        row: the row of the name that is called.
+        call: the call; its arguments may have been mapped before.
+        receiver: the tensor that the method is called on; None for a function.
+
+    Raises:
+        Refused: an argument has no equal.
+    """
+    if row.refuse_all:
+        raise Refused(row.refuse_all)
+    if row.renames_only and receiver is None:
+        return call.with_changes(func=cst.parse_expression(row.to))
+    if row.pack:
+        call = _packed(row, call)
+    bound = _bind(row, call)
+    _check(row, bound)
+    if row.expr or row.bare:
+        return _expression(row, bound, receiver)
+    return _with_arguments(row, call, bound)
+
+
+def _packed(row: Mapping, call: cst.Call) -> cst.Call:
+    """Put several positional sizes into one tuple."""
+    sizes = [arg for arg in call.args if arg.keyword is None]
+    rest = [arg for arg in call.args if arg.keyword is not None]
+    if len(sizes) == 1 and not sizes[0].star:
+        return call
+    if not sizes:
+        return call
+    elements: list[cst.BaseElement] = [
+        cst.StarredElement(arg.value) if arg.star else cst.Element(arg.value) for arg in sizes
+    ]
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    elements = [element.with_changes(comma=comma) for element in elements[:-1]] + [
+        elements[-1].with_changes(
+            comma=cst.Comma() if len(elements) == 1 else cst.MaybeSentinel.DEFAULT
+        )
+    ]
+    return call.with_changes(args=[cst.Arg(cst.Tuple(elements)), *rest])
+
+
+def _bind(row: Mapping, call: cst.Call) -> _Bound:
+    bound = _Bound()
+    for place, arg in enumerate(call.args):
+        if arg.star == "**" and row.stars:
+            bound.extra.append(_without(row, arg))
+        elif arg.star:
+            if row.params or row.drop or row.pin_keyword or row.keywords:
+                msg = f"arguments of {row.name} must be written out, not starred"
+                raise Refused(msg)
+            bound.extra.append(arg)
+        elif arg.keyword is not None:
+            bound.given[arg.keyword.value] = arg
+        elif place < len(row.params):
+            bound.given[row.params[place].name] = arg
+        elif row.params:
+            msg = f"{row.name} takes {len(row.params)} arguments at most"
+            raise Refused(msg)
+        else:
+            bound.extra.append(arg)
+    return bound
+
+
+def _without(row: Mapping, arg: cst.Arg) -> cst.Arg:
+    """Leave out of ``**settings`` what has no meaning in MindSpore, when the script runs."""
+    dropped = ", ".join(repr(name) for name in row.drop)
+    code = f"{row.stars}({code_of(arg.value)}, {dropped})"
+    return arg.with_changes(value=cst.parse_expression(code))
+
+
+def _same(code: str, default: str | None) -> bool:
+    if default is None:
+        return False
+    try:
+        return bool(ast.literal_eval(code) == ast.literal_eval(default))
+    except (ValueError, SyntaxError):
+        return code == default
+
+
+def _check(row: Mapping, bound: _Bound) -> None:
+    defaults = {param.name: param.default for param in row.params}
+    for name, why in row.refuse.items():
+        if name in bound.given and not _same(code_of(bound.given[name].value), defaults.get(name)):
+            msg = f"`{name}` of {row.name}: {why}"
+            raise Refused(msg)
+    for name, why in row.require.items():
+        if name not in bound.given or code_of(bound.given[name].value) == "None":
+            msg = f"`{name}` of {row.name}: {why}"
+            raise Refused(msg)
+
+
+def _code(node: cst.BaseExpression, *, alone: bool = False) -> str:
+    """Return code that can stand as an operand."""
+    text = code_of(node)
+    if (
+        alone
+        or isinstance(node, _ATOMS)
+        or (isinstance(node, cst.Tuple) and node.lpar)
+        or node.lpar
+    ):
+        return text
+    return f"({text})"
+
+
+def _expression(
+    row: Mapping, bound: _Bound, receiver: cst.BaseExpression | None
+) -> cst.BaseExpression:
+    values = {
+        name: _code(arg.value, alone=_stands_alone(row, name)) for name, arg in bound.given.items()
+    }
+    optional = [p for p in row.params if p.default is not None and p.name not in values]
+    template = row.expr
+    wanted = set(_SLOT.findall(row.expr))
+    if row.bare and (not row.expr or any(p.name in wanted for p in optional)):
+        given = [p for p in row.params if p.default is not None and p.name in values]
+        if not (row.fill and given):
+            template = row.bare
+    if row.fill:
+        values |= {p.name: p.default for p in optional if p.default is not None}
+    if receiver is not None:
+        values["self"] = _code(receiver)
+    missing = set(_SLOT.findall(template)) - set(values)
+    if missing:
+        msg = f"{row.name} without `{sorted(missing)[0]}` has no equal"
+        raise Refused(msg)
+    return cst.parse_expression(_SLOT.sub(lambda found: values[found[1]], template))
+
+
+def _stands_alone(row: Mapping, name: str) -> bool:
+    """Whether the argument's slot is between commas and brackets wherever it is used."""
+    for template in (row.expr, row.bare):
+        for found in re.finditer(r"(.)\{" + name + r"\}(.)", template):
+            before, after = found[1], found[2]
+            if before not in "(, =[" or after not in "),]":
+                return False
+    return True
+
+
+def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
+    named = {id(arg): name for name, arg in bound.given.items()}
+    args: list[cst.Arg] = []
+    positional = row.positional
+    stars = iter([arg for arg in bound.extra if arg.star == "**"])
+    for arg in call.args:
+        if arg.star == "**" and row.stars:
+            args.append(next(stars))
+            continue
+        name = named.get(id(arg), "")
+        if name in row.drop:
+            positional = min(positional, len(args))
+            continue
+        if name in row.special:
+            args += _special(row, name, arg, call)
+            continue
+        if name in row.change:
+            arg = arg.with_changes(value=_changed(row.change[name], name, arg.value))
+        keyword = row.keywords.get(name, name)
+        if arg.keyword is not None:
+            arg = arg.with_changes(keyword=cst.Name(keyword))
+        elif name and len(args) >= positional:
+            arg = _keyword(keyword, arg.value).with_changes(comma=arg.comma)
+        args.append(arg)
+    given = {name: code_of(arg.value) for name, arg in bound.given.items()}
+    for name, code in (row.pin | row.pin_keyword).items():
+        if name not in bound.given:
+            code = _SLOT.sub(lambda found: given.get(found[1], found[0]), code)
+            args.append(_keyword(row.keywords.get(name, name), cst.parse_expression(code)))
+    extra = dict(row.set)
+    for name, more in row.set_if.items():
+        if name in bound.given and not _same(given[name], _default(row, name)):
+            extra |= more
+    args += [_keyword(name, cst.parse_expression(code)) for name, code in extra.items()]
+    func = cst.parse_expression(row.to) if row.to else call.func
+    return call.with_changes(func=func, args=_separated(args, call.args))
+
+
+def _default(row: Mapping, name: str) -> str | None:
+    return next((param.default for param in row.params if param.name == name), None)
+
+
+def _changed(template: str, name: str, value: cst.BaseExpression) -> cst.BaseExpression:
+    return cst.parse_expression(template.replace(f"{{{name}}}", _code(value)))
+
+
+def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    return cst.Arg(value, keyword=cst.Name(name), equal=tight)
+
+
+def _separated(args: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Give every argument but the last a comma; lines stay lines, with their comments."""
+    spaced = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    lines = [arg.comma for arg in old[:-1] if _multiline(arg)]
+    between = _bare_line(lines[0]) if lines and len(lines) == len(old) - 1 else spaced
+    last = old[-1].comma if old and _multiline(old[-1]) else cst.MaybeSentinel.DEFAULT
+    done = []
+    for place, arg in enumerate(args):
+        own = _multiline(arg) and arg.comma is not last
+        if place == len(args) - 1:
+            done.append(arg.with_changes(comma=last))
+        elif own:
+            done.append(arg)
+        else:
+            plain = isinstance(arg.comma, cst.Comma) and not _tight(arg) and arg.comma is not last
+            done.append(arg if plain else arg.with_changes(comma=between))
+    return done
+
+
+def _bare_line(comma: Any) -> cst.Comma:
+    """Return a comma with the line break of ``comma``, without its comment."""
+    white = comma.whitespace_after
+    bare = white.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+    made: cst.Comma = comma.with_changes(whitespace_after=bare)
+    return made
+
+
+def _tight(arg: cst.Arg) -> bool:
+    return isinstance(arg.comma, cst.Comma) and cst.Module([]).code_for_node(arg.comma) == ","
+
+
+def _multiline(arg: cst.Arg) -> bool:
+    return isinstance(arg.comma, cst.Comma) and "\n" in cst.Module([]).code_for_node(arg.comma)
+
+
+# --- arguments that need more than a template -------------------------------------------------
+
+
+def _special(row: Mapping, name: str, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
+    return _SPECIAL[row.special[name]](row, arg, call)
+
+
+def _conv_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
+    """Two sizes become four sides in two dimensions; words are refused but for "valid"."""
+    value = arg.value
+    if isinstance(value, cst.SimpleString):
+        if value.evaluated_value == "valid":
+            return []
+        msg = f"`padding` of {row.name}: write numbers; 'same' pads other sides in MindSpore"
+        raise Refused(msg)
+    if isinstance(value, (cst.Tuple, cst.List)):
+        sides = [code_of(element.value) for element in value.elements for _ in range(2)]
+        single = len(set(sides)) == 1 and row.name.endswith("1d")
+        text = sides[0] if single else f"({', '.join(sides)})"
+        return [_keyword("padding", cst.parse_expression(text)).with_changes(comma=arg.comma)]
+    return [_keyword("padding", value).with_changes(comma=arg.comma)]
+
+
+def _batch_norm_momentum(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
+    code = code_of(arg.value)
+    if code == "None":
+        msg = f"`momentum` of {row.name}: a running average over all batches has no equal"
+        raise Refused(msg)
+    if _same(code, "0.1"):
+        return []
+    value = cst.parse_expression(f"1 - {_code(arg.value)}")
+    return [_keyword("momentum", value).with_changes(comma=arg.comma)]
+
+
+def _shape_tuple(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
+    value = arg.value
+    if isinstance(value, (cst.Tuple, cst.List)):
+        if len(value.elements) > 1:
+            msg = f"`normalized_shape` of {row.name}: nn.LayerNorm takes the last axis only"
+            raise Refused(msg)
+        return [arg]
+    code = code_of(value)
+    if isinstance(value, (cst.Integer, cst.Name, cst.Attribute, cst.BinaryOperation)):
+        if code.endswith("shape"):
+            return [arg]
+        return [arg.with_changes(value=cst.parse_expression(f"({code},)"))]
+    return [arg.with_changes(value=cst.parse_expression(f"port.as_tuple({code})"))]
+
+
+def _function_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
+    """Functions take two sizes; only words are refused."""
+    if isinstance(arg.value, cst.SimpleString):
+        return _conv_padding(row, arg, call)
+    return [_keyword("padding", arg.value).with_changes(comma=arg.comma)]
+
+
+_SPECIAL = {
+    "function_padding": _function_padding,
+    "conv_padding": _conv_padding,
+    "batch_norm_momentum": _batch_norm_momentum,
+    "shape_tuple": _shape_tuple,
+}

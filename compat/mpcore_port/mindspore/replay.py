@@ -1,0 +1,311 @@
+"""Run a script of torch, then its port, with the same weights and the same random numbers.
+
+One process runs one of them: ``python -m mpcore_port.mindspore.replay JOB``. The original leaves
+the weights that its optimizers hold at the first loss; the port starts from them. Initialisers do
+not draw from the stream of the data, so that both see the same batches. Runs are recorded as
+``mpcore_port.verify`` records them: a line of JSON for each loss, scale and step.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main", "replay", "run_role"]
+
+
+def replay(
+    original: Path, port: Path, mode: str, folder: Path, losses: int = 20, at: int = 3
+) -> tuple[list[Any], list[Any]]:
+    """Return the events of both runs, pairs (kind, value).
+
+    Args:
+        original: script of torch; it sees the CPU as ``"cuda"``.
+        port: what it became; it sees an Ascend device, and runs on MindSpore's CPU build.
+        mode: ``"float32"``, ``"mixed"`` or ``"overflow"``.
+        folder: an empty folder for weights, records and whatever the scripts write.
+        losses: how many losses to record.
+        at: index of the loss whose gradients are made infinite in mode ``"overflow"``.
+
+    Raises:
+        RuntimeError: one of them failed; the message has the end of its output.
+    """
+    weights, found = folder / "weights.npz", []
+    for role, script in (("original", original), ("port", port)):
+        end, words = run_role(role, script, mode, folder, losses=losses, at=at)
+        if end != "ok":
+            msg = f"the {role} failed: {words}"
+            raise RuntimeError(msg)
+        lines = (folder / f"{role}.jsonl").read_text(encoding="utf-8").splitlines()
+        found.append([json.loads(line) for line in lines])
+    weights.unlink(missing_ok=True)
+    return found[0], found[1]
+
+
+def run_role(
+    role: str,
+    script: Path,
+    mode: str,
+    folder: Path,
+    *,
+    losses: int,
+    at: int,
+    args: Sequence[str] = (),
+    time_limit: float = 600.0,
+) -> tuple[str, str]:
+    """Run the ``"original"`` or, after it in the same folder, the ``"port"``.
+
+    Its events are left in ``ROLE.jsonl``.
+
+    Returns:
+        How it ended, ``"ok"``, ``"failed"`` or ``"late"``, and the end of its output.
+    """
+    work = folder / role
+    work.mkdir()
+    job = {
+        "role": role,
+        "script": str(script.resolve()),
+        "args": list(args),
+        "mode": mode,
+        "losses": losses,
+        "at": at,
+        "events": str(folder / f"{role}.jsonl"),
+        "weights": str(folder / "weights.npz"),
+    }
+    log = folder / f"{role}.log"
+    with log.open("w", encoding="utf-8") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "mpcore_port.mindspore.replay", json.dumps(job)],
+            cwd=work,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that the time limit ends its children too
+        )
+        try:
+            end = "ok" if child.wait(time_limit) == 0 else "failed"
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            end = "late"
+    return end, log.read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def main() -> None:
+    """Run the script that ``argv[1]``, a JSON object, describes."""
+    job = json.loads(sys.argv[1])
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    from mpcore_port.verify.recorder import Enough
+
+    close = _original(job) if job["role"] == "original" else _port(job)
+    script = Path(job["script"])
+    sys.argv = [str(script), *job.get("args", [])]
+    sys.path.insert(0, str(script.parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except Enough:
+        return
+    finally:
+        close()
+
+
+# --- torch ------------------------------------------------------------------------------------
+
+
+def _original(job: dict[str, Any]) -> Any:
+    import torch
+
+    from mpcore_port.stand_in.devices import install
+    from mpcore_port.verify.recorder import Recorder
+
+    install("cuda")
+    _draw_apart(torch)
+    optimizers: list[Any] = []
+    _collect(torch.optim.Optimizer, optimizers)
+
+    class Keeping(Recorder):
+        def _loss(self, loss: Any) -> Any:
+            if not Path(job["weights"]).exists():
+                tensors = [p for o in optimizers for g in o.param_groups for p in g["params"]]
+                arrays = {str(i): p.detach().numpy() for i, p in enumerate(tensors)}
+                np.savez(job["weights"], **arrays)
+            return super()._loss(loss)
+
+    recorder = Keeping(Path(job["events"]), job["losses"], job["mode"], job["at"])
+    recorder.install()
+    return recorder.close
+
+
+def _draw_apart(torch: Any) -> None:
+    """Let initialisers draw from a stream of their own."""
+    numbers = iter(range(1, 1_000_000))
+    for name in dir(torch.nn.init):
+        original = getattr(torch.nn.init, name)
+        if name.endswith("_") and not name.startswith("_") and callable(original):
+            setattr(torch.nn.init, name, _apart(torch, original, numbers))
+
+
+def _apart(torch: Any, original: Any, numbers: Any) -> Any:
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(next(numbers))
+            return original(*args, **kwargs)
+
+    return run
+
+
+def _collect(cls: Any, found: list[Any]) -> None:
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        found.append(self)
+
+    cls.__init__ = init
+
+
+# --- MindSpore --------------------------------------------------------------------------------
+
+
+def _port(job: dict[str, Any]) -> Any:
+    import mindspore as ms
+    import torch
+    from mindspore.experimental import optim
+
+    from mpcore_port.mindspore import support
+    from mpcore_port.verify.recorder import Enough
+
+    ms.runtime.launch_blocking()
+    _same_numbers(ms, torch, support)
+    optimizers: list[Any] = []
+    _collect(optim.Optimizer, optimizers)
+    events = Path(job["events"]).open("w", encoding="utf-8")  # noqa: SIM115  # closed at the end
+    seen = {"losses": 0}
+
+    def write(kind: str, value: Any) -> None:
+        events.write(json.dumps([kind, value]) + "\n")
+        events.flush()
+
+    run_loss, run_step = support.loss, support.training.step
+
+    def loss(forward: Any, *parts: Any, scaler: Any = None) -> Any:
+        if not seen["losses"]:
+            _load(ms, job["weights"], optimizers)
+        if seen["losses"] == job["losses"]:
+            raise Enough
+        value = run_loss(forward, *parts, scaler=scaler)
+        write("loss", float(value))
+        if job["mode"] == "overflow" and seen["losses"] == job["at"]:
+            pending = value.mpcore_pending
+            pending.grads = tuple(grad * float("inf") for grad in pending.grads)
+        seen["losses"] += 1
+        return value
+
+    def step(optimizer: Any) -> None:
+        run_step(optimizer)
+        write("step", type(optimizer).__name__)
+
+    update = support.GradScaler.update
+
+    def updated(self: Any, new_scale: Any = None) -> None:
+        update(self, new_scale)
+        if self.is_enabled():
+            write("scale", self.get_scale())
+
+    support.loss, support.step, support.training.step = loss, step, step
+    support.GradScaler.update = updated  # type: ignore[method-assign]  # recorded
+    if job["mode"] == "float32":
+        _turn_off(support)
+    return events.close
+
+
+def _turn_off(support: Any) -> None:
+    region, scaler = support.autocast, support.GradScaler.__init__
+    support.autocast = lambda *_, **__: region(enabled=False)
+
+    def init(self: Any, **settings: Any) -> None:
+        scaler(self, **{**settings, "enabled": False})
+
+    support.GradScaler.__init__ = init
+
+
+def _load(ms: Any, path: str, optimizers: list[Any]) -> None:
+    arrays = np.load(path)
+    params = [param for optimizer in optimizers for param in optimizer.parameters]
+    if len(params) != len(arrays.files):
+        msg = (
+            f"{len(arrays.files)} tensors in the original's optimizers, {len(params)} in the port's"
+        )
+        raise RuntimeError(msg)
+    for place, param in enumerate(params):
+        ms.ops.assign(param, ms.Tensor(arrays[str(place)].reshape(param.shape)))
+
+
+def _same_numbers(ms: Any, torch: Any, support: Any) -> None:
+    """Let the port draw torch's numbers."""
+
+    class Generator(torch.Generator):  # type: ignore[misc]
+        pass
+
+    def drawn(function: Any) -> Any:
+        def draw(*args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+            made = ms.Tensor(function(*args, **kwargs).numpy())
+            return made if dtype is None else made.astype(dtype)
+
+        return draw
+
+    for name in ("randn", "rand", "randint", "randperm"):
+        setattr(support, name, drawn(getattr(torch, name)))
+    support.randn_like = lambda x, dtype=None: support.randn(*x.shape, dtype=dtype or x.dtype)
+    support.rand_like = lambda x, dtype=None: support.rand(*x.shape, dtype=dtype or x.dtype)
+    support.Generator = torch.Generator
+    support.is_available = lambda: True
+    ms.set_seed = torch.manual_seed
+
+    class DataLoader(support.DataLoader):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            if self.sampler is not None or self.batch_sampler is not None:
+                yield from super().__iter__()
+                return
+            batches = torch.utils.data.DataLoader(
+                range(len(self.dataset)),
+                batch_size=self.batch_size,
+                shuffle=self.shuffle,
+                drop_last=self.drop_last,
+                generator=self.generator,
+                collate_fn=list,
+            )
+            for numbers in batches:
+                yield self.collate_fn([self.dataset[number] for number in numbers])
+
+    class DistributedSampler(support.DistributedSampler):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            order = torch.utils.data.DistributedSampler(
+                range(self.count), self.ranks, self.rank, self.shuffle, self.seed, self.drop_last
+            )
+            order.set_epoch(self.epoch)
+            return iter(order)
+
+    support.DataLoader, support.DistributedSampler = DataLoader, DistributedSampler
+
+
+if __name__ == "__main__":
+    main()

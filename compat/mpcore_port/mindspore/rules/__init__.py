@@ -1,0 +1,1 @@
+"""The rules of the target ``mindspore``, in two passes: training steps, then names."""

@@ -1,0 +1,244 @@
+"""Names of torch: functions, layers, optimizers, values, imports."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import libcst as cst
+
+from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.rules.place import PortRule, by_name, named, need
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.mindspore.tables import Mapping
+    from mpcore_port.rule import At, Kind
+
+__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule"]
+
+_ROOTS = ("torch", "apex", "torchvision", "torchaudio", "torchtext", "timm")
+_FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
+_APEX = "apex has no equal: write it with torch.amp (autocast and GradScaler), then port that"
+
+
+def _is_torch(name: str | None) -> bool:
+    return name is not None and (name == "torch" or name.startswith("torch."))
+
+
+def _kind(row: Mapping) -> Kind:
+    return "changed" if row.effect else "exact"
+
+
+class CallRule(PortRule):
+    """A call of a name of torch becomes a call in MindSpore's terms."""
+
+    name = "call"
+    reason = "the function has this equal in MindSpore"
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map one call by its row."""
+        name = at.names.called(old)
+        if not _is_torch(name) or name is None:
+            return None
+        row = by_name(name, at.options.flavour)
+        if row is None:
+            at.memory.setdefault("unmapped", [])
+            return new.with_changes(
+                func=at.refuse(self, old.func, "MindSpore has no equal that the porter knows")
+            )
+        if row.remove:
+            statement = at.names.statement(old)
+            if isinstance(statement, cst.SimpleStatementLine):
+                return None  # StatementRule takes the line away
+        try:
+            made = map_call(named(at, row), new)
+        except Refused as exc:
+            return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+        at.note(self, old, made, _kind(row), row.reason or "", row.effect)
+        return made
+
+
+class NameRule(PortRule):
+    """A name of torch that is not called: a dtype, a class, a function that is handed on."""
+
+    name = "name"
+    reason = "the name has this equal in MindSpore"
+    visits = (cst.Attribute, cst.Name)
+
+    def act(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
+        """Map one name, at the end of its chain."""
+        parent = at.names.parents.get(old)
+        if not self._is_use(old, parent):
+            return None
+        name = at.names.qualified(old)
+        if not _is_torch(name) or name is None or not _spells(old, at):
+            return None
+        if isinstance(parent, cst.Call) and parent.func is old:
+            return None
+        row = by_name(name, at.options.flavour)
+        if row is None:
+            return self._unknown(old, name, at)
+        if row.refuse_all:
+            return at.refuse(self, old, row.refuse_all)
+        row = named(at, row)
+        if not row.to:
+            return at.refuse(self, old, "it is mapped where it is called, not as a value")
+        made = cst.parse_expression(row.to)
+        pins = {k: v for k, v in row.pin.items() if "{" not in v} | row.set
+        if pins and not self._is_type(old, at):
+            given = ", ".join(f"{row.keywords.get(k, k)}={v}" for k, v in pins.items())
+            at.need("import functools", "mindspore")
+            made = cst.parse_expression(f"functools.partial({row.to}, {given})")
+        at.note(self, old, made, _kind(row), row.reason, row.effect)
+        return made
+
+    def _unknown(self, old: cst.BaseExpression, name: str, at: At) -> Any:
+        if isinstance(at.names.parents.get(old), cst.ExceptHandler):
+            made = cst.Name("RuntimeError")
+            at.note(self, old, made, reason="MindSpore raises RuntimeError")
+            return made
+        if at.names.enclosing(old, cst.Annotation) is not None:
+            made = cst.Name("object")
+            at.note(self, old, made, reason="an annotation only")
+            return made
+        if isinstance(at.names.statement(old), cst.SimpleStatementLine) and _is_dropped(name):
+            return None
+        return at.refuse(self, old, "MindSpore has no equal that the porter knows")
+
+    def _is_use(self, old: cst.CSTNode, parent: cst.CSTNode | None) -> bool:
+        if isinstance(parent, cst.Attribute):
+            return False
+        if isinstance(parent, (cst.Arg, cst.Param)) and getattr(parent, "keyword", None) is old:
+            return False
+        if isinstance(parent, cst.Param) and parent.name is old:
+            return False
+        return not isinstance(
+            parent, (cst.ImportAlias, cst.AsName, cst.ImportFrom, cst.Import, cst.AssignTarget)
+        ) and not (isinstance(parent, (cst.FunctionDef, cst.ClassDef)) and parent.name is old)
+
+    def _is_type(self, old: cst.CSTNode, at: At) -> bool:
+        """Whether only the class itself is meant: a base, an annotation, ``isinstance``."""
+        if at.names.enclosing(old, cst.Annotation) is not None:
+            return True
+        arg = at.names.enclosing(old, cst.Arg)
+        holder = at.names.parents.get(arg) if arg is not None else None
+        if isinstance(holder, cst.ClassDef):
+            return True
+        return isinstance(holder, cst.Call) and code_of(holder.func) in ("isinstance", "issubclass")
+
+
+def _spells(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether the chain begins with an import, not with a variable that holds one."""
+    return at.names.imported(node) is not None
+
+
+_DROPPED = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.")
+
+
+def _is_dropped(name: str) -> bool:
+    return name.startswith(_DROPPED)
+
+
+class StatementRule(PortRule):
+    """Lines that set what MindSpore has no switch for go."""
+
+    name = "switch"
+    reason = "a switch of torch's kernels; MindSpore has none"
+    visits = (cst.SimpleStatementLine,)
+
+    def act(self, old: cst.SimpleStatementLine, new: cst.SimpleStatementLine, at: At) -> Any:
+        """Take one line away."""
+        if len(old.body) != 1:
+            return None
+        small = old.body[0]
+        if isinstance(small, cst.Assign):
+            name = at.names.qualified(small.targets[0].target)
+            if name is not None and _is_dropped(name):
+                return at.drop(self, old, new, self.reason)
+        if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+            called = at.names.called(small.value)
+            row = by_name(called) if called else None
+            if row is not None and row.remove:
+                return at.drop(self, old, new, row.remove)
+        return None
+
+
+class ImportRule(PortRule):
+    """Imports of torch go; those of MindSpore come in their place."""
+
+    name = "import"
+    reason = "MindSpore is imported in its place"
+    visits = (cst.SimpleStatementLine,)
+    _first: ClassVar[str] = "import mindspore as ms"
+
+    def act(self, old: cst.SimpleStatementLine, new: cst.SimpleStatementLine, at: At) -> Any:
+        """Replace the first import of torch, remove the others, refuse its relatives."""
+        if len(old.body) != 1 or not isinstance(old.body[0], (cst.Import, cst.ImportFrom)):
+            return None
+        roots = _roots(old.body[0])
+        if not roots & set(_ROOTS):
+            return None
+        if isinstance(old.body[0], cst.Import) and len(roots) > 1:
+            return self._split(old, new, at)
+        if roots == {"torch"}:
+            return self._torch(old, new, at)
+        return self._foreign(old, new, at)
+
+    def _torch(self, old: Any, new: Any, at: At) -> Any:
+        top = at.names.parents.get(old) is at.module
+        if top and not at.memory.get("imported"):
+            at.memory["imported"] = True
+            alias = need(at, "ms")
+            line = cst.parse_statement(f"import mindspore as {alias}")
+            assert isinstance(line, cst.SimpleStatementLine)  # noqa: S101  # an import statement
+            made = new.with_changes(body=line.body)
+            at.note(self, old.body[0], made.body[0])
+            return made
+        at.note(self, old.body[0], "")
+        if not top:
+            return new.with_changes(body=[cst.Pass()])
+        return (
+            cst.RemoveFromParent() if not _commented(old) else at.drop(self, old, new, self.reason)
+        )
+
+    def _split(self, old: Any, new: Any, at: At) -> Any:
+        kept = [a for a in new.body[0].names if code_of(a.name).partition(".")[0] not in _ROOTS]
+        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        at.need(f"import mindspore as {need(at, 'ms')}", "mindspore")
+        made = new.with_changes(body=[new.body[0].with_changes(names=kept)])
+        at.note(self, old.body[0], made.body[0])
+        return made
+
+    def _foreign(self, old: Any, new: Any, at: At) -> Any:
+        small = old.body[0]
+        if isinstance(small.names, cst.ImportStar):
+            return None
+        why = _APEX if "apex" in _roots(small) else _FOREIGN
+        text = f"{code_of(small)}: {why}"
+        at.comment(old, f"refused: {text}")
+        # An import of its own: this line may stand before all others.
+        source = "from mpcore_port.mindspore.support.refusal import refused as _refused"
+        lines = [cst.parse_statement(source)]
+        shim = f"_refused({json.dumps(text)})"
+        for alias in small.names:
+            bound = (
+                alias.asname.name.value if alias.asname else code_of(alias.name).partition(".")[0]
+            )
+            lines.append(cst.parse_statement(f"{bound} = {shim}"))
+        at.note(self, small, shim, "refused", why)
+        lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
+        return cst.FlattenSentinel(lines)
+
+
+def _commented(line: cst.SimpleStatementLine) -> bool:
+    return any(empty.comment for empty in line.leading_lines)
+
+
+def _roots(small: cst.Import | cst.ImportFrom) -> set[str]:
+    if isinstance(small, cst.ImportFrom):
+        if small.relative or small.module is None:
+            return set()
+        return {code_of(small.module).partition(".")[0]}
+    return {code_of(alias.name).partition(".")[0] for alias in small.names}

@@ -1,0 +1,287 @@
+"""What statements assign and read, and which of them a loss is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.names import dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpcore_port.rule import At
+
+__all__ = ["Slice", "assigned", "assigned_first", "jumps", "read", "read_first", "slice_of"]
+
+_INNER = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
+_COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+
+
+class _Assigned(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            self.names.append(node.name.value)
+            return False
+        if isinstance(node, (cst.Lambda, *_COMPREHENSIONS)):
+            return False
+        if isinstance(
+            node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr)
+        ):
+            self._target(node.target)
+        if isinstance(node, cst.AsName):
+            self._target(node.name)
+        if isinstance(node, cst.Expr):
+            self._changed(node.value)
+        return True
+
+    def _target(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.Name):
+            self.names.append(node.value)
+        elif isinstance(node, (cst.Tuple, cst.List)):
+            for element in node.elements:
+                self._target(element.value)
+        elif isinstance(node, cst.Subscript):
+            self._target(node.value)
+        elif isinstance(node, cst.Attribute) and dotted(node):
+            self.names.append(dotted(node))
+
+    def _changed(self, node: cst.BaseExpression) -> None:
+        """``x.fill_(0)`` and ``losses.append(y)`` change what the name holds."""
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            name = node.func.attr.value
+            if name in ("append", "extend", "update") or (name.endswith("_") and name[-2:] != "__"):
+                self._target(node.func.value)
+
+
+def assigned(node: cst.CSTNode) -> list[str]:
+    """Return the names that ``node`` assigns or changes, dotted ones too, in order."""
+    found = _Assigned()
+    node.visit(found)
+    return found.names
+
+
+class _Plain(_Assigned):
+    def _changed(self, node: cst.BaseExpression) -> None:
+        pass
+
+    def _target(self, node: cst.CSTNode) -> None:
+        if not isinstance(node, (cst.Subscript, cst.Attribute)):
+            super()._target(node)
+
+
+def assigned_first(node: cst.CSTNode) -> list[str]:
+    """Return the plain names that become local to a function that holds ``node``."""
+    found = _Plain()
+    node.visit(found)
+    return found.names
+
+
+class _Read(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Walk only where values are read."""
+        if isinstance(node, cst.Name):
+            self.names.add(node.value)
+        elif isinstance(node, cst.Attribute):
+            self._attribute(node)
+        elif isinstance(node, cst.Arg):
+            node.value.visit(self)
+        elif isinstance(node, cst.Param):
+            self._each(node.default)
+        elif isinstance(node, cst.AssignTarget):
+            self._inside(node.target)
+        elif isinstance(node, cst.For):
+            self._each(node.iter, node.body, node.orelse)
+        else:
+            return True
+        return False
+
+    def _each(self, *nodes: cst.CSTNode | None) -> None:
+        for node in nodes:
+            if node is not None:
+                node.visit(self)
+
+    def _attribute(self, node: cst.Attribute) -> None:
+        text = dotted(node)
+        if not text:
+            node.value.visit(self)
+            return
+        parts = text.split(".")
+        self.names.update(".".join(parts[: i + 1]) for i in range(len(parts)))
+
+    def _inside(self, target: cst.CSTNode) -> None:
+        if isinstance(target, (cst.Tuple, cst.List)):
+            for element in target.elements:
+                self._inside(element.value)
+        elif not isinstance(target, cst.Name):
+            target.visit(self)
+
+
+def read(node: cst.CSTNode) -> set[str]:
+    """Return the names that ``node`` reads, of dotted ones each beginning too."""
+    found = _Read()
+    node.visit(found)
+    return found.names
+
+
+def read_first(node: Any, made: set[str]) -> set[str]:
+    """Return the names that ``node`` may read before it assigns them; ``made`` are by then."""
+    if isinstance(node, cst.IndentedBlock):
+        found: set[str] = set()
+        known = set(made)
+        for line in node.body:
+            found |= read_first(line, known)
+            known |= set(assigned_first(line))
+        return found
+    if isinstance(node, cst.With):
+        items = {name for item in node.items for name in read(item.item)}
+        return (items - made) | read_first(node.body, made)
+    if isinstance(node, cst.If):
+        found = (read(node.test) - made) | read_first(node.body, made)
+        return found | (read_first(node.orelse, made) if node.orelse else set())
+    if isinstance(node, cst.Else):
+        return read_first(node.body, made)
+    if isinstance(node, cst.For):
+        known = made | set(assigned_first(node.target)) | set(_named(node.target))
+        return (read(node.iter) - made) | read_first(node.body, known)
+    return read(node) - made
+
+
+def _named(target: cst.CSTNode) -> list[str]:
+    if isinstance(target, cst.Name):
+        return [target.value]
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return [name for element in target.elements for name in _named(element.value)]
+    return []
+
+
+class _Jumps(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.found: list[cst.CSTNode] = []
+        self._loops = 0
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, _INNER):
+            return False
+        if isinstance(node, (cst.For, cst.While)):
+            self._loops += 1
+        if isinstance(node, (cst.Return, cst.Yield, cst.Await)):
+            self.found.append(node)
+        if isinstance(node, (cst.Break, cst.Continue)) and not self._loops:
+            self.found.append(node)
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        if isinstance(original_node, (cst.For, cst.While)):
+            self._loops -= 1
+
+
+def jumps(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the statements that leave ``node``: return, yield, a break of a loop around it."""
+    found = _Jumps()
+    node.visit(found)
+    return found.found
+
+
+@dataclass
+class Slice:
+    """The statements of one block that a loss is made of.
+
+    Attributes:
+        places: their indices in the block, ascending.
+        needed: names that they read and do not make.
+    """
+
+    places: list[int] = field(default_factory=list)
+    needed: set[str] = field(default_factory=set)
+
+
+def slice_of(body: Sequence[Any], end: int, wanted: set[str], at: At) -> Slice:
+    """Return the statements before ``end`` that the names ``wanted`` come from.
+
+    What only prepares data, before the first statement that runs a network or a loss, is left
+    out.
+    """
+    needed = set(wanted)
+    places: list[int] = []
+    for place in range(end - 1, -1, -1):
+        statement = body[place]
+        made = set(assigned(statement))
+        if made & needed:
+            places.insert(0, place)
+            # A name that is only changed, or perhaps, is still wanted from before.
+            if _surely(statement):
+                needed -= made
+            needed |= read(statement)
+    while places and not _runs(body[places[0]], at):
+        places.pop(0)
+    return Slice(places, needed)
+
+
+def _surely(statement: Any) -> bool:
+    """Whether all that it assigns is new after it: a plain assignment, or a plain ``with``."""
+    if isinstance(statement, cst.SimpleStatementLine):
+        return all(
+            isinstance(small, (cst.Assign, cst.AnnAssign))
+            and not any(isinstance(t.target, cst.Subscript) for t in getattr(small, "targets", ()))
+            for small in statement.body
+        )
+    if isinstance(statement, cst.With) and isinstance(statement.body, cst.IndentedBlock):
+        return all(_surely(inner) for inner in statement.body.body)
+    return False
+
+
+class _Calls(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.calls: list[cst.Call] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Call):
+            self.calls.append(node)
+        return True
+
+
+def calls_in(node: cst.CSTNode) -> list[cst.Call]:
+    """Return the calls in ``node``, outer ones first."""
+    found = _Calls()
+    node.visit(found)
+    return found.calls
+
+
+def _runs(statement: cst.CSTNode, at: At) -> bool:
+    """Return whether a statement runs a network, a loss, or an autocast region."""
+    for call in calls_in(statement):
+        name = at.names.called(call)
+        if name is not None:
+            if name.endswith("autocast") or _is_loss(name):
+                return True
+            continue
+        func = call.func
+        if isinstance(func, cst.Name):
+            kinds = {b.kind for b in at.names.scope(func).find(func.value)}
+            if kinds and not kinds & {"def", "class", "import"}:
+                return True
+            if "def" in kinds and (
+                "loss" in func.value or any(is_module(at, a.value) for a in call.args)
+            ):
+                return True
+        elif isinstance(func, cst.Attribute):
+            text = dotted(func)
+            if text.startswith("self.") and text.count(".") == 1:
+                return True
+            if is_module(at, func.value) and func.attr.value not in ("to", "train", "eval"):
+                return True
+    return False
+
+
+def _is_loss(name: str) -> bool:
+    return name.startswith("torch.nn.functional.") and ("loss" in name or "entropy" in name)

@@ -1,0 +1,89 @@
+"""Networks start in training mode in torch, in evaluation mode in MindSpore."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule, is_module, wording
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["ModeRule"]
+
+_MODAL = (
+    "Sequential",
+    "BatchNorm",
+    "SyncBatchNorm",
+    "Dropout",
+    "Transformer",
+    "MultiheadAttention",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "ModuleList",
+    "ModuleDict",
+)
+
+
+class ModeRule(PortRule):
+    """A network that is made outside of another one is put into training mode."""
+
+    name = "training mode"
+    reason = "a Cell starts in evaluation mode, a module of torch in training mode"
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: Any, at: At) -> Any:
+        """Append ``set_train()`` to the call that makes a network."""
+        kind = _makes(old, at)
+        if not kind or not isinstance(new, cst.Call) or _is_inside(old, at):
+            return None
+        if kind == "perhaps":
+            made = cst.Call(cst.parse_expression(wording(at, "port.in_training")), [cst.Arg(new)])
+        else:
+            made = cst.Call(cst.Attribute(new, cst.Name("set_train")))
+        at.note(self, old, made)
+        return made
+
+
+def _makes(call: cst.Call, at: At) -> str:
+    """Return ``"surely"`` for a call of a class of networks, ``"perhaps"`` for another file's."""
+    name = at.names.called(call)
+    if name is not None:
+        if name.startswith("torch.nn.") and name.count(".") == 2:
+            return "surely" if name.rpartition(".")[2].startswith(_MODAL) else ""
+        return _of_other_file(call, name, at)
+    if isinstance(call.func, cst.Name):
+        for binding in at.names.scope(call.func).find(call.func.value):
+            if isinstance(binding.node, cst.ClassDef) and _is_network(binding.node, at):
+                return "surely"
+    return ""
+
+
+def _of_other_file(call: cst.Call, name: str, at: At) -> str:
+    """A class of a sibling module, assigned to a name such as ``model``."""
+    if name.partition(".")[0] in ("torch", "torchvision", "numpy") or not name[:1].strip():
+        return ""
+    if not name.rpartition(".")[2][:1].isupper():
+        return ""
+    statement = at.names.statement(call)
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1:
+        return ""
+    return "perhaps" if is_module(at, small.targets[0].target) else ""
+
+
+def _is_network(node: cst.ClassDef, at: At) -> bool:
+    return any(base.startswith("torch.nn.") for base in at.names.bases(node))
+
+
+def _is_inside(call: cst.Call, at: At) -> bool:
+    """Whether another network takes it, and hands its own mode on."""
+    for outer in at.names.ancestors(call):
+        if isinstance(outer, cst.ClassDef) and _is_network(outer, at):
+            return True
+        if isinstance(outer, cst.Call) and _makes(outer, at):
+            return True
+    return False

@@ -1,0 +1,131 @@
+"""What rules share: our names in the port, the kinds of values, how a mapping is noted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.tables import FILES, Mapping, mint_layers, table
+from mpcore_port.names import code_of, dotted
+from mpcore_port.rule import Rule
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["PortRule", "by_name", "is_module", "is_plain_object", "named", "need", "wording"]
+
+_NOT_RUN = "mint has no kernel for most layers on CPU: not run, not compared"
+_IMPORTS = {
+    "ms": "import mindspore as {}",
+    "nn": "from mindspore import nn",
+    "ops": "from mindspore import ops",
+    "mint": "from mindspore import mint",
+    "port": "from mpcore_port.mindspore import support as {}",
+    "optim": "from mindspore.experimental import optim",
+    "lr_scheduler": "from mindspore.experimental.optim import lr_scheduler",
+}
+_OURS_IMPORTED = re.compile(r"^\s*(from|import)\s+(mindspore|mpcore_port)\b", re.M)
+_TORCH = re.compile(r"^\s*(from\s+torch|import\s+(.*[\s,])?torch)\b", re.M)
+_OURS = re.compile(r"(?<![\w.'\"])(" + "|".join(_IMPORTS) + r")(?=\.)")
+_MODULE_NAME = re.compile(
+    r"(^|[_.])(model|net|network|generator|discriminator|encoder|decoder|ddp)\w*$", re.I
+)
+
+
+class PortRule(Rule):
+    """A rule of this target; leaves alone what is a port already."""
+
+    def leave(self, old: Any, new: Any, at: At) -> Any:
+        """See ``act``."""
+        if "is port" not in at.memory:
+            text = at.source.text
+            at.memory["is port"] = bool(_OURS_IMPORTED.search(text) and not _TORCH.search(text))
+        return None if at.memory["is port"] else self.act(old, new, at)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Do what ``Rule.leave`` promises."""
+        raise NotImplementedError
+
+
+def by_name(name: str, flavour: str = "nn") -> Mapping | None:
+    """Return the row of a full name of torch."""
+    last = name.removeprefix("torch.nn.")
+    if flavour == "mint" and last in mint_layers():
+        return Mapping(name, to=f"mint.nn.{last}", drop=("device", "inplace"), effect=_NOT_RUN)
+    for file in FILES:
+        found = table(file).get(name)
+        if found is not None:
+            return found
+    return None
+
+
+def need(at: At, alias: str, after: str = "mindspore") -> str:
+    """Have one of our modules imported; return its name in the port."""
+    taken = at.memory.setdefault("aliases", {})
+    if alias not in taken:
+        taken[alias] = f"{alias}_" if _is_taken(at, alias) else alias
+    name: str = taken[alias]
+    line = _IMPORTS[alias].format(name)
+    if name != alias and "{}" not in _IMPORTS[alias]:
+        line = f"{line} as {name}"
+    at.need(line, after)
+    return name
+
+
+def _is_taken(at: At, alias: str) -> bool:
+    scopes = [at.names.top, *at.names._scopes.values()]
+    for scope in scopes:
+        for binding in scope.bindings.get(alias, []):
+            root = binding.qualified.partition(".")[0]
+            if binding.kind != "import" or root not in ("torch", "mindspore", "mpcore_port"):
+                return True
+    return False
+
+
+def wording(at: At, code: str) -> str:
+    """Return code of ours with the names that our modules have in this port."""
+    return _OURS.sub(lambda found: need(at, found[1]), code)
+
+
+def named(at: At, row: Mapping) -> Mapping:
+    """Return a row in the words of this port, and have what it needs imported."""
+    for name, module in row.imports.items():
+        at.need(f"from {module} import {name}", "mindspore")
+    return replace(
+        row,
+        to=wording(at, row.to),
+        expr=wording(at, row.expr),
+        bare=wording(at, row.bare),
+        stars=wording(at, row.stars),
+    )
+
+
+def is_module(at: At, node: cst.BaseExpression) -> bool:
+    """Return whether ``node`` is likely a network: made as one, or called as one."""
+    own = at.names.class_named(node)
+    if own is not None:
+        return any(base.startswith("torch.nn.") for base in at.names.bases(own))
+    made = at.names.call_names(node)
+    if any(name.startswith("torch.nn.") for name in made):
+        return True
+    return bool(_MODULE_NAME.search(dotted(node) or code_of(node)))
+
+
+def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
+    """Return whether ``node`` is surely no tensor and no network: a module, or a class of ours."""
+    if at.names.imported(node) is not None:
+        return True
+    own = at.names.class_named(node)
+    if own is not None:
+        return not any(base.startswith("torch.nn.") for base in at.names.bases(own))
+    if isinstance(node, cst.Name) and node.value == "self":
+        holder = at.names.enclosing(node, cst.ClassDef)
+        return holder is not None and not any(
+            base.startswith("torch.nn.") for base in at.names.bases(holder)
+        )
+    made = at.names.call_names(node)
+    ours = ("torch", "mpcore_port", "mindspore")
+    return bool(made) and not any(name.startswith(ours) for name in made)

@@ -1,0 +1,427 @@
+"""Which statements every loss of a script is made of, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.flow import (
+    Slice,
+    assigned,
+    assigned_first,
+    calls_in,
+    jumps,
+    read,
+    read_first,
+    slice_of,
+)
+from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.names import code_of, dotted
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["Plan", "Planner", "Sink", "only"]
+
+
+@dataclass
+class Sink:
+    """A place where a loss is handed to a backward pass."""
+
+    call: cst.Call
+    loss: cst.BaseExpression
+    scaler: str = ""
+
+
+@dataclass
+class Plan:
+    """What becomes of one block for one loss."""
+
+    sink: Sink
+    block: Any
+    places: list[int]
+    again: list[int]
+    parts: list[str]
+    function: str
+    bound: str
+    result: cst.BaseExpression
+    kept: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    word: str = "nonlocal"
+    moved: list[int] = field(default_factory=list)
+
+
+def only(statement: Any, wanted: set[str]) -> Any:
+    """Return a ``with`` block with the statements that make ``wanted`` names."""
+    if not isinstance(statement, cst.With) or not isinstance(statement.body, cst.IndentedBlock):
+        return statement
+    kept: list[Any] = []
+    needed = set(wanted)
+    for line in reversed(statement.body.body):
+        made = set(assigned(line))
+        if made & needed:
+            kept.insert(0, line)
+            needed = (needed - made) | read(line)
+    return statement.with_changes(body=statement.body.with_changes(body=kept), leading_lines=())
+
+
+class Planner:
+    """Find every backward pass and what its loss is made of."""
+
+    def __init__(self, at: At) -> None:
+        self.at, self.names = at, at.names
+        self.plans: dict[int, list[Plan]] = {}
+        self.replaced: dict[int, str] = {}
+        self._functions: set[str] = set()
+
+    def make(self) -> tuple[dict[int, list[Plan]], dict[int, str]]:
+        """Return plans by the id of their block, and new names of losses by that of the old."""
+        done: set[tuple[int, str]] = set()
+        for sink in self._sinks():
+            self._plan(sink, done)
+        return self.plans, self.replaced
+
+    # --- where losses go --------------------------------------------------------------------
+
+    def _sinks(self) -> list[Sink]:
+        found, wrappers = [], []
+        for call in self.names.calls:
+            sink = self._sink(call)
+            if sink is None:
+                continue
+            place = self._parameter(sink.loss)
+            if place is not None:
+                wrappers.append(place)
+            else:
+                found.append(sink)
+        for function, index, name in wrappers:
+            found += self._through(function, index, name)
+        found += self._by_name()
+        order = {id(call): place for place, call in enumerate(self.names.calls)}
+        return sorted(found, key=lambda sink: order[id(sink.call)])
+
+    def _sink(self, call: cst.Call) -> Sink | None:
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
+            return None
+        if self.names.called(call) is not None:
+            return None
+        inside: Any = call.func.value
+        scaled = isinstance(inside, cst.Call) and isinstance(inside.func, cst.Attribute)
+        if scaled and inside.func.attr.value == "scale" and len(inside.args) == 1:
+            holder = inside.func.value
+            scaler = code_of(holder) if dotted(holder) else ""
+            return Sink(call, inside.args[0].value, scaler)
+        return Sink(call, inside)
+
+    def _parameter(self, loss: cst.BaseExpression) -> tuple[cst.FunctionDef, int, str] | None:
+        """Return the function whose parameter a loss is, with its place and name."""
+        if not isinstance(loss, cst.Name):
+            return None
+        bindings = self.names.scope(loss).find(loss.value)
+        if not bindings or any(b.kind != "param" for b in bindings):
+            return None
+        function = self.names.enclosing(bindings[0].node, cst.FunctionDef)
+        if function is None:
+            return None
+        params = [*function.params.posonly_params, *function.params.params]
+        if self._is_method(function):
+            params = params[1:]
+        index = next((i for i, p in enumerate(params) if p.name.value == loss.value), -1)
+        return function, index, loss.value
+
+    def _is_method(self, function: cst.FunctionDef) -> bool:
+        holder = self.names.enclosing(function, cst.ClassDef, cst.FunctionDef)
+        return isinstance(holder, cst.ClassDef)
+
+    def _through(self, function: cst.FunctionDef, index: int, name: str) -> list[Sink]:
+        """Return the calls that hand a loss to ``function``."""
+        holder = self.names.enclosing(function, cst.ClassDef)
+        calls = self.names.callers(function.name.value)
+        if function.name.value == "__call__":
+            calls = [c for c in self.names.calls if self.names.class_named(c.func) is holder]
+        found = []
+        for call in calls:
+            for place, arg in enumerate(call.args):
+                keyword = arg.keyword.value if arg.keyword else ""
+                meant = keyword == name or (not keyword and not arg.star and place == index)
+                if meant and self._parameter(arg.value) is None:
+                    found.append(Sink(call, arg.value))
+        return found
+
+    def _by_name(self) -> list[Sink]:
+        """Return calls such as ``loss_scaler(loss, optimizer)`` of a class from another file."""
+        found = []
+        for call in self.names.calls:
+            text = dotted(call.func).rpartition(".")[2].lower()
+            if (
+                "scaler" not in text
+                or not call.args
+                or self.names.class_named(call.func) is not None
+            ):
+                continue
+            if self.names.called(call) is not None:
+                continue
+            if isinstance(call.func, cst.Attribute) and code_of(call.func.value) != "self":
+                continue
+            if "loss" in code_of(call.args[0].value).lower():
+                found.append(Sink(call, call.args[0].value))
+        return found
+
+    # --- what they are made of --------------------------------------------------------------
+
+    def _plan(self, sink: Sink, done: set[tuple[int, str]]) -> None:
+        wanted = read(sink.loss)
+        found = self._find(sink.call, wanted)
+        if found is None:
+            if not self._runs_alone(sink):
+                self._refuse(sink, "what its loss is made of was not found in this function")
+            return
+        block, part, end = found
+        key = (id(block), f"{part.places[-1] if part.places else end}:{code_of(sink.loss)}")
+        simple = isinstance(sink.loss, cst.Name)
+        if key in done:
+            return
+        done.add(key)
+        for place in part.places:
+            if jumps(block.body[place]):
+                why = "the statements that make its loss leave the function or loop: move the jump"
+                self._refuse(sink, why)
+                return
+        own = {p for plan in self.plans.get(id(block), []) for p in plan.places}
+        again = [place for place in part.places if place in own]
+        places = [place for place in part.places if place not in own]
+        if not places:
+            self._refuse(sink, "a second backward pass through one forward pass: add the losses")
+            return
+        places = self._with_between(block, places)
+        if any(jumps(block.body[place]) for place in places):
+            self._refuse(sink, "a jump stands between the statements that make its loss: move it")
+            return
+        parts = self._parts(block, part, sink)
+        if not parts:
+            self._refuse(sink, "no network is in sight that its loss comes from")
+            return
+        bound = code_of(sink.loss) if simple else self._fresh("total_loss")
+        plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
+        if not simple:
+            self.replaced[id(sink.loss)] = bound
+        self._share(plan)
+        plan.moved = self._moved(plan)
+        self.plans.setdefault(id(block), []).append(plan)
+
+    def _with_between(self, block: Any, places: list[int]) -> list[int]:
+        """Take along what stands between the statements of a loss, in its order.
+
+        ``value = loss.item()`` in front of ``loss = loss / steps`` has to stay there, and so has
+        ``model.eval()`` between two forward passes. Only calls that move optimizers stay out.
+        """
+        taken = {p for plan in self.plans.get(id(block), []) for p in plan.places}
+        every = set(places)
+        for place in range(places[0] + 1, places[-1]):
+            if place not in taken and not _moves(block.body[place]):
+                every.add(place)
+        return sorted(every)
+
+    def _runs_alone(self, sink: Sink) -> bool:
+        """Whether the loss is handed in from elsewhere, and is planned there."""
+        return self._parameter(sink.loss) is not None
+
+    def _refuse(self, sink: Sink, why: str) -> None:
+        self.at.memory["no plan"][id(sink.call.func)] = why
+
+    def _find(self, node: cst.CSTNode, wanted: set[str]) -> tuple[Any, Slice, int] | None:
+        """Return the nearest block around ``node`` that makes ``wanted`` before it."""
+        inner: cst.CSTNode = node
+        for outer in self.names.ancestors(node):
+            if isinstance(outer, (cst.IndentedBlock, cst.Module)):
+                end = next(i for i, line in enumerate(outer.body) if line is inner)
+                part = slice_of(outer.body, end, wanted, self.at)
+                if part.places:
+                    return outer, part, end
+                if any(set(assigned(line)) & wanted for line in outer.body[:end]):
+                    return None
+            if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
+                return None
+            inner = outer
+        return None
+
+    def _parts(self, block: Any, part: Slice, sink: Sink) -> list[str]:
+        local = {name for place in part.places for name in assigned(block.body[place])}
+        nodes: list[cst.CSTNode] = [block.body[place] for place in part.places]
+        found: list[str] = []
+        for node in [*nodes, sink.loss]:
+            self._candidates(node, local, found, set())
+        return found
+
+    def _candidates(
+        self, node: cst.CSTNode, local: set[str], found: list[str], seen: set[int]
+    ) -> None:
+        for call in calls_in(node):
+            if self.names.called(call) is not None:
+                continue
+            text = self._candidate(call, local, found, seen)
+            if text and text.partition(".")[0] not in local | {""} and text not in found:
+                found.append(text)
+        for name in _leaves(node, self.at):
+            if name not in found and name not in local:
+                found.append(name)
+
+    def _candidate(self, call: cst.Call, local: set[str], found: list[str], seen: set[int]) -> str:
+        func = call.func
+        if isinstance(func, cst.Name):
+            bindings = self.names.scope(func).find(func.value)
+            kinds = {b.kind for b in bindings}
+            if kinds & {"def"}:
+                for arg in call.args:
+                    text = dotted(arg.value)
+                    if text and is_module(self.at, arg.value) and text not in found:
+                        found.append(text)
+                return ""
+            return func.value if kinds and not kinds & {"class", "import"} else ""
+        if not isinstance(func, cst.Attribute):
+            return ""
+        text = dotted(func)
+        owner = self.names.enclosing(call, cst.ClassDef)
+        if text.startswith("self.") and text.count(".") == 1:
+            if self.names.attribute(owner, text):
+                return text
+            self._inside(owner, func.attr.value, local, found, seen)
+            return "self" if is_module(self.at, func.value) else ""
+        return dotted(func.value) if is_module(self.at, func.value) else ""
+
+    def _inside(
+        self, owner: Any, method: str, local: set[str], found: list[str], seen: set[int]
+    ) -> None:
+        """Look into a method of the same class: it runs networks of ``self``."""
+        for function in self.names.functions.get(method, []):
+            if self.names.enclosing(function, cst.ClassDef) is owner and id(function) not in seen:
+                seen.add(id(function))
+                inner: list[str] = []
+                self._candidates(function.body, local, inner, seen)
+                found += [t for t in inner if t.startswith("self.") and t not in found]
+
+    def _fresh(self, name: str) -> str:
+        taken = self._functions | set(self.names.top.bindings)
+        for scope in self.names._scopes.values():
+            if scope.kind != "class":
+                taken |= set(scope.bindings)
+        number, fresh = 1, name
+        while fresh in taken:
+            number += 1
+            fresh = f"{name}_{number}"
+        self._functions.add(fresh)
+        return fresh
+
+    # --- names that both sides share --------------------------------------------------------
+
+    def _share(self, plan: Plan) -> None:
+        """Find the names that the function assigns and the rest of the scope reads."""
+        every = sorted({*plan.places, *plan.again})
+        made: list[str] = []
+        before: set[str] = set()
+        wanted = {name for place in plan.places for name in read(plan.block.body[place])}
+        for place in every:
+            line = plan.block.body[place]
+            line = only(line, wanted) if place in plan.again else line
+            before |= read_first(line, set(made))
+            made += [name for name in assigned_first(line) if name not in made]
+        scope_node = self.names.enclosing(plan.sink.call, cst.FunctionDef, cst.ClassDef)
+        top = scope_node is None or isinstance(scope_node, cst.ClassDef)
+        root: Any = self.at.module if scope_node is None else scope_node
+        skipped = {id(plan.block.body[place]) for place in plan.places}
+        outside = _outside(root, skipped)
+        plan.word = "global" if top else "nonlocal"
+        for name in made:
+            if name in before or (name in outside.read and name != plan.bound):
+                plan.kept.append(name)
+        if not top:
+            bound = set(outside.made) | {
+                p.name.value
+                for p in (
+                    *root.params.posonly_params,
+                    *root.params.params,
+                    *root.params.kwonly_params,
+                )
+            }
+            declared = self.names.scope_of(root).outer
+            plan.missing = [n for n in plan.kept if n not in bound and n not in declared]
+            if any(declared.get(n) == "global" for n in plan.kept):
+                plan.word = "global"
+
+    def _moved(self, plan: Plan) -> list[int]:
+        """Return statements between those of the loss that read what it makes."""
+        made = {n for place in plan.places for n in assigned(plan.block.body[place])}
+        first, last = plan.places[0], plan.places[-1]
+        moved = []
+        for place in range(first + 1, last):
+            if place in plan.places:
+                continue
+            line = plan.block.body[place]
+            if read(line) & made or set(assigned(line)) & made:
+                moved.append(place)
+                made |= set(assigned(line))
+        return moved
+
+
+_MOVING = {"backward", "step", "update", "zero_grad", "unscale_", "clip_grad_norm_"}
+
+
+def _moves(statement: cst.CSTNode) -> bool:
+    """Return whether a statement runs gradients or optimizers."""
+    names = (call.func for call in calls_in(statement))
+    return any(isinstance(f, cst.Attribute) and f.attr.value in _MOVING for f in names)
+
+
+def _leaves(node: cst.CSTNode, at: At) -> list[str]:
+    """Return names that hold Parameters of their own."""
+    found = []
+    for name in read(node):
+        for binding in at.names.top.bindings.get(name, []):
+            if binding.value is not None and any(
+                n.endswith("nn.Parameter") for n in at.names.call_names(binding.value)
+            ):
+                found.append(name)
+    return found
+
+
+@dataclass
+class _Outside:
+    read: set[str]
+    made: list[str]
+
+
+def _outside(root: Any, skipped: set[int]) -> _Outside:
+    """Return what a scope reads and assigns outside some statements."""
+    names: set[str] = set()
+    made: list[str] = []
+
+    class _Walk(cst.CSTVisitor):
+        def on_visit(self, node: cst.CSTNode) -> bool:
+            if id(node) in skipped:
+                return False
+            if isinstance(node, (cst.SimpleStatementLine,)):
+                names.update(read(node))
+                made.extend(assigned_first(node))
+                return False
+            for part in ("test", "iter", "item", "default"):
+                value = getattr(node, part, None)
+                if isinstance(value, cst.CSTNode):
+                    names.update(read(value))
+            if isinstance(node, cst.For):
+                made.extend(_targets(node.target))
+            if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node is not root:
+                names.update(read(node))
+            return True
+
+    root.visit(_Walk())
+    return _Outside(names, made)
+
+
+def _targets(node: cst.CSTNode) -> list[str]:
+    if isinstance(node, cst.Name):
+        return [node.value]
+    if isinstance(node, (cst.Tuple, cst.List)):
+        return [name for element in node.elements for name in _targets(element.value)]
+    return []

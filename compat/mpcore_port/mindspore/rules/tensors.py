@@ -1,0 +1,306 @@
+"""Methods of tensors, networks and optimizers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.rules.place import PortRule, is_module, is_plain_object, named, wording
+from mpcore_port.mindspore.tables import table
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["ForwardRule", "GradRule", "LearningRateRule", "MethodRule"]
+
+_DEVICE = re.compile(r"(^|[_.])(device\w*|dev|rank|local_rank|gpu\w*|cuda)$", re.I)
+_WRAPPED = {
+    "parameters": "port.parameters",
+    "named_parameters": "port.named_parameters",
+    "modules": "port.modules",
+    "named_modules": "port.named_modules",
+    "children": "port.children",
+    "state_dict": "port.state_dict",
+    "load_state_dict": "port.load_state_dict",
+    "zero_grad": "port.zero_grad",
+}
+_IN_PLACE = (
+    "in-place operations change nothing in MindSpore's eager mode on CPU; "
+    "write x = x.{}(...), or ops.assign on a Parameter"
+)
+_AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
+_KEPT_IN_PLACE = {"requires_grad_", "copy_", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
+
+
+class MethodRule(PortRule):
+    """Methods of tensors, networks and optimizers that MindSpore calls otherwise."""
+
+    name = "method"
+    reason = "the method has this equal in MindSpore"
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map one method call by its name."""
+        if not isinstance(old.func, cst.Attribute) or not isinstance(new.func, cst.Attribute):
+            return None
+        if at.names.called(old) is not None:
+            return None
+        name, holder = old.func.attr.value, old.func.value
+        if is_plain_object(at, holder):
+            return None
+        special = getattr(self, f"_{name}", None) if name in _SPECIAL else None
+        if special is not None:
+            return special(old, new, at)
+        if name in _WRAPPED:
+            return self._wrap(old, new, at, _WRAPPED[name])
+        if not self._of_tensor(old, at):
+            return None
+        row = table("methods").get(f"Tensor.{name}")
+        if row is not None:
+            return self._mapped(row, old, new, at)
+        in_place = name.endswith("_") and not name.endswith("__") and name not in _KEPT_IN_PLACE
+        if in_place and not at.names.imported(holder):
+            return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format(name[:-1])))
+        return None
+
+    def _of_tensor(self, old: Any, at: At) -> bool:
+        """Whether a method may be a tensor's: not a part of a network, not perhaps an array's."""
+        name, holder = old.func.attr.value, old.func.value
+        if code_of(holder) == "self":
+            return False
+        if name in _AMBIGUOUS and not any(q.startswith("torch") for q, _ in at.names.imports):
+            return False
+        owned = any(text == f"self.{name}" for _, text in at.names._attributes)
+        return not (owned and is_module(at, holder))
+
+    def _mapped(self, row: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
+        try:
+            made = map_call(named(at, row), new, new.func.value)  # type: ignore[attr-defined]
+        except Refused as exc:
+            return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+        at.note(self, old, made, "changed" if row.effect else "exact", row.reason, row.effect)
+        return made
+
+    def _wrap(self, old: cst.Call, new: cst.Call, at: At, function: str) -> Any:
+        if not _is_call_of_object(old):
+            return None
+        func = cst.parse_expression(wording(at, function))
+        held = cst.Arg(new.func.value)  # type: ignore[attr-defined]
+        if new.args:
+            held = held.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        made = new.with_changes(func=func, args=[held, *new.args])
+        at.note(self, old, made)
+        return made
+
+    def _train(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if len(old.args) > 1 or not _is_call_of_object(old):
+            return None
+        made = _method(new, "set_train", [cst.Arg(arg.value) for arg in new.args])
+        at.note(self, old, made)
+        return made
+
+    def _eval(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if old.args or not _is_call_of_object(old):
+            return None
+        made = _method(new, "set_train", [cst.Arg(cst.Name("False"))])
+        at.note(self, old, made)
+        return made
+
+    def _forward(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        made = _method(new, "construct", list(new.args))
+        at.note(self, old, made)
+        return made
+
+    def _step(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        holder = old.func.value  # type: ignore[attr-defined]
+        made_by = at.names.call_names(holder)
+        text = code_of(holder).lower()
+        if any("GradScaler" in n or "lr_scheduler" in n for n in made_by) or "sched" in text:
+            return None
+        if not any(n.startswith("torch.optim.") for n in made_by) and "opt" not in text:
+            return None
+        if old.args:
+            if "scaler" in text:
+                return None
+            return new.with_changes(
+                func=at.refuse(self, old.func, "a closure is called several times a step")
+            )
+        return self._wrap(old, new, at, "port.step")
+
+    def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if not is_module(at, old.func.value):  # type: ignore[attr-defined]
+            return None
+        why = "parameters stay float32; give the step a policy, such as port.autocast"
+        return new.with_changes(func=at.refuse(self, old.func, why))
+
+    _bfloat16 = _half
+
+    def _cuda(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        made = new.func.value  # type: ignore[attr-defined]
+        at.note(self, old, made, reason="one process has one device; ms.set_device chooses it")
+        return made
+
+    _npu = _cuda
+
+    def _float(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if not is_module(at, old.func.value):  # type: ignore[attr-defined]
+            return None
+        return self._cuda(old, new, at)
+
+    def _to(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        dtypes, unknown = [], []
+        for arg, made in zip(old.args, new.args, strict=True):
+            keyword = arg.keyword.value if arg.keyword else ""
+            if keyword in ("device", "non_blocking", "memory_format", "copy"):
+                continue
+            if keyword == "dtype" or _is_dtype(arg.value, at):
+                dtypes.append(made)
+            elif keyword or not (_is_device(arg.value, at) or _is_flag(arg.value)):
+                unknown.append(made)
+        if unknown:
+            return self._wrap(old, new, at, "port.to")
+        if not dtypes:
+            return self._cuda(old, new, at)
+        last = cst.Arg(dtypes[0].value)
+        made_call = new.with_changes(args=[last])
+        at.note(self, old, made_call)
+        return made_call
+
+    def _requires_grad_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if not is_module(at, old.func.value):  # type: ignore[attr-defined]
+            return None
+        return self._wrap(old, new, at, "port.requires_grad_")
+
+    def _scatter_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if isinstance(old.func.value, cst.Call):  # type: ignore[attr-defined]
+            made = _method(new, "scatter", list(new.args))
+            at.note(self, old, made, reason="what it changes is made there, nothing else sees it")
+            return made
+        return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format("scatter")))
+
+
+_SPECIAL = {
+    "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "npu", "float", "to",
+    "requires_grad_", "scatter_",
+}  # fmt: skip
+
+
+def _method(call: cst.Call, name: str, args: list[cst.Arg]) -> cst.Call:
+    func = call.func.with_changes(attr=cst.Name(name))
+    return call.with_changes(func=func, args=args)
+
+
+def _is_call_of_object(call: cst.Call) -> bool:
+    """Return whether the method is called on a value, not on ``super()``."""
+    holder = call.func.value  # type: ignore[attr-defined]
+    return not (isinstance(holder, cst.Call) and code_of(holder.func) == "super")
+
+
+def _is_dtype(node: cst.BaseExpression, at: At) -> bool:
+    name = at.names.qualified(node) or ""
+    row = table("names").get(name)
+    if row is not None and row.to.startswith("ms.") and row.to != "ms.Tensor":
+        return True
+    return "dtype" in code_of(node).lower()
+
+
+def _is_device(node: cst.BaseExpression, at: At) -> bool:
+    if isinstance(node, (cst.SimpleString, cst.FormattedString, cst.Integer)):
+        return True
+    if any(
+        name in ("torch.device", "torch.cuda.current_device") for name in at.names.call_names(node)
+    ):
+        return True
+    if isinstance(node, cst.Call) and at.names.called(node) == "torch.device":
+        return True
+    return bool(_DEVICE.search(code_of(node)))
+
+
+def _is_flag(node: cst.BaseExpression) -> bool:
+    return code_of(node) in ("True", "False")
+
+
+class ForwardRule(PortRule):
+    """``forward`` of a network is ``construct`` of a Cell."""
+
+    name = "construct"
+    reason = "a Cell runs construct"
+    visits = (cst.FunctionDef,)
+
+    def act(self, old: cst.FunctionDef, new: cst.FunctionDef, at: At) -> Any:
+        """Rename one method."""
+        holder = at.names.enclosing(old, cst.ClassDef, cst.FunctionDef)
+        if old.name.value != "forward" or not isinstance(holder, cst.ClassDef):
+            return None
+        bases = at.names.bases(holder)
+        if any(base.endswith("autograd.Function") for base in bases):
+            return None
+        if bases == {"object"}:
+            return None
+        at.note(self, old.name, "construct")
+        return new.with_changes(name=cst.Name("construct"))
+
+
+class GradRule(PortRule):
+    """``param.grad`` is there once a backward pass has run."""
+
+    name = "grad"
+    reason = "gradients are attributes that the first backward pass makes"
+    visits = (cst.Attribute,)
+
+    def act(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        """Map a gradient that is read."""
+        if old.attr.value != "grad" or at.names.qualified(old) is not None:
+            return None
+        if isinstance(at.names.parents.get(old), cst.AssignTarget):
+            return None
+        if code_of(old.value) == "self":
+            return None
+        made = cst.parse_expression(wording(at, f"port.grad_of({code_of(new.value)})"))
+        at.note(self, old, made)
+        return made
+
+
+class LearningRateRule(PortRule):
+    """``group["lr"] = value`` sets a Parameter."""
+
+    name = "learning rate"
+    reason = "a learning rate is a Parameter of the optimizer"
+    visits = (cst.SimpleStatementLine, cst.Subscript)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Map an assignment, or a rate that is read."""
+        if isinstance(old, cst.Subscript):
+            return self._read(old, new, at)
+        if len(old.body) != 1 or not isinstance(old.body[0], cst.Assign):
+            return None
+        target = old.body[0].targets[0].target
+        if len(old.body[0].targets) != 1 or not _is_rate(target):
+            return None
+        group = code_of(new.body[0].targets[0].target.value)
+        value = code_of(new.body[0].value)
+        made = cst.parse_expression(wording(at, f"port.set_lr({group}, {value})"))
+        at.note(self, old.body[0], made)
+        return new.with_changes(body=[cst.Expr(made)])
+
+    def _read(self, old: cst.Subscript, new: cst.Subscript, at: At) -> Any:
+        parent = at.names.parents.get(old)
+        if not _is_rate(old) or isinstance(parent, (cst.AssignTarget, cst.AugAssign)):
+            return None
+        made = cst.parse_expression(f"float({code_of(new)})")
+        at.note(self, old, made)
+        return made
+
+
+def _is_rate(node: Any) -> bool:
+    if not isinstance(node, cst.Subscript) or code_of(node).split("[")[-1] not in (
+        "'lr']",
+        '"lr"]',
+    ):
+        return False
+    holder = code_of(node.value)
+    return "group" in holder or holder in ("g", "pg")

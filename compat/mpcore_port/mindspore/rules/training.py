@@ -1,0 +1,111 @@
+"""The forward pass and its loss become a function; the rest of torch's loop stays.
+
+MindSpore has no ``backward`` of a tensor: it differentiates functions. The statements that a
+loss is made of are moved into one, and ``port.loss`` runs and differentiates it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.flow import read
+from mpcore_port.mindspore.rules.place import PortRule, need
+from mpcore_port.mindspore.rules.plan import Plan, Planner, only
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["TrainingRule"]
+
+_AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
+
+
+class TrainingRule(PortRule):
+    """The statements that a loss is made of become a function that MindSpore differentiates."""
+
+    name = "training step"
+    reason = "MindSpore differentiates functions: port.loss runs this one and keeps its gradients"
+    visits = (cst.IndentedBlock, cst.Module, cst.BaseExpression, cst.Call)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Rewrite a block that holds a loss, or the loss of a backward pass."""
+        plans, replaced = self._plans(at)
+        if isinstance(old, (cst.IndentedBlock, cst.Module)):
+            return self._block(old, new, at, plans.get(id(old), []))
+        why = at.memory["no plan"].get(id(old))
+        if why is not None:
+            return at.refuse(self, old, why)
+        return cst.Name(replaced[id(old)]) if id(old) in replaced else None
+
+    def _plans(self, at: At) -> tuple[dict[int, list[Plan]], dict[int, str]]:
+        if "plans" not in at.memory:
+            at.memory["no plan"] = {}
+            at.memory["plans"] = Planner(at).make()
+        found: tuple[dict[int, list[Plan]], dict[int, str]] = at.memory["plans"]
+        return found
+
+    def _block(self, old: Any, new: Any, at: At, plans: list[Plan]) -> Any:
+        if not plans:
+            return None
+        bodies: dict[int, list[Any]] = {place: [line] for place, line in enumerate(new.body)}
+        for plan in plans:
+            last = plan.places[-1]
+            lines = self._lines(plan, old, new, at)
+            for place in plan.places:
+                bodies[place] = []
+            moved = [line for place in plan.moved for line in bodies[place]]
+            for place in plan.moved:
+                bodies[place] = []
+            bodies[last] = [*lines, *moved]
+            text = code_of(lines[-1])
+            where = old.body[plan.places[0]]
+            if plan.again:
+                at.note(self, where, text, "changed", self.reason, _AGAIN)
+            else:
+                at.note(self, where, text)
+        body = [line for place in sorted(bodies) for line in bodies[place]]
+        return new.with_changes(body=body)
+
+    def _lines(self, plan: Plan, old: Any, new: Any, at: At) -> list[Any]:
+        inner: list[Any] = []
+        if plan.kept:
+            names = [cst.NameItem(cst.Name(name)) for name in plan.kept]
+            keyword = cst.Global if plan.word == "global" else cst.Nonlocal
+            inner.append(cst.SimpleStatementLine([keyword(names)]))
+        for place in sorted({*plan.again, *plan.places}):
+            line = new.body[place]
+            if place in plan.again:
+                line = only(line, self._wanted(plan, old))
+            inner.append(line)
+        first = inner[1] if plan.kept else inner[0]
+        lead = getattr(first, "leading_lines", ())
+        if lead:
+            inner[1 if plan.kept else 0] = first.with_changes(leading_lines=())
+        inner.append(cst.SimpleStatementLine([cst.Return(plan.result)]))
+        lines: list[Any] = []
+        if plan.missing:
+            targets = [cst.AssignTarget(cst.Name(name)) for name in plan.missing]
+            lines.append(cst.SimpleStatementLine([cst.Assign(targets, cst.Name("None"))]))
+        function = cst.FunctionDef(
+            cst.Name(plan.function),
+            cst.Parameters(),
+            cst.IndentedBlock(inner),
+            lines_after_decorators=(),
+        )
+        lines.append(function)
+        scaler = f", scaler={plan.sink.scaler}" if plan.sink.scaler else ""
+        port = need(at, "port", "torch")
+        given = ", ".join([plan.function, *plan.parts])
+        call = f"{plan.bound} = {port}.loss({given}{scaler})"
+        lines.append(cst.parse_statement(call))
+        lines[0] = lines[0].with_changes(leading_lines=[*lead])
+        return lines
+
+    def _wanted(self, plan: Plan, old: Any) -> set[str]:
+        found: set[str] = set()
+        for place in plan.places:
+            found |= read(old.body[place])
+        return found

@@ -1,0 +1,159 @@
+"""Devices and ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+
+__all__ = [
+    "DataParallel",
+    "all_reduce",
+    "barrier",
+    "data_parallel",
+    "destroy_process_group",
+    "device",
+    "device_count",
+    "device_name",
+    "get_rank",
+    "get_world_size",
+    "init_process_group",
+    "is_available",
+    "is_initialized",
+    "synchronize",
+]
+
+
+class Device:
+    """What a script asks a device for; moves to it mean nothing, all tensors are on one.
+
+    Attributes:
+        type: ``"cpu"`` or ``"npu"``.
+        index: number of the device, or None.
+    """
+
+    def __init__(self, name: str, index: int | None) -> None:
+        self.type, self.index = name, index
+
+    def __str__(self) -> str:
+        """Return torch's way of writing it."""
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
+def device(name: Any = "cpu", index: int | None = None) -> Device:
+    """Return a description of a device; MindSpore itself is set by ``ms.set_device``."""
+    if isinstance(name, Device):
+        return name
+    if isinstance(name, int):
+        return Device("npu", name)
+    kind, _, number = str(name).partition(":")
+    return Device("cpu" if kind == "cpu" else "npu", int(number) if number else index)
+
+
+def is_available() -> bool:
+    """Return whether an Ascend device is there."""
+    return bool(ms.hal.is_available("Ascend"))
+
+
+def device_count() -> int:
+    """Return the number of Ascend devices."""
+    return int(ms.hal.device_count("Ascend")) if is_available() else 0
+
+
+def device_name(_: Any = None) -> str:
+    """Return the name of the device target."""
+    return str(ms.get_context("device_target"))
+
+
+def synchronize(_: Any = None) -> None:
+    """Wait for the device."""
+    ms.runtime.synchronize()
+
+
+def init_process_group() -> None:
+    """Join the processes that msrun started, in data parallel mode; alone, do nothing."""
+    import os
+
+    if int(os.environ.get("MS_WORKER_NUM", "1")) > 1:
+        from mindspore.communication import init
+
+        init()
+
+
+def _joined() -> bool:
+    from mindspore.communication import GlobalComm
+
+    return bool(GlobalComm.INITED)
+
+
+def is_initialized() -> bool:
+    """Return whether several processes have joined."""
+    return _joined()
+
+
+def destroy_process_group() -> None:
+    """Leave the other processes."""
+    if _joined():
+        from mindspore.communication import release
+
+        release()
+
+
+def get_rank() -> int:
+    """Return the number of this process, from 0."""
+    if not _joined():
+        return 0
+    from mindspore.communication import get_rank as rank
+
+    return int(rank())
+
+
+def get_world_size() -> int:
+    """Return the number of processes."""
+    if not _joined():
+        return 1
+    from mindspore.communication import get_group_size
+
+    return int(get_group_size())
+
+
+def barrier() -> None:
+    """Wait for all processes."""
+    if _joined():
+        from mindspore import ops
+
+        ops.Barrier()()
+
+
+def all_reduce(tensor: Any, op: str = "sum") -> None:
+    """Give ``tensor`` the sum, mean, maximum or minimum over all processes, in place."""
+    ranks = get_world_size()
+    if ranks == 1:
+        return
+    from mindspore import ops
+
+    kinds = {"sum": ops.ReduceOp.SUM, "mean": ops.ReduceOp.SUM}
+    kinds |= {"max": ops.ReduceOp.MAX, "min": ops.ReduceOp.MIN}
+    made = ops.AllReduce(kinds[op])(tensor)
+    tensor.copy_(made / ranks if op == "mean" else made)
+
+
+class DataParallel(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """A Cell whose gradients are averaged over all processes; not run on several devices."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+        ranks = get_world_size()
+        for param in module.trainable_params():
+            param.mpcore_ranks = ranks
+
+    def construct(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the Cell."""
+        return self.module(*args, **kwargs)
+
+
+def data_parallel(module: Any) -> DataParallel:
+    """Return what stands for torch.nn.parallel.DistributedDataParallel."""
+    return DataParallel(module)

@@ -1,0 +1,101 @@
+"""Checkpoints: nested dicts and lists of tensors, numbers and words, without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from mpcore.errors import CheckpointError
+
+__all__ = ["load", "save"]
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def save(obj: Any, f: str | os.PathLike[str]) -> None:
+    """Write ``obj`` into a safetensors file, its structure as JSON in the header.
+
+    At every moment the old or the new file is there, whole.
+
+    Raises:
+        CheckpointError: something in ``obj`` is no tensor, array, number, word, list or dict.
+    """
+    from safetensors.numpy import save_file
+
+    arrays: dict[str, Any] = {}
+    tree = _flatten(obj, arrays, "checkpoint")
+    path = Path(f)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        save_file(arrays, name, {"mpcore": json.dumps(tree)})
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:
+    if isinstance(obj, Tensor):
+        obj = obj.asnumpy()
+    if isinstance(obj, np.ndarray | np.generic):
+        key = str(len(arrays))
+        arrays[key] = np.ascontiguousarray(obj)
+        return {"tensor": key, "shape": list(np.shape(obj))}
+    if isinstance(obj, dict):
+        rows = [[_key(k, where), _flatten(v, arrays, f"{where}[{k!r}]")] for k, v in obj.items()]
+        return {"dict": rows}
+    if isinstance(obj, list | tuple):
+        rows = [_flatten(v, arrays, f"{where}[{n}]") for n, v in enumerate(obj)]
+        return {"list" if isinstance(obj, list) else "tuple": rows}
+    if isinstance(obj, _PLAIN):
+        return {"value": obj}
+    if hasattr(obj, "__dict__") and type(obj).__name__ == "Namespace":
+        return _flatten(vars(obj), arrays, where)
+    msg = f"{where}: {type(obj).__name__} cannot be saved: tensors, numbers, words, lists, dicts"
+    raise CheckpointError(msg)
+
+
+def _key(key: Any, where: str) -> Any:
+    if isinstance(key, str | int):
+        return key
+    msg = f"{where}: keys must be words or whole numbers, got {key!r}"
+    raise CheckpointError(msg)
+
+
+def load(f: str | os.PathLike[str]) -> Any:
+    """Return what ``save`` wrote.
+
+    Raises:
+        CheckpointError: it is another kind of file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(os.fspath(f), "numpy") as file:
+            text = (file.metadata() or {}).get("mpcore")
+            if text is None:
+                msg = f"{f}: no checkpoint of a ported script; run mpcore convert-weights on it"
+                raise CheckpointError(msg)
+            return _unflatten(json.loads(text), file)
+    except SafetensorError as exc:
+        msg = f"{f}: no safetensors file ({exc}); run mpcore convert-weights on torch's"
+        raise CheckpointError(msg) from exc
+
+
+def _unflatten(tree: Any, file: Any) -> Any:
+    ((kind, value), *_) = tree.items()
+    if kind == "tensor":
+        return Tensor(file.get_tensor(value).reshape(tree["shape"]))
+    if kind == "dict":
+        return {key: _unflatten(entry, file) for key, entry in value}
+    if kind == "value":
+        return value
+    items = [_unflatten(entry, file) for entry in value]
+    return items if kind == "list" else tuple(items)

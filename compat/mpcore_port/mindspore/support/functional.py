@@ -1,0 +1,320 @@
+"""Functions of torch that MindSpore has no equal of on every device; torch's signatures."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ContextDecorator
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "as_tuple",
+    "cross_entropy",
+    "diag",
+    "einsum",
+    "embedding",
+    "equal",
+    "finfo",
+    "full",
+    "interpolate",
+    "labels",
+    "layer_norm",
+    "linspace",
+    "multinomial",
+    "nll_loss",
+    "no_grad",
+    "normalize",
+    "one_hot",
+    "rms_norm",
+    "roll",
+    "scaled_dot_product_attention",
+    "selu",
+    "sort",
+    "std",
+    "to",
+    "var",
+]
+
+
+class no_grad(ContextDecorator):  # noqa: N801  # torch's name
+    """Nothing inside is differentiated (mindspore 2.10.0, ``ms._no_grad``)."""
+
+    def __enter__(self) -> None:
+        self._inside = ms._no_grad()
+        self._inside.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        self._inside.__exit__(*exc)
+
+
+def as_tuple(value: Any) -> tuple[int, ...]:
+    """Return a shape as a tuple; a number is a shape of one axis."""
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def labels(target: Any) -> Any:
+    """Return class numbers as int32, which MindSpore's losses want; probabilities as they are."""
+    return target if target.is_floating_point() else target.astype(ms.int32)
+
+
+def cross_entropy(
+    input: Any,  # torch's name
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Return torch.nn.functional.cross_entropy: (N, C) or (N, C, ...) against (N,) or (N, ...)."""
+    return ops.cross_entropy(
+        input, labels(target), weight, ignore_index, reduction, label_smoothing
+    )
+
+
+def nll_loss(
+    input: Any,  # torch's name
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Any:
+    """Return torch.nn.functional.nll_loss of log-probabilities (N, C)."""
+    return ops.nll_loss(input, labels(target), weight, ignore_index, reduction)
+
+
+def one_hot(tensor: Any, num_classes: int) -> Any:
+    """Return int64 of shape (*tensor.shape, num_classes)."""
+    return ops.one_hot(tensor, num_classes).astype(ms.int64)
+
+
+def embedding(input: Any, weight: Any) -> Any:  # torch's name
+    """Return the rows of ``weight`` (rows, features) that ``input`` numbers."""
+    return ops.gather(weight, input, 0)
+
+
+def layer_norm(
+    input: Any,  # torch's name
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    """Return the norm over the last axes, in the dtype of the input; moments in float32.
+
+    MindSpore's kernel needs gamma and beta on CPU, so it is written out.
+    """
+    axes = tuple(range(-len(normalized_shape), 0))
+    x = input.astype(ms.float32)
+    centred = x - x.mean(axes, keep_dims=True)
+    variance = (centred * centred).mean(axes, keep_dims=True)
+    y = centred * ops.rsqrt(variance + eps)
+    if weight is not None:
+        y = y * weight
+    if bias is not None:
+        y = y + bias
+    return y.astype(input.dtype)
+
+
+def rms_norm(
+    input: Any,  # torch's name
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    eps: float | None = None,
+) -> Any:
+    """Return ``input`` over its root mean square; ``eps`` None is float32's, as in torch."""
+    axes = tuple(range(-len(normalized_shape), 0))
+    x = input.astype(ms.float32)
+    y = x * ops.rsqrt((x * x).mean(axes, keep_dims=True) + (2.0**-23 if eps is None else eps))
+    return (y if weight is None else y * weight).astype(input.dtype)
+
+
+def normalize(
+    input: Any,  # torch's name
+    p: float = 2.0,
+    dim: int = 1,
+    eps: float = 1e-12,
+) -> Any:
+    """Return ``input`` divided by its norm along ``dim``, at least ``eps``."""
+    if p != 2:
+        msg = f"`p` must be 2, got {p!r}: other norms are not ported"
+        raise NotImplementedError(msg)
+    norm = ops.sqrt((input * input).sum(dim, keepdims=True))
+    return input / ops.maximum(norm, Tensor(eps, norm.dtype))
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Any:
+    """Return attention written out: (..., L, E), (..., S, E), (..., S, Ev) to (..., L, Ev)."""
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = ops.matmul(query, key.swapaxes(-2, -1)) * factor
+    if is_causal:
+        lower = ops.tril(ops.ones((query.shape[-2], key.shape[-2]), ms.float32)) > 0
+        scores = scores.masked_fill(~lower, -math.inf)
+    if attn_mask is not None and attn_mask.dtype == ms.bool_:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = ops.softmax(scores, axis=-1)
+    if dropout_p:
+        weights = ops.dropout(weights, p=dropout_p, training=True)
+    return ops.matmul(weights, value)
+
+
+def interpolate(
+    input: Any,  # torch's name
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Any:
+    """Return torch.nn.functional.interpolate of (N, C, H, W), mode "nearest" or "bilinear"."""
+    if size is None:
+        factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * 2
+        pairs = zip(input.shape[2:], factors, strict=True)
+        size = tuple(math.floor(length * factor) for length, factor in pairs)
+    elif isinstance(size, int):
+        size = (size,) * (input.ndim - 2)
+    if mode == "nearest":
+        return ops.interpolate(input, size=tuple(size), mode=mode)
+    return ops.interpolate(input, size=tuple(size), mode=mode, align_corners=bool(align_corners))
+
+
+def var(
+    input: Any,  # torch's name
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: int | None = None,
+) -> Any:
+    """Return the variance over ``dim``, divided by n - 1 unless told otherwise."""
+    lost = int(unbiased) if correction is None else correction
+    axes = tuple(range(input.ndim)) if dim is None else as_tuple(dim)
+    count = math.prod(input.shape[axis] for axis in axes)
+    centred = input - input.mean(axes, keep_dims=True)
+    return (centred * centred).sum(axes, keepdims=keepdim) / (count - lost)
+
+
+def std(
+    input: Any,  # torch's name
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: int | None = None,
+) -> Any:
+    """Return the standard deviation over ``dim``, of n - 1 unless told otherwise."""
+    return ops.sqrt(var(input, dim, unbiased, keepdim, correction))
+
+
+def sort(
+    input: Any,  # torch's name
+    dim: int = -1,
+    descending: bool = False,
+    stable: bool = False,
+) -> Any:
+    """Return (values, int64 places)."""
+    del stable
+    values, places = ops.sort(input, dim, descending)
+    return values, places.astype(ms.int64)
+
+
+def roll(input: Any, shifts: Any, dims: Any = None) -> Any:  # torch's name
+    """Return ``input`` shifted around along ``dims``; along all elements if there are none."""
+    if dims is None:
+        return roll(input.reshape(-1), shifts, 0).reshape(input.shape)
+    for shift, axis in zip(as_tuple(shifts), as_tuple(dims), strict=True):
+        length = input.shape[axis]
+        cut = (-shift) % length
+        if cut:
+            parts = ops.split(input, [cut, length - cut], axis)
+            input = ops.cat((parts[1], parts[0]), axis)
+    return input
+
+
+def einsum(equation: str, *operands: Any) -> Any:
+    """Return torch.einsum of one or two tensors, without repeated letters in one operand.
+
+    Raises:
+        NotImplementedError: another form.
+    """
+    left, _, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    plain = all(len(set(term)) == len(term) and term.isalpha() for term in terms)
+    if not right.isalpha() or not plain or len(terms) != len(operands) or len(terms) > 2:
+        msg = f"einsum({equation!r}) is not ported: only 'ab,bc->ac' of one or two tensors"
+        raise NotImplementedError(msg)
+    letters = right + "".join(sorted(set("".join(terms)) - set(right)))
+    product = None
+    for term, tensor in zip(terms, operands, strict=True):
+        order = [letter for letter in letters if letter in term]
+        moved = tensor.permute(*[term.index(letter) for letter in order])
+        sizes = dict(zip(order, moved.shape, strict=True))
+        spread = moved.reshape(tuple(sizes.get(letter, 1) for letter in letters))
+        product = spread if product is None else product * spread
+    assert product is not None  # noqa: S101  # there is an operand
+    summed = tuple(range(len(right), len(letters)))
+    return product.sum(summed) if summed else product
+
+
+def equal(input: Any, other: Any) -> bool:  # torch's name
+    """Return whether shapes and all elements are equal, as a bool."""
+    return tuple(input.shape) == tuple(other.shape) and bool((input == other).all())
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    """Return a tensor of one value; a Python float is float32."""
+    if dtype is None:
+        kind = {bool: ms.bool_, int: ms.int64}.get(type(fill_value), ms.float32)
+    else:
+        kind = dtype
+    return ops.full(as_tuple(size), fill_value, dtype=kind)
+
+
+def linspace(start: float, end: float, steps: int, *, dtype: Any = None) -> Any:
+    """Return ``steps`` float32 numbers from ``start`` to ``end``, both included."""
+    made = ops.linspace(Tensor(start, ms.float32), Tensor(end, ms.float32), steps)
+    return made if dtype is None else made.astype(dtype)
+
+
+def finfo(dtype: Any) -> Any:
+    """Return numpy's limits of a float dtype."""
+    return np.finfo(ms.dtype_to_nptype(dtype))
+
+
+def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Any:
+    """Return ``num_samples`` int64 places for each row of weights."""
+    return ops.multinomial(input, num_samples, replacement).astype(ms.int64)
+
+
+def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return ``tensor`` in the dtype that is among the arguments; devices mean nothing here."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return tensor.astype(value.dtype)
+        if isinstance(value, type(ms.float32)) or value in (ms.float16, ms.float32, ms.int32):
+            return tensor.astype(value)
+    return tensor
+
+
+def selu(input: Any) -> Any:  # torch's name
+    """Return SELU, written out: the gradient of MindSpore's is wrong on CPU (2.10.0)."""
+    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    low = alpha * (ops.exp(ops.minimum(input, ops.zeros_like(input))) - 1)
+    return scale * ops.where(input > 0, input, low)
+
+
+def diag(input: Any) -> Any:  # torch's name
+    """Return the matrix with a vector on its diagonal, or the diagonal of a matrix."""
+    return ops.diag(input) if input.ndim == 1 else input.diagonal()

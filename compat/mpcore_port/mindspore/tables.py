@@ -1,0 +1,128 @@
+"""The fact tables: what each name of torch is in MindSpore, as data."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from typing import Any
+
+__all__ = ["FILES", "Mapping", "Param", "mint_layers", "table"]
+
+FILES = ("layers", "functions", "functional", "methods", "optim", "names", "initialisers", "rest")
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter of torch's signature; ``default`` is code, or None where it is required."""
+
+    name: str
+    default: str | None = None
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """What stands for one name of torch; the keys are explained in ``facts/layers.toml``.
+
+    Attributes:
+        name: full name in torch; of a method ``"Tensor.size"``.
+        to: new name; the arguments stay.
+        params: torch's signature; empty where arguments are not looked at.
+        keywords: new names of arguments.
+        pin: code that is written out for an argument that was left to its default.
+        pin_keyword: the same, where arguments before it may be any number.
+        set: arguments that are always written.
+        set_if: arguments that are written beside another one.
+        change: code an argument becomes.
+        special: name of the function in ``calls.py`` that rewrites an argument.
+        drop: arguments that go.
+        refuse: arguments that are refused unless they have torch's default, and why.
+        require: arguments that must be there, and why.
+        refuse_all: why the name is refused; "" if it is not.
+        remove: why a line with nothing but this call goes.
+        positional: how many arguments may stay positional; the rest get their keyword.
+        pack: keyword under which torch takes several positional sizes as one.
+        expr: code for the whole call; bare: the same without the optional argument.
+        fill: whether ``expr`` takes defaults for what is not given.
+        stars: function that takes what is dropped out of ``**settings``.
+        imports: name to module of what the new code needs.
+        reason, effect: as in a Site.
+    """
+
+    name: str
+    to: str = ""
+    params: tuple[Param, ...] = ()
+    keywords: dict[str, str] = field(default_factory=dict)
+    pin: dict[str, str] = field(default_factory=dict)
+    pin_keyword: dict[str, str] = field(default_factory=dict)
+    set: dict[str, str] = field(default_factory=dict)
+    set_if: dict[str, dict[str, str]] = field(default_factory=dict)
+    change: dict[str, str] = field(default_factory=dict)
+    special: dict[str, str] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    refuse: dict[str, str] = field(default_factory=dict)
+    require: dict[str, str] = field(default_factory=dict)
+    refuse_all: str = ""
+    remove: str = ""
+    positional: int = 99
+    pack: str = ""
+    expr: str = ""
+    bare: str = ""
+    fill: bool = False
+    stars: str = ""
+    imports: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    effect: str = ""
+
+    @property
+    def renames_only(self) -> bool:
+        """Whether the call keeps its arguments as they are."""
+        plain = Mapping(self.name, to=self.to, reason=self.reason, effect=self.effect)
+        return bool(self.to) and self == plain
+
+    @property
+    def kind(self) -> str:
+        """``"exact"``, ``"changed"`` or ``"refused"``."""
+        if self.refuse_all:
+            return "refused"
+        return "changed" if self.effect else "exact"
+
+
+def _params(text: str) -> tuple[Param, ...]:
+    """Return the parameters of a signature that is written as code."""
+    arguments = ast.parse(f"def f({text}): pass").body[0].args  # type: ignore[attr-defined]
+    required = len(arguments.args) - len(arguments.defaults)
+    defaults = [None] * required + [ast.unparse(node) for node in arguments.defaults]
+    return tuple(Param(a.arg, d) for a, d in zip(arguments.args, defaults, strict=True))
+
+
+def _mapping(name: str, row: str | dict[str, Any]) -> Mapping:
+    if isinstance(row, str):
+        return Mapping(name, to=row)
+    unknown = set(row) - {f.name for f in fields(Mapping)}
+    if unknown:
+        msg = f"{name}: unknown keys {sorted(unknown)}"
+        raise ValueError(msg)
+    values = dict(row)
+    values["params"] = _params(values.get("params", ""))
+    values["drop"] = tuple(values.get("drop", ()))
+    return Mapping(name, **values)
+
+
+def _read(file: str) -> dict[str, Any]:
+    folder = resources.files("mpcore_port.mindspore.facts")
+    return tomllib.loads(folder.joinpath(f"{file}.toml").read_text("utf-8"))
+
+
+@cache
+def table(file: str) -> dict[str, Mapping]:
+    """Return one table by full name."""
+    return {name: _mapping(name, row) for name, row in _read(file).items()}
+
+
+@cache
+def mint_layers() -> frozenset[str]:
+    """Return the classes of torch.nn that ``--flavour mint`` takes from mindspore.mint.nn."""
+    return frozenset(_read("mint")["layers"])

@@ -1,0 +1,80 @@
+"""The target itself: its passes, and the rows for the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpcore_port.errors import PortError
+from mpcore_port.facts import Api
+from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
+from mpcore_port.mindspore.rules.mode import ModeRule
+from mpcore_port.mindspore.rules.tensors import (
+    ForwardRule,
+    GradRule,
+    LearningRateRule,
+    MethodRule,
+)
+from mpcore_port.mindspore.rules.training import TrainingRule
+from mpcore_port.mindspore.tables import FILES, table
+from mpcore_port.targets import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpcore_port.rule import Rule
+    from mpcore_port.targets import Options
+
+__all__ = ["TARGET", "counts"]
+
+
+def _passes(options: Options) -> Sequence[Sequence[Rule]]:
+    if options.jit:
+        msg = (
+            "`--jit` is not done for mindspore: port.loss runs eagerly; decorate functions of the "
+            "port with ms.jit by hand"
+        )
+        raise PortError(msg)
+    names = [
+        NameRule(),
+        CallRule(),
+        MethodRule(),
+        ModeRule(),
+        GradRule(),
+        LearningRateRule(),
+        ForwardRule(),
+        StatementRule(),
+        ImportRule(),
+    ]
+    return [[TrainingRule()], names]
+
+
+def _apis() -> list[Api]:
+    rows = [row for file in FILES for row in table(file).values()]
+    return [
+        Api(
+            row.name,
+            row.to or row.expr or row.bare,
+            row.kind,  # type: ignore[arg-type]  # one of the three
+            row.refuse_all or row.reason,
+            row.effect,
+        )
+        for row in rows
+    ]
+
+
+def counts() -> dict[str, dict[str, int]]:
+    """Return how many names of torch each table maps and refuses, for ``docs/porting.md``."""
+    found: dict[str, dict[str, int]] = {}
+    for file in FILES:
+        kinds = [row.kind for row in table(file).values()]
+        found[file] = {kind: kinds.count(kind) for kind in ("exact", "changed", "refused")}
+    return found
+
+
+TARGET = Target(
+    name="mindspore",
+    title="MindSpore 2.10",
+    passes=_passes,
+    apis=_apis,
+    not_run="Ascend devices and several processes were not run; MindSpore's CPU build was",
+)

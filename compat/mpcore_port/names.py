@@ -1,0 +1,304 @@
+"""What names mean: imports and their aliases, scopes, assignments, attributes, calls.
+
+Nothing is run, and flow is not followed: a name means all that is ever assigned to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.binder import Binder
+from mpcore_port.scopes import Binding, Scope, alias_text, code_of, dotted, string_of, without
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+__all__ = [
+    "Binding",
+    "Names",
+    "Scope",
+    "alias_text",
+    "code_of",
+    "dotted",
+    "string_of",
+    "without",
+]
+
+_DEPTH = 12  # assignments that are followed; x = y = ... longer than that is a riddle
+
+
+class Names:
+    """The names of one module; every question is about nodes of the tree it was built from.
+
+    Args:
+        module: the tree; must be the very object that is asked about later.
+        exports: public names of modules that ``import *`` may bring, by module.
+
+    Attributes:
+        parents: parent of every node.
+        imports: every import statement's bindings, in order.
+        classes, functions: definitions by name, of any scope.
+        stars: modules that everything was imported from.
+        calls: all calls, in order.
+    """
+
+    def __init__(
+        self, module: cst.Module, exports: Mapping[str, Collection[str]] | None = None
+    ) -> None:
+        self.module = module
+        self.exports = exports or {}
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.classes: dict[str, list[cst.ClassDef]] = {}
+        self.functions: dict[str, list[cst.FunctionDef]] = {}
+        self.imports: list[tuple[str, Binding]] = []
+        self.stars: list[str] = []
+        self.calls: list[cst.Call] = []
+        self._scopes: dict[cst.CSTNode, Scope] = {}
+        self._attributes: dict[tuple[cst.CSTNode | None, str], list[Binding]] = {}
+        self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
+        self._callers: dict[str, list[cst.Call]] = {}
+        self._known: dict[cst.CSTNode, str | None] = {}
+        self.top = Scope("module", module)
+        Binder(self).read()
+
+    # --- where a node stands ------------------------------------------------------------------
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield parent, grandparent and so on, the module last."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> Any:
+        """Return the nearest ancestor of one of ``kinds``, or None."""
+        return next((a for a in self.ancestors(node) if isinstance(a, kinds)), None)
+
+    def statement(self, node: cst.CSTNode) -> Any:
+        """Return the statement line (or compound statement) that ``node`` is part of."""
+        if isinstance(node, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
+            return node
+        kinds = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+        return next((above for above in self.ancestors(node) if isinstance(above, kinds)), None)
+
+    def scope(self, node: cst.CSTNode) -> Scope:
+        """Return the scope that names in ``node`` are looked up in."""
+        current: cst.CSTNode | None = node
+        while current is not None:
+            if current in self._scopes and current is not node:
+                return self._scopes[current]
+            current = self.parents.get(current)
+        return self.top
+
+    def scope_of(self, node: cst.CSTNode) -> Scope:
+        """Return the scope that a function, class or module opens."""
+        return self._scopes[node]
+
+    # --- what a name means --------------------------------------------------------------------
+
+    def qualified(self, node: cst.CSTNode | None) -> str | None:
+        """Return the full name of what ``node`` names, ``"torch.cuda.amp.GradScaler"``.
+
+        Aliases of imports and of assignments (``amp = torch.cuda.amp``) are followed. Names
+        that the module defines itself, and results of calls, have none: None.
+        """
+        if node is None or not isinstance(node, (cst.Name, cst.Attribute)):
+            return None
+        if node not in self._known:
+            self._known[node] = None  # x = x ends here
+            self._known[node] = self._qualify(node, 0)
+        return self._known[node]
+
+    def _qualify(self, node: cst.CSTNode, depth: int) -> str | None:
+        if depth > _DEPTH:
+            return None
+        if isinstance(node, cst.Attribute):
+            held = self._qualify(node.value, depth + 1)
+            return f"{held}.{node.attr.value}" if held else None
+        if not isinstance(node, cst.Name):
+            return None
+        found = self.scope(node).find(node.value)
+        for binding in found:
+            if binding.kind == "import":
+                return binding.qualified
+        for binding in found:
+            if binding.kind == "value" and isinstance(binding.value, (cst.Name, cst.Attribute)):
+                named = self._qualify(binding.value, depth + 1)
+                if named:
+                    return named
+        if not found:
+            for module in self.stars:
+                if node.value in self.exports.get(module, ()):
+                    return f"{module}.{node.value}"
+        return None
+
+    def is_reference(self, node: cst.CSTNode) -> bool:
+        """Return whether a name or attribute is read or set as a whole.
+
+        False inside a longer chain of attributes, and for names that only bind: of imports,
+        keywords, parameters, functions and classes.
+        """
+        parent = self.parents.get(node)
+        if isinstance(parent, (cst.Attribute, cst.ImportAlias, cst.AsName, cst.ImportFrom)):
+            return False
+        if isinstance(parent, cst.Arg):
+            return parent.keyword is not node
+        if isinstance(parent, (cst.Param, cst.FunctionDef, cst.ClassDef)):
+            return False if isinstance(parent, cst.ClassDef) else getattr(parent, "name", 0) != node
+        return not isinstance(parent, cst.NameItem)
+
+    def root(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return the first name of a chain of attributes."""
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        return node
+
+    def called(self, node: cst.CSTNode | None) -> str | None:
+        """Return the full name of the function that the call ``node`` calls, or None."""
+        return self.qualified(node.func) if isinstance(node, cst.Call) else None
+
+    def imported(self, node: cst.CSTNode) -> Binding | None:
+        """Return the import that binds the first name of a chain, or None."""
+        node = self.root(node)
+        if not isinstance(node, cst.Name):
+            return None
+        found = self.scope(node).find(node.value)
+        return next((b for b in found if b.kind == "import"), None)
+
+    # --- what a value is ----------------------------------------------------------------------
+
+    def origins(self, node: cst.BaseExpression | None) -> list[cst.BaseExpression]:
+        """Return the expressions that ``node`` may hold the value of.
+
+        Names, attributes (``self.scaler`` over the class, others by their text), conditional
+        expressions, ``or``, arguments of the module's own functions and what those return are
+        followed; whatever ends the search is in the answer itself.
+        """
+        found: list[cst.BaseExpression] = []
+        if node is not None:
+            self._trace(node, 0, found, set())
+        return found
+
+    def call_names(self, node: cst.BaseExpression | None) -> set[str]:
+        """Return the full names of the calls that ``node`` may be the result of."""
+        names = {self.called(origin) for origin in self.origins(node)}
+        return {name for name in names if name}
+
+    def class_named(self, node: cst.BaseExpression | None) -> cst.ClassDef | None:
+        """Return the module's own class that ``node`` may be an instance of, or None."""
+        for origin in self.origins(node):
+            if isinstance(origin, cst.Call) and isinstance(origin.func, cst.Name):
+                for binding in self.scope(origin.func).find(origin.func.value):
+                    if isinstance(binding.node, cst.ClassDef):
+                        return binding.node
+        return None
+
+    def bases(self, node: cst.ClassDef) -> set[str]:
+        """Return the full names of a class's bases, through the module's own classes."""
+        found: set[str] = set()
+        waiting, seen = [node], {node}
+        while waiting:
+            for base in waiting.pop().bases:
+                named = self.qualified(base.value)
+                if named:
+                    found.add(named)
+                elif isinstance(base.value, cst.Name):
+                    own = self.classes.get(base.value.value, [])
+                    waiting += [c for c in own if c not in seen]
+                    seen.update(own)
+        return found
+
+    def attribute(self, owner: cst.CSTNode | None, text: str) -> list[Binding]:
+        """Return what is assigned to ``text``, as ``"self.scaler"``, in class ``owner``."""
+        return self._attributes.get((owner, text), [])
+
+    def returns(self, function: cst.CSTNode) -> list[cst.BaseExpression]:
+        """Return the expressions that a function returns."""
+        return self._returns.get(function, [])
+
+    def callers(self, name: str) -> list[cst.Call]:
+        """Return the calls whose last name is ``name``."""
+        return self._callers.get(name, [])
+
+    def _trace(
+        self,
+        node: cst.BaseExpression,
+        depth: int,
+        found: list[cst.BaseExpression],
+        seen: set[cst.CSTNode],
+    ) -> None:
+        if node in seen or depth > _DEPTH:
+            return
+        seen.add(node)
+        parts = self._behind(node)
+        if not parts:
+            found.append(node)
+        for part in parts:
+            self._trace(part, depth + 1, found, seen)
+
+    def _behind(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+        if isinstance(node, cst.IfExp):
+            return [node.body, node.orelse]
+        if isinstance(node, cst.BooleanOperation):
+            return [node.left, node.right]
+        if isinstance(node, cst.NamedExpr):
+            return [node.value]
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+            found = self.scope(node.func).find(node.func.value)
+            returned = [e for b in found for e in self._returns.get(b.node, [])]
+            return [] if any(isinstance(b.node, cst.ClassDef) for b in found) else returned
+        return [part for binding in self.held(node) for part in self._values(binding)]
+
+    def held(self, node: cst.CSTNode) -> list[Binding]:
+        """Return the assignments to a name or attribute."""
+        if isinstance(node, cst.Name):
+            return self.scope(node).find(node.value)
+        text = dotted(node)
+        if not text:
+            return []
+        owner = self.enclosing(node, cst.ClassDef) if text.startswith("self.") else None
+        return self._attributes.get((owner, text), [])
+
+    def _values(self, binding: Binding) -> list[cst.BaseExpression]:
+        values: list[cst.BaseExpression] = []
+        if binding.kind in ("value", "with") and binding.value is not None:
+            values.append(binding.value)
+        elif binding.kind == "element" and isinstance(binding.value, cst.Call):
+            name = binding.value.func
+            own = self.scope(name).find(name.value) if isinstance(name, cst.Name) else []
+            for definition in own:
+                for returned in self._returns.get(definition.node, []):
+                    if isinstance(returned, cst.Tuple) and binding.index < len(returned.elements):
+                        values.append(returned.elements[binding.index].value)
+        elif binding.kind == "param":
+            values += self._passed(binding)
+            if binding.value is not None and not _is_none(binding.value):
+                values.append(binding.value)
+        return values
+
+    def _passed(self, binding: Binding) -> list[cst.BaseExpression]:
+        function = self.enclosing(binding.node, cst.FunctionDef)
+        if function is None or not isinstance(binding.node, cst.Param):
+            return []
+        name = function.name.value
+        params = [*function.params.posonly_params, *function.params.params]
+        method = isinstance(self.enclosing(function, cst.ClassDef, cst.FunctionDef), cst.ClassDef)
+        if method:
+            params = params[1:]
+            if name == "__init__":
+                name = self.enclosing(function, cst.ClassDef).name.value
+        place = next((i for i, p in enumerate(params) if p is binding.node), -1)
+        values = []
+        for call in self._callers.get(name, []):
+            for index, arg in enumerate(call.args):
+                if arg.star:
+                    break
+                keyword = arg.keyword.value if arg.keyword else ""
+                if keyword == binding.node.name.value or (not keyword and index == place):
+                    values.append(arg.value)
+        return values
+
+
+def _is_none(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and node.value == "None"

@@ -1,0 +1,263 @@
+"""Rules and what they leave behind: one small class for each transformation, one site each time.
+
+A rule names the node types it looks at; ``leave`` gets a node of the original tree (ask ``at``
+about that one: names, positions and parents are known for it) and the node as the rules before
+have left it, children included (build the answer from that one). It returns the new node, or None
+if the node is none of its business. A rule that raises changes nothing and becomes a line of the
+report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import libcst as cst
+
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.facts import Scan
+    from mpcore_port.names import Names
+    from mpcore_port.source import Source
+    from mpcore_port.targets import Options
+
+__all__ = ["KEEP", "MARK", "At", "Kind", "Rule", "Site"]
+
+Kind = Literal["exact", "changed", "refused"]
+MARK = "# mpcore port: "
+KEEP = f"{MARK}keep"
+"""A statement under this comment stays as it is."""
+
+REFUSED = "_mpcore_refused"
+_SHIM = f'''
+class {REFUSED}:
+    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
+
+    def __init__(self, reason):
+        self.__dict__["reason"] = reason
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotImplementedError(self.__dict__["reason"])
+
+    def __call__(self, *args, **kwargs):
+        raise NotImplementedError(self.reason)
+'''
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place of the script that the port touched, or says something about.
+
+    Attributes:
+        file: path of the script, as in ``Source``.
+        line: of the original, from 1.
+        column: of the original, from 0.
+        kind: ``"exact"``: the same numbers; ``"changed"``: runs, with ``effect``;
+            ``"refused"``: raises at run time.
+        rule: name of the rule.
+        old: original code.
+        new: what stands there now; equal to ``old`` where the site is only commented on.
+        reason: why, one sentence.
+        effect: what it does to numbers, speed or output; empty for exact sites.
+        new_line: line in the port, from 1; 0 until it is known.
+    """
+
+    file: str
+    line: int
+    column: int
+    kind: Kind
+    rule: str
+    old: str
+    new: str
+    reason: str
+    effect: str = ""
+    new_line: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+class Rule:
+    """One transformation.
+
+    Attributes:
+        name: what reports and ``docs/porting.md`` call it.
+        reason: why it exists, one sentence.
+        visits: node types that ``leave`` is called for.
+    """
+
+    name: ClassVar[str]
+    reason: ClassVar[str]
+    visits: ClassVar[tuple[type[cst.CSTNode], ...]]
+
+    def leave(self, old: Any, new: Any, at: At) -> Any:
+        """Return what stands in place of ``old``, or None to leave ``new`` as it is.
+
+        Args:
+            old: node of the original tree.
+            new: the same node, after its children and the rules before.
+            at: the module that is ported, and where sites are noted.
+        """
+        raise NotImplementedError
+
+
+class At:
+    """The module that is being ported: what is known about it, and what rules note.
+
+    Attributes:
+        source: the file.
+        module: its tree.
+        names: what names mean; ask about nodes of the original tree.
+        scan: what was found in the module.
+        project: the same, of all files together.
+        options: what the user asked for.
+        sites: what rules have noted.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        module: cst.Module,
+        names: Names,
+        scan: Scan,
+        project: Scan,
+        options: Options,
+        positions: Any,
+    ) -> None:
+        self.source, self.module, self.names = source, module, names
+        self.scan, self.project, self.options = scan, project, options
+        self.sites: list[Site] = []
+        self.comments: dict[cst.CSTNode, list[str]] = {}
+        self.dropped: set[int] = set()  # by identity: nodes compare by it too
+        self.wanted_imports: list[tuple[str, str]] = []
+        self.preambles: dict[str, str] = {}
+        self.memory: dict[Any, Any] = {}
+        self._kept_alive: list[cst.CSTNode] = []
+        self._positions = positions
+        self._taken: dict[str, str] = {}
+
+    # --- where ------------------------------------------------------------------------------
+
+    def line(self, old: cst.CSTNode) -> int:
+        """Return the line of an original node, from 1."""
+        return int(self._positions[old].start.line)
+
+    def column(self, old: cst.CSTNode) -> int:
+        """Return the column of an original node, from 0."""
+        return int(self._positions[old].start.column)
+
+    # --- what was done ----------------------------------------------------------------------
+
+    def note(
+        self,
+        rule: Rule,
+        old: cst.CSTNode,
+        new: cst.CSTNode | str,
+        kind: Kind = "exact",
+        reason: str = "",
+        effect: str = "",
+    ) -> None:
+        """Note a site; ``reason`` is the rule's own unless given."""
+        written = new if isinstance(new, str) else code_of(new)
+        site = Site(
+            self.source.path,
+            self.line(old),
+            self.column(old),
+            kind,
+            rule.name,
+            code_of(old),
+            written,
+            reason or rule.reason,
+            effect,
+        )
+        self.sites.append(site)
+
+    def refuse(self, rule: Rule, old: cst.CSTNode, reason: str) -> cst.BaseExpression:
+        """Note a refused site, comment on its line, and return the call that raises there.
+
+        The call takes the place of an expression: of a function that is called, of a name.
+        """
+        text = f"{code_of(old).splitlines()[0]}: {reason}"
+        self.comment(old, f"refused: {text}")
+        self.need_shim()
+        quoted = cst.SimpleString(_quoted(text))
+        call = cst.Call(cst.Name(REFUSED), [cst.Arg(quoted)])
+        self.note(rule, old, call, "refused", reason)
+        return call.with_changes(func=cst.Name(REFUSED))
+
+    def refuse_now(self, rule: Rule, old: cst.CSTNode, reason: str) -> cst.BaseExpression:
+        """As ``refuse``, for an expression whose very evaluation has to raise."""
+        call = self.refuse(rule, old, reason)
+        return cst.Call(call)
+
+    def need_shim(self) -> None:
+        """Have the class that refused sites use defined in the port."""
+        if REFUSED not in self.names.classes:
+            self.preambles["shim"] = _SHIM
+
+    def comment(self, old: cst.CSTNode, text: str) -> None:
+        """Put ``# mpcore port: text`` above the statement that ``old`` is part of."""
+        statement = self.names.statement(old)
+        if statement is not None:
+            held = self.comments.setdefault(statement, [])
+            line = MARK + " ".join(text.split())
+            if line not in held:
+                held.append(line)
+
+    def drop(
+        self, rule: Rule, old: cst.SimpleStatementLine, new: Any, reason: str, effect: str = ""
+    ) -> cst.SimpleStatementLine:
+        """Note that a statement line goes, and return what stands there: a comment, in the end."""
+        shown = code_of(cst.SimpleStatementLine(body=old.body))
+        text = " ".join(shown.split())
+        line: cst.SimpleStatementLine = new.with_changes(
+            body=[cst.Pass()],
+            trailing_whitespace=cst.TrailingWhitespace(
+                cst.SimpleWhitespace("  "), cst.Comment(f"{MARK}removed: {text} ({reason})")
+            ),
+        )
+        self.dropped.add(id(line))
+        self._kept_alive.append(line)
+        where = old.body[0] if old.body else old
+        self.note(rule, where, "", "changed", reason, effect or "none on numbers")
+        self.sites[-1] = _with_old(self.sites[-1], shown)
+        return line
+
+    # --- what it needs ----------------------------------------------------------------------
+
+    def need(self, statement: str, after: str = "torch") -> None:
+        """Have an import statement in the port, after the first import of package ``after``."""
+        if (statement, after) not in self.wanted_imports:
+            self.wanted_imports.append((statement, after))
+
+    def name_of(self, qualified: str, after: str = "torch") -> str:
+        """Return what a module-level import calls ``qualified``; import it where it is missing.
+
+        ``"contextlib.nullcontext"`` gives ``"nullcontext"``, or another name if that is taken.
+        """
+        for name, bindings in self.names.top.bindings.items():
+            if any(b.kind == "import" and b.qualified == qualified for b in bindings):
+                return name
+        if qualified in self._taken:
+            return self._taken[qualified]
+        module, _, last = qualified.rpartition(".")
+        name = last
+        while self.names.top.bindings.get(name) or name in self._taken.values():
+            name += "_"
+        self._taken[qualified] = name
+        alias = "" if name == last else f" as {name}"
+        plain = f"import {qualified}{alias}"
+        self.need(f"from {module} import {last}{alias}" if module else plain, after)
+        return name
+
+
+def _with_old(site: Site, old: str) -> Site:
+    return Site(**{**site.to_dict(), "old": old})
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', "'") + '"'

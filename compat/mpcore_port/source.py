@@ -1,0 +1,237 @@
+"""Reading: files as text that can be written back byte for byte, and what cannot be read."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import io
+import os
+import re
+import tokenize
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from mpcore_port.errors import PortError
+
+__all__ = ["Source", "Tree", "Unread", "parse_source", "read_source", "walk"]
+
+_LONGEST = (
+    4_000_000  # bytes of one Python file; the largest in the standard library has 0.6 million
+)
+_COPIED = 1_000_000  # bytes of a file beside the scripts; larger ones are data
+_SKIPPED_FOLDERS = {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules"}
+_SKIPPED_FOLDERS |= {".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".ipynb_checkpoints"}
+_DEVICE = re.compile(rb"\b(cuda|nccl)\b", re.I)
+_PYTHON2 = re.compile(
+    r"^\s*(print\s+[^\s(=.,:\[]|exec\s+['\"]|raise\s+\w+\s*,|except\s+[\w.]+\s*,\s*\w+\s*:)", re.M
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file.
+
+    Attributes:
+        path: relative to the folder that is ported, with forward slashes.
+        text: all of it, line ends as they are, without a byte order mark.
+        encoding: what PEP 263 says it is in.
+        bom: whether it began with a UTF-8 byte order mark.
+        executable: whether its owner may execute it.
+    """
+
+    path: str
+    text: str
+    encoding: str = "utf-8"
+    bom: bool = False
+    executable: bool = False
+
+    def encode(self, text: str) -> bytes:
+        """Return ``text`` as bytes in the file's own encoding.
+
+        Raises:
+            PortError: the encoding has no code for a character.
+        """
+        try:
+            data = text.encode(self.encoding)
+        except UnicodeEncodeError as exc:
+            msg = f"{self.path}: the port cannot be written in {self.encoding}: {exc.reason}"
+            raise PortError(msg) from exc
+        return codecs.BOM_UTF8 + data if self.bom else data
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A file that is not ported: where and why; ``copied`` says whether it is in the output."""
+
+    path: str
+    reason: str
+    line: int = 0
+    copied: bool = False
+
+
+@dataclass
+class Tree:
+    """What a folder holds, by path relative to it.
+
+    Attributes:
+        sources: Python files that can be read.
+        unread: what is neither ported nor copied unseen.
+        copied: other files, to be copied as they are.
+        folder: the folder; of a single file, the one it lies in.
+        single: whether one file was given.
+    """
+
+    folder: Path
+    single: bool = False
+    sources: list[Source] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
+
+
+def read_source(path: Path, name: str) -> Source | Unread:
+    """Read ``path``, to be called ``name``, or say why it cannot be ported."""
+    try:
+        data = path.read_bytes()
+        executable = os.access(path, os.X_OK)
+    except OSError as exc:
+        return Unread(name, f"cannot be read: {exc.strerror or exc}")
+    if len(data) > _LONGEST:
+        return Unread(name, f"{len(data)} bytes are more than {_LONGEST}: no script")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError as exc:
+        return Unread(name, f"no Python source: {exc.msg or exc}", copied=True)
+    bom = data.startswith(codecs.BOM_UTF8)
+    encoding = "utf-8" if encoding == "utf-8-sig" else encoding
+    try:
+        text = (data[3:] if bom else data).decode(encoding)
+    except UnicodeDecodeError as exc:
+        line = data[: exc.start].count(b"\n") + 1
+        reason = (
+            f"byte {data[exc.start]:#04x} is not {encoding}; "
+            "declare the encoding in line 1 (# -*- coding: latin-1 -*-) or save it as UTF-8"
+        )
+        return Unread(name, reason, line, copied=True)
+    source = Source(name, text, encoding, bom, executable)
+    return parse_source(source) or source
+
+
+def parse_source(source: Source) -> Unread | None:
+    """Return why ``source`` is no Python 3 that can be ported, or None."""
+    if "\x00" in source.text:
+        return Unread(source.path, "holds zero bytes: no Python source", copied=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's script, such as invalid escapes
+            ast.parse(source.text.replace("\r\n", "\n"))
+    except SyntaxError as exc:
+        line = exc.lineno or 0
+        old = _PYTHON2.search(source.text)
+        if old and not source.text[: old.start()].count('"""') % 2:
+            line = source.text[: old.start()].count("\n") + 1
+            return Unread(source.path, "Python 2: run 2to3 on it first", line, copied=True)
+        return Unread(source.path, f"broken Python: {exc.msg}", line, copied=True)
+    except (ValueError, RecursionError, MemoryError) as exc:
+        return Unread(source.path, f"cannot be parsed: {exc}", copied=True)
+    return None
+
+
+def walk(path: Path) -> Tree:
+    """Return what is at ``path``, a Python file or a folder.
+
+    Links to files are read as files; links to folders that were seen, and links out of the
+    folder, are not followed. Hidden folders and environments are left out.
+
+    Raises:
+        PortError: there is nothing, or something that is neither; or no Python file.
+    """
+    if path.is_file():
+        return _single(path)
+    if not path.is_dir():
+        msg = f"`PATH` must be a Python file or a folder, {str(path)!r} is not there"
+        raise PortError(msg)
+    tree = Tree(path)
+    _descend(path, path.resolve(), tree, {path.resolve()})
+    if not tree.sources and not tree.unread:
+        msg = f"`PATH` must hold Python files, {str(path)!r} holds none"
+        raise PortError(msg)
+    return tree
+
+
+def _single(path: Path) -> Tree:
+    if path.suffix == ".ipynb":
+        raise PortError(f"{path.name}: {_NOTEBOOK}")  # noqa: EM102
+    if path.suffix not in (".py", ".pyw", ""):
+        msg = f"`PATH` must be a Python file or a folder, got {path.name!r}"
+        raise PortError(msg)
+    tree = Tree(path.parent, single=True)
+    _add(read_source(path, path.name), tree)
+    return tree
+
+
+_NOTEBOOK = (
+    "notebooks are not ported, their cells have no one order; "
+    "write a script first: jupyter nbconvert --to script NOTEBOOK"
+)
+
+
+def _add(read: Source | Unread, tree: Tree) -> None:
+    if isinstance(read, Source):
+        tree.sources.append(read)
+    else:
+        tree.unread.append(read)
+
+
+def _descend(folder: Path, root: Path, tree: Tree, seen: set[Path]) -> None:
+    try:
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    except OSError as exc:
+        tree.unread.append(Unread(_name(folder, tree), f"cannot be read: {exc.strerror}"))
+        return
+    for entry in entries:
+        name = _name(entry, tree)
+        if entry.is_dir():
+            if entry.name in _SKIPPED_FOLDERS or entry.name.startswith("."):
+                continue
+            real = entry.resolve()
+            if real in seen or not real.is_relative_to(root):
+                where = "into a loop" if real in seen else "out of the folder"
+                tree.unread.append(Unread(name, f"a link {where}: not followed"))
+                continue
+            seen.add(real)
+            _descend(entry, root, tree, seen)
+        elif entry.is_file():
+            _file(entry, name, tree)
+        else:
+            tree.unread.append(Unread(name, "a link to nowhere, or no regular file"))
+
+
+def _file(entry: Path, name: str, tree: Tree) -> None:
+    if entry.suffix in (".py", ".pyw"):
+        _add(read_source(entry, name), tree)
+    elif entry.suffix == ".ipynb":
+        tree.unread.append(Unread(name, _NOTEBOOK, copied=True))
+    elif entry.stat().st_size <= _COPIED:
+        _beside(entry, name, tree)
+    else:
+        tree.unread.append(Unread(name, f"{entry.stat().st_size} bytes of data: not copied"))
+
+
+def _beside(entry: Path, name: str, tree: Tree) -> None:
+    """Note a file that is no Python: copied, and named if it speaks of CUDA."""
+    try:
+        found = _DEVICE.search(entry.read_bytes())
+    except OSError as exc:
+        tree.unread.append(Unread(name, f"cannot be read: {exc.strerror or exc}"))
+        return
+    if found is None:
+        tree.copied.append(name)
+        return
+    line = found.string[: found.start()].count(b"\n") + 1
+    reason = f"copied as it is; it says {found.group().decode()!r}"
+    tree.unread.append(Unread(name, reason, line, copied=True))
+
+
+def _name(path: Path, tree: Tree) -> str:
+    return str(PurePosixPath(path.relative_to(tree.folder)))

@@ -1,0 +1,248 @@
+"""Let ``torch`` take ``"cuda"`` or ``"npu"`` for the CPU, in this process, for good.
+
+Tensors live on the CPU and say so (``x.device.type`` is ``"cpu"``). What a script asks of the
+device (counts, streams, memory, seeds) is answered plausibly; autocast regions of the device are
+those of the CPU, with the device's default dtype float16. The module of the device is
+``torch.cuda`` or ``torch.npu``, and distributed backends become gloo.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+import types
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["install"]
+
+_MOVED_TO_CPU = torch.device("cpu")
+_QUIET = (  # calls that change nothing a CPU has
+    "set_device",
+    "synchronize",
+    "empty_cache",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "init",
+    "reset_peak_memory_stats",
+    "reset_max_memory_allocated",
+    "set_rng_state",
+    "set_rng_state_all",
+    "ipc_collect",
+    "set_per_process_memory_fraction",
+    "set_stream",
+)
+
+
+class _Event:
+    """An event of the device: the time at which it was recorded."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, other: _Event) -> float:
+        """Return milliseconds until ``other``."""
+        return (other._at - self._at) * 1e3
+
+    def synchronize(self) -> None:
+        """Do nothing: the CPU has no queue."""
+
+    def query(self) -> bool:
+        return True
+
+    def wait(self, *_: Any) -> None:
+        """Do nothing."""
+
+
+class _Stream(_Event):
+    """A stream of the device; also the context that works on it."""
+
+    def wait_stream(self, *_: Any) -> None:
+        """Do nothing."""
+
+    wait_event = wait_stream
+
+    def record_event(self, *_: Any) -> _Event:
+        event = _Event()
+        event.record()
+        return event
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+
+def _silent() -> Any:
+    """Return a function that does nothing; torch.compile wants each name to have its own."""
+    return lambda *_, **__: None
+
+
+def _answers(kind: str) -> dict[str, Any]:
+    """Return what the module of the device answers."""
+    properties = types.SimpleNamespace(
+        name=f"CPU as {kind}", total_memory=2**34, major=8, minor=0, multi_processor_count=1
+    )
+    memory = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    return {
+        **{name: _silent() for name in _QUIET},
+        **{name: lambda *_, **__: 0 for name in memory},
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "is_bf16_supported": lambda *_, **__: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_name": lambda *_: properties.name,
+        "get_device_capability": lambda *_: (8, 0),
+        "get_device_properties": lambda *_: properties,
+        "mem_get_info": lambda *_: (2**33, 2**34),
+        "memory_stats": lambda *_: {},
+        "memory_summary": lambda *_, **__: "",
+        "get_rng_state": lambda *_: torch.random.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.random.get_rng_state()],
+        "current_stream": lambda *_: _Stream(),
+        "default_stream": lambda *_: _Stream(),
+        "stream": lambda stream: stream or _Stream(),
+        "device": lambda *_: _Stream(),
+        "Stream": _Stream,
+        "Event": _Event,
+        "_is_in_bad_fork": lambda: False,
+        "_lazy_init": _silent(),
+    }
+
+
+class _Move(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
+    """Give functions of torch the CPU wherever they are given the device."""
+
+    def __init__(self, moved: Any) -> None:
+        super().__init__()
+        self._moved = moved
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = {name: self._moved(value) for name, value in (kwargs or {}).items()}
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], _MOVED_TO_CPU, *args[2:])  # `to(0)`: an index of the device
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = _MOVED_TO_CPU
+        return func(*map(self._moved, args), **kwargs)
+
+
+def install(kind: str) -> types.ModuleType:
+    """Let the CPU stand in for ``"cuda"`` or ``"npu"``; return the module of the device."""
+    pattern = re.compile(rf"{kind}(:\d+)?")
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return _MOVED_TO_CPU if value.type == kind else value
+        return "cpu" if isinstance(value, str) and pattern.fullmatch(value) else value
+
+    if kind == "npu":
+        torch.utils.rename_privateuse1_backend("npu")
+        module = types.ModuleType("torch.npu")
+        vars(module).update(_answers(kind))
+        torch._register_device_module("npu", module)
+        # What torch itself does for the accelerator (barriers, pinned memory) has none here.
+        torch.accelerator.is_available = lambda: False
+        torch.accelerator.current_accelerator = lambda *_, **__: None
+        torch._C._get_accelerator = lambda *_: _MOVED_TO_CPU
+    else:
+        module = torch.cuda
+        vars(module).update(_answers(kind))
+    _move_methods(kind)
+    _move_autocast(kind, moved)
+    _move_loading(moved)
+    _move_parallel()
+    _Move(moved).__enter__()  # for the life of the process
+    return module
+
+
+def _move_methods(kind: str) -> None:
+    setattr(torch.Tensor, kind, lambda self, *_, **__: self)
+    setattr(torch.nn.Module, kind, lambda self, *_, **__: self)
+    torch.Tensor.pin_memory = lambda self, *_, **__: self
+    torch.Tensor.record_stream = _silent()
+
+
+def _first_moved(function: Any, moved: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(moved, args), **{k: moved(v) for k, v in kwargs.items()})
+
+    return call
+
+
+def _move_autocast(kind: str, moved: Any) -> None:
+    region = torch.amp.autocast_mode.autocast
+    original = region.__init__
+
+    @functools.wraps(original)
+    def enter(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == kind and dtype is None:
+            dtype = torch.float16  # the device's default; the CPU's is bfloat16
+        original(self, moved(device_type), dtype, *args, **kwargs)
+
+    region.__init__ = enter
+    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled"):
+        setattr(torch, name, _with_default(getattr(torch, name), moved))
+    torch.set_autocast_dtype = _first_moved(torch.set_autocast_dtype, moved)
+
+
+def _with_default(function: Any, moved: Any) -> Any:
+    """Let the spelling without a device, which means CUDA, mean the CPU too."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        if not args or isinstance(args[0], bool):
+            args = ("cpu", *args)
+        return function(*map(moved, args))
+
+    return call
+
+
+def _move_loading(moved: Any) -> None:
+    original = torch.load
+
+    @functools.wraps(original)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(map_location, dict):
+            map_location = {k: moved(v) for k, v in map_location.items()}
+        return original(f, moved(map_location), *args, **kwargs)
+
+    torch.load = load
+
+
+def _move_parallel() -> None:
+    group = torch.distributed.init_process_group
+    wrapped = torch.nn.parallel.DistributedDataParallel.__init__
+
+    @functools.wraps(group)
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("device_id", None)
+        return group("gloo", *args, **kwargs)
+
+    @functools.wraps(wrapped)
+    def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("output_device", None)
+        wrapped(self, module, None, *args, **kwargs)
+
+    @functools.wraps(torch.nn.DataParallel.__init__)
+    def alone(self: Any, module: Any, *_: Any, **__: Any) -> None:
+        torch.nn.Module.__init__(self)
+        self.module, self.device_ids = module, []
+
+    torch.distributed.init_process_group = init_process_group
+    torch.distributed.is_nccl_available = lambda: True
+    torch.distributed.is_hccl_available = lambda: True
+    torch.nn.parallel.DistributedDataParallel.__init__ = init
+    torch.nn.DataParallel.__init__ = alone

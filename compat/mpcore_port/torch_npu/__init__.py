@@ -1,0 +1,94 @@
+"""The target torch_npu: the script stays in PyTorch and runs on Ascend.
+
+Facts lie in ``facts/*.toml``; they were read in Ascend/pytorch 9e73e708ab93, not run on an NPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpcore_port.targets import Options, Target
+from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, MakeScaler, ScalerState
+from mpcore_port.torch_npu.apex import ApexImports, ApexParts
+from mpcore_port.torch_npu.apex_native import ApexNative
+from mpcore_port.torch_npu.devices import DeviceFlag, DeviceMethod, DeviceString, Environment
+from mpcore_port.torch_npu.neutral import (
+    NeutralAmp,
+    NeutralGroup,
+    NeutralImports,
+    NeutralMethods,
+    NeutralNames,
+    NeutralStrings,
+)
+from mpcore_port.torch_npu.renames import ImportNames, RenameNames
+from mpcore_port.torch_npu.settings import (
+    Flagged,
+    Group,
+    NullContext,
+    Packages,
+    Profiler,
+    RefusedCalls,
+    Settings,
+)
+from mpcore_port.torch_npu.tables import apis
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import Rule
+
+__all__ = ["TARGET", "rules"]
+
+
+def rules(options: Options) -> list[list[Rule]]:
+    """Return the rules, in order."""
+    if options.neutral:
+        return [_neutral()]
+    return [
+        [
+            ApexImports(),
+            ApexParts(),
+            Packages(),
+            ImportNames(),
+            RenameNames(),
+            Settings(),
+            NullContext(),
+            DeviceString(),
+            DeviceMethod(),
+            DeviceFlag(),
+            Environment(),
+            MakeScaler(),
+            ScalerState(),
+            CustomFunction(),
+            AutocastQuery(),
+            Fused(),
+            Group(),
+            Profiler(),
+            RefusedCalls(),
+            Flagged(),
+            ApexNative(),
+        ]
+    ]
+
+
+def _neutral() -> list[Rule]:
+    return [
+        ApexImports(),
+        ApexParts(),
+        NeutralImports(),
+        NeutralNames(),
+        NullContext(),
+        NeutralStrings(),
+        NeutralMethods(),
+        NeutralAmp(),
+        NeutralGroup(),
+        Fused(),
+        Flagged(),
+    ]
+
+
+TARGET = Target(
+    "torch_npu",
+    "PyTorch on Ascend (torch_npu)",
+    rules,
+    apis,
+    "Not run on an NPU: the names and limits are those of Ascend/pytorch 9e73e708ab93.",
+)

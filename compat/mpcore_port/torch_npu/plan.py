@@ -1,0 +1,155 @@
+"""Decisions that several rules have to agree on; each is made from the original tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.names import string_of
+from mpcore_port.scan import SCALERS, arguments
+from mpcore_port.torch_npu.tables import settings
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = [
+    "context_row",
+    "goes",
+    "is_cuda",
+    "keeps_stock",
+    "kept_import",
+    "need_npu",
+    "scaler_class",
+]
+
+_EXPECTED = {"ImportError", "ModuleNotFoundError", "Exception", ""}
+
+
+_NEUTRAL = """
+try:
+    import torch_npu
+except ImportError:
+    torch_npu = None
+_port_device = "npu" if torch_npu is not None and {torch}.npu.is_available() else "cuda"
+_port_device = _port_device if _port_device == "npu" or {torch}.cuda.is_available() else "cpu"
+_port_accelerator = {torch}.npu if _port_device == "npu" else {torch}.cuda
+_port_backend = {{"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}}[_port_device]
+def _port_place(device=None):
+    if isinstance(device, int):
+        return {torch}.device(_port_device, device if _port_device != "cpu" else 0)
+    return {torch}.device(device or _port_device)
+"""
+
+
+def need_npu(at: At) -> None:
+    """Have torch_npu imported; in a neutral port, have the device chosen where it runs."""
+    if not at.options.neutral:
+        at.need("import torch_npu")
+    elif "_port_device" not in at.names.top.bindings:
+        at.preambles["neutral"] = _NEUTRAL.format(torch=at.name_of("torch", "torch"))
+
+
+def _row(kind: str, name: str | None) -> dict[str, Any] | None:
+    for row in settings()[kind] if name else ():
+        if name == row["name"] or str(name).startswith(f"{row['name']}."):
+            return dict(row)
+    return None
+
+
+def goes(statement: cst.CSTNode | None, at: At) -> dict[str, Any] | None:
+    """Return the row by which a statement line is removed, or None.
+
+    Only assignments of a plain value to settings, and calls of them, with nothing else in the
+    line; the value of the assignment must not do anything.
+    """
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return None
+    key = ("goes", statement)
+    if key not in at.memory:
+        rows = [_small(small, at) for small in statement.body]
+        at.memory[key] = rows[0] if rows and all(rows) else None
+    found: dict[str, Any] | None = at.memory[key]
+    return found
+
+
+def _small(small: cst.BaseSmallStatement, at: At) -> dict[str, Any] | None:
+    if isinstance(small, cst.Assign):
+        if _does_something(small.value):
+            return None
+        places = [t.target if isinstance(t.target, cst.Attribute) else None for t in small.targets]
+        rows = [_row("setting", at.names.qualified(place)) for place in places]
+        return rows[0] if all(rows) else None
+    if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+        return _row("setting", at.names.called(small.value))
+    return None
+
+
+def _does_something(node: cst.CSTNode) -> bool:
+    return isinstance(node, (cst.Call, cst.Await, cst.Yield, cst.NamedExpr)) or any(
+        _does_something(child) for child in node.children
+    )
+
+
+def context_row(call: cst.CSTNode | None, at: At) -> dict[str, Any] | None:
+    """Return the row by which a with-item becomes a null context, or None."""
+    if not isinstance(call, cst.Call) or not isinstance(at.names.parents.get(call), cst.WithItem):
+        return None
+    return _row("context", at.names.called(call))
+
+
+def is_cuda(text: str | None) -> bool:
+    """Return whether ``text`` names CUDA or one of its devices."""
+    return text is not None and (text == "cuda" or text.startswith("cuda:"))
+
+
+def scaler_class(call: cst.Call, at: At) -> str:
+    """Return which scaler a construction becomes: "npu", "stock", "refused", or "" for none."""
+    name = at.names.called(call)
+    if name not in SCALERS or "npu" in str(name):
+        return ""
+    if at.options.neutral:
+        return "stock"
+    if any(arg.star == "*" for arg in call.args):
+        return "refused"
+    device = arguments(call, SCALERS[str(name)]).get("device")
+    if device is None:
+        return "npu"
+    texts = [string_of(origin) for origin in at.names.origins(device)]
+    if texts and all(is_cuda(text) for text in texts):
+        return "npu"
+    return "" if all(text == "cpu" for text in texts) else "stock"
+
+
+def keeps_stock(at: At) -> bool:
+    """Return whether some scaler of the file stays torch's own, so that its import has to."""
+    if "stock" not in at.memory:
+        calls = [c for c in at.names.calls if at.names.called(c) in SCALERS]
+        at.memory["stock"] = any(
+            scaler_class(call, at) in ("stock", "")
+            and not str(at.names.called(call)).startswith("torch.cuda")
+            for call in calls
+        )
+    return bool(at.memory["stock"])
+
+
+def kept_import(node: cst.CSTNode, at: At) -> bool:
+    """Return whether an import stands where its failure is expected."""
+    for above in at.names.ancestors(node):
+        if isinstance(above, cst.Try):
+            for handler in above.handlers:
+                if _catches(handler) and not _only_raises(handler):
+                    return True
+    return False
+
+
+def _catches(handler: cst.ExceptHandler) -> bool:
+    kinds = [handler.type] if handler.type is not None else []
+    if kinds and isinstance(kinds[0], cst.Tuple):
+        kinds = [element.value for element in kinds[0].elements]
+    return not kinds or any(getattr(kind, "value", "") in _EXPECTED for kind in kinds)
+
+
+def _only_raises(handler: cst.ExceptHandler) -> bool:
+    lines = [s for s in handler.body.body if isinstance(s, cst.SimpleStatementLine)]
+    return any(isinstance(small, cst.Raise) for line in lines for small in line.body)

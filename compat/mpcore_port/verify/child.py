@@ -1,0 +1,98 @@
+"""Run one script in several modes, each in a fork; the process of ``verify.run``.
+
+torch is imported once, before the forks: it has started no threads by then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the script that ``argv[1]``, a JSON object, describes.
+
+    Its keys: ``script``, ``args``, ``folder`` (where the records go), ``device`` (what the CPU
+    stands in for, ``""`` for nothing), ``modes``, ``losses``, ``at``, ``threads``,
+    ``time_limit`` (seconds for each mode).
+    """
+    job = json.loads(sys.argv[1])
+    import torch
+
+    torch.set_num_threads(job["threads"])
+    if job["device"] == "npu":
+        importlib.import_module("torch_npu")  # the stand-in: it is on the path of this process
+    elif job["device"]:
+        from mpcore_port.stand_in.devices import install
+
+        install(job["device"])
+    for mode in job["modes"]:
+        folder = Path(job["folder"]) / mode
+        folder.mkdir()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_run(job, mode, folder))
+        end = _wait(pid, job["time_limit"])
+        (folder / "end").write_text(end, encoding="utf-8")
+
+
+def _wait(pid: int, seconds: float) -> str:
+    """Return how a fork ended: ``"ok"``, ``"failed"`` or ``"late"``."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return "ok" if status == 0 else "failed"
+        time.sleep(0.02)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return "late"
+
+
+def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
+    """Run the script to its end, or to the last loss that is recorded; return an exit code."""
+    os.setsid()  # so that the time limit ends its children too
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    work = folder / "work"
+    work.mkdir()
+    os.chdir(work)
+    import torch
+
+    from mpcore_port.verify.recorder import Enough, Recorder
+
+    torch.manual_seed(0)  # scripts without a seed of their own begin alike
+    recorder = Recorder(folder / "events.jsonl", job["losses"], mode, job["at"])
+    recorder.install()
+    script = Path(job["script"])
+    sys.argv = [str(script), *job["args"]]
+    sys.path.insert(0, str(script.parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except Enough:
+        return 0
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        recorder.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Record what a torch script trains: losses, scales and steps; in the script's own process.
+
+Classes of torch are wrapped before the script runs. A run can be forced to float32, and an
+overflow can be planted into the loss of one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from mpcore_compat.apex import amp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["Enough", "Recorder"]
+
+
+class Enough(BaseException):
+    """As many losses as were asked for are recorded; no handler of the script catches this."""
+
+
+class Recorder:
+    """Events of one run, a line of JSON each: ``loss``, ``scale``, ``step``.
+
+    Args:
+        path: file to write to.
+        losses: how many losses to record, >= 1.
+        mode: ``"float32"`` turns autocast and scaling off, ``"mixed"`` changes nothing,
+            ``"overflow"`` makes the gradients of one loss infinite.
+        at: index of that loss, from 0.
+    """
+
+    def __init__(self, path: Path, losses: int, mode: str, at: int) -> None:
+        self._file = path.open("w", encoding="utf-8")
+        self._left, self._mode, self._at = losses, mode, at
+        self._seen = 0
+        self._scaled: list[Any] = []  # kept, so that their ids stay theirs
+        self._inside = 0
+
+    def install(self) -> None:
+        """Wrap what is recorded."""
+        self._wrap_backward()
+        for cls in _with_subclasses(GradScaler):
+            self._wrap_scaler(cls)
+        register_optimizer_step_post_hook(self._stepped)
+        self._wrap_apex()
+        if self._mode == "float32":
+            _turn_autocast_off()
+
+    def close(self) -> None:
+        """End the file."""
+        self._file.close()
+
+    def _write(self, kind: str, value: Any) -> None:
+        self._file.write(json.dumps([kind, value]) + "\n")
+        self._file.flush()
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        found = getattr(optimizer, "found_inf", None)
+        if found is None or not bool(found):  # a fused step looks for itself, and may do nothing
+            self._write("step", type(optimizer).__name__)
+
+    def _loss(self, loss: torch.Tensor) -> torch.Tensor:
+        """Record a loss; return what its gradients are taken of."""
+        if not self._left:
+            raise Enough
+        self._left -= 1
+        self._write("loss", float(loss.detach()))
+        self._seen += 1
+        planted = self._mode == "overflow" and self._seen == self._at + 1
+        return loss * float("inf") if planted else loss
+
+    def _wrap_backward(self) -> None:
+        original = torch.Tensor.backward
+
+        @functools.wraps(original)
+        def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+            known = self._inside or any(tensor is scaled for scaled in self._scaled)
+            if not known and tensor.numel() == 1:
+                tensor = self._loss(tensor)
+            self._scaled.clear()
+            self._inside += 1  # a function mode calls this again
+            try:
+                original(tensor, *args, **kwargs)
+            finally:
+                self._inside -= 1
+
+        torch.Tensor.backward = backward
+
+    def _wrap_scaler(self, cls: Any) -> None:
+        own = vars(cls)
+        if "scale" in own:
+            cls.scale = self._scale(own["scale"])
+        if "update" in own:
+            cls.update = self._update(own["update"])
+        if "__init__" in own and self._mode == "float32":
+            cls.__init__ = _disabled(own["__init__"])
+
+    def _wrap_apex(self) -> None:
+        """Record the scripts of apex too; its scale moves when the block of a loss ends."""
+        original, initialize = amp.scale_loss, amp.initialize
+
+        @contextlib.contextmanager
+        def scale_loss(
+            loss: torch.Tensor, optimizers: Any, loss_id: int = 0, *args: Any, **kwargs: Any
+        ) -> Iterator[torch.Tensor]:
+            with original(self._loss(loss), optimizers, loss_id, *args, **kwargs) as scaled:
+                self._scaled.append(scaled)
+                yield scaled
+            states = amp.state_dict()
+            if states:
+                self._write("scale", float(states[f"loss_scaler{loss_id}"]["loss_scale"]))
+
+        @functools.wraps(initialize)
+        def in_float32(models: Any, optimizers: Any = None, *_: Any, **__: Any) -> Any:
+            return initialize(models, optimizers, enabled=False)
+
+        amp.scale_loss = scale_loss
+        if self._mode == "float32":
+            amp.initialize = in_float32
+
+    def _scale(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def scale(scaler: Any, outputs: Any) -> Any:
+            if isinstance(outputs, torch.Tensor) and not self._inside:
+                outputs = self._loss(outputs)
+            self._inside += 1
+            try:
+                scaled = original(scaler, outputs)
+            finally:
+                self._inside -= 1
+            self._scaled.append(scaled)
+            return scaled
+
+        return scale
+
+    def _update(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            self._inside += 1
+            try:
+                original(scaler, *args, **kwargs)
+            finally:
+                self._inside -= 1
+            if not self._inside and scaler.is_enabled():
+                self._write("scale", float(scaler.get_scale()))
+
+        return update
+
+
+def _with_subclasses(cls: Any) -> list[Any]:
+    return [cls, *(found for sub in cls.__subclasses__() for found in _with_subclasses(sub))]
+
+
+def _disabled(original: Any) -> Any:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self._enabled = False
+
+    return init
+
+
+def _turn_autocast_off() -> None:
+    region = torch.amp.autocast_mode.autocast
+    original = region.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self._enabled = False
+
+    region.__init__ = init

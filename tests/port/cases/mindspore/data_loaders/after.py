@@ -1,0 +1,13 @@
+import mindspore as ms
+from mpcore_port.mindspore import support as port
+
+
+class Squares(port.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return ms.Tensor([float(i)]), i * i
+
+
+loader = port.DataLoader(Squares(), batch_size=4, shuffle=True)

@@ -1,0 +1,15 @@
+import mindspore as ms
+from mpcore_port.mindspore import support as port
+
+device = port.device("cuda" if port.is_available() else "cpu")
+# mpcore port: removed: torch.backends.cudnn.benchmark = True (a switch of torch's kernels; MindSpore has none)
+# mpcore port: removed: torch.cuda.empty_cache() (MindSpore returns memory by itself)
+
+
+def move(batch, model, dtype):
+    model = model
+    x = batch["x"]
+    y = batch["y"].to(ms.int64)
+    z = batch["z"].to(dtype)
+    w = port.to(batch["w"], batch["other"])
+    return model(x), y, z, w

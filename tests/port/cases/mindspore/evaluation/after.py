@@ -1,0 +1,13 @@
+import mindspore as ms
+from mpcore_port.mindspore import support as port
+
+
+@port.no_grad()
+def evaluate(model, loader):
+    model.set_train(False)
+    correct = 0
+    with port.no_grad():
+        for x, y in loader:
+            correct += (model(x).argmax(1) == y).sum().item()
+    model.set_train(True)
+    return correct / len(loader.dataset)

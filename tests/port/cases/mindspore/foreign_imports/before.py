@@ -1,0 +1,4 @@
+import os, torch
+from torchvision import datasets, transforms as T
+
+data = datasets.MNIST(os.getcwd())

@@ -1,0 +1,18 @@
+import math
+
+import mindspore as ms
+from mindspore.experimental.optim import lr_scheduler
+from mindspore.experimental import optim
+from mpcore_port.mindspore import support as port
+
+
+def adjust(optimizer, epoch, base):
+    lr = base * 0.5 * (1 + math.cos(math.pi * epoch / 10))
+    for group in optimizer.param_groups:
+        port.set_lr(group, lr)
+    print(float(optimizer.param_groups[0]["lr"]))
+
+
+def build(model):
+    optimizer = optim.AdamW(port.parameters(model), lr=1e-3)
+    return optimizer, lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)

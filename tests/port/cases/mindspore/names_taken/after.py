@@ -1,0 +1,10 @@
+import mindspore as ms
+from mpcore_port.mindspore import support as port_
+from mindspore import ops as ops_
+
+ops = ["add", "mul"]
+port = 29500
+
+
+def run(x):
+    return ops_.relu(x), ops_.stack([x, x]), len(ops), port_.randn(port)

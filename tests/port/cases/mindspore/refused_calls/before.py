@@ -1,0 +1,10 @@
+import torch
+import torch.nn as nn
+
+
+def odd(x, weights):
+    middle = torch.median(x)
+    fast = torch.jit.script(nn.Linear(2, 2))
+    x.add_(1)
+    pooled = nn.Softmax()(x)
+    return middle, fast, pooled

@@ -1,0 +1,34 @@
+from mpcore_port.mindspore import support as port
+
+
+# mpcore port: keep
+class _mpcore_refused:
+    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
+
+    def __init__(self, reason):
+        self.__dict__["reason"] = reason
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotImplementedError(self.__dict__["reason"])
+
+    def __call__(self, *args, **kwargs):
+        raise NotImplementedError(self.reason)
+
+
+def train(model, batches, optimizer):
+    for x in batches:
+        def forward():
+            loss = model(x)
+            return loss
+        loss = port.loss(forward, model)
+        if loss.item() > 10:
+            continue
+        loss.backward()
+        port.step(optimizer)
+
+
+def penalty(outputs, losses):
+    # mpcore port: refused: losses["total"].backward: what its loss is made of was not found in this function
+    _mpcore_refused("losses['total'].backward: what its loss is made of was not found in this function")()

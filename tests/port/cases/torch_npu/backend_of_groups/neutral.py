@@ -1,0 +1,48 @@
+import torch.distributed as dist
+import torch
+
+# mpcore port: keep
+try:
+    import torch_npu
+except ImportError:
+    torch_npu = None
+
+
+# mpcore port: keep
+class _mpcore_refused:
+    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
+
+    def __init__(self, reason):
+        self.__dict__["reason"] = reason
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotImplementedError(self.__dict__["reason"])
+
+    def __call__(self, *args, **kwargs):
+        raise NotImplementedError(self.reason)
+
+
+# mpcore port: keep
+_port_device = "npu" if torch_npu is not None and torch.npu.is_available() else "cuda"
+# mpcore port: keep
+_port_device = _port_device if _port_device == "npu" or torch.cuda.is_available() else "cpu"
+# mpcore port: keep
+_port_accelerator = torch.npu if _port_device == "npu" else torch.cuda
+# mpcore port: keep
+_port_backend = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}[_port_device]
+# mpcore port: keep
+def _port_place(device=None):
+    if isinstance(device, int):
+        return torch.device(_port_device, device if _port_device != "cpu" else 0)
+    return torch.device(device or _port_device)
+
+
+def start(rank, world):
+    dist.init_process_group(backend=_port_backend, rank=rank, world_size=world)
+    side = dist.new_group(ranks=[0], backend=_port_backend)
+    if (_port_backend != "gloo") and dist.get_backend() == _port_backend:
+        return side
+    # mpcore port: refused: "cpu:gloo,cuda:nccl": write the string for the device that is there, by hand
+    return dist.new_group(backend=_mpcore_refused("'cpu:gloo,cuda:nccl': write the string for the device that is there, by hand"))

@@ -1,0 +1,55 @@
+import torch
+from torch import nn
+
+# mpcore port: keep
+try:
+    import torch_npu
+except ImportError:
+    torch_npu = None
+
+
+# mpcore port: keep
+class _mpcore_refused:
+    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
+
+    def __init__(self, reason):
+        self.__dict__["reason"] = reason
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotImplementedError(self.__dict__["reason"])
+
+    def __call__(self, *args, **kwargs):
+        raise NotImplementedError(self.reason)
+
+
+# mpcore port: keep
+_port_device = "npu" if torch_npu is not None and torch.npu.is_available() else "cuda"
+# mpcore port: keep
+_port_device = _port_device if _port_device == "npu" or torch.cuda.is_available() else "cpu"
+# mpcore port: keep
+_port_accelerator = torch.npu if _port_device == "npu" else torch.cuda
+# mpcore port: keep
+_port_backend = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}[_port_device]
+# mpcore port: keep
+def _port_place(device=None):
+    if isinstance(device, int):
+        return torch.device(_port_device, device if _port_device != "cpu" else 0)
+    return torch.device(device or _port_device)
+
+
+class Net(nn.Module):
+    def cuda(self, device=None):
+        self.moved = True
+        return super().to(_port_place(device))
+
+    def forward(self, x):
+        return x.to(_port_device, non_blocking=True) if not (x.device.type == _port_device) else x
+
+
+net = Net().to(_port_place(0))
+half = torch.ones(2).to(_port_device).half()
+kind = _port_accelerator.FloatTensor if (half.device.type == _port_device) else torch.FloatTensor
+# mpcore port: refused: "torch.cuda.HalfTensor": name the dtype, x.to(torch.float16), not the type
+data = half.type(_mpcore_refused("'torch.cuda.HalfTensor': name the dtype, x.to(torch.float16), not the type"))

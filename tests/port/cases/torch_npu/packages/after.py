@@ -1,0 +1,33 @@
+import torch
+
+
+# mpcore port: keep
+class _mpcore_refused:
+    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
+
+    def __init__(self, reason):
+        self.__dict__["reason"] = reason
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotImplementedError(self.__dict__["reason"])
+
+    def __call__(self, *args, **kwargs):
+        raise NotImplementedError(self.reason)
+
+
+# mpcore port: refused: import flash_attn: use torch.nn.functional.scaled_dot_product_attention, or torch_npu.npu_fusion_attention
+flash_attn = _mpcore_refused("import flash_attn: use torch.nn.functional.scaled_dot_product_attention, or torch_npu.npu_fusion_attention")
+# mpcore port: refused: from nvidia.dali import pipeline_def, fn: decodes on CUDA; use torchvision transforms
+pipeline_def = _mpcore_refused("from nvidia.dali import pipeline_def, fn: decodes on CUDA; use torchvision transforms")
+fn = _mpcore_refused("from nvidia.dali import pipeline_def, fn: decodes on CUDA; use torchvision transforms")
+
+try:
+    import xformers.ops
+except ImportError:
+    xformers = None
+
+
+def attend(q, k, v):
+    return flash_attn.flash_attn_func(q, k, v)

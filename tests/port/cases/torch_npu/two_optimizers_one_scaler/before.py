@@ -1,0 +1,9 @@
+import torch
+
+scaler = torch.cuda.amp.GradScaler()
+a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+first = torch.optim.Adam(a.parameters())
+second = torch.optim.Adam(b.parameters())
+scaler.step(first)
+scaler.step(second)
+scaler.update()

@@ -1,0 +1,15 @@
+import torch
+import torch.distributed as dist
+
+
+@torch.compile
+def f(x):
+    return x.cuda() * 2
+
+
+@torch.jit.script
+def g(x):
+    return x + 1
+
+
+dist.all_reduce(f(torch.ones(1)), op=dist.ReduceOp.AVG)

@@ -1,0 +1,84 @@
+"""``mpcore port`` as it is typed: exit codes, one clear line for a mistake, verification."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpcore.errors import BackendMissingError
+from mpcore_port.command import port
+
+MPCORE = Path(sys.executable).parent / "mpcore"
+
+
+def _run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(word) for word in (MPCORE, "port", *words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_exit_codes_are_0_for_exact_1_for_more_and_2_for_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch\n\nx = torch.ones(1).cuda()\n")
+    (tmp_path / "b.py").write_text("import torch\n\ntorch.compile(print)\n")
+    done = _run("a.py", "--to", "torch_npu", "-o", "out.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "a.py: runs\n" in done.stdout
+    assert (tmp_path / "out.py").read_text().endswith("x = torch.ones(1).npu()\n")
+    assert _run("b.py", "--to", "torch_npu", "-o", "c.py", cwd=tmp_path).returncode == 1
+    wrong = _run("a.py", "--to", "torch_npu", "-o", "out.py", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert wrong.stderr == (
+        "error: `-o` 'out.py' is there already; choose another, or replace it with --force\n"
+    )
+
+
+def test_help_documents_exit_codes_and_every_option(tmp_path: Path) -> None:
+    text = " ".join(_run("--help", cwd=tmp_path).stdout.split())
+    for part in ("Exit codes", "--to", "--neutral", "--scan", "--check", "--force", "--verify"):
+        assert part in text
+
+
+def test_missing_libcst_names_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    with pytest.raises(BackendMissingError, match=r'pip install "mpcore\[port\]"'):
+        port(tmp_path / "a.py", to="torch_npu", output=tmp_path / "b.py")
+
+
+def test_loading_the_command_imports_neither_libcst_nor_a_framework() -> None:
+    code = "import sys, mpcore_port.command; print(*{'libcst', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+    other = code.replace("mpcore_port.command", "mpcore_port.engine")
+    done = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["libcst"]
+
+
+@pytest.mark.slow
+def test_verify_puts_what_it_found_into_the_report(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import torch\n\nmodel = torch.nn.Linear(4, 1).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "scaler = torch.cuda.amp.GradScaler()\n"
+        "for step in range(6):\n"
+        "    with torch.cuda.amp.autocast():\n"
+        "        loss = model(torch.randn(8, 4).cuda()).float().pow(2).mean()\n"
+        "    optimizer.zero_grad()\n    scaler.scale(loss).backward()\n"
+        "    scaler.step(optimizer)\n    scaler.update()\n"
+    )
+    pytest.importorskip("torch")
+    done = _run("a.py", "--to", "torch_npu", "-o", "b.py", "--verify", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verified: mixed     same" in done.stdout
+    found = json.loads((tmp_path / "b.mpcore-port.json").read_text())["verification"]
+    assert found["passed"] is True
+    assert [one["mode"] for one in found["runs"][0]["comparisons"]] == [
+        "float32",
+        "mixed",
+        "overflow",
+    ]

@@ -1,0 +1,194 @@
+"""Each hazard is found where it is, and not in the same code without it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mpcore_port.command import port
+from mpcore_port.engine import check_tree
+from mpcore_port.errors import PortError
+from mpcore_port.hazards import HAZARDS
+from mpcore_port.lint import lint
+from mpcore_port.source import walk
+
+TOP = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n"
+MADE = TOP + "scaler = torch.cuda.amp.GradScaler()\nopt = torch.optim.SGD(p, lr=1)\n"
+STEP = "scaler.scale(loss).backward()\nscaler.step(opt)\nscaler.update()\n"
+REGION = "with torch.cuda.amp.autocast():\n    loss = f(x)\n"
+SCHED = "sched = torch.optim.lr_scheduler.StepLR(opt, 1)\n"
+
+CASES = {
+    "clip-scaled": (
+        MADE
+        + REGION
+        + "scaler.scale(loss).backward()\nclip_grad_norm_(p, 1.0)\nscaler.step(opt)\n",
+        8,
+        MADE
+        + REGION
+        + "scaler.scale(loss).backward()\nscaler.unscale_(opt)\nclip_grad_norm_(p, 1)\n",
+    ),
+    "scheduler-before-update": (
+        MADE
+        + SCHED
+        + REGION
+        + STEP.replace("scaler.update()\n", "sched.step()\nscaler.update()\n"),
+        10,
+        MADE + SCHED + REGION + STEP + "sched.step()\n",
+    ),
+    "float16-unscaled": (
+        TOP
+        + "with torch.autocast('cuda', dtype=torch.float16):\n    loss = f(x)\nloss.backward()\n",
+        3,
+        TOP
+        + "with torch.autocast('cuda', dtype=torch.bfloat16):\n    loss = f(x)\nloss.backward()\n",
+    ),
+    "scaler-without-autocast": (MADE + "loss = f(x)\n" + STEP, 3, MADE + REGION + STEP),
+    "scaler-with-bfloat16": (
+        MADE + "with torch.autocast('cuda', torch.bfloat16):\n    loss = f(x)\n" + STEP,
+        3,
+        MADE + "with torch.autocast('cuda', dtype):\n    loss = f(x)\n" + STEP,
+    ),
+    "fused-with-scaler": (
+        MADE + "opt = torch.optim.AdamW(p, fused=True)\n" + REGION + STEP,
+        5,
+        TOP + "opt = torch.optim.AdamW(p, fused=True)\n",
+    ),
+    "scaler-without-device": (
+        MADE.replace("torch.cuda.amp", "torch.amp") + REGION + STEP,
+        3,
+        MADE.replace("torch.cuda.amp.GradScaler()", "torch.amp.GradScaler('cuda')") + REGION + STEP,
+    ),
+    "device-bound-amp": (
+        TOP
+        + "on = device.type == 'cuda'\nscaler = torch.cuda.amp.GradScaler(enabled=on)\n"
+        + REGION,
+        4,
+        TOP + "on = args.amp\nscaler = torch.cuda.amp.GradScaler(enabled=on)\n" + REGION,
+    ),
+    "amp-off-after-port": (
+        TOP + "with torch.autocast('cuda', enabled=torch.cuda.get_device_capability()[0] >= 7):\n"
+        "    y = f(x)\n",
+        3,
+        TOP + "with torch.autocast('cuda', enabled=True):\n    y = f(x)\n",
+    ),
+    "scaler-state-lost": (
+        MADE
+        + REGION
+        + STEP
+        + "torch.save({'model': m.state_dict(), 'opt': opt.state_dict()}, 'a')\n",
+        10,
+        MADE
+        + REGION
+        + STEP
+        + "torch.save({'opt': opt.state_dict(), 'scaler': scaler.state_dict()}, 'a')\n",
+    ),
+    "vector-float16-loss": (
+        MADE
+        + "crit = torch.nn.MSELoss(reduction='none')\n"
+        + REGION.replace("f(x)", "crit(x, y)")
+        + STEP,
+        8,
+        MADE
+        + "crit = torch.nn.MSELoss(reduction='none')\n"
+        + REGION.replace("f(x)", "crit(x, y).mean()")
+        + STEP,
+    ),
+    "unknown-name": (
+        TOP + "torch.nn.function.relu(x)\n",
+        3,
+        TOP + "try:\n    torch.nn.function\nexcept AttributeError:\n    pass\ntorch.nn.Linear\n",
+    ),
+}
+
+
+def _found(folder: Path, text: str) -> list[tuple[int, str]]:
+    (folder / "a.py").write_text(text)
+    result = check_tree(walk(folder / "a.py"))
+    return [(hazard.line, hazard.name) for hazard in result.files[0].hazards]
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_hazard_is_found_in_its_line_and_only_there(tmp_path: Path, name: str) -> None:
+    bad, line, good = CASES[name]
+    assert (line, name) in _found(tmp_path, bad)
+    assert name not in {found for _, found in _found(tmp_path, good)}
+
+
+def test_unknown_name_comes_with_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch.nn as nn\nnn.utils.clip_grad_nrom_(p, 1)\n")
+    result = check_tree(walk(tmp_path / "a.py"))
+    assert "nearest is torch.nn.utils.clip_grad_norm_" in result.files[0].hazards[0].text
+
+
+def test_scaler_and_autocast_in_two_files_are_no_hazard(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(MADE + STEP)
+    (tmp_path / "b.py").write_text(TOP + REGION)
+    result = check_tree(walk(tmp_path))
+    assert not [hazard for file in result.files for hazard in file.hazards]
+
+
+@pytest.fixture
+def checked(tmp_path: Path):  # type: ignore[no-untyped-def]
+    (tmp_path / "a.py").write_text(CASES["clip-scaled"][0])
+    (tmp_path / "b.py").write_text("def f(:\n")
+    return check_tree(walk(tmp_path))
+
+
+def test_github_format_is_one_annotation_a_hazard(checked) -> None:  # type: ignore[no-untyped-def]
+    lines = lint(checked, "github").splitlines()
+    assert lines[0].startswith(
+        "::warning file=a.py,line=8,col=1,title=mpcore clip-scaled::gradients"
+    )
+    assert lines[1].startswith("::error file=b.py,line=1::broken Python")
+
+
+def test_sarif_has_every_rule_and_points_at_the_line(checked) -> None:  # type: ignore[no-untyped-def]
+    log = json.loads(lint(checked, "sarif"))
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(HAZARDS)
+    (result,) = run["results"]
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+    region = result["locations"][0]["physicalLocation"]["region"]
+    assert region == {"startLine": 8, "startColumn": 1}
+    assert run["invocations"][0]["executionSuccessful"] is False
+
+
+@pytest.mark.parametrize("form", ["text", "github", "json", "sarif"])
+def test_check_writes_nothing_and_its_exit_code_says_whether_there_is_something(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    (tmp_path / "a.py").write_text(CASES["clip-scaled"][0])
+    assert port(tmp_path, check=True, form=form) == 1
+    assert "clip-scaled" in capsys.readouterr().out
+    (tmp_path / "a.py").write_text(CASES["clip-scaled"][2])
+    assert port(tmp_path, check=True, form=form) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"to": "torch_npv", "output": Path("o")}, "did you mean 'torch_npu'?"),
+        ({"to": "torch_npu"}, "`-o` must name the file or folder"),
+        ({"check": True, "form": "sarfi"}, "did you mean 'sarif'?"),
+        ({"check": True, "to": "torch_npu"}, "has no meaning with --check"),
+        ({"check": True, "scan_only": True}, "are two questions"),
+        ({"to": "mindspore", "output": Path("o"), "neutral": True}, "`--neutral` is for"),
+        ({"to": "torch_npu", "output": Path("o"), "report": "pdf"}, "`--report` must be one of"),
+        (
+            {"to": "torch_npu", "output": Path("o"), "form": "json"},
+            "`--format` json is for --check",
+        ),
+    ],
+)
+def test_wrong_options_are_one_clear_line(
+    tmp_path: Path, options: dict[str, object], words: str
+) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    with pytest.raises(PortError) as error:
+        port(tmp_path, **options)  # type: ignore[arg-type]
+    assert words in str(error.value)

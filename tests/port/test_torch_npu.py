@@ -1,0 +1,225 @@
+"""The target torch_npu: cases with a before and an after, and what must stay as it is."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import tokenize
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpcore_port.engine import port_text
+from mpcore_port.targets import Options, load_target
+from mpcore_port.torch_npu import rules
+from mpcore_port.torch_npu.devices import device_text
+from mpcore_port.torch_npu.tables import apis
+
+HERE = Path(__file__).parent
+CASES = sorted((HERE / "cases" / "torch_npu").iterdir())
+SCRIPTS = sorted((HERE / "scripts").glob("*.py"))
+TARGET = load_target("torch_npu")
+NEUTRAL = Options(neutral=True)
+TEXTS = [*(case / "before.py" for case in CASES), *SCRIPTS]
+
+
+def _name(path: Path) -> str:
+    return path.parent.name if path.name == "before.py" else path.stem
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case_becomes_what_is_written_beside_it(case: Path) -> None:
+    done = port_text(_read(case / "before.py"), TARGET, path=f"{case.name}.py")
+    assert done.text == _read(case / "after.py")
+    sites = [f"{site.line} {site.kind} {site.rule}" for site in done.sites]
+    assert sites == _read(case / "sites.txt").splitlines()
+    assert not done.failures
+    for site in done.sites:
+        assert site.reason
+        assert (site.kind == "changed") == bool(site.effect), site
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if (case / "neutral.py").exists()], ids=lambda case: case.name
+)
+def test_neutral_case_becomes_what_is_written_beside_it(case: Path) -> None:
+    done = port_text(_read(case / "before.py"), TARGET, NEUTRAL, f"{case.name}.py")
+    assert done.text == _read(case / "neutral.py")
+
+
+def test_neutral_port_trains_on_a_cpu_where_the_original_cannot() -> None:
+    pytest.importorskip("torch")
+    text = (
+        "import torch\nfrom torch.cuda.amp import GradScaler, autocast\n\n"
+        "model = torch.nn.Linear(4, 1).cuda(0)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "scaler = GradScaler(2.0**4)\n"
+        'with autocast():\n    out = model(torch.ones(2, 4, device="cuda"))\n'
+        "    loss = out.float().pow(2).mean()\n"
+        "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()\n"
+    )
+    room: dict[str, Any] = {}
+    exec(compile(port_text(text, TARGET, NEUTRAL).text, "port", "exec"), room)
+    assert room["_port_device"] == "cpu"
+    assert str(room["out"].dtype) == "torch.float16"
+    assert room["scaler"].is_enabled()
+    assert room["scaler"].get_scale() == 16.0
+
+
+@pytest.mark.parametrize("options", [Options(), NEUTRAL], ids=["npu", "neutral"])
+@pytest.mark.parametrize("path", TEXTS, ids=_name)
+def test_port_compiles_keeps_other_lines_and_is_left_alone_by_a_second_port(
+    path: Path, options: Options
+) -> None:
+    before = _read(path)
+    done = port_text(before, TARGET, options)
+    assert not done.failures
+    compile(done.text, str(path), "exec")
+    touched = {
+        line
+        for site in done.sites
+        for line in range(site.line, site.line + site.old.count("\n") + 1)
+    }
+    old, new = before.splitlines(), done.text.splitlines()
+    for tag, start, end, _, _ in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if tag in ("replace", "delete"):
+            changed = [old[i] for i in range(start, end) if i + 1 not in touched]
+            assert set(changed) <= _moved_in(done), changed
+    again = port_text(done.text, TARGET, options)
+    assert again.text == done.text
+    assert not [site for site in again.sites if site.new != site.old]
+
+
+def _moved_in(done: object) -> set[str]:
+    """Return lines that only got deeper, inside an autocast block that apex had no word for."""
+    text = done.text.splitlines()  # type: ignore[attr-defined]
+    stripped = {line.strip() for line in text}
+    before = done.source.text.splitlines()  # type: ignore[attr-defined]
+    o1 = any(site.rule == "apex O1" for site in done.sites)  # type: ignore[attr-defined]
+    return {line for line in before if o1 and line.strip() in stripped}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=_name)
+def test_ported_script_names_no_cuda_but_in_words_of_its_own(path: Path) -> None:
+    done = port_text(_read(path), TARGET)
+    assert done.status != "does not run"
+    found = []
+    for token in tokenize.generate_tokens(io.StringIO(done.text).readline):
+        if token.type == tokenize.NAME and token.string in ("cuda", "nccl", "apex"):
+            found.append((token.start[0], token.line.strip()))
+        if token.type == tokenize.STRING and device_text(token.string.strip("\"'f")):
+            found.append((token.start[0], token.line.strip()))
+    own = [line for _, line in found if "mpcore_compat.apex" not in line]
+    assert not own
+
+
+STAYS = {
+    "apex.amp": "from apexes import amp\nimport apexlike.amp\n",
+    "apex parts": "from mine import FusedAdam\nFusedAdam([], lr=1)\n",
+    "packages": "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None\n",
+    "imports": "from torch import nn\nimport torch.amp\nfrom .cuda import amp\n",
+    "names": "import torch\nfrom mine import cuda\ncuda.is_available()\ntorch.autocast('cpu')\n",
+    "settings": "import torch\nallowed = torch.backends.cudnn.benchmark\n",
+    "null contexts": "import torch\nwith torch.no_grad():\n    pass\n",
+    "device strings": '"""cuda"""\na = b"cuda"\nb = args["cuda"]\nc = "cuda is here"\n',
+    "device methods": "def cuda():\n    pass\n\n\ncuda()\nargs.cuda = cuda\n",
+    "is_cuda": "is_cuda = True\nx.is_cpu\n",
+    "environment": 'import os\nos.environ["MY_CUDA_VISIBLE_DEVICES"] = "1"\n',
+    "scaler": 'import torch\nclass GradScaler: pass\nGradScaler(1)\ntorch.amp.GradScaler("cpu")\n',
+    "scaler state": "import torch\nmodel.load_state_dict(state)\nclass S: pass\nscaler = S()\n"
+    "scaler.load_state_dict(state)\n",
+    "custom_fwd": 'import torch\n@torch.amp.custom_fwd(device_type="cpu")\ndef f(ctx, x): pass\n',
+    "autocast state": 'import torch\ntorch.is_autocast_enabled("cpu")\n',
+    "fused optimizers": "import torch\ntorch.optim.Adam(p, fused=True)\nmake(fused=True)\n",
+    "process group": 'import torch.distributed as d\nd.init_process_group("gloo")\n'
+    "d.init_process_group(**options)\n",
+    "calls": "import torch\nwhole = isinstance(model, torch.nn.DataParallel)\n",
+    "profiler": "import mine\nmine.profile(experimental_config=1).key_averages()\n",
+    "flagged": "import re\nre.compile('x')\n",
+    "apex O1": "import torch\namp.initialize(model, optimizer)\noptimizer.step()\n",
+}
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in rules(Options())[0]])
+def test_rule_leaves_alone_what_only_looks_like_its_own(rule: str) -> None:
+    done = port_text(STAYS[rule], TARGET)
+    assert done.text == STAYS[rule]
+    assert all(site.old == site.new for site in done.sites)
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in rules(NEUTRAL)[0]])
+def test_neutral_rule_leaves_alone_what_only_looks_like_its_own(rule: str) -> None:
+    same = {"names": "names", "strings": "device strings", "methods": "device methods"}
+    same |= {"amp": "custom_fwd", "imports": "imports", "process group": "process group"}
+    text = STAYS[same.get(rule.removeprefix("neutral "), rule)]
+    assert port_text(text, TARGET, NEUTRAL).text == text
+
+
+def test_rule_that_crashes_becomes_a_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpcore_port.torch_npu.devices import DeviceMethod
+
+    def crash(*_: object) -> None:
+        msg = "no such thing"
+        raise KeyError(msg)
+
+    monkeypatch.setattr(DeviceMethod, "leave", crash)
+    done = port_text('import torch\nx = y.cuda()\nz = torch.device("cuda")\n', TARGET)
+    assert "y.cuda()" in done.text
+    assert 'torch.device("npu")' in done.text
+    assert done.status == "does not run"
+    assert done.failures[0].startswith("script.py:2: rule device methods failed (KeyError")
+
+
+def test_refused_name_raises_its_reason_only_when_it_is_used() -> None:
+    text = "from torch.cuda import nvtx\n\n\ndef f():\n    return [nvtx.mark('a')]\n"
+    done = port_text(text, TARGET)
+    assert done.status == "does not run"
+    room: dict[str, object] = {}
+    exec(done.text.replace("import torch_npu\n", ""), room)
+    with pytest.raises(NotImplementedError, match="nvtx marks are for NVIDIA's profiler"):
+        room["f"]()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("a.cuda()\n", "runs"),
+        ("import torch\ntorch.compile(f)\n", "runs with the listed changes"),
+        ("import torch\ntorch.cuda.power_draw()\n", "does not run"),
+    ],
+    ids=["exact", "changed", "refused"],
+)
+def test_status_of_a_file_is_that_of_its_worst_site(text: str, kind: str) -> None:
+    assert port_text(text, TARGET).status == kind
+
+
+def _exists(name: str) -> bool:
+    module, _, last = name.rpartition(".")
+    try:
+        return hasattr(importlib.import_module(module), last)
+    except ModuleNotFoundError:
+        above, _, cls = module.rpartition(".")
+        return hasattr(getattr(importlib.import_module(above), cls, None), last)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # asking for torch.jit.script warns
+def test_every_name_that_stays_in_torch_exists_there() -> None:
+    pytest.importorskip("torch")
+    for row in apis():
+        if row.to.startswith("torch.") and ".npu" not in row.to and row.kind != "refused":
+            assert _exists(row.to), row.to
+
+
+def test_facts_name_every_torch_name_once_with_a_reason() -> None:
+    names = [row.name for row in apis()]
+    assert len(names) == len(set(names))
+    for row in apis():
+        assert row.reason, row
+        assert (row.kind == "changed") == bool(row.effect), row
+        assert (row.kind == "refused") == (not row.to), row

@@ -1,0 +1,108 @@
+"""Verification really runs both scripts; here are pairs that are the same, and ways to differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mpcore_port.verify.run import VerifyOptions, verify
+
+CUDA = """
+import torch
+from torch import nn
+from torch.cuda.amp import GradScaler, autocast
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scaler = GradScaler()
+for step in range(12):
+    x = torch.randn(16, 4).cuda(non_blocking=True)
+    with autocast():
+        loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad(set_to_none=True)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+torch.save(scaler.state_dict(), "scaler.pt")
+"""
+NPU = (
+    CUDA.replace("import torch\n", "import torch\nimport torch_npu\n", 1)
+    .replace("torch.cuda.amp", "torch_npu.npu.amp")
+    .replace('"cuda"', '"npu"')
+    .replace("torch.cuda.", "torch.npu.")
+    .replace(".cuda(", ".npu(")
+)
+SHORT = VerifyOptions(losses=8, at=2)
+MIXED = replace(SHORT, modes=("mixed",))
+
+
+def run(tmp_path, original, port, options=SHORT):
+    paths = []
+    for name, text in (("train.py", original), ("ported.py", port)):
+        paths.append(tmp_path / name)
+        paths[-1].write_text(text, encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    found = verify(*paths, "torch_npu", options)
+    assert sorted(tmp_path.iterdir()) == before  # scripts write into folders of their own
+    assert [one.mode for one in found.comparisons] == list(options.modes)
+    return found
+
+
+def test_a_faithful_port_is_the_same_bit_for_bit(tmp_path):
+    found = run(tmp_path, CUDA, NPU)
+    assert found.passed
+    float32, mixed, overflow = found.comparisons
+    assert {one.verdict for one in found.comparisons} == {"same"}
+    assert (float32.scales, len(float32.original), float32.original_scales) == (True, 8, ())
+    assert len(mixed.original_scales) == 8
+    assert float32.original != mixed.original  # float32 really is another precision
+    halved = [b / a for a, b in zip(overflow.port_scales, overflow.port_scales[1:], strict=False)]
+    assert 0.5 in halved
+    assert overflow.port_scales[2] == overflow.port_scales[1] / 2  # the planted step
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("lr=0.1", "lr=0.2"), "relative apart"),
+        (("scaler.update()", "scaler.update(); scaler.update(1024.0)"), "scales differ"),
+        (("momentum=0.9)", "momentum=0.9, fused=True)"), "unexpected keyword argument 'grad_s"),
+        (("range(12)", "range(5)"), "8 losses against 5"),
+    ],
+    ids=["another constant", "another scale", "fused with a scaler", "shorter"],
+)
+def test_what_differs_is_told(tmp_path, change, words):
+    found = run(tmp_path, CUDA, NPU.replace(*change), MIXED)
+    assert not found.passed
+    (mixed,) = found.comparisons
+    assert mixed.verdict in ("different", "not compared")
+    assert words in mixed.words
+
+
+def test_scaler_states_of_cuda_lack_what_an_npu_wants(tmp_path):
+    load = 'scaler.load_state_dict({"scale": 8.0, "growth_factor": 2.0, "backoff_factor": 0.5, '
+    load += '"growth_interval": 2000, "_growth_tracker": 0})\n'
+    after = "scaler = GradScaler()\n"
+    found = run(
+        tmp_path, CUDA.replace(after, after + load), NPU.replace(after, after + load), MIXED
+    )
+    assert found.comparisons[0].verdict == "not compared"
+    assert "KeyError: 'dynamic'" in found.comparisons[0].words
+
+
+def test_scripts_that_do_not_run_are_no_proof(tmp_path):
+    found = run(tmp_path, "import no_such_module_of_data\n" + CUDA, NPU, MIXED)
+    assert not found.passed
+    assert {one.verdict for one in found.comparisons} == {"not compared"}
+    assert "the original recorded no loss" in found.comparisons[0].words
+    assert "No module named 'no_such_module_of_data'" in found.comparisons[0].words
+
+
+def test_endless_scripts_are_ended(tmp_path):
+    endless = "while True:\n    pass\n" + CUDA
+    found = run(tmp_path, endless, NPU, replace(MIXED, time_limit=2.0))
+    assert "the original recorded no loss: it was ended after 2 s" in found.comparisons[0].words
