@@ -1581,7 +1581,7 @@ def test_model_that_is_not_float32_is_refused_at_prepare(dtype):
 def test_scripted_modules_are_refused():
     scripted = torch.jit.script(nn.Linear(2, 2))
     for model in (scripted, nn.Sequential(OrderedDict(a=nn.Linear(2, 2), b=scripted))):
-        with pytest.raises(mp.BackendError, match="(it|b) is TorchScript"):
+        with pytest.raises(mp.BackendError, match=r"(it|b) is TorchScript"):
             mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), "mixed_bfloat16")
 
 
