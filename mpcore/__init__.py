@@ -1,6 +1,7 @@
 """One mixed-precision policy for PyTorch, tf.keras and MindSpore."""
 
 from mpcore.amp import Amp, explain, prepare
+from mpcore.average import Average
 from mpcore.backend import Capabilities, backend_names, load_backend
 from mpcore.dtypes import parse_dtype, round_to
 from mpcore.errors import (
@@ -31,6 +32,7 @@ from mpcore.transaction import Transaction
 
 __all__ = [
     "Amp",
+    "Average",
     "BackendError",
     "BackendMissingError",
     "Capabilities",
