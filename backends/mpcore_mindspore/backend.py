@@ -15,7 +15,7 @@ from mpcore.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.apply import check_plan, set_float32
 from mpcore_mindspore.ascend import EmulatedAscend
-from mpcore_mindspore.layers import list_layers
+from mpcore_mindspore.layers import list_layers, parameter_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,6 +70,11 @@ class MindsporeBackend:
     def layers(self, model: Any, /) -> list[Layer]:
         """Return the layer tree of ``model``."""
         return list_layers(model)
+
+    def trains(self, model: Any, /) -> dict[str, bool]:
+        """Return by path, each Parameter once, whether it is trained."""
+        paths = parameter_paths(model)
+        return {paths[id(p)]: p.requires_grad for p in model.get_parameters() if id(p) in paths}
 
     def check_pair(self, model: Any, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` on this device."""

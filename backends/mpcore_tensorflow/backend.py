@@ -16,7 +16,7 @@ from mpcore_tensorflow.amp import KerasAmp
 from mpcore_tensorflow.apply import apply_plan, is_prepared
 from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
-from mpcore_tensorflow.layers import check_model, usual_dtype, walk
+from mpcore_tensorflow.layers import check_model, usual_dtype, variable_names, walk
 from mpcore_tensorflow.moments import check_state
 from mpcore_tensorflow.optimizer import TransactionalOptimizer
 from mpcore_tensorflow.parts import parts_of, watch
@@ -77,6 +77,11 @@ class TensorflowBackend:
         check_model(model)
         usual = usual_dtype(model)
         return [entry.describe(_truths(model), usual) for entry in walk(model)]
+
+    def trains(self, model: Any, /) -> dict[str, bool]:
+        """Return by path, each variable once, whether it is trained."""
+        moving = {id(variable) for variable in model.trainable_variables}
+        return {path: key in moving for key, path in variable_names(model).items()}
 
     def check_pair(self, model: Any, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` in transactions."""

@@ -62,6 +62,10 @@ class TorchBackend:
         """Return the layer tree of ``model``."""
         return list_layers(model)
 
+    def trains(self, model: nn.Module, /) -> dict[str, bool]:
+        """Return by path, each parameter once, whether it is trained."""
+        return {path: param.requires_grad for param, path in parameter_names(model).items()}
+
     def check_pair(self, model: nn.Module, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` is torch's, over parameters of ``model``."""
         refuse_prepared(model)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Trained
+from harness import Trained, X, Y
 
 import mpcore as mp
 from mpcore.compare.experiment import OptimizerSpec, load_experiment
@@ -58,6 +58,34 @@ def test_arrays_take_what_is_predicted_within_1_percent(kit, policy: str, experi
     for kind, count in predicted.kinds.items():
         assert found[kind] == pytest.approx(count, rel=0.01, abs=32), kind
     assert sum(found.values()) == pytest.approx(predicted.total, rel=0.01)
+
+
+def freeze(kit, model) -> None:
+    """Freeze the first dense layer."""
+    if kit.name == "torch":
+        model.fc1.requires_grad_(False)
+    elif kit.name == "tensorflow":
+        next(layer for layer in model.layers if layer.name == "fc1").trainable = False
+    else:
+        for param in model.fc1.get_parameters():
+            param.requires_grad = False
+
+
+def test_frozen_parameters_have_no_gradients_and_no_state(kit) -> None:
+    if kit.name == "numpy":
+        pytest.skip("models of the numpy reference train all their parameters")
+    model, whole = kit.model(), kit.model()
+    everything = memory(whole, kit.adam(whole, 0.01), "float32")
+    layers = {layer.path: layer.size for layer in mp.load_backend(kit.name).layers(model)}
+    freeze(kit, model)
+    predicted = memory(model, kit.adam(model, 0.01), "float32")
+    assert predicted.parameters == everything.parameters
+    assert predicted.gradients == everything.gradients - 4 * layers["fc1"]
+    assert predicted.state == pytest.approx(everything.state - 8 * layers["fc1"], abs=16)
+    amp = mp.prepare(model, kit.adam(model, 0.01), "float32")
+    loss_fn = kit.loss_fn(model)
+    assert amp.step(loss_fn, *kit.batch(X, Y, 1.0)).stepped
+    assert amp.array_bytes()["gradients"] == predicted.gradients
 
 
 # --- the table of optimizers, counted again: (class, options) of every framework
