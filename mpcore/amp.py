@@ -427,16 +427,6 @@ def _check_stored(plan: Plan, layers: list[Layer]) -> None:
                 raise BackendError(msg)
 
 
-def _check_rounding(policy: Policy) -> None:
-    scheme = policy.scheme
-    if policy.param == "float16" and scheme.rounding in ("away", "truncate"):
-        msg = (
-            f"`master` must round to nearest when param='float16', got {policy.master!r}: the "
-            "other roundings are of bfloat16 bits; use master='copy'"
-        )
-        raise BackendError(msg)
-
-
 @overload
 def explain(model: Any, policy: Policy | str) -> Plan: ...
 
@@ -536,7 +526,6 @@ def prepare(
     options = StepOptions(tuple(guard), tuple(after_step), bad_micro_batch, detector, agree, stall)
     optimizers = _named(optimizer)
     policy = _as_policy(policy)
-    _check_rounding(policy)
     backend = find_backend(model)
     can = backend.capabilities(model)
     layers = backend.layers(model)

@@ -135,6 +135,11 @@ class Policy:
                 "do not fit a float16; use master='copy'",
             ),
             (
+                self.scheme.rounding != "nearest" and self.param == "float16",
+                f"`master` must round to nearest when param='float16', got {self.master!r}: the "
+                "other roundings are of bfloat16 bits; use master='copy'",
+            ),
+            (
                 self.optimizer_state != "float32" and self.master == "none",
                 "`optimizer_state` must be 'float32' without master weights, "
                 f"got {self.optimizer_state!r} with master={self.master!r}",

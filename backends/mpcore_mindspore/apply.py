@@ -185,12 +185,6 @@ def check_plan(net: Any, plan: Plan, device: str) -> None:
         )
         raise BackendError(msg)
     lists_of(plan)
-    if plan.policy.param == "float16" and plan.policy.scheme.rounding != "nearest":
-        msg = (
-            f"`master` {plan.policy.master!r} rounds as bfloat16 can be rounded, not float16; use "
-            "master='copy'"
-        )
-        raise BackendError(msg)
     eager = ms.get_context("mode") == ms.PYNATIVE_MODE
     cells = leaves(net)
     for entry in plan.layers:

@@ -134,15 +134,6 @@ def test_stochastic_runs_are_reproducible_and_differ_by_seed() -> None:
     assert (stored(runs[0])["fc1.weight"] != stored(runs[2])["fc1.weight"]).any()
 
 
-@pytest.mark.parametrize("rounding", ["away", "truncate"])
-def test_float16_is_rounded_to_nearest_alone(rounding: str) -> None:
-    model = KIT.model()
-    with pytest.raises(
-        mp.BackendError, match="`master` must round to nearest when param='float16'"
-    ):
-        mp.prepare(model, KIT.adam(model, 0.01), f"model_float16, master=copy:{rounding}")
-
-
 # --- training: what follows float32, and what stands still
 
 

@@ -72,6 +72,10 @@ def test_scale_is_chosen_by_the_range_of_the_format(name: str, kind: str) -> Non
     assert Policy.named(name).scaling.kind == kind
 
 
+def _model(dtype, **fields):
+    return Policy(param=dtype, compute=dtype, by="model", **fields)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -84,6 +88,16 @@ def test_scale_is_chosen_by_the_range_of_the_format(name: str, kind: str) -> Non
             "`compute` must equal `param`",
         ),
         (lambda: Policy(master="copy"), "`master` must be 'none' when param='float32'"),
+        (lambda: _model("float16", master="split"), "`master` 'split' needs param='bfloat16'"),
+        (lambda: _model("float16", master="stochastic"), "needs param='bfloat16'"),
+        (lambda: _model("float16", master="copy:away"), "must round to nearest when param='float1"),
+        (lambda: _model("bfloat16", master="copy:up"), "'up'"),
+        (lambda: _model("bfloat16", master="stochastic:-1"), "needs a seed of 0 to 4294967295"),
+        (
+            lambda: _model("bfloat16", optimizer_state="bfloat16"),
+            "must be 'float32' without master",
+        ),
+        (lambda: Policy(op_list="portable"), "`op_list` must be 'native' unless by='op'"),
         (lambda: Policy(compute="float16", output="bfloat16"), "`output` must be"),
         (lambda: Policy(reduce="float16"), "`reduce` must be 'float32'"),
         (lambda: Policy().lower("*"), "must not lower layers when compute='float32'"),
