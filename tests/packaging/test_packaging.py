@@ -72,7 +72,7 @@ def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> N
     assert missing.returncode == 2
     assert 'pip install "mpcore[compare]"' in missing.stderr
     tools = ("pytest", "hypothesis", "ml_dtypes")
-    _run(*pip, *limits, f"{wheel}[compare]", *tools, cwd=tmp_path)
+    _run(*pip, *limits, f"{wheel}[compare,monitor]", *tools, cwd=tmp_path)
     for part in ("core", "golden"):
         shutil.copytree(ROOT / "tests" / part, tmp_path / "tests" / part)
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
