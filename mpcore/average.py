@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpcore.errors import BackendError
+from mpcore.errors import BackendError, check_count
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,9 +49,7 @@ class Average:
         if not isinstance(decay, int | float) or isinstance(decay, bool) or not 0 <= decay < 1:
             msg = f"`decay` must be in [0, 1), got {decay!r}"
             raise BackendError(msg)
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            msg = f"`every` must be a whole number >= 1, got {every!r}"
-            raise BackendError(msg)
+        check_count("every", every, BackendError)
         self._amp, self._decay, self._every = amp, np.float32(decay), every
         self._steps = 0
         self._values = _copied(amp.weights())

@@ -19,6 +19,7 @@ __all__ = [
     "OptimizerError",
     "PolicyError",
     "check_choice",
+    "check_count",
 ]
 
 
@@ -81,3 +82,17 @@ did you mean 'layer'?
     hint = f"; did you mean {near[0]!r}?" if near else ""
     msg = f"`{argument}` must be one of {listed}, got {value!r}{hint}"
     raise error(msg)
+
+
+def check_count(argument: str, value: object, error: type[MpcoreError]) -> None:
+    """Raise ``error`` unless ``value`` is a whole number >= 1.
+
+    Example:
+        >>> check_count("every", 0, BackendError)
+        Traceback (most recent call last):
+        ...
+        mpcore.errors.BackendError: `every` must be a whole number >= 1, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        msg = f"`{argument}` must be a whole number >= 1, got {value!r}"
+        raise error(msg)

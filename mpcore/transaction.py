@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mpcore.errors import BackendError, check_choice
+from mpcore.errors import BackendError, check_choice, check_count
 from mpcore.scaling import LossScale, transition
 
 if TYPE_CHECKING:
@@ -67,10 +67,7 @@ class StepCall:
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             msg = f"`clip_norm` must be finite and > 0, or None, got {self.clip_norm!r}"
             raise BackendError(msg)
-        count = self.micro_batches
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            msg = f"`micro_batches` must be a whole number >= 1, got {count!r}"
-            raise BackendError(msg)
+        check_count("micro_batches", self.micro_batches, BackendError)
 
 
 class Transaction:

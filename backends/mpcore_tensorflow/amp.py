@@ -177,7 +177,8 @@ class KerasAmp(Amp):
         TensorFlow frees gradients when a step ends: theirs are what the backward pass of the
         latest ``amp.step`` made, a sparse one counted with all its rows.
         """
-        moved = [variable for path, variable in self._floats() if path in set(self._moved)]
+        latest = set(self._moved)
+        moved = [variable for path, variable in self._floats() if path in latest]
         return array_bytes(self.model, list(self.optimizers.values()), moved)
 
     def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:

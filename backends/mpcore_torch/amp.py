@@ -15,7 +15,7 @@ from mpcore.errors import BackendError
 from mpcore.scaling import ScaleState, check_abort, inverse
 from mpcore.step_result import StepResult
 from mpcore.transaction import StepCall
-from mpcore_torch.apply import cast_floats, casts_nothing, replace_forward
+from mpcore_torch.apply import replace_root
 from mpcore_torch.calls import IDLE, UNSCALED
 from mpcore_torch.detect import device_of
 from mpcore_torch.layers import parameter_names
@@ -91,23 +91,14 @@ class TorchAmp(Amp):
         self._watch_root(model)
 
     def _watch_root(self, model: nn.Module) -> None:
-        transaction, policy = self._tx, self.policy
-        output = None if casts_nothing(self.plan) else getattr(torch, policy.output)
-        takes = getattr(torch, policy.compute) if policy.inputs == "cast" else None
+        transaction = self._tx
 
-        def make(original: Any) -> Any:
-            def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
-                # A copy of the model (an average, say) shares this method, not the step.
-                if root is transaction.model:
-                    transaction.forward_begins()
-                if takes is not None:
-                    args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
-                result = original(root, *args, **kwargs)
-                return result if output is None else cast_floats(result, output)
+        def begins(root: nn.Module) -> None:
+            # A copy of the model (an average, say) shares this method, not the step.
+            if root is transaction.model:
+                transaction.forward_begins()
 
-            return forward
-
-        replace_forward(model, make)
+        replace_root(model, self.plan, begins)
 
     @property
     def model(self) -> nn.Module:

@@ -34,6 +34,7 @@ __all__ = [
     "casts_nothing",
     "is_prepared",
     "replace_forward",
+    "replace_root",
     "restore_forward",
     "restore_parameters",
     "store_low",
@@ -130,6 +131,33 @@ def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]
         _cast_computed(module, getattr(torch, entry.compute, None))
         replace_forward(module, _maker(module, entry, plan))
     return list(_leave_fast_paths(model))
+
+
+def replace_root(
+    model: nn.Module, plan: Plan, begins: Callable[[nn.Module], None] = lambda _: None
+) -> None:
+    """Let ``model`` itself take and return what the policy says of inputs and output.
+
+    Args:
+        model: the model; copies of it share the new forward.
+        plan: the plan.
+        begins: called first, with the model or the copy that runs.
+    """
+    policy = plan.policy
+    output = None if casts_nothing(plan) else getattr(torch, policy.output)
+    takes = getattr(torch, policy.compute) if policy.inputs == "cast" else None
+
+    def make(original: Any) -> Any:
+        def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            begins(root)
+            if takes is not None:
+                args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
+            result = original(root, *args, **kwargs)
+            return result if output is None else cast_floats(result, output)
+
+        return forward
+
+    replace_forward(model, make)
 
 
 def _leave_fast_paths(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:

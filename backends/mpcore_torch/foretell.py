@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_map
 
 from mpcore.errors import BackendError
-from mpcore_torch.apply import apply_plan, cast_floats, casts_nothing, replace_forward, store_low
+from mpcore_torch.apply import apply_plan, replace_root, store_low
 from mpcore_torch.observe import run_watched
 from mpcore_torch.op_list import op_list_of
 
@@ -114,23 +114,10 @@ def _move(model: nn.Module, device: str) -> None:
 
 
 def _apply(model: nn.Module, plan: Plan) -> None:
-    policy = plan.policy
     apply_plan(model, plan)
-    if policy.by == "model":
+    if plan.policy.by == "model":
         store_low(model, plan)
-    output = None if casts_nothing(plan) else getattr(torch, policy.output)
-    takes = getattr(torch, policy.compute) if policy.inputs == "cast" else None
-
-    def make(original: Any) -> Any:
-        def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if takes is not None:
-                args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
-            result = original(root, *args, **kwargs)
-            return result if output is None else cast_floats(result, output)
-
-        return forward
-
-    replace_forward(model, make)
+    replace_root(model, plan)
 
 
 @contextlib.contextmanager

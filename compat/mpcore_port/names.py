@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.binder import Binder
-from mpcore_port.scopes import Binding, Scope, alias_text, code_of, dotted, string_of, without
+from mpcore_port.scopes import (
+    Binding,
+    Scope,
+    alias_text,
+    code_of,
+    dotted,
+    in_front,
+    string_of,
+    without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -22,6 +31,7 @@ __all__ = [
     "alias_text",
     "code_of",
     "dotted",
+    "in_front",
     "string_of",
     "without",
 ]

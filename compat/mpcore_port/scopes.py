@@ -10,7 +10,16 @@ import libcst as cst
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["Binding", "Scope", "alias_text", "code_of", "dotted", "string_of", "without"]
+__all__ = [
+    "Binding",
+    "Scope",
+    "alias_text",
+    "code_of",
+    "dotted",
+    "in_front",
+    "string_of",
+    "without",
+]
 
 
 def dotted(node: cst.CSTNode) -> str:
@@ -42,6 +51,13 @@ def without(args: Sequence[cst.Arg], dropped: Collection[cst.Arg]) -> list[cst.A
     if kept and args[-1] is not kept[-1]:
         kept[-1] = kept[-1].with_changes(comma=args[-1].comma)
     return kept
+
+
+def in_front(first: cst.Arg, args: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Return ``args`` with ``first`` before them."""
+    if args:
+        first = first.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    return [first, *args]
 
 
 def string_of(node: cst.CSTNode | None) -> str | None:

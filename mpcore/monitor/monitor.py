@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from mpcore.errors import BackendError
+from mpcore.errors import BackendError, check_count
 from mpcore.monitor.advice import Advice, advise
 from mpcore.monitor.sinks import JsonLines, Memory, Sink
 
@@ -51,10 +51,8 @@ class Monitor:
         every: int = 1,
         keep: int = 1000,
     ) -> None:
-        for name, value in (("every", every), ("keep", keep)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                msg = f"`{name}` must be a whole number >= 1, got {value!r}"
-                raise BackendError(msg)
+        check_count("every", every, BackendError)
+        check_count("keep", keep, BackendError)
         self._recent = Memory(keep)
         self._sinks: list[Sink] = [self._recent, *map(_as_sink, sinks)]
         self._amp, self._every = amp, every

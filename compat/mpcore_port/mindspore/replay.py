@@ -42,7 +42,7 @@ def replay(
     Raises:
         RuntimeError: one of them failed; the message has the end of its output.
     """
-    weights, found = folder / "weights.npz", []
+    found = []
     for role, script in (("original", original), ("port", port)):
         end, words = run_role(role, script, mode, folder, losses=losses, at=at)
         if end != "ok":
@@ -50,7 +50,6 @@ def replay(
             raise RuntimeError(msg)
         lines = (folder / f"{role}.jsonl").read_text(encoding="utf-8").splitlines()
         found.append([json.loads(line) for line in lines])
-    weights.unlink(missing_ok=True)
     return found[0], found[1]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.names import code_of, dotted, string_of, without
+from mpcore_port.names import code_of, dotted, in_front, string_of, without
 from mpcore_port.rule import Rule
 from mpcore_port.scan import SCALERS, arguments
 from mpcore_port.torch_npu.plan import need_npu, scaler_class
@@ -227,9 +227,7 @@ class AutocastQuery(Rule):
         if count is None or len(old.args) != count:
             return None
         first = cst.Arg(cst.SimpleString('"npu"'))
-        if new.args:
-            first = first.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-        changed = new.with_changes(args=[first, *new.args])
+        changed = new.with_changes(args=in_front(first, new.args))
         need_npu(at)
         at.note(self, old, changed)
         return changed

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.names import code_of, string_of, without
+from mpcore_port.names import code_of, in_front, string_of, without
 from mpcore_port.rule import Rule
 from mpcore_port.scan import arguments
 from mpcore_port.torch_npu.plan import context_row, goes, kept_import, need_npu
@@ -164,9 +164,7 @@ class Group(Rule):
             keyword=cst.Name("backend"),
             equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
         )
-        if new.args:
-            first = first.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-        changed = new.with_changes(args=[first, *new.args])
+        changed = new.with_changes(args=in_front(first, new.args))
         need_npu(at)
         at.note(self, old, changed)
         return changed
