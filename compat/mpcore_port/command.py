@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,7 +33,7 @@ _REPORTS = {
 
 
 def port(
-    path: Annotated[Path, typer.Argument(help="Python file, or folder of them.")],
+    path: Annotated[Path, typer.Argument(help="Python file, notebook, or folder of them.")],
     to: Annotated[
         str, typer.Option("--to", help="torch_npu or mindspore.", show_default=False)
     ] = "",
@@ -48,6 +46,10 @@ def port(
     ] = False,
     flavour: Annotated[str, typer.Option(help="mindspore: nn or mint (not verified).")] = "nn",
     jit: Annotated[bool, typer.Option("--jit", help="mindspore: compile the step.")] = False,
+    data: Annotated[
+        str,
+        typer.Option(help="mindspore: what a DataLoader becomes, iterator or generator."),
+    ] = "iterator",
     scan_only: Annotated[
         bool, typer.Option("--scan", help="Print what is in the scripts, as JSON; port nothing.")
     ] = False,
@@ -69,6 +71,13 @@ def port(
     verify_args: Annotated[
         str, typer.Option(help="Command line of the scripts, for --verify.", show_default=False)
     ] = "",
+    inputs: Annotated[
+        str,
+        typer.Option(
+            help="A batch, to verify training steps alone: 'float32[8,3,32,32], int64[8]<10'.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> int:
     """Port PyTorch mixed-precision scripts to Ascend, with a reason for every site.
 
@@ -86,6 +95,8 @@ def port(
     Example: mpcore port --check project/ --format sarif
     """
     _check_options(to, output, form, flavour, neutral, scan_only, check, verify)
+    _check_mindspore(to, jit=jit, data=data)
+    _check_inputs(inputs, verify)
     names = _names(report)
     _need_libcst()
     from mpcore_port.source import walk
@@ -100,15 +111,19 @@ def port(
 
     if tree.single and output.is_dir() and not force:
         output = output / path.name
+    if tree.single and (path.suffix == ".ipynb") != (output.suffix == ".ipynb") and tree.sources:
+        msg = f"`-o` must end in {path.suffix or '.py'} as {path.name!r} does, got {str(output)!r}"
+        raise PortError(msg)
     check_output(path, output, single=tree.single, force=force)
     target = load_target(to)
-    result = _ported(tree, target, Options(neutral, flavour, jit))
+    result = _ported(tree, target, Options(neutral, flavour, jit, data))
     if tree.single and not result.files:
         unread = result.unread[0]
-        msg = f"{unread.path}:{unread.line}: {unread.reason}"
+        where = f"{unread.path}:{unread.line}" if unread.line else unread.path
+        msg = f"{where}: {unread.reason}"
         raise PortError(msg)
     if verify:
-        result = _verified(result, tree, path, verify_args)
+        result = _verified(result, tree, target, verify_args, inputs)
     reports = _reports(result, names, output, single=tree.single)
     if tree.single and not force:
         for name in reports:
@@ -157,6 +172,25 @@ def _check_options(
         raise PortError(msg)
 
 
+def _check_mindspore(to: str, *, jit: bool, data: str) -> None:
+    check_choice("--data", data, ("iterator", "generator"), PortError)
+    for name, given in (("--jit", jit), ("--data generator", data == "generator")):
+        if given and to != "mindspore":
+            msg = f"`{name}` is for --to mindspore, got --to {to}" if to else f"`{name}` needs --to"
+            raise PortError(msg)
+
+
+def _check_inputs(inputs: str, verify: bool) -> None:
+    if not inputs:
+        return
+    if not verify:
+        msg = "`--inputs` is for --verify; add it, or leave the inputs out"
+        raise PortError(msg)
+    from mpcore_port.verify.inputs import read_inputs
+
+    read_inputs(inputs)
+
+
 def _names(report: str) -> list[str]:
     names = [part.strip() for part in report.split(",") if part.strip()]
     for name in names:
@@ -198,7 +232,7 @@ def _with_progress(total: int, work: Callable[[Callable[[str], None]], Any]) -> 
 def _look(tree: Tree, *, scan_only: bool, form: str) -> int:
     import json
 
-    from mpcore_port.engine import check_tree
+    from mpcore_port.engine import check_tree, project_facts, scan_facts
     from mpcore_port.lint import lint
 
     result: Result = _with_progress(len(tree.sources), lambda tell: check_tree(tree, tell))
@@ -206,8 +240,10 @@ def _look(tree: Tree, *, scan_only: bool, form: str) -> int:
         answer = {
             "format": "mpcore-port-scan",
             "version": 1,
-            "project": result.scan.to_dict(),
-            "files": {file.source.path: file.scan.to_dict() for file in result.files},
+            "project": project_facts(result),
+            "files": {
+                file.source.path: scan_facts(file.source, file.scan) for file in result.files
+            },
             "not_read": [vars(unread) for unread in result.unread],
         }
         sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
@@ -237,35 +273,10 @@ def _reports(result: Result, names: list[str], output: Path, *, single: bool) ->
     return {f"{stem}.{suffix[name]}": made[name](result) for name in wanted}
 
 
-def _verified(result: Result, tree: Tree, path: Path, args: str) -> Result:
+def _verified(result: Result, tree: Tree, target: Any, args: str, inputs: str) -> Result:
     """Run each script that trains, original against port, from a folder that goes away."""
-    from mpcore_port.verify.run import VerifyOptions, verify
-    from mpcore_port.write import write_port
+    from mpcore_port.verify.judge import VerifyOptions
+    from mpcore_port.verify.project import verify_port
 
-    target = "neutral" if result.options.neutral else result.target
     options = VerifyOptions(args=tuple(shlex.split(args)))
-    progress = Console(stderr=True)
-    runs = []
-    with tempfile.TemporaryDirectory(prefix="mpcore-port-") as folder:
-        place = Path(folder) / (path.name if tree.single else "port")
-        write_port(result, tree, place, {})
-        for file in result.files:
-            if not _is_script(file.source.text) or not file.scan.backwards:
-                continue
-            ported = place if tree.single else place / file.source.path
-            original = path if tree.single else path / file.source.path
-            tell = partial(say, progress)
-            runs.append(verify(original.resolve(), ported.resolve(), target, options, tell))
-    found = {
-        "passed": bool(runs) and all(run.passed for run in runs),
-        "lines": [line for run in runs for line in (f"{run.script}:", *run.lines())]
-        or ["nothing: no script with a backward pass was found"],
-        "runs": [run.to_dict() for run in runs],
-    }
-    return replace(result, verification=found)
-
-
-def _is_script(text: str) -> bool:
-    """Return whether a file does something when it is run: ``__main__``, or a loop of its own."""
-    lines = text.splitlines()
-    return "__main__" in text or any(line.startswith(("for ", "while ")) for line in lines)
+    return verify_port(result, tree, target, options, inputs, partial(say, Console(stderr=True)))

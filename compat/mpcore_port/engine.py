@@ -24,8 +24,11 @@ __all__ = [
     "Result",
     "Scanned",
     "check_tree",
+    "port_part",
     "port_text",
     "port_tree",
+    "project_facts",
+    "scan_facts",
     "scan_tree",
     "statuses",
 ]
@@ -74,8 +77,8 @@ class Ported:
             "path": self.source.path,
             "status": self.status,
             "changed": self.text != self.source.text,
-            "sites": [site.to_dict() for site in self.sites],
-            "hazards": [hazard.to_dict() for hazard in self.hazards],
+            "sites": [self.source.placed(site.to_dict(), self.text) for site in self.sites],
+            "hazards": [self.source.placed(hazard.to_dict()) for hazard in self.hazards],
             "failures": list(self.failures),
             "policy": self.scan.policy,
         }
@@ -130,6 +133,8 @@ def scan_tree(
             what = "the form feed" if feed >= 0 else "some white space"
             line = source.text[: max(feed, 0)].count("\n") + 1
             reason = f"{what} cannot be kept as it is; take it out"
+            if source.notebook is not None:
+                reason, line = f"{source.where(line)}: {reason}", 0
             unread.append(Unread(source.path, reason, line, copied=True))
             continue
         try:
@@ -204,6 +209,12 @@ def port_text(
     return _port(one, target, options or Options(), joined([found]))
 
 
+def port_part(text: str, path: str, target: Target, options: Options, project: Scan) -> Ported:
+    """Port a part of a project's script, known as ``path``; ``project`` is what all files hold."""
+    tree = read(text)
+    return _port(Scanned(Source(path, text), tree, scan(tree, path)), target, options, project)
+
+
 def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:
     source, tree, found = one.source, one.tree, one.scan
     text = source.text
@@ -220,11 +231,10 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
         failures += failed
         unmapped += at.memory.get("unmapped", [])
         if new != text:
-            broken = parse_source(replace(source, text=new))
-            if broken is not None:
+            broken = _broken(source, new)
+            if broken:
                 failures.append(
-                    f"{source.path}: the port would not parse ({broken.reason}), the "
-                    "original is kept"
+                    f"{source.path}: the port would not parse ({broken}), the original is kept"
                 )
                 text, sites = source.text, []
                 break
@@ -239,6 +249,14 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
     return Ported(source, text, tuple(ordered), tuple(failures), kept, hazards)
 
 
+def _broken(source: Source, new: str) -> str:
+    """Return why ``new`` cannot stand in the place of ``source``; "" if it can."""
+    unread = parse_source(replace(source, text=new))
+    if unread is not None:
+        return unread.reason
+    return source.notebook.broken(source.text, new) if source.notebook is not None else ""
+
+
 def _hint(site: Site) -> str:
     """Return text by which a site is found again in the port."""
     new = site.new.splitlines()
@@ -251,6 +269,28 @@ def _hazards(one: Scanned, project: Scan) -> tuple[Hazard, ...]:
 
 def _composed(first: Callable[[int], int], second: Callable[[int], int]) -> Callable[[int], int]:
     return lambda line: first(second(line))
+
+
+def scan_facts(source: Source, found: Scan) -> dict[str, Any]:
+    """Return a scan as plain data; lines of notebooks are counted in their cells."""
+    return {
+        name: [source.placed(fact) for fact in value] if isinstance(value, list) else value
+        for name, value in found.to_dict().items()
+    }
+
+
+def project_facts(result: Result) -> dict[str, Any]:
+    """Return the scan of all files as plain data, lines as in ``scan_facts``."""
+    sources = {file.source.path: file.source for file in result.files}
+
+    def placed(fact: dict[str, Any]) -> dict[str, Any]:
+        source = sources.get(fact.get("file", ""))
+        return fact if source is None else source.placed(fact)
+
+    return {
+        name: [placed(fact) for fact in value] if isinstance(value, list) else value
+        for name, value in result.scan.to_dict().items()
+    }
 
 
 def statuses(files: Sequence[Ported]) -> dict[str, int]:

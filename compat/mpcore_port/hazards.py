@@ -151,6 +151,7 @@ class _Finder:
             return
         on = [a for a in self.scan.autocasts if a.enabled != "False"]
         has_scaler = bool(self.project.scalers or self.project.wrappers)
+        has_scaler |= any(backward.scaled for backward in self.scan.backwards)  # it was handed one
         for region in on:
             half = "float16" in region.dtype.replace("bfloat16", "")
             silent = not region.dtype and ("cuda" in region.api or "cuda" in region.device)

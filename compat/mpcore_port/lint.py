@@ -10,6 +10,7 @@ from mpcore_port.hazards import HAZARDS, Hazard
 
 if TYPE_CHECKING:
     from mpcore_port.engine import Result
+    from mpcore_port.source import Source
 
 __all__ = ["LINT_FORMATS", "lint"]
 
@@ -23,16 +24,33 @@ def lint(result: Result, form: str) -> str:
 
 
 def _text(found: list[Hazard], result: Result) -> str:
-    lines = [f"{h.file}:{h.line}:{h.column + 1}: {h.name}: {h.text}; {h.remedy}" for h in found]
+    lines = [f"{_where(h, result)}: {h.name}: {h.text}; {h.remedy}" for h in found]
     lines += [f"{u.path}:{u.line or 1}: not read: {u.reason}" for u in result.unread]
     count = f"{len(found)} hazards in {len(result.files)} files"
     return "\n".join([*lines, count]) + "\n"
 
 
+def _source(hazard: Hazard, result: Result) -> Source:
+    return next(file.source for file in result.files if file.source.path == hazard.file)
+
+
+def _where(h: Hazard, result: Result) -> str:
+    source = _source(h, result)
+    line = source.where(h.line)
+    return f"{h.file}:{line}" if source.notebook else f"{h.file}:{line}:{h.column + 1}"
+
+
+def _words(h: Hazard, result: Result) -> str:
+    """Return the text of a hazard; in a notebook, whose lines nobody sees, with its cell."""
+    source = _source(h, result)
+    cell = f"{source.where(h.line)}: " if source.notebook else ""
+    return f"{cell}{h.text}; {h.remedy}"
+
+
 def _github(found: list[Hazard], result: Result) -> str:
     lines = [
-        f"::warning file={_property(h.file)},line={h.line},col={h.column + 1},"
-        f"title={_property(f'mpcore {h.name}')}::{_data(f'{h.text}; {h.remedy}')}"
+        f"::warning file={_property(h.file)},{_place(h, result)}"
+        f"title={_property(f'mpcore {h.name}')}::{_data(_words(h, result))}"
         for h in found
     ]
     lines += [
@@ -40,6 +58,10 @@ def _github(found: list[Hazard], result: Result) -> str:
         for u in result.unread
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _place(h: Hazard, result: Result) -> str:
+    return "" if _source(h, result).notebook else f"line={h.line},col={h.column + 1},"
 
 
 def _data(text: str) -> str:
@@ -54,7 +76,7 @@ def _json(found: list[Hazard], result: Result) -> str:
     answer = {
         "format": "mpcore-port-check",
         "version": 1,
-        "hazards": [h.to_dict() for h in found],
+        "hazards": [_source(h, result).placed(h.to_dict()) for h in found],
         "not_read": [vars(unread) for unread in result.unread],
     }
     return json.dumps(answer, indent=2, allow_nan=False) + "\n"
@@ -80,7 +102,7 @@ def _sarif(found: list[Hazard], result: Result) -> str:
     run: dict[str, Any] = {
         "tool": {"driver": {"name": "mpcore port", "version": __version__, "rules": rules}},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(hazard) for hazard in found],
+        "results": [_result(hazard, result) for hazard in found],
         "invocations": [{"executionSuccessful": not notes, "toolExecutionNotifications": notes}],
     }
     answer = {
@@ -91,18 +113,14 @@ def _sarif(found: list[Hazard], result: Result) -> str:
     return json.dumps(answer, indent=2) + "\n"
 
 
-def _result(hazard: Hazard) -> dict[str, Any]:
+def _result(hazard: Hazard, result: Result) -> dict[str, Any]:
+    location: dict[str, Any] = {"artifactLocation": {"uri": hazard.file}}
+    if _source(hazard, result).notebook is None:
+        location["region"] = {"startLine": hazard.line, "startColumn": hazard.column + 1}
     return {
         "ruleId": hazard.name,
         "ruleIndex": list(HAZARDS).index(hazard.name),
         "level": "warning",
-        "message": {"text": f"{hazard.text}; {hazard.remedy}"},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": hazard.file},
-                    "region": {"startLine": hazard.line, "startColumn": hazard.column + 1},
-                }
-            }
-        ],
+        "message": {"text": _words(hazard, result)},
+        "locations": [{"physicalLocation": location}],
     }

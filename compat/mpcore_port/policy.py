@@ -44,7 +44,7 @@ def _autocast(scan: Scan) -> tuple[str, str]:
     if low == "bfloat16":
         return "autocast_bfloat16", "autocast with dtype bfloat16"
     constants = _constants(scan)
-    if not scan.scalers:
+    if not scan.scalers and not any(backward.scaled for backward in scan.backwards):
         return "autocast_float16, loss_scale=none", "autocast in float16 without a scaler"
     if constants:
         listed = ", ".join(f"{key}={value:g}" for key, value in constants.items())

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mpcore_port.engine import Ported, Result, statuses
+from mpcore_port.engine import Ported, Result, project_facts, statuses
+from mpcore_port.sections import key_map, pinned_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mpcore_port.rule import Site
 
-__all__ = ["FORMATS", "html", "key_map", "text", "to_dict", "to_json"]
+__all__ = ["FORMATS", "html", "text", "to_dict", "to_json"]
 
 FORMATS = ("text", "json", "html")
 _AROUND = 3  # equal lines that are shown around a change
@@ -32,8 +33,9 @@ def to_dict(result: Result) -> dict[str, Any]:
         "files": [file.to_dict() for file in result.files],
         "not_converted": [vars(unread) for unread in result.unread],
         "copied": list(result.copied),
+        "pinned_defaults": pinned_defaults(result),
         "checkpoint_keys": key_map(result),
-        "scan": result.scan.to_dict(),
+        "scan": project_facts(result),
         "verification": result.verification,
         "exit_code": result.exit_code,
     }
@@ -44,14 +46,6 @@ def to_json(result: Result) -> str:
     return json.dumps(to_dict(result), indent=2, allow_nan=False) + "\n"
 
 
-def key_map(result: Result) -> list[dict[str, Any]]:
-    """Return the keys that the script saves in its checkpoints, and what lies under each."""
-    return [
-        {"file": c.file, "line": c.line, "key": c.key, "value": c.value, "way": c.way}
-        for c in result.scan.checkpoints
-    ]
-
-
 def text(result: Result) -> str:
     """Return a port as text, for a terminal or a log."""
     lines = [f"{path}" for path in _heading(result)]
@@ -60,6 +54,7 @@ def text(result: Result) -> str:
     for unread in result.unread:
         where = f"{unread.path}:{unread.line}" if unread.line else unread.path
         lines.append(f"{where}: not converted: {unread.reason}")
+    lines += _pins(result)
     lines += _keys(result)
     if result.scan.policy:
         lines.append(f"policy: {result.scan.policy} ({result.scan.policy_reason})")
@@ -84,13 +79,17 @@ def _file(file: Ported) -> list[str]:
         if site.kind != "exact":
             effect = f"; effect: {site.effect}" if site.effect else ""
             lines.append(
-                f"  {site.line} -> {site.new_line}: {site.kind}: {_first(site)}: "
-                f"{site.reason}{effect}"
+                f"  {_lines(file, site)}: {site.kind}: {_first(site)}: {site.reason}{effect}"
             )
     lines += [f"  {failure}" for failure in file.failures]
     for hazard in file.hazards:
-        lines.append(f"  {hazard.line}: hazard {hazard.name}: {hazard.text}; {hazard.remedy}")
+        where = file.source.where(hazard.line)
+        lines.append(f"  {where}: hazard {hazard.name}: {hazard.text}; {hazard.remedy}")
     return lines
+
+
+def _lines(file: Ported, site: Site) -> str:
+    return f"{file.source.where(site.line)} -> {file.source.where(site.new_line, file.text)}"
 
 
 def _first(site: Site) -> str:
@@ -98,11 +97,26 @@ def _first(site: Site) -> str:
     return f"{head} ..." if rest else head
 
 
-def _keys(result: Result) -> list[str]:
-    rows = [c for c in result.scan.checkpoints if c.way == "save" and c.key]
+def _pins(result: Result) -> list[str]:
+    rows = pinned_defaults(result)
     if not rows:
         return []
-    return ["checkpoint keys, kept: " + ", ".join(f"{c.key} = {c.value}" for c in rows)]
+    lines = ["defaults written out because those of the target differ:"]
+    for row in rows:
+        where = f"{row['file']}:{', '.join(row['lines'])}"
+        lines.append(f"  {where}: {row['call']}: {', '.join(row['arguments'])}: {row['reason']}")
+    return lines
+
+
+def _keys(result: Result) -> list[str]:
+    rows = [row for row in key_map(result) if row["way"] == "save" and row["key"]]
+    if not rows:
+        return []
+    lines = ["checkpoint keys, kept:"]
+    for row in rows:
+        now = f" -> {row['port']}" if row["port"] != row["value"] else ""
+        lines.append(f"  {row['key']} = {row['value']}{now}")
+    return lines
 
 
 def _verification(result: Result) -> list[str]:
@@ -124,14 +138,28 @@ def html(result: Result) -> str:
         result=result,
         heading=" ".join(_heading(result)),
         files=[(file, _rows(file)) for file in result.files],
+        pins=pinned_defaults(result),
         keys=key_map(result),
-        verification=_verification(result),
+        runs=(result.verification or {}).get("runs", []),
+        verified=_verdict(result),
     )
+
+
+def _verdict(result: Result) -> str:
+    """Return one line on what was verified."""
+    found = result.verification
+    if found is None:
+        return "Not verified: --verify runs original and port side by side."
+    if not found["runs"]:
+        return f"Not verified: {found['lines'][0]}"
+    return "Verified: original and port train alike." if found["passed"] else "Verification failed."
 
 
 def _rows(file: Ported) -> list[dict[str, Any]]:
     """Return the lines of both sides; runs of equal ones are left out but for some around."""
-    old, new = file.source.text.splitlines(), file.text.splitlines()
+    source = file.source
+    old, new = (source.shown(text).splitlines() for text in (source.text, file.text))
+    old_lines, new_lines = source.numbers(source.text), source.numbers(file.text)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=len(old) > 5000)
     notes: dict[int, list[Site]] = {}
     for site in file.sites:
@@ -143,8 +171,8 @@ def _rows(file: Ported) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "kind": tag,
-                    "old": left + 1 if left < b else 0,
-                    "new": right + 1 if right < d else 0,
+                    "old": old_lines[left] if left < b else 0,
+                    "new": new_lines[right] if right < d else 0,
                     "old_text": old[left] if left < b else "",
                     "new_text": new[right] if right < d else "",
                     "sites": notes.get(left + 1, []) if left < b else [],

@@ -11,17 +11,29 @@ import tokenize
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from mpcore_port.errors import PortError
+from mpcore_port.notebook import (
+    Notebook,
+    NotebookError,
+    cell_and_line,
+    is_mark,
+    joined_cells,
+    open_notebook,
+    split_cells,
+)
 
 __all__ = ["Source", "Tree", "Unread", "parse_source", "read_source", "walk"]
 
 _LONGEST = (
     4_000_000  # bytes of one Python file; the largest in the standard library has 0.6 million
 )
+_LONGEST_NOTEBOOK = 64_000_000  # bytes, pictures included
 _COPIED = 1_000_000  # bytes of a file beside the scripts; larger ones are data
 _SKIPPED_FOLDERS = {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules"}
 _SKIPPED_FOLDERS |= {".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".ipynb_checkpoints"}
+_SCRIPTS = (".py", ".pyw", ".ipynb")
 _DEVICE = re.compile(rb"\b(cuda|nccl)\b", re.I)
 _PYTHON2 = re.compile(
     r"^\s*(print\s+[^\s(=.,:\[]|exec\s+['\"]|raise\s+\w+\s*,|except\s+[\w.]+\s*,\s*\w+\s*:)", re.M
@@ -30,7 +42,7 @@ _PYTHON2 = re.compile(
 
 @dataclass(frozen=True)
 class Source:
-    """One Python file.
+    """One Python file, or the code of one notebook.
 
     Attributes:
         path: relative to the folder that is ported, with forward slashes.
@@ -38,6 +50,7 @@ class Source:
         encoding: what PEP 263 says it is in.
         bom: whether it began with a UTF-8 byte order mark.
         executable: whether its owner may execute it.
+        notebook: what ``text`` was taken out of, or None.
     """
 
     path: str
@@ -45,19 +58,54 @@ class Source:
     encoding: str = "utf-8"
     bom: bool = False
     executable: bool = False
+    notebook: Notebook | None = field(default=None, compare=False, repr=False)
 
     def encode(self, text: str) -> bytes:
-        """Return ``text`` as bytes in the file's own encoding.
+        """Return ``text`` as bytes in the file's own encoding; of a notebook, all of the file.
 
         Raises:
             PortError: the encoding has no code for a character.
         """
+        if self.notebook is not None:
+            text = self.notebook.dumps(text)
         try:
             data = text.encode(self.encoding)
         except UnicodeEncodeError as exc:
             msg = f"{self.path}: the port cannot be written in {self.encoding}: {exc.reason}"
             raise PortError(msg) from exc
         return codecs.BOM_UTF8 + data if self.bom else data
+
+    def where(self, line: int, text: str | None = None) -> str:
+        """Return what a reader calls a line of the text, or of the port ``text``."""
+        if self.notebook is None:
+            return str(line)
+        cell, inside = cell_and_line(self.text if text is None else text, line)
+        return f"cell {cell} line {inside}"
+
+    def placed(self, fact: dict[str, Any], text: str | None = None) -> dict[str, Any]:
+        """Return plain data with its ``line`` counted in its ``cell``, if this is a notebook."""
+        if self.notebook is None or not fact.get("line"):
+            return fact
+        cell, line = cell_and_line(self.text, fact["line"])
+        placed = {**fact, "cell": cell, "line": line}
+        if text is not None and fact.get("new_line"):
+            placed["new_cell"], placed["new_line"] = cell_and_line(text, fact["new_line"])
+        return placed
+
+    def numbers(self, text: str) -> list[int]:
+        """Return the number of every line of the text, or of a port; in a notebook, of its cell."""
+        count = len(text.splitlines())
+        if self.notebook is None:
+            return list(range(1, count + 1))
+        found, number = list[int](), 0
+        for line in text.splitlines():
+            number = 0 if is_mark(line) else number + 1
+            found.append(number)
+        return found
+
+    def shown(self, text: str) -> str:
+        """Return the text, or a port's, as a reader knows it: with the magics of a notebook."""
+        return text if self.notebook is None else self.notebook.shown(text)
 
 
 @dataclass(frozen=True)
@@ -90,14 +138,17 @@ class Tree:
 
 
 def read_source(path: Path, name: str) -> Source | Unread:
-    """Read ``path``, to be called ``name``, or say why it cannot be ported."""
+    """Read a script or notebook, to be called ``name``, or say why it cannot be ported."""
     try:
         data = path.read_bytes()
         executable = os.access(path, os.X_OK)
     except OSError as exc:
         return Unread(name, f"cannot be read: {exc.strerror or exc}")
-    if len(data) > _LONGEST:
-        return Unread(name, f"{len(data)} bytes are more than {_LONGEST}: no script")
+    longest = _LONGEST_NOTEBOOK if path.suffix == ".ipynb" else _LONGEST
+    if len(data) > longest:
+        return Unread(name, f"{len(data)} bytes are more than {longest}: no script")
+    if path.suffix == ".ipynb":
+        return _read_notebook(data, name, executable=executable)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except SyntaxError as exc:
@@ -117,8 +168,33 @@ def read_source(path: Path, name: str) -> Source | Unread:
     return parse_source(source) or source
 
 
+def _read_notebook(data: bytes, name: str, *, executable: bool) -> Source | Unread:
+    bom = data.startswith(codecs.BOM_UTF8)
+    try:
+        notebook = open_notebook(data[3:] if bom else data)
+        text = joined_cells(notebook)
+    except NotebookError as exc:
+        return Unread(name, str(exc), copied=True)
+    if len(text) > _LONGEST:
+        return Unread(name, f"{len(text)} characters of code are more than {_LONGEST}", copied=True)
+    source = Source(name, text, "utf-8", bom, executable, notebook)
+    return parse_source(source) or source
+
+
+def _parse_cells(source: Source) -> Unread | None:
+    """Return why a cell is no Python 3, or None; each has to be whole in itself."""
+    for number, code in split_cells(source.text):
+        broken = parse_source(Source(source.path, code))
+        if broken is not None:
+            where = f"cell {number} line {broken.line}" if broken.line else f"cell {number}"
+            return Unread(source.path, f"{where}: {broken.reason}", copied=True)
+    return None
+
+
 def parse_source(source: Source) -> Unread | None:
     """Return why ``source`` is no Python 3 that can be ported, or None."""
+    if source.notebook is not None:
+        return _parse_cells(source)
     if "\x00" in source.text:
         return Unread(source.path, "holds zero bytes: no Python source", copied=True)
     try:
@@ -138,7 +214,7 @@ def parse_source(source: Source) -> Unread | None:
 
 
 def walk(path: Path) -> Tree:
-    """Return what is at ``path``, a Python file or a folder.
+    """Return what is at ``path``, a Python file, a notebook or a folder.
 
     Links to files are read as files; links to folders that were seen, and links out of the
     folder, are not followed. Hidden folders and environments are left out.
@@ -149,7 +225,7 @@ def walk(path: Path) -> Tree:
     if path.is_file():
         return _single(path)
     if not path.is_dir():
-        msg = f"`PATH` must be a Python file or a folder, {str(path)!r} is not there"
+        msg = f"`PATH` must be a Python file, a notebook or a folder, {str(path)!r} is not there"
         raise PortError(msg)
     tree = Tree(path)
     _descend(path, path.resolve(), tree, {path.resolve()})
@@ -160,27 +236,24 @@ def walk(path: Path) -> Tree:
 
 
 def _single(path: Path) -> Tree:
-    if path.suffix == ".ipynb":
-        raise PortError(f"{path.name}: {_NOTEBOOK}")  # noqa: EM102
-    if path.suffix not in (".py", ".pyw", ""):
-        msg = f"`PATH` must be a Python file or a folder, got {path.name!r}"
+    if path.suffix not in (*_SCRIPTS, ""):
+        msg = f"`PATH` must be a Python file, a notebook or a folder, got {path.name!r}"
         raise PortError(msg)
     tree = Tree(path.parent, single=True)
     _add(read_source(path, path.name), tree)
     return tree
 
 
-_NOTEBOOK = (
-    "notebooks are not ported, their cells have no one order; "
-    "write a script first: jupyter nbconvert --to script NOTEBOOK"
-)
-
-
 def _add(read: Source | Unread, tree: Tree) -> None:
-    if isinstance(read, Source):
-        tree.sources.append(read)
-    else:
+    if isinstance(read, Unread):
         tree.unread.append(read)
+        return
+    tree.sources.append(read)
+    for where, words in read.notebook.foreign(read.text) if read.notebook else ():
+        said = _DEVICE.search(words.encode(errors="replace"))
+        if said is not None:
+            reason = f"{where}: kept as it is; it says {said.group().decode()!r}"
+            tree.unread.append(Unread(read.path, reason))
 
 
 def _descend(folder: Path, root: Path, tree: Tree, seen: set[Path]) -> None:
@@ -208,10 +281,8 @@ def _descend(folder: Path, root: Path, tree: Tree, seen: set[Path]) -> None:
 
 
 def _file(entry: Path, name: str, tree: Tree) -> None:
-    if entry.suffix in (".py", ".pyw"):
+    if entry.suffix in _SCRIPTS:
         _add(read_source(entry, name), tree)
-    elif entry.suffix == ".ipynb":
-        tree.unread.append(Unread(name, _NOTEBOOK, copied=True))
     elif entry.stat().st_size <= _COPIED:
         _beside(entry, name, tree)
     else:

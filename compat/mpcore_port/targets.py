@@ -29,11 +29,14 @@ class Options:
         neutral: torch_npu: one file that runs on NPU, CUDA and CPU.
         flavour: mindspore: ``"nn"`` or ``"mint"``.
         jit: mindspore: compile the step.
+        data: mindspore: what a DataLoader becomes, ``"iterator"`` (in this process) or
+            ``"generator"`` (a GeneratorDataset with workers).
     """
 
     neutral: bool = False
     flavour: str = "nn"
     jit: bool = False
+    data: str = "iterator"
 
 
 @dataclass(frozen=True)

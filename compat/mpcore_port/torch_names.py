@@ -1,6 +1,7 @@
 """Public names of torch's modules, as data: torch is not imported to port a script.
 
-``torch_names.txt`` has a line for each module, written by ``python -m mpcore_port.torch_names``
+``torch_names.txt`` has a line for each module, and one (``torch.utils.:``) for modules below that
+nothing imports by itself, written by ``python -m mpcore_port.torch_names``
 from torch 2.13.0, CPU build.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import pkgutil
 import sys
 import warnings
 from importlib import resources
@@ -50,15 +52,20 @@ def _read() -> dict[str, frozenset[str]]:
     return {module: frozenset(names.split()) for module, _, names in lines}
 
 
-EXPORTS = _read()
+_ALL = _read()
+EXPORTS = {module: names for module, names in _ALL.items() if not module.endswith(".")}
 """Public names by module."""
+_BELOW = {module[:-1]: names for module, names in _ALL.items() if module.endswith(".")}
+"""Modules that only an import statement brings, by the one above; some need another package."""
 
 
 def known(name: str) -> bool:
     """Return whether torch has ``name``; True for what lies below the modules in the list."""
     module, _, last = name.rpartition(".")
     names = EXPORTS.get(module)
-    return names is None or last in names or last.startswith("_") or name in EXPORTS
+    if names is None or last in names or last.startswith("_") or name in EXPORTS:
+        return True
+    return last in _BELOW.get(module, ())
 
 
 def nearest(name: str) -> str:
@@ -74,9 +81,13 @@ def _write() -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = importlib.import_module(name)
-            public = [n for n in dir(module) if not n.startswith("_")]
-            kept = sorted(n for n in public if not _is_foreign(getattr(module, n, None)))
-        lines.append(f"{name}: {' '.join(kept)}")
+            public = {n for n in dir(module) if not n.startswith("_")}
+            kept = {n for n in public if not _is_foreign(getattr(module, n, None))}
+            found = pkgutil.iter_modules(getattr(module, "__path__", ()))
+            below = {one.name for one in found if not one.name.startswith("_")} - kept
+        lines.append(f"{name}: {' '.join(sorted(kept))}")
+        if below:
+            lines.append(f"{name}.: {' '.join(sorted(below))}")
     return "\n".join(lines) + "\n"
 
 

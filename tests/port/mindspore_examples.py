@@ -549,4 +549,20 @@ SCHEDULERS = [
     "SequentialLR(optimizer, [LinearLR(optimizer, total_iters=2), ExponentialLR(optimizer, 0.9)], "
     "milestones=[2])",
     "ReduceLROnPlateau(optimizer, patience=1, factor=0.5)",
+    "ReduceLROnPlateau(optimizer, 'max', 0.5, 3, 1e-3, 'abs', cooldown=2, min_lr=1e-3)",
+    "CosineAnnealingLR(optimizer, T_max=30)",
+    "CosineAnnealingWarmRestarts(optimizer, T_0=5, T_mult=2, eta_min=1e-4)",
+    "SequentialLR(optimizer, [LinearLR(optimizer, total_iters=9), ConstantLR(optimizer), "
+    "CosineAnnealingLR(optimizer, 20)], milestones=[9, 30])",
+    "SequentialLR(optimizer, [StepLR(optimizer, 5), PolynomialLR(optimizer, 30)], milestones=[40])",
+    "ChainedScheduler([LinearLR(optimizer, total_iters=9), ExponentialLR(optimizer, 0.9)])",
+    "OneCycleLR(optimizer, max_lr=0.3, total_steps=100)",
+    "OneCycleLR(optimizer, [0.3], epochs=10, steps_per_epoch=10, pct_start=0.25, "
+    "anneal_strategy='linear', div_factor=10.0, final_div_factor=50.0)",
+    "OneCycleLR(optimizer, 0.3, 100, three_phase=True, base_momentum=0.8, max_momentum=0.9)",
+    "OneCycleLR(optimizer, 0.3, 99, cycle_momentum=False)",
+    "CyclicLR(optimizer, 0.01, 0.1, step_size_up=7, step_size_down=11)",
+    "CyclicLR(optimizer, 0.01, 0.1, step_size_up=10, mode='triangular2')",
+    "CyclicLR(optimizer, 0.01, 0.1, 10, mode='exp_range', gamma=0.98, cycle_momentum=False)",
+    "CyclicLR(optimizer, 0.01, 0.1, 10, scale_fn=lambda x: 0.5 ** x, scale_mode='iterations')",
 ]

@@ -15,6 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "port"
     ("name", "options"),
     [
         ("train_npu", {"to": "torch_npu"}),
+        ("train_ms", {"to": "mindspore"}),
         ("train_neutral", {"to": "torch_npu", "neutral": True, "report": ""}),
     ],
 )

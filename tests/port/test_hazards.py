@@ -99,7 +99,8 @@ CASES = {
     "unknown-name": (
         TOP + "torch.nn.function.relu(x)\n",
         3,
-        TOP + "try:\n    torch.nn.function\nexcept AttributeError:\n    pass\ntorch.nn.Linear\n",
+        TOP + "try:\n    torch.nn.function\nexcept AttributeError:\n    pass\ntorch.nn.Linear\n"
+        "from torch.utils.tensorboard import SummaryWriter\n",  # another package brings it
     ),
 }
 
@@ -115,6 +116,15 @@ def test_hazard_is_found_in_its_line_and_only_there(tmp_path: Path, name: str) -
     bad, line, good = CASES[name]
     assert (line, name) in _found(tmp_path, bad)
     assert name not in {found for _, found in _found(tmp_path, good)}
+
+
+def test_scaler_that_a_function_is_handed_is_one(tmp_path: Path) -> None:
+    inside = "".join(f"    {line}\n" for line in (REGION + STEP).splitlines())
+    text = f"import torch\n\n\ndef train(scaler, opt, loader):\n{inside}"
+    assert "float16-unscaled" not in {name for _, name in _found(tmp_path, text)}
+    plain = text.replace("scaler.scale(loss).backward()", "loss.backward()")
+    assert plain != text
+    assert "float16-unscaled" in {name for _, name in _found(tmp_path, plain)}
 
 
 def test_unknown_name_comes_with_the_nearest_one(tmp_path: Path) -> None:
@@ -178,6 +188,8 @@ def test_check_writes_nothing_and_its_exit_code_says_whether_there_is_something(
         ({"check": True, "to": "torch_npu"}, "has no meaning with --check"),
         ({"check": True, "scan_only": True}, "are two questions"),
         ({"to": "mindspore", "output": Path("o"), "neutral": True}, "`--neutral` is for"),
+        ({"to": "torch_npu", "output": Path("o"), "jit": True}, "`--jit` is for --to mindspore"),
+        ({"to": "mindspore", "output": Path("o"), "data": "genrator"}, "mean 'generator'?"),
         ({"to": "torch_npu", "output": Path("o"), "report": "pdf"}, "`--report` must be one of"),
         (
             {"to": "torch_npu", "output": Path("o"), "form": "json"},

@@ -107,7 +107,7 @@ def test_folder_is_written_whole_with_everything_that_goes_along(tmp_path: Path)
         "notes:1: not converted: copied as it is; it says 'nccl'",
         "lib/old.py:1: not converted: Python 2",
         "loop: not converted: a link into a loop",
-        "book.ipynb: not converted: notebooks",
+        "book.ipynb: not converted: no notebook: broken JSON",
         "gone.py: not converted: a link to nowhere",
     ):
         assert part in said
@@ -129,8 +129,8 @@ def test_folder_is_written_whole_with_everything_that_goes_along(tmp_path: Path)
         pytest.param("in", "file/out", "which is a file", id="below a file"),
         pytest.param("nothing", "out", "is not there", id="no input"),
         pytest.param("empty", "out", "holds none", id="empty"),
-        pytest.param("in/notes.txt", "out", "must be a Python file or a folder", id="text"),
-        pytest.param("in/book.ipynb", "out", "jupyter nbconvert", id="notebook"),
+        pytest.param("in/notes.txt", "out", "must be a Python file, a notebook or", id="text"),
+        pytest.param("in/book.ipynb", "out", "no notebook: its JSON has no", id="notebook"),
         pytest.param("in/two.py", "out", "two.py:1: Python 2", id="python 2"),
         pytest.param("in/feed.py", "out", "feed.py:4: the form feed cannot be kept", id="feed"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -182,23 +183,60 @@ def test_optimizers_move_as_in_torch(code):
             compare(flat(a), flat(b), 1e-6)
 
 
+def momentum(optimizer):
+    """Return beta1 or momentum of the first group."""
+    group = optimizer.param_groups[0]
+    return float(group["betas"][0] if "betas" in group else group["momentum"])
+
+
+@pytest.mark.parametrize("made", ["SGD(params, lr=0.1, momentum=0.5)", "AdamW(params, lr=0.1)"])
 @pytest.mark.parametrize("code", SCHEDULERS)
-def test_schedulers_give_the_rates_of_torch(code):
+def test_schedulers_give_the_rates_and_momenta_of_torch(code, made):
+    """To float32, over 99 steps, also of a scheduler that is put back on the way."""
     names = sorted(set(re.findall(r"\b[A-Z]\w+(?=\()", code)))
     lines = f"from torch.optim.lr_scheduler import {', '.join(names)}\n"
-    lines += f"optimizer = torch.optim.SGD(params, lr=0.1)\nresult = {code}"
+    lines += f"optimizer = torch.optim.{made}\nresult = {code}"
     theirs = [torch.nn.Parameter(torch.tensor(x)) for x in starts()]
-    reference = run(HEAD + lines, {"params": theirs}, "torch")
     mine = [ms.Parameter(ms.Tensor(x), name=f"p{n}") for n, x in enumerate(starts())]
+    reference = run(HEAD + lines, {"params": theirs}, "torch")
     own = run(ported(lines), {"params": mine}, "mindspore")
-    plateau = "Plateau" in code
-    for _ in range(7):
+    for step in range(99):
         wanted = [group["lr"] for group in reference.optimizer.param_groups]
         got = [float(group["lr"]) for group in own.optimizer.param_groups]
-        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+        np.testing.assert_allclose(got, wanted, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(own.get_last_lr(), reference.get_last_lr(), rtol=1e-12)
+        assert momentum(own.optimizer) == pytest.approx(momentum(reference.optimizer), rel=1e-7)
+        if step == 50:
+            saved = port.state_dict(own)
+            own = run(ported(lines), {"params": mine}, "mindspore")
+            for group, rate in zip(own.optimizer.param_groups, saved["_last_lr"], strict=True):
+                port.set_lr(group, rate)
+            port.load_state_dict(own, saved)
+        measure = [float(np.sin(step))] * ("Plateau" in code)
         reference.optimizer.step()
-        reference.step(*[1.0] * plateau)
-        own.step(*[1.0] * plateau)
+        reference.step(*measure)
+        own.step(*measure)
+
+
+@pytest.mark.parametrize(
+    "made", ["SGD(params, lr=0.1, momentum=0.5)", "AdamW(params, lr=0.1)", "Adam(params, lr=0.1)"]
+)
+def test_optimizers_move_as_in_torch_while_their_momentum_changes(made):
+    lines = f"optimizer = torch.optim.{made}\n"
+    lines += "result = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12)"
+    theirs = [torch.nn.Parameter(torch.tensor(x)) for x in starts()]
+    mine = [ms.Parameter(ms.Tensor(x), name=f"p{n}") for n, x in enumerate(starts())]
+    reference = run(HEAD + lines, {"params": theirs}, "torch")
+    own = run(ported(lines), {"params": mine}, "mindspore")
+    for step in range(10):
+        for a, b, grad in zip(theirs, mine, grads(step % 3), strict=True):
+            a.grad, b.grad = torch.tensor(grad), ms.Tensor(grad)
+        reference.optimizer.step()
+        reference.step()
+        port.step(own.optimizer)
+        own.step()
+        for a, b in zip(theirs, mine, strict=True):
+            compare(flat(a), flat(b), 2e-6)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -236,7 +274,7 @@ NOT_CALLED = {
 
 
 def test_counts_add_up_to_the_rows():
-    rows = [api for api in TARGET.apis() if api.name.startswith("torch.")]
+    rows = [api for api in TARGET.apis() if not api.name.startswith("Tensor.")]
     found = counts()
     methods = sum(sum(kinds.values()) for kinds in found.values()) - len(rows)
     assert methods == len(table("methods"))
@@ -272,23 +310,21 @@ def test_what_has_no_equal_raises_where_it_is_used_and_says_why(code, reason):
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_package_of_torchs_world_raises_where_it_is_used(place):
     lines = ["import torch"]
-    lines.insert(place, "from torchvision import datasets, transforms as T")
+    lines.insert(place, "from torchaudio import datasets, transforms as T")
     found = port_text("\n".join([*lines, "x = torch.zeros(2)", "result = datasets", ""]), TARGET)
     assert found.status == "does not run"
     space = {}
     exec(found.text, space)
     with pytest.raises(NotImplementedError, match="load data as numpy arrays"):
-        space["result"].MNIST(".")
+        space["result"].YESNO(".")
     with pytest.raises(NotImplementedError, match="load data as numpy arrays"):
         space["T"]()
 
 
-def test_mint_is_marked_as_not_run_and_jit_is_refused():
+def test_mint_is_marked_as_not_run():
     found = port_text(HEAD + "net = nn.Conv2d(3, 4, 3)\n", TARGET, Options(flavour="mint"))
     assert "mint.nn.Conv2d(3, 4, 3)" in found.text
     assert any("not run" in site.effect for site in found.sites)
-    with pytest.raises(ValueError, match="is not done for mindspore"):
-        port_text(HEAD, TARGET, Options(jit=True))
 
 
 def test_a_loss_of_something_else_is_refused_when_it_runs():
@@ -359,6 +395,10 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
     assert set(found["net"]) == {
         *("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var")
     }
+    opened = io.BytesIO()
+    port.save({"epoch": 3, "scale": np.float32(2.0)}, opened)
+    opened.seek(0)
+    assert port.load(opened)["epoch"] == 3
     port.load_state_dict(net, found["net"])
     with pytest.raises(RuntimeError, match=r"missing \['0.bias'\]"):
         port.load_state_dict(net, {k: v for k, v in found["net"].items() if k != "0.bias"})
@@ -430,7 +470,7 @@ def split(events):
 
 
 SCRIPTS = ["mnist_cnn", "gpt_accumulate", "gan_one_scaler", "resume_scaler", "autocast_decorator"]
-SCRIPTS += ["resnet_wrapper", "unet_flag", "ddp_classic"]
+SCRIPTS += ["resnet_wrapper", "unet_flag", "ddp_classic", "custom_function", "apex_o2"]
 
 
 PLANTED = 14  # index of the loss whose gradients are made infinite
@@ -441,9 +481,7 @@ PLANTED = 14  # index of the loss whose gradients are made infinite
 def test_ported_scripts_train_as_the_original(name, tmp_path):
     script = HERE / "scripts" / f"{name}.py"
     found = port_text(script.read_text("utf-8"), TARGET)
-    # one line of ddp_classic, for several processes only, is refused
-    runs_whole = name != "ddp_classic"
-    assert found.status == ("runs with the listed changes" if runs_whole else "does not run")
+    assert found.status == "runs with the listed changes"
     own = tmp_path / "ported.py"
     own.write_text(found.text, "utf-8")
     runs = {}

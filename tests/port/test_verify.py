@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mpcore_port.verify.run import VerifyOptions, verify
+from mpcore_port.verify.judge import Comparison, Verification, VerifyOptions, allow_rounding
+from mpcore_port.verify.run import verify
 
 CUDA = """
 import torch
@@ -81,6 +82,33 @@ def test_what_differs_is_told(tmp_path, change, words):
     (mixed,) = found.comparisons
     assert mixed.verdict in ("different", "not compared")
     assert words in mixed.words
+
+
+def _losses(*values: float, mode="mixed", original=(1.0, 0.5), **more):
+    base = Comparison(mode, "different", (2, 2), 1e-2, True, 0, "", True)
+    return replace(base, original=original, port=values, **more)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdicts"),
+    [
+        ({}, ["close", "close"]),  # 16 bits: the original is 1e-2 from its own float32
+        ({"alike": False}, ["close", "different"]),
+        ({"scales": False}, ["close", "different"]),
+        ({"port": (1.2, 0.5)}, ["close", "different"]),
+    ],
+)
+def test_rounding_that_the_report_names_is_no_difference(change, verdicts):
+    exact = _losses(1.00005, 0.5, mode="float32", original=(1.0, 0.5), largest=5e-5)
+    mixed = _losses(1.015, 0.5, original=(1.01, 0.5))
+    done = Verification("a.py", "torch_npu", (exact, replace(mixed, **change)))
+    assert not done.passed
+    judged = allow_rounding(done, "71, 109")
+    assert [one.verdict for one in judged.comparisons] == verdicts
+    assert judged.comparisons[0].words.endswith("; rounding differs by lines 71, 109")
+    far = replace(exact, largest=2e-4)
+    judged = allow_rounding(replace(done, comparisons=(far,)), "1")
+    assert judged.comparisons == (far,)
 
 
 def test_scaler_states_of_cuda_lack_what_an_npu_wants(tmp_path):

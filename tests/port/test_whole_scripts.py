@@ -9,7 +9,8 @@ import pytest
 
 from mpcore_port.engine import port_text
 from mpcore_port.targets import load_target
-from mpcore_port.verify.run import VerifyOptions, verify
+from mpcore_port.verify.judge import VerifyOptions
+from mpcore_port.verify.run import verify
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.py"))
 # What their reports say: another kernel, and one scaler that stops all optimizers at an overflow.

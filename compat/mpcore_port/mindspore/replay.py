@@ -130,10 +130,12 @@ def main() -> None:
 def _original(job: dict[str, Any]) -> Any:
     import torch
 
+    from mpcore_port import stand_in
     from mpcore_port.stand_in.devices import install
     from mpcore_port.verify.recorder import Recorder
 
     install("cuda")
+    sys.path.append(str(Path(stand_in.__file__).parent / "path"))  # an apex for the CPU
     _draw_apart(torch)
     optimizers: list[Any] = []
     _collect(torch.optim.Optimizer, optimizers)
@@ -219,8 +221,10 @@ def _port(job: dict[str, Any]) -> Any:
         return value
 
     def step(optimizer: Any) -> None:
+        skips = getattr(optimizer, "mpcore_skips", False)
         run_step(optimizer)
-        write("step", type(optimizer).__name__)
+        if not skips:
+            write("step", type(optimizer).__name__)
 
     update = support.GradScaler.update
 
@@ -229,6 +233,14 @@ def _port(job: dict[str, Any]) -> Any:
         if self.is_enabled():
             write("scale", self.get_scale())
 
+    moved = support.apex.LossScaler.update
+
+    def apex_moved(self: Any, finite: bool) -> bool:
+        skips = moved(self, finite)
+        write("scale", self.get_scale())
+        return skips
+
+    support.apex.LossScaler.update = apex_moved  # type: ignore[method-assign]  # recorded
     support.loss, support.step, support.training.step = loss, step, step
     support.GradScaler.update = updated  # type: ignore[method-assign]  # recorded
     if job["mode"] == "float32":
@@ -244,6 +256,8 @@ def _turn_off(support: Any) -> None:
         scaler(self, **{**settings, "enabled": False})
 
     support.GradScaler.__init__ = init
+    initialize = support.apex.initialize
+    support.apex.initialize = functools.partial(initialize, enabled=False)
 
 
 def _load(ms: Any, path: str, optimizers: list[Any]) -> None:
@@ -279,21 +293,20 @@ def _same_numbers(ms: Any, torch: Any, support: Any) -> None:
     support.is_available = lambda: True
     ms.set_seed = torch.manual_seed
 
-    class DataLoader(support.DataLoader):  # type: ignore[misc]
-        def __iter__(self) -> Any:
-            if self.sampler is not None or self.batch_sampler is not None:
-                yield from super().__iter__()
-                return
-            batches = torch.utils.data.DataLoader(
-                range(len(self.dataset)),
-                batch_size=self.batch_size,
-                shuffle=self.shuffle,
-                drop_last=self.drop_last,
-                generator=self.generator,
-                collate_fn=list,
-            )
-            for numbers in batches:
-                yield self.collate_fn([self.dataset[number] for number in numbers])
+    plain = support.DataLoader.numbers
+
+    def numbers(self: Any) -> Any:
+        if self.sampler is not None or self.batch_sampler is not None:
+            return plain(self)
+        batches = torch.utils.data.DataLoader(
+            range(len(self.dataset)),
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            generator=self.generator,
+            collate_fn=list,
+        )
+        return iter(batches)
 
     class DistributedSampler(support.DistributedSampler):  # type: ignore[misc]
         def __iter__(self) -> Any:
@@ -303,7 +316,8 @@ def _same_numbers(ms: Any, torch: Any, support: Any) -> None:
             order.set_epoch(self.epoch)
             return iter(order)
 
-    support.DataLoader, support.DistributedSampler = DataLoader, DistributedSampler
+    support.DataLoader.numbers = numbers  # torch's order
+    support.DistributedSampler = DistributedSampler
 
 
 if __name__ == "__main__":

@@ -11,7 +11,18 @@ from typing import Any
 
 __all__ = ["FILES", "Mapping", "Param", "mint_layers", "table"]
 
-FILES = ("layers", "functions", "functional", "methods", "optim", "names", "initialisers", "rest")
+FILES = (
+    "layers",
+    "functions",
+    "functional",
+    "methods",
+    "optim",
+    "names",
+    "initialisers",
+    "rest",
+    "apex",
+    "vision",
+)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mpcore.errors import check_choice
 from mpcore_port.errors import PortError
 from mpcore_port.facts import Api
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
@@ -28,12 +29,7 @@ __all__ = ["TARGET", "counts"]
 
 
 def _passes(options: Options) -> Sequence[Sequence[Rule]]:
-    if options.jit:
-        msg = (
-            "`--jit` is not done for mindspore: port.loss runs eagerly; decorate functions of the "
-            "port with ms.jit by hand"
-        )
-        raise PortError(msg)
+    check_choice("--data", options.data, ("iterator", "generator"), PortError)
     names = [
         NameRule(),
         CallRule(),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Enough", "Recorder"]
+__all__ = ["Enough", "Recorder", "turn_autocast_off"]
 
 
 class Enough(BaseException):
@@ -54,7 +54,7 @@ class Recorder:
         register_optimizer_step_post_hook(self._stepped)
         self._wrap_apex()
         if self._mode == "float32":
-            _turn_autocast_off()
+            turn_autocast_off()
 
     def close(self) -> None:
         """End the file."""
@@ -170,7 +170,8 @@ def _disabled(original: Any) -> Any:
     return init
 
 
-def _turn_autocast_off() -> None:
+def turn_autocast_off() -> None:
+    """Let autocast regions do nothing, in this process, for good."""
     region = torch.amp.autocast_mode.autocast
     original = region.__init__
 

@@ -19,11 +19,25 @@ __all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule"]
 
 _ROOTS = ("torch", "apex", "torchvision", "torchaudio", "torchtext", "timm")
 _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
-_APEX = "apex has no equal: write it with torch.amp (autocast and GradScaler), then port that"
+_UNKNOWN = "MindSpore has no equal that the porter knows"
+_ROOTS_MAPPED = ("torch", "apex", "torchvision")
+_ADVICE = {
+    "torchvision.models": (
+        "no networks of torchvision, and no weights are fetched: write it as a Cell (the package "
+        "mindcv has the usual ones) and take the weights along with mpcore convert-weights"
+    ),
+    "torchvision.transforms": "not ported: use mindspore.dataset.vision on PIL pictures",
+    "torchvision.datasets": "not ported: write a port.Dataset that reads the files",
+    "torchvision": "not ported: compute it with numpy, or write it with mindspore.ops",
+}
 
 
 def _is_torch(name: str | None) -> bool:
-    return name is not None and (name == "torch" or name.startswith("torch."))
+    return name is not None and name.partition(".")[0] in _ROOTS_MAPPED
+
+
+def _no_equal(name: str) -> str:
+    return next((text for head, text in _ADVICE.items() if name.startswith(head)), _UNKNOWN)
 
 
 def _kind(row: Mapping) -> Kind:
@@ -42,12 +56,10 @@ class CallRule(PortRule):
         name = at.names.called(old)
         if not _is_torch(name) or name is None:
             return None
-        row = by_name(name, at.options.flavour)
+        row = by_name(name, at.options)
         if row is None:
             at.memory.setdefault("unmapped", [])
-            return new.with_changes(
-                func=at.refuse(self, old.func, "MindSpore has no equal that the porter knows")
-            )
+            return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
         if row.remove:
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
@@ -77,7 +89,7 @@ class NameRule(PortRule):
             return None
         if isinstance(parent, cst.Call) and parent.func is old:
             return None
-        row = by_name(name, at.options.flavour)
+        row = by_name(name, at.options)
         if row is None:
             return self._unknown(old, name, at)
         if row.refuse_all:
@@ -91,7 +103,10 @@ class NameRule(PortRule):
             given = ", ".join(f"{row.keywords.get(k, k)}={v}" for k, v in pins.items())
             at.need("import functools", "mindspore")
             made = cst.parse_expression(f"functools.partial({row.to}, {given})")
-        at.note(self, old, made, _kind(row), row.reason, row.effect)
+        if name.startswith("torch.optim.") and isinstance(self._holder(old, at), cst.ClassDef):
+            at.note(self, old, made, "changed", row.reason, _OWN_OPTIMIZER)
+        else:
+            at.note(self, old, made, _kind(row), row.reason, row.effect)
         return made
 
     def _unknown(self, old: cst.BaseExpression, name: str, at: At) -> Any:
@@ -105,7 +120,7 @@ class NameRule(PortRule):
             return made
         if isinstance(at.names.statement(old), cst.SimpleStatementLine) and _is_dropped(name):
             return None
-        return at.refuse(self, old, "MindSpore has no equal that the porter knows")
+        return at.refuse(self, old, _no_equal(name))
 
     def _is_use(self, old: cst.CSTNode, parent: cst.CSTNode | None) -> bool:
         if isinstance(parent, cst.Attribute):
@@ -122,11 +137,22 @@ class NameRule(PortRule):
         """Whether only the class itself is meant: a base, an annotation, ``isinstance``."""
         if at.names.enclosing(old, cst.Annotation) is not None:
             return True
-        arg = at.names.enclosing(old, cst.Arg)
-        holder = at.names.parents.get(arg) if arg is not None else None
+        holder = self._holder(old, at)
         if isinstance(holder, cst.ClassDef):
             return True
         return isinstance(holder, cst.Call) and code_of(holder.func) in ("isinstance", "issubclass")
+
+
+    def _holder(self, old: cst.CSTNode, at: At) -> cst.CSTNode | None:
+        """Return the class or call that a name is an argument of."""
+        arg = at.names.enclosing(old, cst.Arg)
+        return at.names.parents.get(arg) if arg is not None else None
+
+
+_OWN_OPTIMIZER = (
+    "an optimizer of your own: MindSpore's step takes the gradients as an argument, and none of "
+    "torch's state and hooks is there; rewrite its step"
+)
 
 
 def _spells(node: cst.BaseExpression, at: At) -> bool:
@@ -182,7 +208,7 @@ class ImportRule(PortRule):
             return None
         if isinstance(old.body[0], cst.Import) and len(roots) > 1:
             return self._split(old, new, at)
-        if roots == {"torch"}:
+        if roots <= set(_ROOTS_MAPPED):
             return self._torch(old, new, at)
         return self._foreign(old, new, at)
 
@@ -215,8 +241,7 @@ class ImportRule(PortRule):
         small = old.body[0]
         if isinstance(small.names, cst.ImportStar):
             return None
-        why = _APEX if "apex" in _roots(small) else _FOREIGN
-        text = f"{code_of(small)}: {why}"
+        text = f"{code_of(small)}: {_FOREIGN}"
         at.comment(old, f"refused: {text}")
         # An import of its own: this line may stand before all others.
         source = "from mpcore_port.mindspore.support.refusal import refused as _refused"
@@ -227,7 +252,7 @@ class ImportRule(PortRule):
                 alias.asname.name.value if alias.asname else code_of(alias.name).partition(".")[0]
             )
             lines.append(cst.parse_statement(f"{bound} = {shim}"))
-        at.note(self, small, shim, "refused", why)
+        at.note(self, small, shim, "refused", _FOREIGN)
         lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
         return cst.FlattenSentinel(lines)
 

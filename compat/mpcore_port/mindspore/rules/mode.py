@@ -26,6 +26,12 @@ _MODAL = (
     "ModuleList",
     "ModuleDict",
 )
+_NO_LAYERS = ("Module", "ModuleList", "ModuleDict", "Parameter", "ParameterList", "DataParallel")
+_JIT = "--jit: ms.jit compiles what it constructs, forward and backward"
+_JIT_EFFECT = (
+    "a new shape or Python number compiles anew; prints and other side effects of construct run "
+    "once; what cannot be compiled runs eagerly, with a warning"
+)
 
 
 class ModeRule(PortRule):
@@ -38,14 +44,29 @@ class ModeRule(PortRule):
     def act(self, old: cst.Call, new: Any, at: At) -> Any:
         """Append ``set_train()`` to the call that makes a network."""
         kind = _makes(old, at)
-        if not kind or not isinstance(new, cst.Call) or _is_inside(old, at):
+        compiled = at.options.jit and (kind or _is_layer(at.names.called(old)))
+        if not (kind or compiled) or not isinstance(new, cst.Call) or _is_inside(old, at):
             return None
-        if kind == "perhaps":
-            made = cst.Call(cst.parse_expression(wording(at, "port.in_training")), [cst.Arg(new)])
-        else:
-            made = cst.Call(cst.Attribute(new, cst.Name("set_train")))
-        at.note(self, old, made)
+        made = new
+        if kind:
+            made = _trained(new, kind, at)
+            at.note(self, old, made)
+        if compiled:
+            made = cst.Call(cst.parse_expression(wording(at, "port.compiled")), [cst.Arg(made)])
+            at.note(self, old, made, "changed", _JIT, _JIT_EFFECT)
         return made
+
+
+def _trained(new: cst.Call, kind: str, at: At) -> cst.Call:
+    if kind == "perhaps":
+        return cst.Call(cst.parse_expression(wording(at, "port.in_training")), [cst.Arg(new)])
+    return cst.Call(cst.Attribute(new, cst.Name("set_train")))
+
+
+def _is_layer(name: str | None) -> bool:
+    """Return whether a call makes a layer or a loss of torch.nn."""
+    last = (name or "").rpartition(".")[2]
+    return name == f"torch.nn.{last}" and last[:1].isupper() and last not in _NO_LAYERS
 
 
 def _makes(call: cst.Call, at: At) -> str:
@@ -84,6 +105,6 @@ def _is_inside(call: cst.Call, at: At) -> bool:
     for outer in at.names.ancestors(call):
         if isinstance(outer, cst.ClassDef) and _is_network(outer, at):
             return True
-        if isinstance(outer, cst.Call) and _makes(outer, at):
+        if isinstance(outer, cst.Call) and (_makes(outer, at) or _is_layer(at.names.called(outer))):
             return True
     return False

@@ -14,10 +14,16 @@ from mpcore_port.rule import Rule
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
+    from mpcore_port.targets import Options
 
 __all__ = ["PortRule", "by_name", "is_module", "is_plain_object", "named", "need", "wording"]
 
 _NOT_RUN = "mint has no kernel for most layers on CPU: not run, not compared"
+_LOADER = "torch.utils.data.DataLoader"
+_GENERATOR = (
+    "GeneratorDataset's workers load the batches; without worker_init_fn; shuffling draws other "
+    "random numbers"
+)
 _IMPORTS = {
     "ms": "import mindspore as {}",
     "nn": "from mindspore import nn",
@@ -25,7 +31,6 @@ _IMPORTS = {
     "mint": "from mindspore import mint",
     "port": "from mpcore_port.mindspore import support as {}",
     "optim": "from mindspore.experimental import optim",
-    "lr_scheduler": "from mindspore.experimental.optim import lr_scheduler",
 }
 _OURS_IMPORTED = re.compile(r"^\s*(from|import)\s+(mindspore|mpcore_port)\b", re.M)
 _TORCH = re.compile(r"^\s*(from\s+torch|import\s+(.*[\s,])?torch)\b", re.M)
@@ -50,11 +55,16 @@ class PortRule(Rule):
         raise NotImplementedError
 
 
-def by_name(name: str, flavour: str = "nn") -> Mapping | None:
-    """Return the row of a full name of torch."""
+def by_name(name: str, options: Options | None = None) -> Mapping | None:
+    """Return the row of a full name of torch, as the user's options want it."""
     last = name.removeprefix("torch.nn.")
-    if flavour == "mint" and last in mint_layers():
+    if options is not None and options.flavour == "mint" and last in mint_layers():
         return Mapping(name, to=f"mint.nn.{last}", drop=("device", "inplace"), effect=_NOT_RUN)
+    if options is not None and options.data == "generator" and name == _LOADER:
+        row = table("names")[name]
+        kept = tuple(argument for argument in row.drop if argument != "num_workers")
+        to = "port.GeneratorLoader"
+        return replace(row, to=to, drop=kept, positional=5, effect=_GENERATOR)
     for file in FILES:
         found = table(file).get(name)
         if found is not None:
@@ -127,5 +137,5 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
             base.startswith("torch.nn.") for base in at.names.bases(holder)
         )
     made = at.names.call_names(node)
-    ours = ("torch", "mpcore_port", "mindspore")
+    ours = ("torch", "apex", "mpcore_port", "mindspore")
     return bool(made) and not any(name.startswith(ours) for name in made)

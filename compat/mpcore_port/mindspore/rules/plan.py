@@ -21,6 +21,8 @@ from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpcore_port.rule import At
 
 __all__ = ["Plan", "Planner", "Sink", "only"]
@@ -108,12 +110,31 @@ class Planner:
         if self.names.called(call) is not None:
             return None
         inside: Any = call.func.value
+        of_apex = self._scaled_by_apex(inside)
+        if of_apex is not None:
+            return Sink(call, *of_apex)
         scaled = isinstance(inside, cst.Call) and isinstance(inside.func, cst.Attribute)
         if scaled and inside.func.attr.value == "scale" and len(inside.args) == 1:
             holder = inside.func.value
             scaler = code_of(holder) if dotted(holder) else ""
             return Sink(call, inside.args[0].value, scaler)
         return Sink(call, inside)
+
+    def _scaled_by_apex(self, scaled: Any) -> tuple[cst.BaseExpression, str] | None:
+        """Return the loss in ``with amp.scale_loss(loss, optimizer) as scaled``, and its scaler."""
+        if not isinstance(scaled, cst.Name):
+            return None
+        for binding in self.names.scope(scaled).find(scaled.value):
+            if binding.kind != "with" or not isinstance(binding.value, cst.Call):
+                continue
+            if self.names.called(binding.value) == "apex.amp.scale_loss":
+                order = ("loss", "optimizers", "loss_id", "model", "delay_unscale")
+                plain = [a.value for a in binding.value.args if not a.keyword]
+                given = dict(zip(order, plain, strict=False))
+                given |= {a.keyword.value: a.value for a in binding.value.args if a.keyword}
+                number = code_of(given["loss_id"]) if "loss_id" in given else ""
+                return given["loss"], f"port.apex.scaler({number})"
+        return None
 
     def _parameter(self, loss: cst.BaseExpression) -> tuple[cst.FunctionDef, int, str] | None:
         """Return the function whose parameter a loss is, with its place and name."""
@@ -189,6 +210,9 @@ class Planner:
                 why = "the statements that make its loss leave the function or loop: move the jump"
                 self._refuse(sink, why)
                 return
+        if self._comes_late(sink, block.body[part.places[-1] + 1 : end]):
+            self._refuse(sink, "its scaler is chosen after the loss: choose it in front of it")
+            return
         own = {p for plan in self.plans.get(id(block), []) for p in plan.places}
         again = [place for place in part.places if place in own]
         places = [place for place in part.places if place not in own]
@@ -210,6 +234,13 @@ class Planner:
         self._share(plan)
         plan.moved = self._moved(plan)
         self.plans.setdefault(id(block), []).append(plan)
+
+    def _comes_late(self, sink: Sink, between: Sequence[Any]) -> bool:
+        """Whether what the scaler is found by is assigned between the loss and its use."""
+        if not sink.scaler:
+            return False
+        names = read(cst.parse_expression(sink.scaler))
+        return any(set(assigned(line)) & names for line in between)
 
     def _with_between(self, block: Any, places: list[int]) -> list[int]:
         """Take along what stands between the statements of a loss, in its order.

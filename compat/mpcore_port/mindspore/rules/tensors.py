@@ -32,6 +32,7 @@ _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU; "
     "write x = x.{}(...), or ops.assign on a Parameter"
 )
+_FUNCTION = "torch.autograd.function.Function"
 _AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
 _KEPT_IN_PLACE = {"requires_grad_", "copy_", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
 
@@ -175,6 +176,23 @@ class MethodRule(PortRule):
             return None
         return self._wrap(old, new, at, "port.requires_grad_")
 
+    def _transpose(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        plain = len(old.args) == 2 and not any(arg.keyword or arg.star for arg in old.args)
+        if not at.options.jit or not plain:
+            return None
+        made = _method(new, "swapaxes", list(new.args))
+        at.note(self, old, made, reason="in a graph transpose takes the order of all axes")
+        return made
+
+    def _split(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        named = [arg.keyword.value if arg.keyword else "" for arg in old.args]
+        if not at.options.jit or named != ["", "dim"]:
+            return None
+        tight = {"keyword": None, "equal": cst.MaybeSentinel.DEFAULT}
+        made = new.with_changes(args=[new.args[0], new.args[1].with_changes(**tight)])
+        at.note(self, old, made, reason="on CPU a graph has no kernel for the keyword's way")
+        return made
+
     def _scatter_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         if isinstance(old.func.value, cst.Call):  # type: ignore[attr-defined]
             made = _method(new, "scatter", list(new.args))
@@ -185,7 +203,7 @@ class MethodRule(PortRule):
 
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "npu", "float", "to",
-    "requires_grad_", "scatter_",
+    "requires_grad_", "scatter_", "split", "transpose",
 }  # fmt: skip
 
 
@@ -237,7 +255,7 @@ class ForwardRule(PortRule):
         if old.name.value != "forward" or not isinstance(holder, cst.ClassDef):
             return None
         bases = at.names.bases(holder)
-        if any(base.endswith("autograd.Function") for base in bases):
+        if any(base in ("torch.autograd.Function", _FUNCTION) for base in bases):
             return None
         if bases == {"object"}:
             return None

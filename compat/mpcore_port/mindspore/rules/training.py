@@ -6,6 +6,7 @@ loss is made of are moved into one, and ``port.loss`` runs and differentiates it
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -96,8 +97,9 @@ class TrainingRule(PortRule):
             lines_after_decorators=(),
         )
         lines.append(function)
-        scaler = f", scaler={plan.sink.scaler}" if plan.sink.scaler else ""
         port = need(at, "port", "torch")
+        scaler = re.sub(r"^port(?=\.apex\.)", port, plan.sink.scaler)
+        scaler = f", scaler={scaler}" if scaler else ""
         given = ", ".join([plan.function, *plan.parts])
         call = f"{plan.bound} = {port}.loss({given}{scaler})"
         lines.append(cst.parse_statement(call))

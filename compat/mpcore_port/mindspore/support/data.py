@@ -185,11 +185,16 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches."""
-        if self.batch_sampler is not None:
-            for numbers in self.batch_sampler:
-                yield self.collate_fn([self.dataset[number] for number in numbers])
+        if isinstance(self.dataset, IterableDataset):
+            yield from self._stream()
             return
-        items = self._items()
+        alone = self.batch_size is None and self.batch_sampler is None
+        for numbers in self.numbers():
+            items = [self.dataset[number] for number in numbers]
+            yield items[0] if alone else self.collate_fn(items)
+
+    def _stream(self) -> Iterator[Any]:
+        items: Iterator[Any] = iter(self.dataset)
         if self.batch_size is None:
             yield from items
             return
@@ -198,16 +203,23 @@ class DataLoader:
                 return
             yield self.collate_fn(batch)
 
-    def _items(self) -> Iterator[Any]:
-        if isinstance(self.dataset, IterableDataset):
-            items: Iterator[Any] = iter(self.dataset)  # type: ignore[call-overload]
-            return items
+    def numbers(self) -> Iterator[Sequence[int]]:
+        """Yield the numbers of the items of each batch, in the order of this pass."""
+        if self.batch_sampler is not None:
+            yield from self.batch_sampler
+            return
+        order = iter(self._order())
+        size = 1 if self.batch_size is None else self.batch_size
+        while batch := list(islice(order, size)):
+            if self.drop_last and len(batch) < size:
+                return
+            yield batch
+
+    def _order(self) -> Iterable[int]:
         if self.sampler is not None:
-            order: Iterable[int] = self.sampler
-        else:
-            count = len(self.dataset)
-            order = random_order(count, self.generator) if self.shuffle else range(count)
-        return (self.dataset[number] for number in order)
+            return self.sampler
+        count = len(self.dataset)
+        return random_order(count, self.generator) if self.shuffle else range(count)
 
     def __len__(self) -> int:
         """Return the number of batches."""

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from mindspore import Tensor
@@ -18,23 +18,27 @@ __all__ = ["load", "save"]
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def save(obj: Any, f: str | os.PathLike[str]) -> None:
+def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
     """Write ``obj`` into a safetensors file, its structure as JSON in the header.
 
-    At every moment the old or the new file is there, whole.
+    At every moment the old or the new file is there, whole. ``f`` may be an open file.
 
     Raises:
         CheckpointError: something in ``obj`` is no tensor, array, number, word, list or dict.
     """
-    from safetensors.numpy import save_file
+    from safetensors import numpy as safetensors
 
     arrays: dict[str, Any] = {}
     tree = _flatten(obj, arrays, "checkpoint")
+    content = safetensors.save(arrays, {"mpcore": json.dumps(tree)})
+    if not isinstance(f, str | os.PathLike):
+        f.write(content)
+        return
     path = Path(f)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
     try:
-        save_file(arrays, name, {"mpcore": json.dumps(tree)})
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -69,23 +73,32 @@ def _key(key: Any, where: str) -> Any:
     raise CheckpointError(msg)
 
 
-def load(f: str | os.PathLike[str]) -> Any:
-    """Return what ``save`` wrote.
+def load(f: str | os.PathLike[str] | IO[bytes]) -> Any:
+    """Return what ``save`` wrote; ``f`` may be an open file.
 
     Raises:
         CheckpointError: it is another kind of file.
     """
+    if isinstance(f, str | os.PathLike):
+        return _read(os.fspath(f))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint"
+        path.write_bytes(f.read())
+        return _read(str(path))
+
+
+def _read(path: str) -> Any:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(os.fspath(f), "numpy") as file:
+        with safe_open(path, "numpy") as file:
             text = (file.metadata() or {}).get("mpcore")
             if text is None:
-                msg = f"{f}: no checkpoint of a ported script; run mpcore convert-weights on it"
+                msg = f"{path}: no checkpoint of a ported script; run mpcore convert-weights on it"
                 raise CheckpointError(msg)
             return _unflatten(json.loads(text), file)
     except SafetensorError as exc:
-        msg = f"{f}: no safetensors file ({exc}); run mpcore convert-weights on torch's"
+        msg = f"{path}: no safetensors file ({exc}); run mpcore convert-weights on torch's"
         raise CheckpointError(msg) from exc
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore import nn, ops
 
+from mpcore_port.mindspore.support.device import get_world_size
 from mpcore_port.mindspore.support.functional import (
     cross_entropy,
     interpolate,
@@ -13,7 +14,17 @@ from mpcore_port.mindspore.support.functional import (
     selu,
 )
 
-__all__ = ["SELU", "CrossEntropyLoss", "Embedding", "NLLLoss", "Upsample"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "SELU",
+    "CrossEntropyLoss",
+    "Embedding",
+    "NLLLoss",
+    "Upsample",
+    "convert_sync_batchnorm",
+]
 
 
 class CrossEntropyLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
@@ -85,3 +96,32 @@ class Embedding(nn.Embedding):  # type: ignore[misc]
             return rows
         padding = (ids == self.padding_idx).expand_dims(-1)
         return ops.where(padding, ops.stop_gradient(rows), rows)
+
+
+def convert_sync_batchnorm(module: Any) -> Any:
+    """Have batch normalisations count over all processes; in one process that is what they do.
+
+    Not run on several. In place, but for a Cell that is itself a batch normalisation.
+    """
+    return module if get_world_size() == 1 else replace_norms(module, _synchronised)
+
+
+def replace_norms(module: Any, make: Callable[[Any], Any]) -> Any:
+    """Put ``make(norm)`` in the place of each BatchNorm1d and BatchNorm2d; return the Cell."""
+    norms = nn.BatchNorm1d | nn.BatchNorm2d
+    if isinstance(module, norms):
+        return make(module)
+    for _, cell in list(module.cells_and_names()):
+        for name, inner in list(cell._cells.items()):
+            if isinstance(inner, norms):
+                cell._cells[name] = make(inner)
+        if isinstance(cell, nn.SequentialCell):
+            cell.cell_list = list(cell._cells.values())  # what it runs
+    return module
+
+
+def _synchronised(norm: Any) -> Any:
+    made = nn.SyncBatchNorm(norm.num_features, eps=norm.eps, momentum=norm.momentum)
+    for name in ("gamma", "beta", "moving_mean", "moving_variance"):
+        setattr(made, name, getattr(norm, name))
+    return made.set_train(norm.training)

@@ -126,9 +126,6 @@ def state_dict(holder: Any) -> dict[str, Any]:
     if isinstance(holder, nn.Cell):
         found = {name: param.value().copy() for name, param, _ in _every(holder)}
         return found | {name: buffer.copy() for name, buffer in holder.named_buffers()}
-    if hasattr(holder, "optimizer") and hasattr(holder, "last_epoch"):
-        kept = (int, float, bool, str, list)
-        return {k: v for k, v in vars(holder).items() if isinstance(v, kept) and k[0] != "_"}
     return dict(holder.state_dict())
 
 
@@ -142,8 +139,6 @@ def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> 
         _load_optimizer(holder, state)
     elif isinstance(holder, nn.Cell):
         _load_cell(holder, state, strict)
-    elif hasattr(holder, "optimizer") and hasattr(holder, "last_epoch"):
-        vars(holder).update(state)
     else:
         holder.load_state_dict(state)
 

@@ -1,10 +1,14 @@
-"""What stands for a package that a port cannot use."""
+"""What stands for a package that a port cannot use, and what warns."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
-__all__ = ["refused"]
+__all__ = ["PortWarning", "refused"]
+
+
+class PortWarning(UserWarning):
+    """A port does something in another way than the script asked for."""
 
 
 class _Refused:

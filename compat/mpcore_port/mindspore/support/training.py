@@ -9,73 +9,58 @@ from __future__ import annotations
 
 import math
 import weakref
-from contextlib import ContextDecorator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
-from mindspore.train import amp as native
 
 from mpcore.errors import BackendError
 from mpcore.scaling import LossScale, ScaleState, advance, initial_state, inverse
 from mpcore_mindspore.guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "GradScaler",
-    "autocast",
     "backward",
     "clip_grad_norm_",
     "clip_grad_value_",
     "loss",
-    "set_lr",
     "step",
     "without",
     "zero_grad",
 ]
 
 
-def autocast(
-    device_type: str = "", dtype: Any = None, enabled: bool = True, cache_enabled: bool = True
-) -> Any:
-    """Return the context, or decorator, in which MindSpore's lists choose dtypes.
+_CALLS: ContextVar[tuple[Any, dict[int, int]] | None] = ContextVar("calls", default=None)
 
-    Products and convolutions run in ``dtype``, default float16, reductions and losses in float32.
 
-    Source: ``mindspore.amp.auto_mixed_precision`` at level "auto", mindspore 2.10.0.
+def place_in_loss(what: Any) -> tuple[Any, int] | None:
+    """Count a call; return the loss that is being computed, and how many calls came before.
 
-    Raises:
-        BackendError: bfloat16 on CPU, where MindSpore has no kernels for it.
+    None outside of a loss.
     """
-    del device_type, cache_enabled
-    chosen = ms.float16 if dtype is None else dtype
-    if not enabled or chosen == ms.float32:
-        return _Region(native.AmpLevel.AmpO0, ms.float32, (), ())
-    if chosen == ms.bfloat16 and ms.get_context("device_target") == "CPU":
-        msg = (
-            "`dtype` bfloat16 must run on Ascend: mindspore on CPU has no kernels for it; "
-            "on CPU use float16, or enabled=False"
-        )
-        raise BackendError(msg)
-    lower, full = native.AMP_AUTO_WHITE_LIST, native.AMP_AUTO_BLACK_LIST
-    return _Region(native.AmpLevel.AmpAuto, chosen, lower, full)
+    inside = _CALLS.get()
+    if inside is None:
+        return None
+    code, counts = inside
+    counts[id(what)] = counts.get(id(what), -1) + 1
+    return (id(code), code), counts[id(what)]  # equal code of two losses is equal, not the same
 
 
-class _Region(ContextDecorator):
-    """A strategy that holds inside; nests, and is put back after an exception."""
+class NotCompiled(Exception):  # noqa: N818  # what happened, nobody's mistake
+    """ms.jit cannot compile a Cell that a loss calls; the loss has to be run again."""
 
-    def __init__(self, level: Any, dtype: Any, lower: Sequence[Any], full: Sequence[Any]) -> None:
-        places = native.AMP_PRIM_ARG_TABLE
-        lists = ([(prim.__name__, places[prim]) for prim in each] for each in (lower, full))
-        self._strategy = (level, dtype, *lists)
 
-    def __enter__(self) -> None:
-        native.push_amp_strategy(*self._strategy)
-
-    def __exit__(self, *_: object) -> None:
-        native.pop_amp_strategy()
+def _run(grad: Callable[[], Any], forward: Any) -> Any:
+    token = _CALLS.set((getattr(forward, "__code__", forward), {}))
+    try:
+        with guarded():
+            return grad()
+    finally:
+        _CALLS.reset(token)
 
 
 class _Pending:
@@ -101,7 +86,7 @@ def _averaged(param: Any, grad: Any) -> Any:
     return grad if ranks == 1 else ops.AllReduce()(grad) / ranks
 
 
-def loss(forward: Callable[[], Any], *parts: Any, scaler: GradScaler | None = None) -> Any:
+def loss(forward: Callable[[], Any], *parts: Any, scaler: Any = None) -> Any:
     """Run ``forward`` and differentiate it; return the loss, float32, shape ().
 
     Args:
@@ -126,8 +111,11 @@ def loss(forward: Callable[[], Any], *parts: Any, scaler: GradScaler | None = No
         value = value.astype(ms.float32).reshape(())
         return value * factor, value
 
-    with guarded():
-        (_, value), grads = ms.value_and_grad(scaled, None, params, has_aux=True)()
+    grad = ms.value_and_grad(scaled, None, params, has_aux=True)
+    try:
+        (_, value), grads = _run(grad, forward)
+    except NotCompiled:  # by now it runs eagerly
+        return loss(forward, *parts, scaler=scaler)
     result = Tensor(value)
     result.mpcore_pending = _Pending(params, grads, scale)
     result.backward = lambda *args, **kwargs: backward(result, *args, **kwargs)
@@ -297,7 +285,7 @@ class GradScaler:
 class _Scaled:
     """A loss times the scale of a scaler."""
 
-    def __init__(self, scaler: GradScaler, value: Any) -> None:
+    def __init__(self, scaler: Any, value: Any) -> None:
         self.scaler, self.value = scaler, value
 
     def backward(
@@ -313,9 +301,14 @@ class _Scaled:
             pending.add(self.scaler.get_scale())
 
 
-def _scale_for(scaler: GradScaler | None) -> float:
+def scaled_by(scaler: Any, value: Any) -> _Scaled:
+    """Return a loss times the scale of anything that has ``get_scale``."""
+    return _Scaled(scaler, value)
+
+
+def _scale_for(scaler: Any) -> float:
     if scaler is not None:
-        return scaler.get_scale()
+        return float(scaler.get_scale())
     alive = [one for one in GradScaler._alive if one.is_enabled()]
     if len(alive) > 1:
         msg = f"`scaler` must be given to port.loss: there are {len(alive)} in this process"
@@ -327,6 +320,9 @@ def step(optimizer: Any) -> None:
     """Run an optimizer on ``param.grad``; anything else that has a ``step`` is stepped."""
     if not hasattr(optimizer, "parameters") or not isinstance(optimizer, nn.Cell):
         optimizer.step()
+        return
+    if getattr(optimizer, "mpcore_skips", False):  # apex: the gradients overflowed
+        optimizer.mpcore_skips = False
         return
     grads, without = [], []
     for param in optimizer.parameters:
@@ -378,11 +374,6 @@ def clip_grad_value_(parameters: Any, clip_value: float, **_: Any) -> None:
     """Cut each element of the gradients to [-clip_value, clip_value]."""
     for param in _with_grads(parameters):
         param.grad = param.grad.clamp(-float(clip_value), float(clip_value))
-
-
-def set_lr(group: dict[str, Any], value: Any) -> None:
-    """Set the learning rate of one of an optimizer's ``param_groups``."""
-    ops.assign(group["lr"], Tensor(float(value), ms.float32))
 
 
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:

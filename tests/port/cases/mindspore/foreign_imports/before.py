@@ -1,4 +1,4 @@
 import os, torch
-from torchvision import datasets, transforms as T
+from torchaudio import datasets, transforms as T
 
-data = datasets.MNIST(os.getcwd())
+data = datasets.YESNO(os.getcwd())

@@ -1,8 +1,6 @@
 import math
 
 import mindspore as ms
-from mindspore.experimental.optim import lr_scheduler
-from mindspore.experimental import optim
 from mpcore_port.mindspore import support as port
 
 
@@ -14,5 +12,5 @@ def adjust(optimizer, epoch, base):
 
 
 def build(model):
-    optimizer = optim.AdamW(port.parameters(model), lr=1e-3)
-    return optimizer, lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
+    optimizer = port.AdamW(port.parameters(model), lr=1e-3)
+    return optimizer, port.CosineAnnealingLR(optimizer, T_max=10)

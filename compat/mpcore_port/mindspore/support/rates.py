@@ -1,0 +1,125 @@
+"""Learning rates in double precision, and what schedules of them have in common.
+
+MindSpore's own compute in float32 from the rate before, and drift: CosineAnnealingLR by 1.4e-5
+of the rate in 100 steps (mindspore 2.10.0). Their states hold no number of epochs either.
+
+Source: torch/optim/lr_scheduler.py, torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["LRScheduler", "each", "rate_of", "set_lr"]
+
+_EXACT = "exact_lr"
+
+
+def rate_of(group: dict[str, Any]) -> float:
+    """Return the learning rate of a group: what was set, not what float32 made of it."""
+    held = np.float32(float(group["lr"]))
+    kept = group.get(_EXACT)
+    return float(kept if kept is not None and np.float32(kept) == held else str(held))
+
+
+def set_lr(group: dict[str, Any], value: Any) -> None:
+    """Set the learning rate of one of an optimizer's ``param_groups``."""
+    group[_EXACT] = float(value)
+    ops.assign(group["lr"], Tensor(float(value), ms.float32))
+
+
+def each(name: str, optimizer: Any, value: Any) -> list[Any]:
+    """Return a value for each group of an optimizer."""
+    count = len(optimizer.param_groups)
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        msg = f"`{name}` must have a value for each of {count} groups, got {len(value)}"
+        raise ValueError(msg)
+    return list(value)
+
+
+class LRScheduler:
+    """What subclasses give ``get_lr``; torch's names, and rates that are Python floats.
+
+    Attributes:
+        optimizer: of mindspore.experimental.optim.
+        base_lrs: the rates that it began with, by group.
+        last_epoch: how often ``step`` ran, from 0.
+    """
+
+    def __init__(self, optimizer: Any, last_epoch: int = -1) -> None:
+        self.optimizer, self.last_epoch = optimizer, last_epoch
+        for number, group in enumerate(optimizer.param_groups):
+            if last_epoch != -1 and "initial_lr" not in group:
+                msg = f"`last_epoch` must be -1: group {number} of the optimizer has no initial_lr"
+                raise KeyError(msg)
+            group.setdefault("initial_lr", rate_of(group))
+        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self.begin()
+
+    def begin(self) -> None:
+        """Take the first step, which sets the first rates."""
+        self._step_count = 0
+        self._is_initial = True
+        self.step()
+        self._is_initial = False
+
+    def step(self, epoch: Any = None) -> None:
+        """Set the rates of the next epoch, or of ``epoch``."""
+        self._step_count += 1
+        self.move(epoch)
+
+    def move(self, epoch: Any = None) -> None:
+        """Set rates without counting a step."""
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._write(self.get_lr() if epoch is None else self.at_once())
+
+    def _write(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            set_lr(group, rate)
+        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
+
+    def get_lr(self) -> list[float]:
+        """Return the rates of ``last_epoch`` from those of the one before."""
+        if self._is_initial and self.last_epoch != 0:
+            return [rate_of(group) for group in self.optimizer.param_groups]
+        both = zip(self.optimizer.param_groups, self.base_lrs, strict=True)
+        return [self._next(rate_of(group), base) for group, base in both]
+
+    def at_once(self) -> list[float]:
+        """Return the rates of ``last_epoch`` from the first ones."""
+        if type(self)._rate is LRScheduler._rate:
+            return self.get_lr()
+        return [self._rate(base) for base in self.base_lrs]
+
+    def _next(self, rate: float, base: float) -> float:
+        raise NotImplementedError
+
+    def _rate(self, base: float) -> float:
+        raise NotImplementedError
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rates that were set last."""
+        return self._last_lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return numbers, words and lists of them; functions are not saved."""
+        plain = (bool, int, float, str, type(None))
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if isinstance(value, plain)
+            or (isinstance(value, list) and all(isinstance(item, plain) for item in value))
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what ``state_dict`` returned; the rates themselves are the optimizer's."""
+        vars(self).update(state_dict)

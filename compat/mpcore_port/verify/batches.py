@@ -1,0 +1,108 @@
+"""How a training loop takes a batch apart."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from mpcore_port.verify.module import Module, StepError, target_names
+
+__all__ = ["Layout", "layout_of"]
+
+_TARGET = re.compile(
+    r"(y|yb|ys|t|targets?|labels?|lbls?|gt|truth|classes|answers?)(_?batch|s)?", re.I
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The tensors of a batch: in a ``"tuple"``, in a ``"dict"``, or one ``"alone"``.
+
+    Attributes:
+        kind: one of these.
+        names: what the loop calls them, or the keys of the dict; "" where it has no name for one.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+
+    def code(self) -> str:
+        """Return the code that makes a batch of ``_mpcore_parts``."""
+        parts = [f"torch.from_numpy(_mpcore_parts[{i}])" for i in range(len(self.names))]
+        if self.kind == "alone":
+            return parts[0]
+        if self.kind == "dict":
+            pairs = zip(self.names, parts, strict=True)
+            return "{" + ", ".join(f"{name!r}: {part}" for name, part in pairs) + "}"
+        return "(" + ", ".join(parts) + ",)"
+
+    @property
+    def target(self) -> int | None:
+        """Which of the tensors the loss compares with; None if a loss gets none."""
+        named = [i for i, name in enumerate(self.names) if _TARGET.fullmatch(name)]
+        if named:
+            return named[-1]
+        return len(self.names) - 1 if len(self.names) > 1 else None
+
+
+def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
+    """Return how the batches that are bound to ``target`` are taken apart.
+
+    Raises:
+        StepError: in a way that is not understood.
+    """
+    if isinstance(target, (ast.Tuple, ast.List)):
+        if any(isinstance(part, (ast.Tuple, ast.List, ast.Starred)) for part in target.elts):
+            msg = f"line {target.lineno}: batches are taken apart as {ast.unparse(target)}"
+            raise StepError(msg)
+        return Layout("tuple", tuple(ast.unparse(part) for part in target.elts))
+    found = _used(module, loop, ast.unparse(target), 3)
+    return found or Layout("alone", (ast.unparse(target),))
+
+
+def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | None:
+    keys: dict[str | int, None] = {}
+    passed: list[tuple[ast.Call, int]] = []
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            inside = list(ast.walk(node.value))
+            whole = any(isinstance(n, ast.Name) and n.id == name for n in inside)
+            if whole and not any(_is_item(n, name) for n in inside):
+                return Layout("tuple", tuple(target_names(node.targets[0])))
+        if isinstance(node, ast.Subscript) and _is_item(node, name):
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            if isinstance(key, (str, int)):
+                keys[key] = None
+        if isinstance(node, ast.Call):
+            passed += [(node, i) for i, a in enumerate(node.args) if ast.unparse(a) == name]
+            if any(k.arg is None and ast.unparse(k.value) == name for k in node.keywords):
+                msg = f"line {node.lineno}: batches are passed on as **{name}"
+                raise StepError(msg)
+    if keys and all(isinstance(key, str) for key in keys):
+        return Layout("dict", tuple(map(str, keys)))
+    if keys and all(isinstance(key, int) for key in keys):
+        return Layout(
+            "tuple", tuple(_name_of(scope, name, i) for i in range(max(map(int, keys)) + 1))
+        )
+    for call, place in passed if depth else ():
+        function = module.called(call)
+        if function is not None:
+            listed = [a.arg for a in function.args.args if a.arg != "self"]
+            if place < len(listed):
+                found = _used(module, function, listed[place], depth - 1)
+                if found is not None:
+                    return found
+    return None
+
+
+def _is_item(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Subscript) and ast.unparse(node.value) == name
+
+
+def _name_of(scope: ast.AST, name: str, place: int) -> str:
+    """Return what ``batch[1]`` is assigned to."""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith(f"{name}[{place}]"):
+            return ast.unparse(node.targets[0])
+    return ""

@@ -1,0 +1,261 @@
+"""How two runs compare: losses, loss scales, counts of steps; and when a difference is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+__all__ = [
+    "CLOSE",
+    "MODES",
+    "ROUNDING",
+    "Comparison",
+    "Run",
+    "Verification",
+    "VerifyOptions",
+    "against_own",
+    "allow_rounding",
+    "compare",
+]
+
+MODES = ("float32", "mixed", "overflow")
+"""What is compared: float32 training, the script's own precision, and a planted overflow."""
+
+CLOSE = {"float32": 1e-5, "mixed": 1e-3, "overflow": 1e-3}
+"""Largest relative difference of a loss that is called close: another kernel, the same sums."""
+
+ROUNDING = 1e-4
+"""The same for float32 losses of a port whose report names another rounding: 20 steps of AdamW
+make 1.5e-5 of a channels_last model with a fused optimizer."""
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """How verification runs.
+
+    Attributes:
+        args: command line of the script.
+        losses: losses that are recorded, >= 1.
+        at: index of the loss whose gradients are made infinite in mode ``"overflow"``.
+        time_limit: seconds for each run.
+        threads: threads of each run; 1 makes runs comparable bit for bit.
+        modes: which of ``MODES`` are run.
+    """
+
+    args: tuple[str, ...] = ()
+    losses: int = 20
+    at: int = 3
+    time_limit: float = 300.0
+    threads: int = 1
+    modes: tuple[str, ...] = MODES
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run recorded, and how it ended: ``"ok"``, ``"failed"`` or ``"late"``."""
+
+    losses: tuple[float, ...]
+    scales: tuple[float, ...]
+    steps: int
+    end: str
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One mode, original against port.
+
+    Attributes:
+        mode: one of ``MODES``.
+        verdict: ``"same"`` (losses, scales and counts of steps equal), ``"close"`` (losses
+            within ``CLOSE``, scales and steps equal), ``"different"``, or ``"not compared"``.
+        losses: how many losses each recorded.
+        largest: largest relative difference of a loss; None where none was compared.
+        scales: whether the trajectories of the scale are equal.
+        first: index of the first loss or scale that differs; None if none does.
+        words: what a reader should know.
+        alike: whether both ran to the same end, with as many losses and steps.
+    """
+
+    mode: str
+    verdict: str
+    losses: tuple[int, int]
+    largest: float | None
+    scales: bool
+    first: int | None
+    words: str = ""
+    alike: bool = False
+    original: tuple[float, ...] = field(default=(), repr=False)
+    port: tuple[float, ...] = field(default=(), repr=False)
+    original_scales: tuple[float, ...] = field(default=(), repr=False)
+    port_scales: tuple[float, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was verified, and how close it is.
+
+    Attributes:
+        script: the script, relative to what was ported.
+        target: what it was ported to.
+        comparisons: one a mode.
+        whole: why the script was not compared whole; "" if it was.
+        step: what is known of the step that was compared in its place; see ``verify.step``.
+    """
+
+    script: str
+    target: str
+    comparisons: tuple[Comparison, ...]
+    whole: str = ""
+    step: dict[str, Any] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every mode was compared, and none is different."""
+        if self.step is not None and (self.step.get("refused") or self.step.get("elsewhere")):
+            return False
+        alike = all(one.verdict in ("same", "close") for one in self.comparisons)
+        return bool(self.comparisons) and alike
+
+    @property
+    def ran(self) -> bool:
+        """Whether the original recorded a loss in any mode."""
+        return any(one.losses[0] for one in self.comparisons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return the comparisons as text, a line each."""
+        whole = [f"not run whole: {self.whole}"] if self.whole else []
+        step = self.step["lines"] if self.step is not None else []
+        found = [f"{one.mode:<9} {one.verdict:<13} {one.words}" for one in self.comparisons]
+        return [*whole, *step, *found]
+
+
+def against_own(one: Comparison, exact: tuple[float, ...]) -> Comparison:
+    """Judge lower precision by the original's own distance from its float32 losses.
+
+    Two frameworks round 16-bit products in another order; twice that distance is close.
+    """
+    if one.mode == "float32" or one.verdict != "different" or not one.scales:
+        return one
+    if not one.losses[0] == one.losses[1] == len(exact):
+        return one
+    theirs, ours = (
+        max(_relative(a, b) for a, b in zip(losses, exact, strict=True))
+        for losses in (one.original, one.port)
+    )
+    if not ours <= 2 * theirs + CLOSE["float32"]:
+        return one
+    words = f"losses {ours:.1e} from the original's float32, its own {theirs:.1e}, scales equal"
+    return replace(one, verdict="close", words=words)
+
+
+def allow_rounding(done: Verification, where: str) -> Verification:
+    """Judge a port whose report names another rounding in lines ``where``.
+
+    Losses differ then, a little in float32, and in lower precision as far as that itself is from
+    float32. Scales and counts of steps must still be equal.
+    """
+    exact = next((one.original for one in done.comparisons if one.mode == "float32"), ())
+    found = []
+    for one in done.comparisons:
+        judged = one
+        if one.verdict == "different" and one.scales and one.alike:
+            if one.mode != "float32":
+                judged = against_own(one, exact)
+            elif one.largest is not None and one.largest <= ROUNDING:
+                words = f"{one.losses[0]} losses within {one.largest:.1e} relative"
+                judged = replace(one, verdict="close", words=words)
+        if judged.verdict == "close":
+            judged = replace(judged, words=f"{judged.words}; rounding differs by lines {where}")
+        found.append(judged)
+    return replace(done, comparisons=tuple(found))
+
+
+def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comparison:
+    """Return how two runs compare.
+
+    Args:
+        mode: one of ``MODES``.
+        original: what the original recorded.
+        port: what the port recorded.
+        options: how they ran.
+    """
+    close = CLOSE[mode]
+    counts = (len(original.losses), len(port.losses))
+    both = list(zip(original.losses, port.losses, strict=False))
+    apart = [_relative(a, b) for a, b in both]
+    scales = original.scales == port.scales
+    pairs = zip(original.scales, port.scales, strict=False)
+    differs = [i for i, d in enumerate(apart) if d > close] + [
+        i for i, (a, b) in enumerate(pairs) if a != b
+    ]
+    largest = max(apart, default=None)
+    base = Comparison(
+        mode,
+        "different",
+        counts,
+        largest,
+        scales,
+        min(differs, default=None),
+        original=original.losses,
+        port=port.losses,
+        original_scales=original.scales,
+        port_scales=port.scales,
+    )
+    for name, run in (("the original", original), ("the port", port)):
+        if not run.losses:
+            how = _how(run, options)
+            words = f"{name} recorded no loss: {how}"
+            return replace(base, verdict="not compared", words=words)
+    alike = (original.steps, original.end, counts[0]) == (port.steps, port.end, counts[1])
+    base = replace(base, alike=alike)
+    if largest == 0.0 and scales and alike:
+        words = f"{counts[0]} losses equal bit for bit, {_scales(original)}, {original.steps} steps"
+        return replace(base, verdict="same", words=words)
+    if not differs and scales and alike:
+        words = f"{counts[0]} losses within {largest:.1e} relative, {_scales(original)}"
+        return replace(base, verdict="close", words=words)
+    return replace(base, words=_difference(original, port, base, options))
+
+
+def _relative(a: float, b: float) -> float:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.inf
+    return abs(a - b) / max(abs(a), abs(b))
+
+
+def _scales(run: Run) -> str:
+    if not run.scales:
+        return "no loss scale"
+    return f"scale {run.scales[0]:g} to {run.scales[-1]:g} over {len(run.scales)} updates, equal"
+
+
+def _how(run: Run, options: VerifyOptions) -> str:
+    if run.end == "late":
+        return f"it was ended after {options.time_limit:g} s"
+    return run.words or "it ended without a word"
+
+
+def _difference(original: Run, port: Run, base: Comparison, options: VerifyOptions) -> str:
+    parts = []
+    for name, run in (("the original", original), ("the port", port)):
+        if run.end != "ok":
+            parts.append(f"{name} stopped after {len(run.losses)} losses: {_how(run, options)}")
+    if base.first is not None:
+        parts.append(f"first difference at {base.first}")
+    if base.largest:
+        parts.append(f"losses up to {base.largest:.1e} relative apart")
+    if not base.scales:
+        parts.append("scales differ")
+    if original.steps != port.steps:
+        parts.append(f"{original.steps} steps against {port.steps}")
+    if len(original.losses) != len(port.losses):
+        parts.append(f"{len(original.losses)} losses against {len(port.losses)}")
+    return "; ".join(parts)

@@ -1,0 +1,213 @@
+"""A script's functions, classes and names, as far as finding its training step asks for them."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Module", "StepError", "function_name", "target_names", "walk"]
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_TORCHS = {"train", "eval", "step", "forward", "to", "update"}  # methods that others have too
+
+
+class StepError(Exception):
+    """A step that cannot be taken out of its script; the message names what stands in the way."""
+
+
+class Module:
+    """One script.
+
+    Attributes:
+        tree: its syntax tree.
+        functions, classes: definitions at its top, by name.
+        imports: what imported names stand for, of any scope.
+        parents: parent of every node.
+        reached: functions and methods that lead to a backward pass.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = ast.parse(text)
+        self.parents = {
+            child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
+        }
+        top = self.tree.body
+        self.functions = {s.name: s for s in top if isinstance(s, _FUNCTIONS)}
+        self.classes = {s.name: s for s in top if isinstance(s, ast.ClassDef)}
+        self.imports = dict(_imports(self.tree))
+        self._values = self._all_values()
+        self._called: dict[ast.Call, Function | None] = {}
+        self.reached: set[Function] = set()
+        self._find_reached()
+
+    # --- names --------------------------------------------------------------------------------
+
+    def qualified(self, node: ast.AST) -> str:
+        """Return ``"torch.nn.Linear"`` for what ``node`` names, "" if it is no imported name."""
+        if isinstance(node, ast.Attribute):
+            held = self.qualified(node.value)
+            return f"{held}.{node.attr}" if held else ""
+        return self.imports.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+    def methods(self, cls: ast.ClassDef) -> dict[str, Function]:
+        """Return the methods of a class by name."""
+        return {s.name: s for s in cls.body if isinstance(s, _FUNCTIONS)}
+
+    def is_module(self, cls: ast.ClassDef) -> bool:
+        """Return whether a class is an ``nn.Module``, through the script's own classes."""
+        return self.has_base(cls, ("torch.nn.", "torch.nn.modules."))
+
+    def has_base(self, cls: ast.ClassDef, begins: tuple[str, ...], depth: int = 5) -> bool:
+        """Return whether a base of ``cls`` has a full name that begins as one of ``begins``."""
+        for base in cls.bases:
+            if self.qualified(base).startswith(begins):
+                return True
+            own = self.classes.get(base.id) if isinstance(base, ast.Name) else None
+            if (
+                own is not None
+                and own is not cls
+                and depth
+                and self.has_base(own, begins, depth - 1)
+            ):
+                return True
+        return False
+
+    def enclosing(self, node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
+        """Return the nearest ancestor of one of ``kinds``."""
+        above = self.parents.get(node)
+        while above is not None and not isinstance(above, kinds):
+            above = self.parents.get(above)
+        return above
+
+    def values(self, name: str) -> list[ast.expr]:
+        """Return what is assigned to ``name`` as a whole, anywhere; ``"self.x"`` is a name too."""
+        return self._values.get(name, [])
+
+    def _all_values(self) -> dict[str, list[ast.expr]]:
+        found: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    found.setdefault(ast.unparse(target), []).append(node.value)
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                found.setdefault(ast.unparse(node.target), []).append(node.value)
+        return found
+
+    # --- which functions lead to a backward pass ------------------------------------------------
+
+    def _find_reached(self) -> None:
+        calls: dict[Function, list[ast.Call]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, _FUNCTIONS):
+                inside = (part for statement in node.body for part in walk(statement))
+                calls[node] = [part for part in inside if isinstance(part, ast.Call)]
+        self.reached = {f for f, made in calls.items() if any(map(_is_backward, made))}
+        if not self.reached:
+            return
+        leads = {f: {self.called(call) for call in made} for f, made in calls.items()}
+        before = -1
+        while before != len(self.reached):
+            before = len(self.reached)
+            self.reached |= {f for f, called in leads.items() if called & self.reached}
+
+    def reaches(self, node: ast.AST) -> bool:
+        """Return whether running ``node`` leads to a backward pass."""
+        return any(
+            _is_backward(call) or self.called(call) in self.reached
+            for call in walk(node)
+            if isinstance(call, ast.Call)
+        )
+
+    def called(self, call: ast.Call) -> Function | None:
+        """Return the script's own function or method that a call calls, as far as that is known."""
+        if call not in self._called:
+            self._called[call] = self._find_called(call)
+        return self._called[call]
+
+    def _find_called(self, call: ast.Call) -> Function | None:
+        func = call.func
+        if isinstance(func, ast.Name):
+            return self.functions.get(func.id) or self._instance_call(func.id)
+        if not isinstance(func, ast.Attribute):
+            return None
+        for cls in self._classes_of(func):
+            if func.attr in self.methods(cls):
+                return self.methods(cls)[func.attr]
+        return None
+
+    def _classes_of(self, func: ast.Attribute) -> list[ast.ClassDef]:
+        held = func.value
+        if isinstance(held, ast.Name) and held.id == "self":
+            own = self.enclosing(func, ast.ClassDef)
+            return [own] if isinstance(own, ast.ClassDef) else []
+        values = [held] if isinstance(held, ast.Call) else self.values(ast.unparse(held))
+        made = [
+            v.func.id for v in values if isinstance(v, ast.Call) and isinstance(v.func, ast.Name)
+        ]
+        known = [self.classes[name] for name in made if name in self.classes]
+        if known or self.qualified(held) or func.attr in _TORCHS:
+            return known
+        return [cls for cls in self.classes.values() if func.attr in self.methods(cls)]
+
+    def _instance_call(self, name: str) -> Function | None:
+        """Return ``__call__`` of the class whose instance is called, as wrappers of scalers are."""
+        if name in self.imports or name in self.classes or hasattr(builtins, name):
+            return None
+        made = {v.func.id for v in self.values(name) if _is_name_call(v)}  # type: ignore[attr-defined]
+        for cls in self.classes.values():
+            call = self.methods(cls).get("__call__")
+            if call is not None and (cls.name in made or "scaler" in name.lower()):
+                return call
+        return None
+
+
+def _is_name_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+
+
+def _is_backward(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield (
+                    alias.asname or alias.name.partition(".")[0],
+                    (alias.name if alias.asname else alias.name.partition(".")[0]),
+                )
+        elif isinstance(node, ast.ImportFrom):
+            held = "." * node.level + (node.module or "")
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{held}.{alias.name}"
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield ``node`` and what is below it, but not what is inside of functions it defines."""
+    yield node
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from walk(child)
+
+
+def function_name(module: Module, function: Function) -> str:
+    """Return the name of a function; with that of its class, if it is a method."""
+    above = module.parents.get(function)
+    return f"{above.name}.{function.name}" if isinstance(above, ast.ClassDef) else function.name
+
+
+def target_names(target: ast.expr) -> list[str]:
+    """Return the names that an assignment to ``target`` binds, in order."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return [name for part in target.elts for name in target_names(part)]
+    if isinstance(target, ast.Starred):
+        return target_names(target.value)
+    return [target.id] if isinstance(target, ast.Name) else []

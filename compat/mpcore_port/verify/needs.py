@@ -1,0 +1,286 @@
+"""Which lines of a script its training step needs."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from mpcore_port.verify.module import Module, StepError, function_name, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mpcore_port.verify.module import Function
+    from mpcore_port.verify.stand_ins import StandIns
+
+__all__ = ["Needs"]
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_TALKS = {"save", "info", "log", "debug", "warning", "print", "write", "summary", "watch", "close"}
+_SETTINGS = ("init_process_group", "set_device", "manual_seed", "seed")
+_SETTINGS_OBJECTS = {"args", "cfg", "config", "opt", "opts", "hparams", "params", "conf", "flags"}
+
+
+class Needs:
+    """The lines that stay.
+
+    Attributes:
+        loop: the training loop, once it is found.
+        target: what takes its batches apart; None if it makes them itself.
+        kept: numbers of the lines that stay, after ``close``.
+    """
+
+    def __init__(self, module: Module, stand_ins: StandIns) -> None:
+        self.module, self.stand_ins = module, stand_ins
+        self.loop: ast.For | ast.While | None = None
+        self.target: ast.expr | None = None
+        self.kept: set[int] = set()
+        self._dropped: set[int] = set()
+        self._wanted: set[str] = set()
+        self._before: Sequence[ast.stmt] = ()
+        self._seen: set[Function] = set()
+
+    # --- the way to the loop --------------------------------------------------------------------
+
+    def path_block(self, block: Sequence[ast.stmt]) -> set[str]:
+        """Follow a block to what leads to the backward pass; return the names it needs."""
+        place = next((i for i, s in enumerate(block) if self.module.reaches(s)), -1)
+        if place < 0:
+            msg = (
+                f"line {block[0].lineno}: what leads to the backward pass is in no block of its own"
+            )
+            raise StepError(msg)
+        needed = self._path_statement(block[place])
+        top = block is self.module.tree.body
+        if top:
+            self._before = block[:place]
+            self._keep(block[place])
+            self._wanted |= needed
+            return needed
+        for statement in reversed(block[:place]):
+            if self._is_needed(statement, needed):
+                needed |= self.loads(statement)
+            else:
+                self._drop(statement)
+        for statement in block[place + 1 :]:
+            self._drop(statement)
+        return needed
+
+    def path_function(self, function: Function) -> None:
+        """Follow a function that the way leads through."""
+        if function in self._seen:
+            return
+        self._seen.add(function)
+        _refuse_foreign(self.module, self.stand_ins, function)
+        self.path_block(function.body)
+
+    def want(self, tree: ast.AST) -> None:
+        """Need the names that ``tree`` loads."""
+        self._wanted |= self.loads(tree)
+
+    def _path_statement(self, statement: ast.stmt) -> set[str]:
+        if isinstance(statement, _LOOPS):
+            return self._path_loop(statement)
+        if isinstance(statement, ast.If) and not self._both_reach(statement):
+            if any(self.module.reaches(s) for s in statement.body):
+                for other in statement.orelse:
+                    self._drop(other)
+                if statement.orelse:
+                    self._drop_between(statement.body, statement)
+                return self.path_block(statement.body) | self.loads(statement.test)
+            return self.loads(statement)
+        if isinstance(statement, (ast.With, ast.AsyncWith)):
+            names = {n for item in statement.items for n in self.loads(item.context_expr)}
+            return self.path_block(statement.body) | names
+        if isinstance(statement, ast.Try):
+            needed = self.path_block(statement.body)
+            parts: list[ast.AST] = [*statement.handlers, *statement.orelse, *statement.finalbody]
+            return needed.union(*(self.loads(part) for part in parts))
+        self._follow(statement)
+        return self.loads(statement)
+
+    def _path_loop(self, loop: ast.stmt) -> set[str]:
+        inner = [n for n in walk(loop) if isinstance(n, _LOOPS) and n is not loop]
+        inner = [n for n in inner if self.module.reaches(n)]
+        called = [f for f in self._called(loop) if any(self._loops(s) for s in f.body)]
+        if (inner or called) and not self._steps(loop, inner):
+            names = self.loads(loop.iter) if isinstance(loop, ast.For) else self.loads(loop.test)  # type: ignore[attr-defined]
+            for other in loop.orelse:  # type: ignore[attr-defined]
+                self._drop(other)
+            return self.path_block(loop.body) | names  # type: ignore[attr-defined]
+        if not isinstance(loop, (ast.For, ast.While)):
+            msg = f"line {loop.lineno}: the training loop is asynchronous"
+            raise StepError(msg)
+        if self.loop is None:
+            self.loop = loop
+            self.target = self.stand_ins.take_batches(loop)
+        return self.loads(loop)
+
+    def _loops(self, statement: ast.AST) -> bool:
+        return any(isinstance(n, _LOOPS) and self.module.reaches(n) for n in walk(statement))
+
+    def _steps(self, loop: ast.stmt, inner: Sequence[ast.AST]) -> bool:
+        """Return whether an optimizer steps in ``loop``, outside of the loops in it."""
+        within = {node for one in inner for node in ast.walk(one)}
+        for node in walk(loop):
+            if node in within or not isinstance(node, ast.Call):
+                continue
+            func = node.func
+            if (
+                isinstance(func, ast.Attribute)
+                and func.attr == "step"
+                and "sched" not in ast.unparse(func.value).lower()
+            ):
+                return True
+        return False
+
+    def _called(self, node: ast.AST) -> Iterator[Function]:
+        for call in walk(node):
+            if isinstance(call, ast.Call):
+                function = self.module.called(call)
+                if function in self.module.reached and function is not None:
+                    yield function
+
+    def _follow(self, statement: ast.stmt) -> None:
+        for function in self._called(statement):
+            if self.loop is None:
+                self.path_function(function)
+
+    def _both_reach(self, statement: ast.If) -> bool:
+        return all(
+            any(self.module.reaches(s) for s in block)
+            for block in (statement.body, statement.orelse)
+        )
+
+    # --- what else is needed ----------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Add what the lines that stay need, until nothing is missing."""
+        done: set[ast.stmt] = set()
+        before = -1
+        while before != len(done):
+            before = len(done)
+            for statement in self._candidates():
+                if statement not in done and self._is_wanted(statement):
+                    done.add(statement)
+                    self._keep(statement)
+                    self._wanted |= self.loads(statement)
+        self.kept -= self._dropped
+
+    def _candidates(self) -> Iterator[ast.stmt]:
+        yield from (s for s in self._before if not isinstance(s, _DEFINITIONS))
+        yield from (s for s in self.module.tree.body if isinstance(s, _DEFINITIONS))
+        if not self._before:  # nothing at the top leads to the step: a module of functions
+            plain = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Try, ast.If)
+            yield from (s for s in self.module.tree.body if isinstance(s, plain))
+
+    def _is_wanted(self, statement: ast.stmt) -> bool:
+        if isinstance(statement, _DEFINITIONS):
+            return statement.name in self._wanted
+        return self._is_needed(statement, self._wanted)
+
+    def _is_needed(self, statement: ast.stmt, needed: set[str]) -> bool:
+        if isinstance(statement, (ast.Global, ast.Nonlocal)):
+            return True
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            return False
+        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+            return True
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            return self._acts(statement.value, needed)
+        if set(_touched(statement)) & needed:
+            return True
+        if isinstance(statement, _DEFINITIONS):
+            return False
+        return any(self._is_needed(part, needed) for part in _parts(statement))
+
+    def _acts(self, call: ast.Call, needed: set[str]) -> bool:
+        """Return whether a call that stands alone may act on what is needed."""
+        name = self.module.qualified(call.func)
+        last = ast.unparse(call.func).rpartition(".")[2]
+        if last in _TALKS or call in self.stand_ins.calls:
+            return False
+        root = _root(call.func)
+        if name.startswith(("torch.", "random.", "numpy.random.")):
+            return True
+        if root in needed and isinstance(call.func, ast.Attribute):
+            return root not in self.module.imports
+        own = self.module.functions.get(root)
+        if own is None:
+            return False
+        given = {arg.id for arg in call.args if isinstance(arg, ast.Name)} - _SETTINGS_OBJECTS
+        return bool(given & needed) or any(_is_setting(node) for node in ast.walk(own))
+
+    def loads(self, node: ast.AST) -> set[str]:
+        """Return the names that ``node`` loads, without lines that went and what is replaced."""
+        found: set[str] = set()
+        waiting = [node]
+        while waiting:
+            one = waiting.pop()
+            if one in self.stand_ins.calls or (
+                isinstance(one, ast.stmt) and one.lineno in self._dropped
+            ):
+                continue
+            if isinstance(one, ast.Name):
+                found.add(one.id)
+            waiting += list(ast.iter_child_nodes(one))
+        return found
+
+    # --- lines ------------------------------------------------------------------------------------
+
+    def _keep(self, statement: ast.stmt) -> None:
+        self.kept |= set(_lines(statement))
+
+    def _drop(self, statement: ast.stmt) -> None:
+        self._dropped |= set(_lines(statement))
+
+    def _drop_between(self, block: Sequence[ast.stmt], statement: ast.If) -> None:
+        """Drop ``else:`` and what is between it and its block."""
+        end = block[-1].end_lineno or block[-1].lineno
+        self._dropped |= set(range(end + 1, (statement.end_lineno or end) + 1))
+
+
+def _lines(statement: ast.stmt) -> range:
+    decorators = [d.lineno for d in getattr(statement, "decorator_list", ())]
+    return range(min([statement.lineno, *decorators]), (statement.end_lineno or 0) + 1)
+
+
+def _parts(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the statements directly in a compound one, those of handlers too."""
+    for node in ast.iter_child_nodes(statement):
+        if isinstance(node, ast.stmt):
+            yield node
+        elif isinstance(node, ast.ExceptHandler):
+            yield from node.body
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _touched(statement: ast.stmt) -> Iterator[str]:
+    """Yield names that a statement binds, or whose attributes and items it sets."""
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        yield from (a.asname or a.name.partition(".")[0] for a in statement.names)
+    if isinstance(statement, _DEFINITIONS):
+        yield statement.name
+        return
+    for node in walk(statement):
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            yield _root(node)
+
+
+def _is_setting(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in _SETTINGS
+
+
+def _refuse_foreign(module: Module, stand_ins: StandIns, function: Function) -> None:
+    for decorator in function.decorator_list:
+        root = module.imports.get(_root(decorator), "").partition(".")[0]
+        if root in {name.partition(".")[0] for name in stand_ins.missing} and function.args.args:
+            name = function_name(module, function)
+            msg = f"{name} is called by {root}, which is not installed"
+            raise StepError(msg)

@@ -1,0 +1,270 @@
+"""Find out what batches a training step wants, by trying; the process of ``find_inputs``.
+
+The first layers of the model say what they take; the loss says what it compares with. Each try
+runs the step in a fork until losses were seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+from mpcore_port.verify.inputs import Input
+
+__all__ = ["main"]
+
+_BATCH = 8
+_SIDES = (32, 28, 64, 16, 224, 14, 8, 128, 96, 256)  # of pictures
+_LENGTHS = (16, 8, 32, 64, 128, 256, 512, 100, 1000)  # of texts and signals
+_WANTED = 3  # losses of a try
+
+
+class _Found(BaseException):
+    """A try has told what it could."""
+
+
+def main() -> None:
+    """Try the step that ``argv[1]``, a JSON object, describes; print the inputs it ran with.
+
+    Its keys: ``script`` (path; the text ``{INPUTS}`` in it is put in), ``args``, ``folder``,
+    ``target`` (index of the tensor that the loss compares with, or None), ``count`` (tensors of a
+    batch), ``time_limit`` (seconds for all tries).
+    """
+    job = json.loads(sys.argv[1])
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.filterwarnings("error", message="Using a target size")  # of another shape
+    from mpcore_port.stand_in.devices import install
+
+    install("cuda")
+    until = time.monotonic() + job["time_limit"]
+    answer, words = "", ""
+    first = _try(job, "", until)
+    words = first.get("error", "")
+    for inputs in _inputs(first.get("layers", [])):
+        for text in _with_targets(job, inputs, until):
+            found = _try(job, text, until)
+            if found.get("losses", 0) >= _WANTED:
+                answer = text
+                break
+            words = found.get("error", "") or words
+        if answer or time.monotonic() > until:
+            break
+    layer = first.get("layers", [["", 0, 0]])[0][0] if first.get("layers") else ""
+    result = {"inputs": answer, "words": words, "layer": layer}
+    (Path(job["folder"]) / "answer.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def _inputs(layers: list[list[Any]]) -> list[Input]:
+    """Return what the first layers of a model may take, the likeliest first."""
+    found: list[Input] = []
+    for kind, size, _ in layers[:2]:
+        if kind == "Conv2d":
+            found += [Input("float32", (_BATCH, size, side, side)) for side in _SIDES]
+        elif kind == "Conv1d":
+            found += [Input("float32", (_BATCH, size, length)) for length in _LENGTHS]
+        elif kind == "Conv3d":
+            found += [Input("float32", (_BATCH, size, side, side, side)) for side in (16, 8, 32)]
+        elif kind == "Embedding":
+            found += [Input("int64", (_BATCH, length), size) for length in _LENGTHS]
+            found.append(Input("int64", (_BATCH,), size))
+        elif kind in ("Linear", "BatchNorm1d"):
+            found.append(Input("float32", (_BATCH, size)))
+            found += [Input("float32", (_BATCH, length, size)) for length in _LENGTHS[:3]]
+            side = round(size**0.5)
+            if side * side == size:  # a flattened picture
+                found.append(Input("float32", (_BATCH, 1, side, side)))
+        elif kind in ("LSTM", "GRU", "RNN", "LayerNorm"):
+            found += [Input("float32", (_BATCH, length, size)) for length in _LENGTHS[:4]]
+    return found
+
+
+def _with_targets(job: dict[str, Any], item: Input, until: float) -> list[str]:
+    """Return whole batches with ``item`` in it: the targets are those of the loss."""
+    place, count = job["target"], job["count"]
+    others = [item] * count
+    if place is None:
+        return [", ".join(map(str, others))]
+    texts = []
+    others[place] = Input("int64", (_BATCH,), 1)
+    seen = _try(job, ", ".join(map(str, others)), until, look=True)
+    for target in _targets(seen, item):
+        others[place] = target
+        texts.append(", ".join(map(str, others)))
+    return texts
+
+
+def _targets(seen: dict[str, Any], item: Input) -> list[Input]:
+    loss, out = seen.get("loss", ""), tuple(seen.get("out", ()))
+    if not out:
+        return []
+    if loss in ("cross_entropy", "nll_loss"):
+        return [Input("int64", shape, out[1]) for shape in _index_shapes(out, item)]
+    below = 2 if loss.startswith("binary") else None
+    shapes = dict.fromkeys([out, tuple(n for n in out if n != 1) or (_BATCH,), out[:1]])
+    floats = [Input("float32", shape, below) for shape in shapes]
+    if loss or len(out) < 2:
+        return floats
+    return [Input("int64", (out[0], *out[2:]), out[1]), *floats]
+
+
+def _index_shapes(out: tuple[int, ...], item: Input) -> list[tuple[int, ...]]:
+    """Return shapes of labels for ``out``, which may be flattened over time."""
+    plain = (out[0], *out[2:])
+    if len(out) == 2 and out[0] > _BATCH and out[0] % _BATCH == 0:
+        return [(_BATCH, out[0] // _BATCH), plain]
+    return [plain]
+
+
+# --- one try ------------------------------------------------------------------------------------
+
+
+def _try(job: dict[str, Any], inputs: str, until: float, *, look: bool = False) -> dict[str, Any]:
+    """Run the step in a fork; return what it told."""
+    if time.monotonic() > until:
+        return {"error": f"no inputs were found in {job['time_limit']:g} s"}
+    path = Path(job["folder"]) / "told.json"
+    path.unlink(missing_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_run(job, inputs, path, look=look))
+    while time.monotonic() < until:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            break
+        time.sleep(0.01)
+    else:
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
+    os.setsid()
+    work = path.parent / "work"
+    work.mkdir(exist_ok=True)
+    os.chdir(work)
+    log = os.open(path.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    from mpcore_port.verify.recorder import turn_autocast_off
+
+    told: dict[str, Any] = {"losses": 0}
+    _watch(told, ask=not inputs, look=look)
+    turn_autocast_off()  # shapes are asked for, not precision: a CPU has not every 16-bit kernel
+    script = path.parent / "step.py"
+    nothing = ", ".join(["float32[1]"] * job["count"])
+    text = Path(job["script"]).read_text(encoding="utf-8")
+    script.write_text(text.replace("{INPUTS}", inputs or nothing), encoding="utf-8")
+    sys.argv = [str(script), *job["args"]]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except _Found:
+        told.pop("error", None)
+    except BaseException as exc:
+        traceback.print_exc()
+        line = _line(exc, script)
+        told["error"] = f"{type(exc).__name__}: {exc}"[:300] + (f" (line {line})" if line else "")
+    path.write_text(json.dumps(told), encoding="utf-8")
+    return 0
+
+
+def _line(exc: BaseException, script: Path) -> int:
+    """Return the line of the original in which a step failed."""
+    from mpcore_port.verify.extract import HEAD
+
+    lines = [
+        f.lineno or 0 for f in traceback.extract_tb(exc.__traceback__) if f.filename == str(script)
+    ]
+    return max(lines[-1] - HEAD, 0) if lines else 0
+
+
+def _watch(told: dict[str, Any], *, ask: bool, look: bool) -> None:
+    """Note layers when batches are asked for, the loss when it compares, and backward passes."""
+    import torch
+
+    from mpcore_port.verify import synthetic
+
+    modules: list[Any] = []
+    original = torch.nn.Module.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        modules.append(self)
+
+    torch.nn.Module.__init__ = init
+
+    def asked(batches: Any) -> Any:
+        if ask:
+            told["layers"] = _first_layers(modules)
+            raise _Found
+        return list.__iter__(batches)
+
+    synthetic.Batches.__iter__ = asked  # type: ignore[method-assign]  # this process alone
+    if look:
+        _look(torch, told)
+    backward = torch.Tensor.backward
+
+    @functools.wraps(backward)
+    def count(tensor: Any, *args: Any, **kwargs: Any) -> None:
+        backward(tensor, *args, **kwargs)
+        told["losses"] += 1
+        if told["losses"] >= _WANTED:
+            raise _Found
+
+    torch.Tensor.backward = count
+
+
+def _look(torch: Any, told: dict[str, Any]) -> None:
+    losses = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+    for name in (*losses, "binary_cross_entropy", "binary_cross_entropy_with_logits"):
+        setattr(torch.nn.functional, name, functools.partial(_tell, told, name))
+
+    def out(module: Any, _: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and output.dim():
+            told["out"] = list(output.shape)
+
+    torch.nn.modules.module.register_module_forward_hook(out)
+
+
+def _tell(told: dict[str, Any], name: str, output: Any, *_: Any, **__: Any) -> Any:
+    told["loss"], told["out"] = name, list(output.shape)
+    raise _Found
+
+
+def _first_layers(modules: list[Any]) -> list[list[Any]]:
+    """Return kind and input size of the first layers of the models, parts left out."""
+    parts = {id(part) for module in modules for part in module.children()}
+    found = []
+    for module in modules:
+        if id(module) in parts:
+            continue
+        for layer in module.modules():
+            size = _input_size(layer)
+            if size:
+                found.append([type(layer).__name__, size, 0])
+    return found
+
+
+def _input_size(layer: Any) -> int:
+    names = ("in_channels", "in_features", "num_embeddings", "input_size", "num_features")
+    for name in names:
+        size = getattr(layer, name, None)
+        if isinstance(size, int):
+            return size
+    shape = getattr(layer, "normalized_shape", ())
+    return int(shape[-1]) if shape else 0
+
+
+if __name__ == "__main__":
+    main()

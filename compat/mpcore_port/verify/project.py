@@ -1,0 +1,138 @@
+"""Verify what a port has: each script whole, or the training step of what cannot run whole."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpcore_port.verify.judge import Verification, VerifyOptions, allow_rounding
+from mpcore_port.verify.module import Module
+from mpcore_port.verify.run import verify
+from mpcore_port.verify.step import Place, script_text, verify_step
+from mpcore_port.write import write_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore_port.engine import Ported, Result
+    from mpcore_port.source import Tree
+    from mpcore_port.targets import Target
+
+__all__ = ["scripts_of", "verify_port"]
+
+
+def verify_port(
+    result: Result,
+    tree: Tree,
+    target: Target,
+    options: VerifyOptions,
+    inputs: str,
+    tell: Callable[[str], None],
+) -> Result:
+    """Return ``result`` with what running the originals and the ports has shown.
+
+    Args:
+        result: the port; it is written into a folder that goes away.
+        tree: the originals.
+        target: what they were ported to.
+        options: how to run.
+        inputs: as of ``--inputs``: verify the training steps, with these; "" for whole scripts.
+        tell: called with what runs now.
+    """
+    with tempfile.TemporaryDirectory(prefix="mpcore-port-") as name:
+        folder = Path(name)
+        place = folder / result.files[0].source.path if tree.single else folder / "port"
+        write_port(result, tree, place, {})
+        one = _Runs(result, tree, target, options, inputs, tell, place, folder)
+        training = [file for file in result.files if file.scan.backwards]
+        scripts = scripts_of(result)
+        runs = [one.run(file) for file in scripts]
+        others = [file for file in training if file not in scripts]
+        if others and not any(run.passed for run in runs):
+            whole = next((run.whole for run in runs if not run.ran), "")
+            runs = [run for run in runs if run.ran or run.step is not None]
+            runs += [one.step(file, whole) for file in others]
+    found = {
+        "passed": bool(runs) and all(run.passed for run in runs),
+        "lines": [line for run in runs for line in (f"{run.script}:", *run.lines())]
+        or ["nothing: no script with a backward pass was found"],
+        "runs": [run.to_dict() for run in runs],
+    }
+    return replace(result, verification=found)
+
+
+class _Runs:
+    def __init__(
+        self,
+        result: Result,
+        tree: Tree,
+        target: Target,
+        options: VerifyOptions,
+        inputs: str,
+        tell: Callable[[str], None],
+        place: Path,
+        spare: Path,
+    ) -> None:
+        self.result, self.tree, self.target = result, tree, target
+        self.options, self.inputs, self.tell = options, inputs, tell
+        self.port = place.parent if tree.single else place
+        self.spare = spare
+
+    def run(self, file: Ported) -> Verification:
+        """Compare a script whole, or its step if the original cannot run."""
+        if self.inputs and file.scan.backwards:
+            return self.step(file, "the inputs of its step are given")
+        name = "neutral" if self.result.options.neutral else self.result.target
+        done = verify(*self._scripts(file), name, self.options, self.tell)
+        done = replace(done, script=file.source.path)
+        if done.ran:
+            return _judged(done, file)
+        words = done.comparisons[0].words
+        if not file.scan.backwards:  # another file has the step
+            return replace(done, whole=words)
+        return self.step(file, words)
+
+    def step(self, file: Ported, whole: str) -> Verification:
+        """Compare the training step of a file."""
+        within = Path(file.source.path).parent
+        place = Place((self.tree.folder / within).resolve(), (self.port / within).resolve())
+        done = verify_step(
+            file, self.result, self.target, place, self.options, self.inputs, whole, self.tell
+        )
+        return _judged(done, file)
+
+    def _scripts(self, file: Ported) -> tuple[Path, Path]:
+        path, notebook = file.source.path, file.source.notebook
+        if notebook is None:
+            return (self.tree.folder / path).resolve(), (self.port / path).resolve()
+        pair = []
+        for kind, text in (("original", file.source.text), ("port", file.text)):
+            script = self.spare / kind / f"{Path(path).stem}.py"
+            script.parent.mkdir(exist_ok=True)
+            script.write_text(notebook.without_magics(text), encoding="utf-8")
+            pair.append(script)
+        return pair[0], pair[1]
+
+
+def _judged(done: Verification, file: Ported) -> Verification:
+    lines = [s.line for s in file.sites if s.effect.startswith("rounding")]
+    places = dict.fromkeys(file.source.where(line) for line in lines)
+    return allow_rounding(done, ", ".join(places)) if places else done
+
+
+def scripts_of(result: Result) -> list[Ported]:
+    """Return the files that are run whole: those that train, or import a file that does."""
+    training = [file for file in result.files if file.scan.backwards]
+    return [file for file in result.files if _is_script(file, training)]
+
+
+def _is_script(file: Ported, training: list[Ported]) -> bool:
+    """Return whether a file trains when it is run, itself or by a file that it imports."""
+    module = Module(script_text(file))
+    if file.scan.backwards:
+        return any(module.reaches(statement) for statement in module.tree.body)
+    stems = {Path(one.source.path).stem for one in training}
+    parts = {part for name in module.imports.values() for part in name.split(".")}
+    return "__main__" in file.source.text and bool(stems & parts)

@@ -1,0 +1,107 @@
+"""What stands in a step that was taken out of its script: batches, and modules that are missing."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from mpcore_port.verify.inputs import draw
+
+__all__ = ["BATCHES", "Batches", "Missing", "arrays", "first_of"]
+
+BATCHES = 64
+"""Batches that a loader gives; more than losses are recorded."""
+
+_BYTES = 2**26  # of different batches; a float32[8,3,224,224] has 5 MB
+_PASSES_ON = ("tqdm", "track", "trange")
+
+
+class Batches(list[Any]):
+    """A loader over synthetic batches: a list with what loops ask a ``DataLoader`` for."""
+
+    drop_last = False
+    num_workers = 0
+
+    @property
+    def dataset(self) -> Batches:
+        """The batches themselves, as something that has a length."""
+        return self
+
+    @property
+    def sampler(self) -> Batches:
+        """Itself: ``set_epoch`` is there."""
+        return self
+
+    batch_sampler = sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: batches come in one order."""
+
+    @property
+    def batch_size(self) -> int:
+        """Length of the first tensor of a batch."""
+        first = first_of(self[0])
+        return int(first.shape[0])
+
+
+def first_of(batch: Any) -> Any:
+    """Return the first tensor of a batch."""
+    if isinstance(batch, dict):
+        return next(iter(batch.values()))
+    return batch[0] if isinstance(batch, (tuple, list)) else batch
+
+
+class Missing:
+    """Something that is not there, such as ``wandb``: takes every call and attribute, does nothing.
+
+    As a decorator it gives back what it decorates; ``tqdm`` gives back what it is put around.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._mpcore_name = name
+
+    def __repr__(self) -> str:
+        return f"<not there: {self._mpcore_name}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Missing(f"{self._mpcore_name}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return something else that is not there."""
+        alone = len(args) == 1 and not kwargs
+        if alone and isinstance(args[0], (types.FunctionType, type)):
+            return args[0]
+        if args and self._mpcore_name.rpartition(".")[2] in _PASSES_ON:
+            return range(args[0]) if isinstance(args[0], int) else args[0]
+        return Missing(self._mpcore_name)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        return ()
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __enter__(self) -> Missing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return Missing(f"{self._mpcore_name}[{key!r}]")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Do nothing."""
+
+
+def arrays(text: str) -> list[tuple[Any, ...]]:
+    """Return the arrays of ``BATCHES`` batches, as ``--inputs`` has them; large ones repeat."""
+    (one,) = draw(text, 1)
+    size = sum(array.nbytes for array in one)
+    different = next(n for n in (64, 32, 16, 8) if n == 8 or n * size <= _BYTES)
+    return draw(text, different) * (BATCHES // different)

@@ -1,0 +1,33 @@
+import mindspore as ms
+from mindspore.experimental import optim
+from mpcore_port.mindspore import support as port
+from mindspore import nn
+
+
+# mpcore port: keep
+class _mpcore_refused:
+    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
+
+    def __init__(self, reason):
+        self.__dict__["reason"] = reason
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotImplementedError(self.__dict__["reason"])
+
+    def __call__(self, *args, **kwargs):
+        raise NotImplementedError(self.reason)
+
+
+def build(model, args):
+    model.norm = nn.LayerNorm((8,), epsilon=1e-6)
+    model = port.convert_sync_batchnorm(model)
+    model = port.convert_sync_batchnorm(model)
+    a = port.AdamW(port.parameters(model), 1e-3, weight_decay=0.0)
+    # mpcore port: refused: FusedAdam: `adam_w_mode` of apex.optimizers.FusedAdam: write torch.optim.Adam, which decays as it does
+    b = _mpcore_refused("FusedAdam: `adam_w_mode` of apex.optimizers.FusedAdam: write torch.optim.Adam, which decays as it does")(port.parameters(model), adam_w_mode=False)
+    c = optim.SGD(port.parameters(model), lr=0.1, momentum=0.9)
+    # mpcore port: refused: FusedLAMB: MindSpore's nn.Lamb has no parameter groups as these: use optim.AdamW
+    d = _mpcore_refused("FusedLAMB: MindSpore's nn.Lamb has no parameter groups as these: use optim.AdamW")(port.parameters(model), lr=1e-3)
+    return port.data_parallel(model), a, b, c, d

@@ -1,0 +1,39 @@
+import mindspore as ms
+from mindspore import ops
+from mpcore_port.mindspore import support as port
+
+
+# mpcore port: keep
+class _mpcore_refused:
+    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
+
+    def __init__(self, reason):
+        self.__dict__["reason"] = reason
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotImplementedError(self.__dict__["reason"])
+
+    def __call__(self, *args, **kwargs):
+        raise NotImplementedError(self.reason)
+
+
+train = port.vision.Compose(
+    [
+        port.vision.Resize(256, interpolation='bicubic'),
+        port.vision.RandomCrop(32, padding=4),
+        port.vision.RandomHorizontalFlip(),
+        port.vision.ToTensor(),
+        port.vision.Normalize((0.5,), (0.25,)),
+    ]
+)
+data = port.pictures.MNIST("data", train=True, download=True, transform=train)
+more = port.pictures.ImageFolder("pictures", transform=port.vision.ToTensor())
+loader = port.DataLoader(data, 64, True, None, None, drop_last=True)
+# mpcore port: refused: models.resnet50: no networks of torchvision, and no weights are fetched: write it as a Cell (the package mindcv has the usual ones) and take the weights along with mpcore convert-weights
+net = _mpcore_refused("models.resnet50: no networks of torchvision, and no weights are fetched: write it as a Cell (the package mindcv has the usual ones) and take the weights along with mpcore convert-weights")(weights=None)
+# mpcore port: refused: torchvision.utils.make_grid: not ported: compute it with numpy, or write it with mindspore.ops
+grid = _mpcore_refused("torchvision.utils.make_grid: not ported: compute it with numpy, or write it with mindspore.ops")(ops.zeros((4, 3, 8, 8)))
+# mpcore port: refused: v2.ColorJitter: not ported: use mindspore.dataset.vision on PIL pictures
+jitter = _mpcore_refused("v2.ColorJitter: not ported: use mindspore.dataset.vision on PIL pictures")(0.1)
