@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from importlib import metadata
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mpcore.errors import BackendError, BackendMissingError, check_choice
@@ -24,6 +26,7 @@ __all__ = [
     "check_policy",
     "find_backend",
     "load_backend",
+    "load_part",
 ]
 
 
@@ -167,6 +170,23 @@ def load_backend(name: str) -> Backend:
         )
         raise BackendMissingError(msg) from exc
     return backend
+
+
+def load_part(name: str, part: str) -> Any:
+    """Return the module ``part`` of the package that a backend comes from; None if it has none.
+
+    Args:
+        name: of an installed backend.
+        part: name of the module, such as ``"observe"``.
+    """
+    points = {point.name: point for point in metadata.entry_points(group="mpcore.backends")}
+    root = points[name].module.partition(".")[0]
+    package = find_spec(root)
+    # A backend may be a single module.
+    if package is None or package.submodule_search_locations is None:
+        return None
+    where = f"{root}.{part}"
+    return None if find_spec(where) is None else importlib.import_module(where)
 
 
 def find_backend(model: Any) -> Backend:

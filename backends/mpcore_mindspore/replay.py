@@ -1,0 +1,164 @@
+"""Primitives of a MindSpore step, caught with what they got and run alone in two dtypes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn
+from mindspore.ops.primitive import Primitive
+
+from mpcore.profiling.timing import in_turn
+from mpcore.profiling.values import KernelTime, Spread
+from mpcore_mindspore.apply import FLOATS
+from mpcore_mindspore.layers import dtype_name, leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mpcore.amp import Amp
+
+__all__ = ["timed"]
+
+
+class _Catch:
+    """Keeps wanted primitives and what they get, the first time.
+
+    Attributes:
+        calls: (primitive, arguments, dtype of the result) by name.
+        inside: whether a primitive is running.
+    """
+
+    inside = False
+
+    def __init__(self, model: Any, wanted: Sequence[str]) -> None:
+        self.paths = {id(cell): path for path, (cell, _) in leaves(model).items()}
+        self.wanted = set(wanted)
+        self.calls: dict[str, tuple[Any, tuple[Any, ...], str]] = {}
+        self.stack: list[str] = []
+
+    def take(self, primitive: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Take one call, if it is wanted and new."""
+        name = f"{primitive.name} in {self.stack[-1]}" if self.stack else ""
+        if name in self.wanted and name not in self.calls:
+            first = result[0] if isinstance(result, tuple) and result else result
+            if isinstance(first, Tensor) and first.dtype in FLOATS:
+                copies = tuple(_copied(item) for item in args)
+                self.calls[name] = (primitive, copies, dtype_name(first.dtype))
+
+
+def timed(
+    amp: Amp,
+    loss_fn: Callable[..., Any],
+    batch: tuple[Any, ...],
+    wanted: Sequence[str],
+    low: str,
+) -> list[KernelTime]:
+    """Run one step, catch wanted primitives of the forward pass, and time each in two dtypes.
+
+    Args:
+        amp: what was prepared; it makes a step.
+        loss_fn: as for ``Amp.step``.
+        batch: likewise.
+        wanted: names, ``"<primitive> in <layer>"``.
+        low: the 16-bit dtype; what ran in it is timed in float32 too, the others in it.
+    """
+    catch = _Catch(amp.model, wanted)  # type: ignore[attr-defined]
+    with _caught(catch):
+        amp.step(loss_fn, *batch).loss  # noqa: B018  # waits for the device
+    return [_compared(name, *catch.calls[name], low) for name in wanted if name in catch.calls]
+
+
+def _compared(name: str, primitive: Any, args: Any, dtype: str, low: str) -> KernelTime:
+    other = low if dtype != low else "float32"
+    kernel = KernelTime(name, dtype, other, Spread(0.0, 0.0, 0.0))
+    run, rival = (_runner(primitive, _as(args, getattr(ms, d))) for d in (dtype, other))
+    try:
+        rival()
+    except Exception as exc:  # mindspore raises TypeError, ValueError, RuntimeError or SystemError
+        now = in_turn(kernel, run, run, _wait).now
+        return replace(kernel, now=now, refused=" ".join(str(exc).split())[:160])
+    return in_turn(kernel, run, rival, _wait)
+
+
+def _runner(primitive: Any, args: Any) -> Callable[[], Any]:
+    return lambda: primitive(*args)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Parameter | Tensor):
+        return Tensor(value.asnumpy().copy()) if value.dtype != ms.bfloat16 else value.copy()
+    if type(value) in (tuple, list):
+        return type(value)(_copied(item) for item in value)
+    return value
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.astype(dtype) if value.dtype in FLOATS else value
+    if type(value) in (tuple, list):
+        return type(value)(_as(item, dtype) for item in value)
+    return value
+
+
+def _wait(result: Any) -> None:
+    first = result[0] if isinstance(result, tuple) and result else result
+    if isinstance(first, Tensor):
+        first.asnumpy()
+
+
+@contextlib.contextmanager
+def _caught(catch: _Catch) -> Iterator[None]:
+    """Watch calls of Cells and primitives."""
+    with contextlib.ExitStack() as stack:
+        cells = nn.Cell.__call__
+        stack.callback(setattr, nn.Cell, "__call__", cells)
+        nn.Cell.__call__ = _cell_call(catch, cells)
+        for cls in _with_own_call(Primitive):
+            own = vars(cls)["__call__"]
+            stack.callback(setattr, cls, "__call__", own)
+            cls.__call__ = _primitive_call(catch, own)
+        yield
+
+
+def _with_own_call(base: Any) -> list[Any]:
+    found, waiting, seen = [], [base], set[Any]()
+    while waiting:
+        cls = waiting.pop()
+        if cls not in seen:
+            seen.add(cls)
+            waiting += cls.__subclasses__()
+            if "__call__" in vars(cls):
+                found.append(cls)
+    return found
+
+
+def _cell_call(catch: _Catch, original: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        path = catch.paths.get(id(self))
+        if path is None:
+            return original(self, *args, **kwargs)
+        catch.stack.append(path)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            catch.stack.pop()
+
+    return call
+
+
+def _primitive_call(catch: _Catch, original: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if catch.inside or kwargs:  # a class's call may run that of its base
+            return original(self, *args, **kwargs)
+        catch.inside = True
+        try:
+            result = original(self, *args)
+        finally:
+            catch.inside = False
+        catch.take(self, args, result)
+        return result
+
+    return call

@@ -1,0 +1,116 @@
+"""Kernels of a torch step, caught with what they got and timed alone in two dtypes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from mpcore.profiling.timing import in_turn
+from mpcore.profiling.values import KernelTime, Spread
+from mpcore.trace import widest
+from mpcore_torch.watch import dtypes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mpcore.amp import Amp
+
+__all__ = ["timed"]
+
+
+def timed(
+    amp: Amp,
+    loss_fn: Callable[..., Any],
+    batch: tuple[Any, ...],
+    wanted: Sequence[str],
+    low: str,
+) -> list[KernelTime]:
+    """Run one step, catch the calls of ``wanted`` kernels, and time each in two dtypes.
+
+    Args:
+        amp: what was prepared; it makes a step.
+        loss_fn: as for ``Amp.step``.
+        batch: likewise.
+        wanted: names as ``kernel_name`` gives them.
+        low: the 16-bit dtype; kernels that ran in it are timed in float32 too, others in it.
+    """
+    caught = _Catch(set(wanted))
+    with caught:
+        amp.step(loss_fn, *batch)
+    with torch.no_grad():
+        return [
+            _compared(name, *caught.calls[name], low) for name in wanted if name in caught.calls
+        ]
+
+
+class _Catch(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
+    """Keeps copies of what wanted kernels get, the first time."""
+
+    def __init__(self, wanted: set[str]) -> None:
+        super().__init__()
+        self._wanted = wanted
+        self.calls: dict[str, tuple[Any, Any, Any]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        from mpcore_torch.profile import kernel_name
+
+        kwargs = kwargs or {}
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        floats = [str(t.dtype).removeprefix("torch.") for t in tensors if t.dtype.is_floating_point]
+        name = kernel_name(func._schema.name, [list(t.shape) for t in tensors], floats)
+        if name in self._wanted and name not in self.calls and not func._schema.is_mutable:
+            # Copies: the step goes on to write into some.
+            self.calls[name] = (func, *tree_map(_copied, (args, kwargs)))
+        return func(*args, **kwargs)
+
+
+def _copied(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+    return copy.copy_(value.detach())
+
+
+def _compared(name: str, func: Any, args: Any, kwargs: Any, low: str) -> KernelTime:
+    floats = dtypes_of((args, kwargs))
+    dtype = floats[0] if "scaled_dot_product" in name else widest(floats)
+    other = low if dtype != low else "float32"
+    run = _runner(func, args, kwargs)
+    kernel = KernelTime(name, dtype, other, Spread(0.0, 0.0, 0.0))
+    try:
+        rival = _runner(func, *_as_other(args, kwargs, dtype, other))
+        rival()
+    except (RuntimeError, NotImplementedError, TypeError) as exc:
+        now = in_turn(kernel, run, run, _wait).now
+        return replace(kernel, now=now, refused=" ".join(str(exc).split())[:160])
+    return in_turn(kernel, run, rival, _wait)
+
+
+def _runner(func: Any, args: Any, kwargs: Any) -> Callable[[], Any]:
+    return lambda: func(*args, **kwargs)
+
+
+def _as_other(args: Any, kwargs: Any, dtype: str, other: str) -> tuple[Any, Any]:
+    """Return arguments whose tensors of ``dtype`` are of ``other``, and dtypes that are given."""
+    old, new = getattr(torch, dtype), getattr(torch, other)
+
+    def change(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype == old:
+            return value.to(new)
+        return new if value is old else value
+
+    changed: tuple[Any, Any] = tree_map(change, (args, kwargs))
+    return changed
+
+
+def _wait(result: Any) -> None:
+    for value in tree_leaves(result):
+        if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+            torch.cuda.synchronize(value.device)
+            return

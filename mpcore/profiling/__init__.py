@@ -1,0 +1,3 @@
+"""Where the time of a training step goes, and what another dtype would bring."""
+
+__all__: list[str] = []
