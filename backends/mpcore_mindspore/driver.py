@@ -9,10 +9,13 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from mpcore.compare.weights import LayerWeights, Slots
+from mpcore.convert.place import COUNTER, Place, by_depth
+from mpcore_mindspore import files
 from mpcore_mindspore.layers import leaves, own_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
 
     import numpy.typing as npt
 
@@ -29,6 +32,7 @@ _NEUTRAL = {
     "embedding_table": "weight",
     "w": "weight",  # PReLU
 }
+_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 _SLOTS = {
     # optimizer's attribute -> neutral slot
     "moments": "momentum",
@@ -44,6 +48,11 @@ class MindsporeDriver:
         if ms.get_context("device_target") == "CPU":
             # Without it the threads of the eager pipeline wait for each other: ten times slower.
             ms.runtime.launch_blocking()
+
+    @property
+    def files(self) -> ModuleType:
+        """What reads and writes the framework's own files."""
+        return files
 
     def seed(self, seed: int) -> None:
         """Seed MindSpore's generators and the initialisers, which read numpy's."""
@@ -94,9 +103,18 @@ class MindsporeDriver:
         for layer, place in zip(weights, _places(model, statistics=True), strict=True):
             for name, param in place.params.items():
                 target = masters.get(param.name, param)
-                _put(target, layer.arrays[_neutral(name)])
+                _put(target, layer.arrays[name])
         if amp is not None:
             amp.publish()
+
+    def places(self, model: Any) -> list[dict[str, Place]]:
+        """Return, for every layer of ``weights``, where its arrays are in a checkpoint."""
+        found = []
+        for place in _places(model, statistics=True):
+            changes = ("axis of one left out",) if _is_flat(place.cell) else ()
+            weight = {"weight": changes}
+            found.append({n: Place((p.name,), weight.get(n, ())) for n, p in place.params.items()})
+        return found
 
     def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
         """Return gradients by layer."""
@@ -145,10 +163,6 @@ def _tensor(x: npt.NDArray[Any]) -> Any:
     return Tensor(x.astype(np.int32) if x.dtype.kind in "iu" else x.astype(np.float32))
 
 
-def _neutral(name: str) -> str:
-    return _NEUTRAL.get(name, name)
-
-
 def _put(param: Any, array: npt.NDArray[Any]) -> None:
     # The reshape also turns a Conv1d kernel (O, I, K) into MindSpore's (O, I, 1, K).
     # Not set_data: it gives the Parameter new memory, and an nn optimizer that has already
@@ -158,23 +172,41 @@ def _put(param: Any, array: npt.NDArray[Any]) -> None:
 
 
 class _Place(NamedTuple):
+    """The parameters of one neutral layer, by neutral name, and their paths."""
+
     path: str
     category: str
     cell: Any
     params: dict[str, Any]
+    paths: dict[str, str]
 
 
 def _places(model: Any, *, statistics: bool) -> list[_Place]:
-    found = []
+    """Return every layer with weights; a tied one is where it is first held, and only there."""
+    found, seen = [], set[int]()
     for path, (cell, category) in leaves(model).items():
         params = {
             name: param
             for name, param in own_parameters(cell, category).items()
-            if statistics or param.requires_grad or category != "norm"
+            if (statistics or name not in _STATISTICS) and id(param) not in seen and name != COUNTER
         }
-        if params:
-            found.append(_Place(path, category, cell, params))
+        seen |= set(map(id, params.values()))
+        groups = by_depth(params) if category == "recurrent" else [("", _by_neutral(params))]
+        for behind, own in groups:
+            if own:
+                paths = {n: f"{path}.{name}" if path else name for n, name in own.items()}
+                held = {n: params[name] for n, name in own.items()}
+                found.append(_Place(path + behind, category, cell, held, paths))
     return found
+
+
+def _by_neutral(names: Iterable[str]) -> dict[str, str]:
+    return {_NEUTRAL.get(name, name): name for name in names}
+
+
+def _is_flat(cell: Any) -> bool:
+    """Return whether the kernel has an axis of one where the neutral one has none."""
+    return isinstance(cell, nn.Conv1d | nn.Conv1dTranspose)
 
 
 def _collect(
@@ -182,18 +214,16 @@ def _collect(
 ) -> list[LayerWeights]:
     """Return ``read(path, parameter)`` of every parameter; None stands for zeros."""
     collected = []
-    for path, category, cell, params in _places(model, statistics=statistics):
+    for path, category, cell, params, paths in _places(model, statistics=statistics):
         arrays = {}
         for name, param in params.items():
-            value = read(f"{path}.{name}" if path else name, param)
+            value = read(paths[name], param)
             array = (
                 np.zeros(param.shape, np.float32)
                 if value is None
                 else np.array(value.astype(ms.float32).asnumpy(), np.float32)
             )
-            if isinstance(cell, nn.Conv1d | nn.Conv1dTranspose) and array.ndim == 4:
-                array = array[:, :, 0, :]
-            arrays[_neutral(name)] = array
+            arrays[name] = array[:, :, 0, :] if _is_flat(cell) and array.ndim == 4 else array
         collected.append(LayerWeights(path, category, arrays))
     return collected
 
@@ -216,4 +246,4 @@ def _load_slot(model: Any, amp: MindsporeAmp, slot: Any, layers: list[LayerWeigh
         for name, param in place.params.items():
             state = states.get(id(masters.get(param.name, param)))
             if state is not None:
-                _put(state, layer.arrays[_neutral(name)])
+                _put(state, layer.arrays[name])

@@ -11,12 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from mpcore.compare.weights import LayerWeights, Slots
+from mpcore.convert.place import Place
 from mpcore.errors import ExperimentError
+from mpcore_tensorflow import files
 from mpcore_tensorflow.layers import variable_names, walk
 from mpcore_tensorflow.layouts import list_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
     import numpy.typing as npt
 
@@ -37,6 +40,11 @@ class KerasDriver:
     def __init__(self) -> None:
         """Remember nothing yet."""
         self._images: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    @property
+    def files(self) -> ModuleType:
+        """What reads and writes the framework's own files."""
+        return files
 
     def seed(self, seed: int) -> None:
         """Seed Python's, numpy's and TensorFlow's generators."""
@@ -93,6 +101,24 @@ class KerasDriver:
             (amp.put if amp else keras.Variable.assign)(variable, value)
 
         self._spread(model, weights, assign, statistics=True)
+
+    def places(self, model: Any) -> list[dict[str, Place]]:
+        """Return, for every layer of ``weights``, the paths of its variables."""
+        names = variable_names(model)
+
+        def place(parts: list[Part], twins: set[int]) -> Place:
+            changes = {change: None for part in parts for change in part.layout.changes}
+            if any(id(part.variable) in twins for part in parts):
+                changes["added to the other bias"] = None
+            if len(parts) > 1:
+                changes["joined"] = None
+            return Place(tuple(names[id(part.variable)] for part in parts), tuple(changes))
+
+        found = []
+        for layer in self._listed(model, statistics=True):
+            twins = {id(p.variable) for parts in layer.parts.values() for p in parts if p.twin}
+            found.append({name: place(parts, twins) for name, parts in layer.parts.items()})
+        return found
 
     def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
         """Return gradients by layer; a missing one is zero."""
@@ -158,7 +184,8 @@ class KerasDriver:
         # Gradients and slots of a part and its twin are the same; of values the twin has none.
         def neutral(part: Part) -> Any:
             value = part.layout.to_neutral(read(part.variable))
-            return np.zeros_like(value) if part.twin and statistics else value
+            # -0.0 changes nothing that it is added to, not even the sign of a zero
+            return np.full_like(value, -0.0) if part.twin and statistics else value
 
         return [
             LayerWeights(

@@ -31,7 +31,11 @@ _NORM_NAMES = {
     "moving_variance": "running_var",
 }
 # Keras has i, f, c, o and z, r, h; torch i, f, g, o and r, z, n.
-_GATES: dict[Any, tuple[int, ...]] = {keras.layers.LSTM: (0, 1, 2, 3), keras.layers.GRU: (1, 0, 2)}
+_GATES: dict[Any, tuple[int, ...]] = {
+    keras.layers.LSTMCell: (0, 1, 2, 3),
+    keras.layers.GRUCell: (1, 0, 2),
+    keras.layers.SimpleRNNCell: (0,),
+}
 _PLAIN_NAMES = {"embeddings": "weight", "kernel": "weight", "alpha": "weight"}
 
 
@@ -60,6 +64,21 @@ class Layout:
         """Return a permutation alone."""
         return cls(own, own, axes, tuple(own[axis] for axis in axes))
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What ``to_neutral`` does, in words."""
+        words = {
+            "one row of two": self.row is not None,
+            "gates reordered": self.order != tuple(range(len(self.order))),
+            "transposed": tuple(a for a in self.axes if self.split[a] > 1)
+            != tuple(a for a in range(len(self.axes)) if self.split[a] > 1),
+            "pixels of the flattened image reordered": len(self.split) > len(self.own)
+            and not self.order
+            and len(self.own) == len(self.neutral),
+            "reshaped": self.own != self.neutral and len(self.own) != len(self.neutral),
+        }
+        return tuple(word for word, holds in words.items() if holds)
+
     def to_neutral(self, value: Array) -> Array:
         """Return a float32 copy in the neutral layout."""
         value = np.asarray(value, np.float32)
@@ -70,14 +89,14 @@ class Layout:
         return np.ascontiguousarray(moved.reshape(self.neutral))
 
     def to_own(self, value: Array) -> Array:
-        """Return a float32 array in Keras's layout; rows that are not this one are zero."""
+        """Return a float32 array in Keras's layout; rows that are not this one are -0.0."""
         moved = np.asarray(value, np.float32).reshape([self.split[axis] for axis in self.axes])
         if self.order:
             moved = moved[np.argsort(self.order)]
         back = moved.transpose(np.argsort(self.axes))
         if self.row is None:
             return np.ascontiguousarray(back.reshape(self.own))
-        whole = np.zeros(self.own, np.float32)
+        whole = np.full(self.own, -0.0, np.float32)  # nothing changes what it is added to
         whole[self.row] = back.reshape(self.own[1:])
         return whole
 
@@ -123,7 +142,9 @@ def list_weights(
     for entry in walk(model):
         left_out = set() if statistics else {id(v) for v in buffers(entry.layer)}
         own = {name: v for name, v in entry.variables.items() if id(v) not in left_out}
-        if own:
+        if own and type(entry.layer).__name__.startswith("Separable"):
+            found += _separable(entry, own)
+        elif own:
             parts = _parts(entry, own, images.get(id(entry.layer)))
             found.append(Weights(entry.path, entry.category, parts))
     return found
@@ -134,14 +155,8 @@ def _parts(
 ) -> dict[str, list[Part]]:
     if entry.category == "attention":
         return _attention(entry, own)
-    if type(entry.layer) in _GATES:
+    if entry.category == "recurrent":
         return _recurrent(entry, own)
-    if entry.category == "recurrent" or type(entry.layer).__name__.startswith("Separable"):
-        msg = (
-            f"layer {entry.path!r} ({type(entry.layer).__name__}) cannot be compared yet: its "
-            "weights have no neutral layout"
-        )
-        raise ExperimentError(msg)
     names = _NORM_NAMES if entry.category == "norm" else _PLAIN_NAMES
     return {
         names.get(name, name): [Part(v, _layout(entry, name, tuple(v.shape), image))]
@@ -153,19 +168,48 @@ def _layout(
     entry: Entry, name: str, shape: tuple[int, ...], image: tuple[int, ...] | None
 ) -> Layout:
     rank = len(shape)
+    if name == "alpha":  # axes that PReLU shares have one element; torch shares all but channels
+        squeezed = tuple(size for size in shape if size > 1) or (1,)
+        return Layout(shape, shape, tuple(range(rank)), squeezed)
     if entry.category == "norm" and image and shape == (prod(image),):
         return Layout(shape, image, _channels_first(image), shape)
     if name != "kernel" or entry.category not in ("linear", "conv", "conv_transpose"):
         return Layout.permuted(shape, tuple(range(rank)))
     if entry.category == "linear":
         return _linear(entry, shape, image)
-    kernel = tuple(range(rank - 2))
     if type(entry.layer).__name__.startswith("Depthwise"):
-        # (*kernel, in, multiplier): torch has in groups, whose outputs follow one another.
-        neutral = (shape[-2] * shape[-1], 1, *shape[:-2])
-        return Layout(shape, shape, (rank - 2, rank - 1, *kernel), neutral)
+        return _depthwise(shape)
+    return _dense_conv(shape)
+
+
+def _depthwise(shape: tuple[int, ...]) -> Layout:
+    # (*kernel, in, multiplier): torch has in groups, whose outputs follow one another.
+    rank = len(shape)
+    neutral = (shape[-2] * shape[-1], 1, *shape[:-2])
+    return Layout(shape, shape, (rank - 2, rank - 1, *range(rank - 2)), neutral)
+
+
+def _dense_conv(shape: tuple[int, ...]) -> Layout:
     # (*kernel, in, out), and transposed (*kernel, out, in): torch has (last, last but one, ...).
-    return Layout.permuted(shape, (rank - 1, rank - 2, *kernel))
+    rank = len(shape)
+    return Layout.permuted(shape, (rank - 1, rank - 2, *range(rank - 2)))
+
+
+def _separable(entry: Entry, own: dict[str, Any]) -> list[Weights]:
+    """Return the two convolutions that torch has for it."""
+    depth, point = own["depthwise_kernel"], own["pointwise_kernel"]
+    kernels = {
+        "depthwise": Part(depth, _depthwise(tuple(depth.shape))),
+        "pointwise": Part(point, _dense_conv(tuple(point.shape))),
+    }
+    found = [
+        Weights(f"{entry.path}.{name}", entry.category, {"weight": [part]})
+        for name, part in kernels.items()
+    ]
+    if "bias" in own:
+        shape = tuple(own["bias"].shape)
+        found[1].parts["bias"] = [Part(own["bias"], Layout.permuted(shape, (0,)))]
+    return found
 
 
 def _linear(entry: Entry, shape: tuple[int, ...], image: tuple[int, ...] | None) -> Layout:
@@ -190,9 +234,11 @@ def _attention(entry: Entry, own: dict[str, Any]) -> dict[str, list[Part]]:
     parts: dict[str, list[Part]] = {}
     for kind, name in (("kernel", "in_proj_weight"), ("bias", "in_proj_bias")):
         inward = [own[f"{p}.{kind}"] for p in ("query", "key", "value") if f"{p}.{kind}" in own]
-        layouts = [_projection(tuple(v.shape), kind) for v in inward]
-        if inward:
-            parts[name] = [Part(v, x) for v, x in zip(inward, layouts, strict=True)]
+        pieces = [Part(v, _projection(tuple(v.shape), kind)) for v in inward]
+        if len({piece.layout.neutral[1:] for piece in pieces}) > 1:  # torch with kdim or vdim
+            parts |= {f"{p}_proj_weight": [piece] for p, piece in zip("qkv", pieces, strict=True)}
+        elif pieces:
+            parts[name] = pieces
     out = {"kernel": "out_proj.weight", "bias": "out_proj.bias"}
     for kind, name in out.items():
         variable = own.get(f"attention_output.{kind}")
@@ -212,28 +258,51 @@ def _attention(entry: Entry, own: dict[str, Any]) -> dict[str, list[Part]]:
 
 
 def _recurrent(entry: Entry, own: dict[str, Any]) -> dict[str, list[Part]]:
-    """Return torch.nn.LSTM's or GRU's arrays: gates one below the other, two biases."""
-    cell, order = entry.layer.cell, _GATES[type(entry.layer)]
+    """Return the arrays of torch's recurrent layer or cell."""
+    layer = entry.layer
+    if isinstance(layer, keras.layers.Bidirectional):
+        ways = {"_l0": layer.forward_layer, "_l0_reverse": layer.backward_layer}
+        cells = {behind: getattr(one, "cell", None) for behind, one in ways.items()}
+    elif isinstance(layer, keras.layers.RNN):
+        cells = {"_l0": layer.cell}
+    else:
+        cells = {"": layer}
+    if not all(type(cell) in _GATES for cell in cells.values()):
+        msg = (
+            f"layer {entry.path!r} ({type(layer).__name__}) cannot be compared yet: its "
+            "weights have no neutral layout"
+        )
+        raise ExperimentError(msg)
+    parts: dict[str, list[Part]] = {}
+    for behind, cell in cells.items():
+        parts |= _gated(entry.path, cell, behind)
+    if {id(part.variable) for (part,) in parts.values()} != {id(v) for v in own.values()}:
+        msg = f"layer {entry.path!r} cannot be compared: it has weights that torch's has not"
+        raise ExperimentError(msg)
+    return parts
+
+
+def _gated(path: str, cell: Any, behind: str) -> dict[str, list[Part]]:
+    """Return torch's arrays of one direction: gates one below the other, two biases."""
+    order = _GATES[type(cell)]
     two = getattr(cell, "reset_after", False)  # a GRU that adds its biases in torch's places
-    if not two and isinstance(entry.layer, keras.layers.GRU):
-        msg = f"layer {entry.path!r} cannot be compared: torch's GRU is one with reset_after=True"
+    if not two and isinstance(cell, keras.layers.GRUCell):
+        msg = f"layer {path!r} cannot be compared: torch's GRU is one with reset_after=True"
         raise ExperimentError(msg)
     gates = len(order)
 
-    kernels = {"weight_ih_l0": cell.kernel, "weight_hh_l0": cell.recurrent_kernel}
+    kernels = {"weight_ih": cell.kernel, "weight_hh": cell.recurrent_kernel}
     parts: dict[str, list[Part]] = {}
     for name, kernel in kernels.items():
         rows, columns = map(int, kernel.shape)
         split, neutral = (rows, gates, cell.units), (columns, rows)
-        parts[name] = [Part(kernel, Layout((rows, columns), split, (1, 2, 0), neutral, order))]
-    for row, name in enumerate(("bias_ih_l0", "bias_hh_l0") if cell.use_bias else ()):
+        layout = Layout((rows, columns), split, (1, 2, 0), neutral, order)
+        parts[name + behind] = [Part(kernel, layout)]
+    for row, name in enumerate(("bias_ih", "bias_hh") if cell.use_bias else ()):
         shape, size = tuple(cell.bias.shape), gates * cell.units
         place = row if two else None
         layout = Layout(shape, (gates, cell.units), (0, 1), (size,), order, place)
-        parts[name] = [Part(cell.bias, layout, twin=not two and row == 1)]
-    if {id(part.variable) for (part,) in parts.values()} != {id(v) for v in own.values()}:
-        msg = f"layer {entry.path!r} cannot be compared: it has weights that torch's has not"
-        raise ExperimentError(msg)
+        parts[name + behind] = [Part(cell.bias, layout, twin=not two and row == 1)]
     return parts
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from mpcore.compare.weights import LayerWeights, Slots
+from mpcore.convert.place import Place, by_depth
+from mpcore_torch import files
 from mpcore_torch.layers import leaves, list_layers, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     import numpy.typing as npt
     from torch import nn
@@ -29,6 +32,11 @@ _ADAM_SLOTS = ("exp_avg", "exp_avg_sq")
 
 class TorchDriver:
     """Implements ``mpcore.compare.driver.Driver``."""
+
+    @property
+    def files(self) -> ModuleType:
+        """What reads and writes the framework's own files."""
+        return files
 
     def seed(self, seed: int) -> None:
         """Seed torch's generators."""
@@ -86,6 +94,20 @@ class TorchDriver:
                     else:
                         tensor.copy_(value)
 
+    def places(self, model: nn.Module) -> list[dict[str, Place]]:
+        """Return, for every layer of ``weights``, where its arrays are in the state dict."""
+        names: dict[int, list[str]] = {}
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            names.setdefault(id(tensor), []).append(name)
+        found = []
+        for held in _held(model):
+            places = {}
+            for neutral, tensor in held.tensors.items():
+                first, *tied = names[id(tensor)]
+                places[neutral] = Place((first,), tied=tuple(tied))
+            found.append(places)
+        return found
+
     def gradients(self, model: nn.Module, grads: dict[str, Any]) -> list[LayerWeights]:
         """Return gradients by layer."""
         by_param = {param: grads[n] for param, n in parameter_names(model).items() if n in grads}
@@ -135,8 +157,17 @@ def _tensor(x: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(x.astype(np.int64) if x.dtype.kind in "iu" else x.astype(np.float32))
 
 
-def _tensors(model: nn.Module, *, buffers: bool = True) -> list[dict[str, torch.Tensor]]:
-    found = []
+class _Held(NamedTuple):
+    """The tensors of one neutral layer, by neutral name."""
+
+    path: str
+    category: str
+    tensors: dict[str, torch.Tensor]
+
+
+def _held(model: nn.Module, *, buffers: bool = True) -> list[_Held]:
+    """Return every layer with weights; a tied one is where it is first held, and only there."""
+    found, seen = [], set[int]()
     modules = leaves(model)
     for layer in list_layers(model):
         module = modules[layer.path]
@@ -144,22 +175,31 @@ def _tensors(model: nn.Module, *, buffers: bool = True) -> list[dict[str, torch.
         tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=deep))
         if buffers:
             tensors |= {n: b for n, b in module.named_buffers(recurse=False) if n in _STATISTICS}
-        found.append(tensors)
-    return [tensors for tensors in found if tensors]
+        tensors = {name: tensor for name, tensor in tensors.items() if id(tensor) not in seen}
+        seen |= set(map(id, tensors.values()))
+        recurrent = layer.category == "recurrent"
+        for behind, own in by_depth(tensors) if recurrent else [("", {n: n for n in tensors})]:
+            if own:
+                held = {neutral: tensors[name] for neutral, name in own.items()}
+                found.append(_Held(layer.path + behind, layer.category, held))
+    return found
+
+
+def _tensors(model: nn.Module, *, buffers: bool = True) -> list[dict[str, torch.Tensor]]:
+    return [held.tensors for held in _held(model, buffers=buffers)]
 
 
 def _collect(
     model: nn.Module, read: Callable[[str, Any], Any], *, buffers: bool = True
 ) -> list[LayerWeights]:
-    layers = [layer for layer in list_layers(model) if layer.params]
     collected = []
-    for layer, own in zip(layers, _tensors(model, buffers=buffers), strict=True):
-        values = {name: read(name, tensor) for name, tensor in own.items()}
+    for held in _held(model, buffers=buffers):
+        values = {name: read(name, tensor) for name, tensor in held.tensors.items()}
         arrays = {
-            name: np.zeros(tuple(own[name].shape), np.float32)
+            name: np.zeros(tuple(held.tensors[name].shape), np.float32)
             if value is None
-            else value.detach().float().numpy().copy()
+            else value.detach().float().cpu().numpy().copy()
             for name, value in values.items()
         }
-        collected.append(LayerWeights(layer.path, layer.category, arrays))
+        collected.append(LayerWeights(held.path, held.category, arrays))
     return collected

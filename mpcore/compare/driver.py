@@ -13,12 +13,22 @@ if TYPE_CHECKING:
     from mpcore.amp import Amp
     from mpcore.compare.experiment import OptimizerSpec
     from mpcore.compare.weights import LayerWeights, Slots
+    from mpcore.convert.place import Place
 
 __all__ = ["Driver"]
 
 
 class Driver(Protocol):
     """One framework's part in a comparison; every method is a translation, none decides."""
+
+    @property
+    def files(self) -> Any:
+        """What reads and writes the framework's own files, for ``mpcore convert-weights``."""
+        ...
+
+    def places(self, model: Any) -> list[dict[str, Place]]:
+        """Return, for every layer of ``weights``, where its arrays are in the framework's files."""
+        ...
 
     def seed(self, seed: int) -> None:
         """Seed the framework's random numbers."""

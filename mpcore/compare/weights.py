@@ -92,7 +92,7 @@ def flatten(weights: Sequence[LayerWeights]) -> dict[str, npt.NDArray[np.float32
 def unflatten(flat: Mapping[str, npt.NDArray[np.float32]]) -> list[LayerWeights]:
     """Return what ``flatten`` was given."""
     layers: dict[str, LayerWeights] = {}
-    for key in sorted(flat):
+    for key in sorted(flat, key=lambda key: (int(key.split("|")[0]), key)):
         number, category, path, name = key.split("|")
         layers.setdefault(number, LayerWeights(path, category, {})).arrays[name] = flat[key]
     return list(layers.values())

@@ -784,7 +784,8 @@ def test_recurrent_gates_are_in_the_order_of_torch(make):
 
 
 def test_layers_without_a_neutral_layout_are_refused_by_comparisons():
-    rnn = layers.Bidirectional(layers.LSTM(3), name="rnn")
+    cells = [layers.LSTMCell(3) for _ in range(2)]
+    rnn = layers.RNN(layers.StackedRNNCells(cells), name="rnn")
     model = keras.Sequential([layers.Input((5, 8)), rnn])
     with pytest.raises(mp.ExperimentError, match=r"'rnn'.*cannot be compared yet"):
         TensorflowBackend().compare_driver().weights(model)
