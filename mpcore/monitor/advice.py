@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from mpcore.dtypes import FORMATS, is_low
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mpcore.plan import Plan
     from mpcore.policy import Policy
 
 __all__ = ["Advice", "advise"]
@@ -36,15 +39,21 @@ class Advice:
         return f"{self.what} ({self.evidence}): {self.cure}"
 
 
-def advise(records: Sequence[dict[str, Any]], policy: Policy) -> list[Advice]:
+def advise(
+    records: Sequence[dict[str, Any]], policy: Policy, plan: Plan | None = None
+) -> list[Advice]:
     """Return what ``records``, oldest first, suggest under ``policy``; empty if all is well.
 
     Nothing is said of fewer than 20 records. Thresholds are rules of thumb: more than 5 % of the
-    steps skipped, a gradient norm ten times its median of before.
+    steps skipped, a gradient norm ten times its median of before, half of a layer's gradients
+    below the smallest normal value, updates of a tenth of the weights. With a plan: more than
+    half of the layers that cost time not lowered.
     """
     if len(records) < _FEW:
         return []
-    found = (rule(records, policy) for rule in _RULES)
+    found = [rule(records, policy) for rule in _RULES]
+    if plan is not None:
+        found.append(_not_lowered(plan))
     return [advice for advice in found if advice is not None]
 
 
@@ -108,7 +117,7 @@ def _exploding(records: Sequence[dict[str, Any]], policy: Policy) -> Advice | No
         return None
     return Advice(
         "gradients grow",
-        f"median norm {median(before):.3g}, of late {median(now):.3g}",
+        f"median norm {median(before):.3g}, of late {median(now):.3g}{_scales(records)}",
         "lower the learning rate or clip (clip_norm=); the loss scale does not change true "
         "gradients",
     )
@@ -121,8 +130,84 @@ def _vanishing(records: Sequence[dict[str, Any]], policy: Policy) -> Advice | No
     words = "the loss scale is too small for float16" if policy.compute == "float16" else "no scale"
     return Advice(
         "all gradients are zero",
-        f"over the last {len(now)} steps",
+        f"over the last {len(now)} steps{_scales(records)}",
         f"check that the loss depends on the parameters; {words} is another cause",
+    )
+
+
+def _scales(records: Sequence[dict[str, Any]]) -> str:
+    """Return in words what the loss scale did meanwhile; empty if it is constant."""
+    scales = _finite(records, "next_scale")
+    if not scales or min(scales) == max(scales):
+        return ""
+    return f", the loss scale went from {scales[0]:g} to {scales[-1]:g}"
+
+
+def _worst(records: Sequence[dict[str, Any]], name: str) -> tuple[str, float]:
+    """Return the layer with the largest median of a number, and that; no layer and 0 if none."""
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for layer, found in (record.get("layers") or {}).items():
+            if name in found:
+                values.setdefault(layer, []).append(found[name])
+    medians = {layer: median(each) for layer, each in values.items()}
+    return max(medians.items(), key=lambda item: item[1], default=("", 0.0))
+
+
+def _underflow(records: Sequence[dict[str, Any]], policy: Policy) -> Advice | None:
+    layer, share = _worst(records, "small")
+    if share <= 0.5:
+        return None
+    return Advice(
+        "gradients of a layer are too small for their format",
+        f"{share:.0%} of those of {layer!r} are below its smallest normal value",
+        f"precision is lost there: let the loss scale grow further (init_scale, max_scale), keep "
+        f"that layer in full precision (rule 'full {layer}'), or use bfloat16",
+    )
+
+
+def _saturated(records: Sequence[dict[str, Any]], policy: Policy) -> Advice | None:
+    taken = [
+        record for record in records if record["stepped"]
+    ]  # a skipped one is known to overflow
+    layer, share = _worst(taken, "large")
+    if share == 0.0:
+        return None
+    return Advice(
+        "gradients of a layer lie at the largest value of their format",
+        f"{share:.1%} of those of {layer!r}, in steps that were taken",
+        f"they were cut off there: lower max_scale, or keep that layer in full precision (rule "
+        f"'full {layer}')",
+    )
+
+
+def _leaping(records: Sequence[dict[str, Any]], policy: Policy) -> Advice | None:
+    layer, ratio = _worst(records, "update")
+    if ratio <= 0.1:
+        return None
+    return Advice(
+        "a layer moves far in one step",
+        f"{layer!r} by {ratio:.1%} of its weights' norm",
+        "a thousandth is common: lower the learning rate, or warm it up; the format is not the "
+        "cause",
+    )
+
+
+_COSTLY = ("linear", "conv", "conv_transpose", "attention", "recurrent")
+
+
+def _not_lowered(plan: Plan) -> Advice | None:
+    if plan.policy.compute not in FORMATS or not is_low(plan.policy.compute):
+        return None
+    costly = [row for row in plan.layers if row.category in _COSTLY]
+    full = [row.path for row in costly if row.compute in ("float32", "float64")]
+    if len(full) <= len(costly) / 2:
+        return None
+    return Advice(
+        "most of the layers that cost time are not lowered",
+        f"{len(full)} of {len(costly)}, such as {full[0]!r}",
+        "no speed-up is to be expected: mp.explain shows the rule that keeps each, and `mpcore "
+        "profile` how much time lowering would bring",
     )
 
 
@@ -148,4 +233,7 @@ _RULES: tuple[Callable[[Sequence[dict[str, Any]], Policy], Advice | None], ...] 
     _exploding,
     _vanishing,
     _stalled,
+    _underflow,
+    _saturated,
+    _leaping,
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import BackendError, check_count
 from mpcore.monitor.advice import Advice, advise
+from mpcore.monitor.layers import measure_layers
 from mpcore.monitor.sinks import JsonLines, Memory, Sink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mpcore.amp import Amp
     from mpcore.step_result import StepResult
 
@@ -21,7 +25,7 @@ class Monitor:
     """Follows the steps of a prepared model.
 
     ``amp.step``, torch's ``amp.apply`` and MindSpore's ``amp.callback()`` are followed without
-    any further call; Keras' ``fit`` keeps no record of its steps, so it is not.
+    any further call; Keras' ``fit`` with ``callbacks=[monitor.callback()]``.
 
     A step that is looked at waits for the device once, to read some ten numbers; between them
     nothing is read.
@@ -31,9 +35,11 @@ class Monitor:
         sinks: where records go: a path (a JSON Lines file), or a Sink. None of them: memory.
         every: look at every so many steps, >= 1.
         keep: records that are kept for ``advice``, the latest.
+        layers: look into the layers every so many steps, a multiple of ``every``; None never does.
+            Such a step has to keep its gradients: ``keep_grads=monitor.sample()``.
 
     Raises:
-        BackendError: ``every`` or ``keep`` is no whole number >= 1, or a sink is none.
+        BackendError: ``every``, ``keep`` or ``layers`` is no such number, or a sink is none.
 
     Example::
 
@@ -50,12 +56,19 @@ class Monitor:
         *sinks: Sink | str | os.PathLike[str],
         every: int = 1,
         keep: int = 1000,
+        layers: int | None = None,
     ) -> None:
         check_count("every", every, BackendError)
         check_count("keep", keep, BackendError)
+        if layers is not None:
+            check_count("layers", layers, BackendError)
+            if layers % every:
+                msg = f"`layers` must be a multiple of every={every}, got {layers}"
+                raise BackendError(msg)
         self._recent = Memory(keep)
         self._sinks: list[Sink] = [self._recent, *map(_as_sink, sinks)]
-        self._amp, self._every = amp, every
+        self._amp, self._every, self._layers = amp, every, layers
+        self._before: dict[str, Any] | None = None
         self._step = 0
         self._start = time.perf_counter()
         self._more: dict[str, Any] = {}
@@ -70,14 +83,55 @@ class Monitor:
         """Add numbers of your own, such as a learning rate, to the next record."""
         self._more.update(values)
 
+    def sample(self) -> bool:
+        """Return whether the next step is one whose layers are looked at, right before it.
+
+        If so, the weights are copied to the host, to see how far the step moves them.
+
+        Example::
+
+            amp.step(loss_fn, x, y, keep_grads=monitor.sample())
+        """
+        due = self._layers is not None and (self._step + 1) % self._layers == 0
+        self._before = self._amp.weights() if due else None
+        return due
+
+    def callback(self) -> Any:
+        """Return a callback for Keras' ``fit``, or for MindSpore's ``Model.train``.
+
+        Keras' records hold the mean loss since the epoch began, the loss scale of the record
+        before and of now, and whether no step between was skipped; ``fit`` keeps no gradients, so
+        ``grad_norm`` is None.
+
+        Raises:
+            BackendError: the framework has no callbacks; ``amp.step`` is followed without.
+        """
+        if self._amp._backend_name == "tensorflow":
+            made = importlib.import_module("mpcore_tensorflow.callback")
+            return made.StepCallback(self._amp, self._take)
+        if hasattr(self._amp, "callback"):
+            return self._amp.callback()
+        msg = "`callback` is for Keras and MindSpore; `amp.step` is followed without"
+        raise BackendError(msg)
+
     def _follow(self, result: StepResult) -> None:
-        self._step += 1
-        if self._step % self._every:
+        before, self._before = self._before, None
+        looked = before is not None and result.grads
+        self._take(1, lambda: result.to_dict() | (self._seen(result, before) if looked else {}))
+
+    def _seen(self, result: StepResult, before: Any) -> dict[str, Any]:
+        return {"layers": measure_layers(self._amp, result, before)}
+
+    def _take(self, steps: int, read: Callable[[], dict[str, Any]]) -> None:
+        """Count steps, and make a record of the latest if one is due."""
+        last = self._step // self._every
+        self._step += steps
+        if self._step // self._every == last:
             return
         record = {
             "step": self._step,
             "seconds": round(time.perf_counter() - self._start, 3),
-            **result.to_dict(),
+            **read(),
             "skipped_steps": int(self._amp.state.skipped_steps),
             **self._more,
         }
@@ -87,7 +141,7 @@ class Monitor:
 
     def advice(self) -> list[Advice]:
         """Return what the latest records suggest; empty for a healthy run."""
-        return advise(self.records, self._amp.policy)
+        return advise(self.records, self._amp.policy, self._amp.plan)
 
     def close(self) -> None:
         """Follow no more steps, and end the sinks; may be called twice."""

@@ -76,15 +76,20 @@ class JsonLines(Sink):
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a record; of lost updates the largest share.
+    """Return the numbers of a record; of lost updates the largest share, of layers all by path.
 
     Example:
         >>> numbers({"step": 1, "loss": 0.5, "reason": None, "lost_updates": {"a": 0.2, "b": 0.9}})
         {'step': 1.0, 'loss': 0.5, 'lost_updates': 0.9}
+        >>> numbers({"step": 1, "layers": {"fc": {"small": 0.25}}})
+        {'step': 1.0, 'layers/fc/small': 0.25}
     """
     found = {name: float(v) for name, v in record.items() if isinstance(v, int | float)}
-    lost = record.get("lost_updates")
-    return {**found, "lost_updates": max(lost.values())} if lost else found
+    if lost := record.get("lost_updates"):
+        found["lost_updates"] = max(lost.values())
+    for layer, values in (record.get("layers") or {}).items():
+        found |= {f"layers/{layer}/{name}": float(value) for name, value in values.items()}
+    return found
 
 
 class TensorBoard(Sink):
@@ -152,6 +157,7 @@ class Live(Sink):
             msg = 'the live view needs rich: pip install "mpcore[monitor]"'
             raise BackendMissingError(msg) from exc
         self._curves: dict[str, deque[float]] = {name: deque(maxlen=width) for name in _SHOWN}
+        self._worst: list[tuple[str, str, str]] = []
         self._live = RichLive(console=console, refresh_per_second=4)
         self._live.start()
 
@@ -171,11 +177,26 @@ class Live(Sink):
             table.add_row(name, shown, sparkline(curve))
         skipped = f"{record['skipped_steps']} skipped"
         table.add_row(f"step {record['step']}", skipped, str(record["reason"] or ""))
+        if record.get("layers"):
+            self._worst = _worst(record["layers"])
+        for row in self._worst:
+            table.add_row(*row)
         return table
 
     def close(self) -> None:
         """Leave the last view standing."""
         self._live.stop()
+
+
+def _worst(layers: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str, str]]:
+    """Return for each number of the layers the layer where it is largest, in words."""
+    rows = []
+    for name, words in {"small": "too small", "large": "too large", "update": "moves"}.items():
+        found = {layer: values[name] for layer, values in layers.items() if name in values}
+        layer = max(found, key=found.__getitem__, default="")
+        if layer and found[layer] > 0:
+            rows.append((words, f"{found[layer]:.2%}", layer))
+    return rows
 
 
 def sparkline(values: deque[float]) -> str:
