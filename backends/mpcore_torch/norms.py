@@ -110,8 +110,9 @@ class Norms:
             with torch.no_grad():
                 self._value = _wide_norms(self._grads, self.each())
                 peak = self._value.amax()
-                self._total = (self._value / peak).norm() * peak
-            total = float(self._total)
+                if peak.isfinite():  # else a tensor's own norm is beyond float32, and so is this
+                    self._total = (self._value / peak).norm() * peak
+                    total = float(self._total)
         self._grads = []
         return total
 

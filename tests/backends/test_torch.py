@@ -1628,3 +1628,16 @@ def test_refused_model_is_left_unchanged():
         ready(model, "autocast_float16")
     assert "forward" not in vars(model)
     ready(model, mp.Policy.named("autocast_float16").full(layer="LSTM"))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_norm_beyond_float32_does_not_make_weights_undefined(count):
+    model = nn.Sequential(*[nn.Linear(4, 1, bias=False) for _ in range(count)])
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 1e-3), "float32")
+    weights = torch.cat([layer.weight.flatten() for layer in model])
+    # Each value is finite, the root of the sum of their squares is not.
+    result = amp.step(lambda: sum((3e38 * layer.weight).sum() for layer in model), clip_norm=1.0)
+    after = torch.cat([layer.weight.flatten() for layer in model])
+    assert after.isfinite().all()
+    assert math.isinf(result.grad_norm)
+    assert torch.equal(weights, after)  # clipped to nothing, as torch's own clip does
