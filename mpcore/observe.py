@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import random
-from contextlib import contextmanager
 from importlib import metadata
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from mpcore.amp import Amp, explain
-from mpcore.backend import find_backend, load_backend
+from mpcore.backend import find_backend, load_backend, load_part
 from mpcore.errors import BackendError
+from mpcore.generators import generators_kept
 from mpcore.observation import Observation, judge
 from mpcore.plan import resolve
 from mpcore.policy import Policy
 from mpcore.side_by_side import op_system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from mpcore.trace import Trace
 
@@ -75,7 +70,7 @@ def observe(
     observer = load_observer(backend.name)
     plan = explain(model, policy or "float32") if amp is None else amp.plan
     device = backend.capabilities(model).device
-    with _generators_kept():
+    with generators_kept():
         trace = observer.trace(model, amp, batch, loss_fn)
     return judge(plan, trace, op_system(backend.name, device))
 
@@ -96,8 +91,8 @@ def foretell(model: Any, policy: Policy | str, *batch: Any, device: str = "") ->
         BackendError: the backend cannot do that, or not for that device.
     """
     backend = find_backend(model)
-    where = f"{type(backend).__module__.partition('.')[0]}.foretell"
-    if find_spec(where) is None:
+    module = load_part(backend.name, "foretell")
+    if module is None:
         msg = (
             f"ops cannot be foretold in {backend.name}: it has no tensors without values; "
             "prepare a model and use mpcore.observe"
@@ -106,7 +101,6 @@ def foretell(model: Any, policy: Policy | str, *batch: Any, device: str = "") ->
     device = device or backend.capabilities(model).device
     parsed = Policy.parse(policy) if isinstance(policy, str) else policy
     plan = resolve(parsed, backend.layers(model), device)
-    module: Any = importlib.import_module(where)
     return judge(plan, module.foretell(model, plan, batch, device), op_system(backend.name, device))
 
 
@@ -125,21 +119,8 @@ def load_observer(name: str) -> Observer:
     Raises:
         BackendError: it has none.
     """
-    points = {point.name: point for point in metadata.entry_points(group="mpcore.backends")}
-    where = f"{points[name].module.partition('.')[0]}.observe"
-    if find_spec(where) is None:
-        msg = f"the {name} backend cannot be observed: it has no module {where}"
+    observer: Observer | None = load_part(name, "observe")
+    if observer is None:
+        msg = f"the {name} backend cannot be observed: its package has no module observe"
         raise BackendError(msg)
-    observer: Any = importlib.import_module(where)
-    return observer  # type: ignore[no-any-return]  # a module that has Observer's names
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Put the generators of Python and numpy back, which a loss function may draw from."""
-    before, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002  # the user's own
-    try:
-        yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(arrays)  # noqa: NPY002
+    return observer

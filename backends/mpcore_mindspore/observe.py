@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from mpcore.amp import Amp
 
-__all__ = ["trace"]
+__all__ = ["as_array", "is_float", "mean_loss", "tensors_in", "trace", "watch_primitives"]
 
 _PRODUCTS = words(
     "MatMul MatMulExt BatchMatMul BatchMatMulExt Dense Linear Conv2D Conv3D Convolution "
@@ -70,10 +70,12 @@ def trace(model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any) -> 
     simulated = ""
     if amp is not None and amp.simulated and is_low(amp.policy.compute):
         simulated = amp.policy.compute
-    batch = tuple(Tensor(_array(x)) if isinstance(x, np.ndarray) else x for x in batch)
+    batch = tuple(Tensor(as_array(x)) if isinstance(x, np.ndarray) else x for x in batch)
     recorder = _Recorder(model, simulated)
     region: Any = guarded() if amp is None else amp.autocast()  # type: ignore[attr-defined]
-    functions = list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn or _mean(model)]
+    functions = (
+        list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn or mean_loss(model)]
+    )
     with _left_alone(model), region, _watched(recorder):
         for function in functions:
             _differentiate(model, function, batch)
@@ -93,13 +95,16 @@ def trace(model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any) -> 
     )
 
 
-def _array(value: Any) -> Any:
+def as_array(value: Any) -> Any:
+    """Return a numpy array, float64 as float32."""
     return value.astype(np.float32) if value.dtype == np.float64 else value
 
 
-def _mean(model: Any) -> Callable[..., Any]:
+def mean_loss(model: Any) -> Callable[..., Any]:
+    """Return a loss that is the mean of the model's floats."""
+
     def loss(*batch: Any) -> Any:
-        floats = [x.astype(ms.float32).mean() for x in _tensors(model(*batch)) if _is_float(x)]
+        floats = [x.astype(ms.float32).mean() for x in tensors_in(model(*batch)) if is_float(x)]
         return sum(floats[1:], floats[0])
 
     return loss
@@ -117,22 +122,24 @@ def _differentiate(model: Any, function: Callable[..., Any], batch: tuple[Any, .
     ms.value_and_grad(loss, None, weights)(*batch)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield the Tensors in nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
+        yield from tensors_in(tuple(value.values()))
 
 
-def _is_float(tensor: Any) -> bool:
+def is_float(tensor: Any) -> bool:
+    """Return whether a Tensor holds floats."""
     return dtype_name(tensor.dtype) in _FLOATS
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(dtype_name(x.dtype) for x in _tensors(value) if _is_float(x)))
+    return tuple(dict.fromkeys(dtype_name(x.dtype) for x in tensors_in(value) if is_float(x)))
 
 
 class _Visit:
@@ -184,7 +191,7 @@ class _Recorder:
         """Return the dtypes of floats; a simulated one for float32 that it holds exactly."""
         if not self._simulated:
             return _names(value)
-        floats = [x for x in _tensors(value) if _is_float(x)]
+        floats = [x for x in tensors_in(value) if is_float(x)]
         return tuple(dict.fromkeys(filter(None, map(self._dtype, floats))))
 
     def _dtype(self, tensor: Any) -> str:
@@ -205,7 +212,7 @@ class _Recorder:
             return
         visit = _Visit(path, cell, kind)
         visit.came = self._dtypes(given)
-        visit.peak = largest_whole(next((x for x in _tensors(given) if _is_float(x)), None))
+        visit.peak = largest_whole(next((x for x in tensors_in(given) if is_float(x)), None))
         self._visits.append(visit)
         self._stack.append(visit)
         try:
@@ -217,12 +224,13 @@ class _Recorder:
         """Take what a call handed on."""
         visit.went = self._dtypes(outputs)
 
-    def primitive(self, name: str, given: Any, result: Any) -> None:
+    def primitive(self, called: Any, given: Any, result: Any) -> None:
         """Take one call of a primitive."""
+        name = str(called.name)
         if name in _MOVES or not _names((given, result)):
             return
         visit, product = self._stack[-1] if self._stack else None, name in _PRODUCTS
-        found = _names(result) or _names([x for x in _tensors(given) if type(x) is not Parameter])
+        found = _names(result) or _names([x for x in tensors_in(given) if type(x) is not Parameter])
         if visit is None or visit.path in self._containers:
             self._op(visit.path if visit else "(loss)", name, given, found, result)
         if visit is None or not found or (product and self._simulated and visit.products):
@@ -270,11 +278,16 @@ def _watched(recorder: _Recorder) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, nn.Cell, "__call__", nn.Cell.__call__)
         nn.Cell.__call__ = _watching_cells(recorder, nn.Cell.__call__)
-        for cls in _primitives(Primitive):
-            own = vars(cls)["__call__"]
-            stack.callback(setattr, cls, "__call__", own)
-            cls.__call__ = _watching(recorder, own)
+        watch_primitives(stack, recorder)
         yield
+
+
+def watch_primitives(stack: contextlib.ExitStack, recorder: Any) -> None:
+    """Tell ``recorder.primitive(called, given, result)`` of every call, until ``stack`` ends."""
+    for cls in _primitives(Primitive):
+        own = vars(cls)["__call__"]
+        stack.callback(setattr, cls, "__call__", own)
+        cls.__call__ = _watching(recorder, own)
 
 
 def _primitives(base: Any) -> list[Any]:
@@ -291,7 +304,7 @@ def _primitives(base: Any) -> list[Any]:
     return found
 
 
-def _watching(recorder: _Recorder, original: Any) -> Any:
+def _watching(recorder: Any, original: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if recorder.inside:  # a class's call may run that of its base
             return original(self, *args, **kwargs)
@@ -300,7 +313,7 @@ def _watching(recorder: _Recorder, original: Any) -> Any:
             result = original(self, *args, **kwargs)
         finally:
             recorder.inside = False
-        recorder.primitive(str(self.name), args, result)
+        recorder.primitive(self, args, result)
         return result
 
     return call
@@ -329,7 +342,7 @@ def _told(value: Any, into: dict[str, None]) -> Any:
     if isinstance(value, Parameter):
         return value
     if isinstance(value, Tensor):
-        return ops.InsertGradientOf(note)(value) if _is_float(value) else value
+        return ops.InsertGradientOf(note)(value) if is_float(value) else value
     if type(value) in (tuple, list):
         return type(value)(_told(item, into) for item in value)
     return value

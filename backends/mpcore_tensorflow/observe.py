@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from mpcore.amp import Amp
 
-__all__ = ["trace"]
+__all__ = ["mean_loss", "trace"]
 
 _PRODUCTS = words(
     "MatMul BatchMatMulV2 BatchMatMulV3 BatchMatMul Einsum Conv1D Conv2D Conv3D "
@@ -61,7 +61,9 @@ _TAPE = "gradient_tape/"
 
 def trace(model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any) -> Trace:
     """Trace one forward and backward pass, and return its dtypes; see ``mpcore.observe``."""
-    functions = list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn or _mean(model)]
+    functions = (
+        list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn or mean_loss(model)]
+    )
     given = tuple(_spec(x) for x in batch)
     recorder = _Recorder(model)
 
@@ -96,7 +98,9 @@ def _whole(value: Any) -> float:
     return float(np.abs(array).max()) if whole else 0.0
 
 
-def _mean(model: Any) -> Callable[..., Any]:
+def mean_loss(model: Any) -> Callable[..., Any]:
+    """Return a loss that is the mean of the model's floats, each in float32."""
+
     def loss(*batch: Any) -> Any:
         outputs = keras.tree.flatten(model(*batch, training=True))
         floats = [x for x in outputs if keras.backend.is_float_dtype(x.dtype)]

@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
     from mpcore.amp import Amp
 
-__all__ = ["run_watched", "trace"]
+__all__ = ["as_tensor", "left_alone", "loss_functions", "one_number", "run_watched", "trace"]
 
 
 def trace(model: nn.Module, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any) -> Trace:
     """Run one batch forward and backward, and return what ran; see ``mpcore.observe``."""
     if amp is not None:
         amp._tx.calls.check("step")  # type: ignore[attr-defined]  # refuses while gradients wait
-    batch = tuple(_tensor(x, model) for x in batch)
+    batch = tuple(as_tensor(x, model) for x in batch)
     how = f"one batch on {device_of(model)}, every kernel, below autocast"
-    with _left_alone(model, amp):
+    with left_alone(model, amp):
         region: Any = contextlib.nullcontext() if amp is None else amp.autocast()  # type: ignore[attr-defined]
-        return run_watched(model, region, batch, _functions(loss_fn), how=how)
+        return run_watched(model, region, batch, loss_functions(loss_fn), how=how)
 
 
 def run_watched(
@@ -77,21 +77,28 @@ def run_watched(
     return Trace(_layers(recorder), recorder.op_calls(), _whole(batch), backward=backward, how=how)
 
 
-def _tensor(value: Any, model: nn.Module) -> Any:
+def as_tensor(value: Any, model: nn.Module) -> Any:
+    """Return a numpy array as a tensor where the model is, float64 as float32."""
     if not isinstance(value, np.ndarray):
         return value
     dtype = np.float32 if value.dtype == np.float64 else value.dtype
     return torch.from_numpy(np.array(value, dtype)).to(device_of(model))
 
 
-def _functions(loss_fn: Any) -> list[Callable[..., Any] | None]:
+def loss_functions(loss_fn: Any) -> list[Callable[..., Any] | None]:
+    """Return every loss function; None stands for the model itself."""
     if loss_fn is None:
         return [None]
     return list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn]
 
 
 def _mean(output: Any) -> torch.Tensor:
-    floats = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.requires_grad]
+    floats = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor)]
+    floats = [
+        t
+        for t in floats
+        if t.requires_grad or (not torch.is_grad_enabled() and t.is_floating_point())
+    ]
     if not floats:
         msg = "`model` must return a float tensor that depends on its parameters; give a `loss_fn`"
         raise BackendError(msg)
@@ -114,12 +121,19 @@ def _forward(
             with watching(recorder):
                 result = (function or model)(*batch)
             if backward:
-                losses.append(_checked(_mean(result) if function is None else result))
+                losses.append(one_number(result, mean=function is None))
     return losses
 
 
-def _checked(loss: Any) -> torch.Tensor:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+def one_number(result: Any, *, mean: bool) -> torch.Tensor:
+    """Return a loss: what a loss function returned, or the mean of a model's floats.
+
+    Raises:
+        BackendError: it is no number that can be differentiated, where that is wanted.
+    """
+    loss = _mean(result) if mean else result
+    wanted = torch.is_grad_enabled()
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or wanted > loss.requires_grad:
         msg = f"`loss_fn` must return one number that can be differentiated, got {loss!r:.80}"
         raise BackendError(msg)
     return loss
@@ -184,7 +198,7 @@ def _whole(batch: tuple[Any, ...]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _left_alone(model: nn.Module, amp: Amp | None) -> Iterator[None]:
+def left_alone(model: nn.Module, amp: Amp | None) -> Iterator[None]:
     """Put gradients, buffers, random generators and the step back."""
     params = list(model.parameters())
     held = [(param, param.grad) for param in params]

@@ -5,6 +5,9 @@ and the dtypes of parameters, compute and output. It was read line by line, not 
 
 ``outputs.npz`` holds, from the neutral weights, in float32: ``<name>.output`` of the first batch
 in evaluation mode, and ``<name>.losses`` of three steps of training on three batches.
+
+``gradients.npz`` holds ``<name>|<layer>|<array>``: the neutral gradients of the first batch,
+without dropout, computed in float64 by torch and rounded to float32.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import mpcore as mp
 
 LAYERS = Path(__file__).parent / "layers.json"
 OUTPUTS = Path(__file__).parent / "outputs.npz"
+GRADIENTS = Path(__file__).parent / "gradients.npz"
 STEPS = 3
 
 
@@ -48,6 +52,57 @@ def losses(driver, name, entry, policy="float32") -> np.ndarray:
     return np.float32([amp.step(loss, *batch).loss for batch in batches])
 
 
+def gradients(driver, name, entry) -> dict[str, np.ndarray]:
+    """Return the neutral gradients of the first batch, by ``<layer>|<array>``."""
+    model = built(driver, name, entry)
+    if name in zoo.STOCHASTIC:
+        entry.still(model)
+    amp = mp.prepare(model, entry.optimizer(model), "float32")
+    batch = entry.tensors(entry.batch(zoo.generator(name)))
+    result = amp.step(entry.loss(model), *batch, keep_grads=True)
+    return named(driver.gradients(model, result.grads))
+
+
+def named(layers) -> dict[str, np.ndarray]:
+    return {f"{w.path}|{key}": array for w in layers for key, array in w.arrays.items()}
+
+
+def exact_gradients(driver, name, entry) -> dict[str, np.ndarray]:
+    """Return what ``gradients`` does, of a torch model in float64 and by torch alone."""
+    import torch
+
+    model = built(driver, name, entry).double()
+    if name in zoo.STOCHASTIC:
+        entry.still(model)
+    batch = [
+        x.double() if x.is_floating_point() else x
+        for x in entry.tensors(entry.batch(zoo.generator(name)))
+    ]
+    losses = entry.loss(model)
+    parts = losses if isinstance(losses, dict) else {"": losses}
+    found = {}
+    for part, loss in parts.items():
+        params = {
+            f"{part}.{n}".lstrip("."): p for n, p in model.get_submodule(part).named_parameters()
+        }
+        grads = torch.autograd.grad(loss(*batch), list(params.values()))
+        found |= dict(zip(params, grads, strict=True))
+    return named(driver.gradients(model, found))
+
+
+def assert_near(ours, exact, rtol) -> None:
+    """Compare gradients by array, each against its own norm.
+
+    One that is smaller than a hundredth of the average is measured against that: what is zero but
+    for rounding, such as a bias in front of a normalisation, has no direction.
+    """
+    assert ours.keys() == exact.keys()
+    norms = {key: np.linalg.norm(array) for key, array in exact.items()}
+    floor = 1e-2 * np.sqrt(np.mean(np.square(list(norms.values()))))
+    off = {key: np.linalg.norm(ours[key] - exact[key]) / max(norms[key], floor) for key in exact}
+    assert {key: value for key, value in off.items() if not value <= rtol} == {}
+
+
 def write() -> None:
     from zoo_torch import ZOO
 
@@ -64,6 +119,12 @@ def write() -> None:
         if name not in zoo.STOCHASTIC:
             arrays[f"{name}.losses"] = losses(driver, name, entry)
     np.savez_compressed(OUTPUTS, **arrays)
+    exact = {
+        f"{name}|{key}": array
+        for name, entry in ZOO.items()
+        for key, array in exact_gradients(driver, name, entry).items()
+    }
+    np.savez_compressed(GRADIENTS, **exact)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dataclasses import replace
 import golden
 import numpy as np
 import pytest
+import transfer
 import zoo
 from harness import assert_same
 
@@ -115,6 +116,34 @@ def test_layer_map_is_the_same_everywhere(framework, name):
 def test_same_weights_give_the_same_output(framework, name):
     ours = golden.output(framework.driver, name, framework.zoo[name])
     np.testing.assert_allclose(ours, _golden(name, "output"), rtol=1e-5, atol=1e-5)
+
+
+@every_architecture
+def test_same_weights_give_the_same_gradients(framework, name):
+    ours = golden.gradients(framework.driver, name, framework.zoo[name])
+    with np.load(golden.GRADIENTS) as arrays:
+        exact = {key.partition("|")[2]: arrays[key] for key in arrays if key.startswith(f"{name}|")}
+    golden.assert_near(ours, exact, rtol=1e-4)
+
+
+@every_architecture
+def test_weights_go_through_files_bit_for_bit(framework, name, tmp_path):
+    driver, entry = framework.driver, framework.zoo[name]
+    model = golden.built(driver, name, entry)
+    before = golden.named(driver.weights(model))
+    for form in driver.files.FORMS:
+        path = tmp_path / f"x{form}"
+        driver.files.write_file(model, path)
+        other = golden.built(driver, name, entry, load=False)
+        if form == ".weights.h5":
+            driver.files.open_model(path, other)
+        else:
+            arrays = transfer.read(driver, path)
+            assert driver.files.put_arrays(other, arrays) == ([], [])
+        after = golden.named(driver.weights(other))
+        assert after.keys() == before.keys()
+        for key, value in before.items():
+            assert after[key].tobytes() == value.tobytes(), (form, key)
 
 
 class Trained:

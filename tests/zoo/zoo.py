@@ -68,6 +68,7 @@ class Entry:
         forward: ``forward(model, *batch)`` in evaluation mode, as numpy, channels first.
         seen: ``seen(model, amp, *batch)`` runs the model once; returns by layer path the dtypes
             of the first float that came in and of the first that went out.
+        still: turns the dropout of the model off, in training too.
     """
 
     build: Callable[[], Any]
@@ -77,6 +78,7 @@ class Entry:
     optimizer: Callable[[Any], Any]
     forward: Callable[..., np.ndarray]
     seen: Callable[..., dict[str, tuple[str, str]]]
+    still: Callable[[Any], None]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -334,6 +334,10 @@ def seen(model: nn.Cell, amp: mp.Amp, x: np.ndarray, *_: np.ndarray):
     return found
 
 
+def still(model: nn.Cell) -> None:
+    model.dropout = nn.Dropout(p=0.0)
+
+
 def first_float(value) -> str:
     if isinstance(value, (tuple, list)):
         return next(filter(None, map(first_float, value)), "")
@@ -346,7 +350,7 @@ def _entry(name, make, loss=classify, optimizer=_sgd):
         ms.set_seed(0)
         return make().set_train()
 
-    return zoo.Entry(build, zoo.BATCHES[name], tensors, loss, optimizer, forward, seen)
+    return zoo.Entry(build, zoo.BATCHES[name], tensors, loss, optimizer, forward, seen, still)
 
 
 ZOO = {

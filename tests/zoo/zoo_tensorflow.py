@@ -345,6 +345,10 @@ def seen(model: keras.Model, amp: mp.Amp, x: np.ndarray, *_: np.ndarray):
     return found
 
 
+def still(model: keras.Model) -> None:
+    model.get_layer("dropout").rate = 0.0
+
+
 def first_float(value) -> str:
     names = (keras.backend.standardize_dtype(x.dtype) for x in keras.tree.flatten(value))
     return next(filter(keras.backend.is_float_dtype, names), "")
@@ -361,7 +365,7 @@ def _entry(name, make, loss=classify, optimizer=_one):
             model(batch(np.random.default_rng(0))[0], training=False)
         return model
 
-    return zoo.Entry(build, batch, tensors, loss, optimizer, forward, seen)
+    return zoo.Entry(build, batch, tensors, loss, optimizer, forward, seen, still)
 
 
 ZOO = {

@@ -299,7 +299,7 @@ def _entry(name, make, loss=classify, optimizer=_sgd):
         torch.manual_seed(0)
         return make()
 
-    return zoo.Entry(build, zoo.BATCHES[name], tensors, loss, optimizer, forward, seen)
+    return zoo.Entry(build, zoo.BATCHES[name], tensors, loss, optimizer, forward, seen, still)
 
 
 def tensors(batch: zoo.Batch) -> tuple[torch.Tensor, ...]:
@@ -327,6 +327,10 @@ def seen(model: nn.Module, amp: mp.Amp, x: np.ndarray, *_: np.ndarray):
     for handle in handles:
         handle.remove()
     return found
+
+
+def still(model: nn.Module) -> None:
+    model.dropout.p = 0.0
 
 
 def first_float(value) -> str:

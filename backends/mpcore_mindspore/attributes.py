@@ -1,0 +1,226 @@
+"""What a MindSpore layer was set to, in neutral words; see ``mpcore.inspection.LayerCall``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["attributes"]
+
+_CONVS = ("Conv1d", "Conv2d", "Conv3d")
+_TRANSPOSED = (
+    *(f"Conv{n}dTranspose" for n in (1, 2, 3)),
+    *(f"ConvTranspose{n}d" for n in (1, 2, 3)),
+)
+_POOLS = tuple(f"{kind}Pool{n}d" for kind in ("Max", "Avg") for n in (1, 2, 3))
+_ADAPTIVE = tuple(f"Adaptive{kind}Pool{n}d" for kind in ("Max", "Avg") for n in (1, 2, 3))
+_DROPOUTS = ("Dropout", "DropoutExt", "Dropout1d", "Dropout2d", "Dropout2dExt", "Dropout3d")
+
+
+def attributes(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the settings that change what ``cell`` computes.
+
+    Args:
+        cell: a Cell.
+        shape: of what comes in; "same" pads according to it. ``()`` if it is not known.
+    """
+    found: dict[str, Any] = {"training": bool(cell.training)}
+    names = {
+        cls.__name__
+        for cls in type(cell).__mro__
+        if cls.__module__.startswith(("mindspore.nn.", "mindspore.mint."))
+    }
+    for known, read in _READERS:
+        if names & set(known):
+            found |= read(cell, shape)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _batch_norm(cell: Any, _: Any) -> dict[str, Any]:
+    # nn keeps the share of the old averages and turns it round; mint means the new batch's.
+    momentum = getattr(cell, "momentum", None)
+    return {
+        "eps": cell.eps,
+        "momentum": None if momentum is None else round(float(momentum), 12),
+        "statistics": getattr(cell, "track_running_stats", True),
+        "affine": _affine(cell),
+    }
+
+
+def _affine(cell: Any) -> bool:
+    for name in ("gamma", "weight"):
+        scale = getattr(cell, name, None)
+        if scale is not None:
+            return bool(scale.requires_grad)
+    return False
+
+
+def _layer_norm(cell: Any, _: Any) -> dict[str, Any]:
+    eps = getattr(cell, "epsilon", getattr(cell, "eps", None))
+    return {"eps": eps, "axes": len(cell.normalized_shape), "affine": _affine(cell)}
+
+
+def _group_norm(cell: Any, _: Any) -> dict[str, Any]:
+    return {"eps": cell.eps, "groups": cell.num_groups, "affine": _affine(cell)}
+
+
+def _conv(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    count = _axes(cell)
+    kernel, stride = _each(cell.kernel_size, count), _each(cell.stride, count)
+    dilation = _each(cell.dilation, count)
+    reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    mode = str(getattr(cell, "pad_mode", "pad")).lower()
+    return {
+        "kernel": _sizes(kernel),
+        "stride": _sizes(stride),
+        "padding": _padding(cell.padding, mode, reach, stride, shape),
+        "dilation": _sizes(dilation),
+        "groups": getattr(cell, "group", getattr(cell, "groups", None)),
+        "padding_mode": str(getattr(cell, "padding_mode", "zeros")),
+        "bias": getattr(cell, "bias", None) is not None,
+    }
+
+
+def _transposed(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    found = _conv(cell, ())
+    if str(getattr(cell, "pad_mode", "pad")).lower() == "same":
+        count = _axes(cell)
+        pairs = zip(_each(cell.kernel_size, count), _each(cell.stride, count), strict=True)
+        cut = [max(kernel - stride, 0) for kernel, stride in pairs]
+        found["padding"] = _sides([(size // 2, size - size // 2) for size in cut])
+    return found
+
+
+def _pool(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    count = _axes(cell)
+    kernel, stride = _each(cell.kernel_size, count), _each(cell.stride, count)
+    mode = str(getattr(cell, "pad_mode", "pad")).lower()
+    # nn keeps some of them in its primitive alone; there images of two axes have three.
+    inner = getattr(cell, "avg_pool", getattr(cell, "max_pool", None))
+    told = dict(vars(cell)) | dict(getattr(inner, "attrs", {}))
+    given = told.get("pad_list", told.get("padding", 0))
+    if "pads" in told:
+        given = list(told["pads"])[-count:]
+    padding = _padding(given, mode, [k - 1 for k in kernel], stride, shape)
+    counts = told.get("count_include_pad")
+    return {
+        "kernel": _sizes(kernel),
+        "stride": _sizes(stride),
+        "padding": padding,
+        "count_include_pad": bool(counts) if padding and counts is not None else None,
+        "ceil_mode": bool(told.get("ceil_mode", False)),
+    }
+
+
+def _axes(cell: Any) -> int:
+    return next(int(char) for char in type(cell).__name__ if char.isdigit())
+
+
+def _each(value: Any, count: int) -> list[int]:
+    """Return the size of each axis; one-dimensional layers are held as flat images."""
+    sizes = list(value) if isinstance(value, tuple | list) else [value] * count
+    return [int(size) for size in sizes[-count:]]
+
+
+def _padding(
+    given: Any, mode: str, reach: list[int], stride: list[int], shape: tuple[int, ...]
+) -> Any:
+    """Return the zeros that are added on each side; "same" where the size is not known."""
+    count = len(reach)
+    if mode == "valid":
+        return 0
+    if mode == "pad":
+        flat = list(given) if isinstance(given, tuple | list) else [given] * count
+        if len(flat) >= 2 * count:
+            flat = flat[-2 * count :]
+            return _sides(list(zip(flat[::2], flat[1::2], strict=True)))
+        return _sides([(size, size) for size in _each(flat, count)])
+    if len(shape) != count + 2:
+        return "same"
+    sides = []
+    for size, step, more in zip(shape[2:], stride, reach, strict=True):
+        total = max((-(-size // step) - 1) * step + more + 1 - size, 0)
+        sides.append((total // 2, total - total // 2))
+    return _sides(sides)
+
+
+def _sides(sides: list[tuple[int, int]]) -> Any:
+    """Return (before, after) of each axis as one number where they are all alike."""
+    flat = {int(size) for pair in sides for size in pair}
+    return flat.pop() if len(flat) == 1 else [[int(size) for size in pair] for pair in sides]
+
+
+def _dropout(cell: Any, _: Any) -> dict[str, Any]:
+    share = getattr(cell, "p", None)
+    kept = getattr(cell, "keep_prob", None)
+    if share is None and kept is not None:
+        share = round(1.0 - float(kept), 12)
+    return {"rate": None if share is None else float(share)}
+
+
+def _gelu(cell: Any, _: Any) -> dict[str, Any]:
+    return {"approximate": str(getattr(cell, "approximate", "none"))}
+
+
+def _softmax(cell: Any, _: Any) -> dict[str, Any]:
+    inner = getattr(cell, "softmax", getattr(cell, "log_softmax", None))
+    axis = getattr(cell, "dim", getattr(inner, "axis", None))
+    return {"axis": axis[0] if isinstance(axis, tuple | list) and len(axis) == 1 else axis}
+
+
+def _attention(cell: Any, _: Any) -> dict[str, Any]:
+    return {
+        "heads": cell.num_heads,
+        "rate": float(cell.dropout),
+        "batch_first": bool(cell.batch_first),
+    }
+
+
+def _recurrent(cell: Any, _: Any) -> dict[str, Any]:
+    return {
+        "hidden": cell.hidden_size,
+        "layers": cell.num_layers,
+        "bidirectional": bool(cell.bidirectional),
+        "batch_first": bool(cell.batch_first),
+        "rate": float(cell.dropout),
+        "bias": bool(cell.has_bias),
+    }
+
+
+def _hard_tanh(cell: Any, _: Any) -> dict[str, Any]:
+    return {"minimum": float(cell.min_val), "maximum": float(cell.max_val)}
+
+
+_READERS: tuple[tuple[tuple[str, ...], Callable[[Any, Any], dict[str, Any]]], ...] = (
+    (("_BatchNorm", "_NormBase", "_InstanceNorm"), _batch_norm),
+    (("LayerNorm", "LayerNormExt"), _layer_norm),
+    (("GroupNorm",), _group_norm),
+    (_CONVS, _conv),
+    (_TRANSPOSED, _transposed),
+    (_POOLS, _pool),
+    (_ADAPTIVE, lambda cell, shape: {"output_size": _sizes(_output_size(cell))}),
+    (_DROPOUTS, _dropout),
+    (("Dense", "Linear"), lambda cell, shape: {"bias": getattr(cell, "bias", None) is not None}),
+    (("Embedding",), lambda cell, shape: {"padding_idx": getattr(cell, "padding_idx", None)}),
+    (("GELU",), _gelu),
+    (("LeakyReLU",), lambda cell, shape: {"slope": float(getattr(cell, "alpha", 0.01))}),
+    (("ReLU6",), lambda cell, shape: {"maximum": 6.0}),
+    (("Hardtanh",), _hard_tanh),
+    (("Softmax", "LogSoftmax", "SoftmaxExt", "LogSoftmaxExt"), _softmax),
+    (("MultiheadAttention",), _attention),
+    (("_RNNBase",), _recurrent),
+)
+
+
+def _output_size(cell: Any) -> Any:
+    inner = getattr(cell, "adaptive_avgpool2d", cell)
+    return getattr(cell, "output_size", getattr(inner, "output_size", None))
+
+
+def _sizes(value: Any) -> Any:
+    """Return a size as one number where all axes have the same."""
+    if not isinstance(value, tuple | list):
+        return value
+    return value[0] if len(set(value)) == 1 else list(value)
