@@ -1,0 +1,162 @@
+"""From the evidence of two sides to a verdict: do they agree, where do they part, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isinf
+from typing import TYPE_CHECKING, Any
+
+from mpcore.causes import hypotheses
+from mpcore.causes.cause import Case, Cause
+from mpcore.causes.dtypes import layer_facts, op_facts
+from mpcore.causes.noise import Bands
+from mpcore.causes.part import First, first_backward, first_forward, first_update
+from mpcore.causes.rows import Row, tabulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.causes.evidence import Evidence
+
+__all__ = ["Verdict", "find", "which_is_wrong"]
+
+_LOSS = "(loss)"
+_NOISY = 0.5  # relative: a band this wide tells nothing about a loss
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What two sides have to do with each other.
+
+    Attributes:
+        verdict: ``"same"``, ``"different: ..."`` or ``"too noisy to tell: ..."``.
+        rows: one a layer, in forward order.
+        first: where they part first; None if they do not.
+        causes: the best for the first parting, then those behind it.
+        how: in one sentence how it was found.
+    """
+
+    verdict: str
+    rows: tuple[Row, ...]
+    first: First | None
+    causes: tuple[Cause, ...]
+    how: str
+
+    @property
+    def agrees(self) -> bool:
+        """Whether noise explains all differences."""
+        return self.verdict == "same"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON."""
+        return {
+            "verdict": self.verdict,
+            "rows": [row.to_dict() for row in self.rows],
+            "first": None if self.first is None else self.first.to_dict(),
+            "causes": [cause.to_dict() for cause in self.causes],
+            "how": self.how,
+        }
+
+
+def find(
+    reference: Evidence,
+    own: Evidence,
+    closer: Callable[[frozenset[str]], tuple[Evidence, Evidence]] | None = None,
+) -> Verdict:
+    """Return where ``own`` parts from ``reference``, and the likely causes.
+
+    Args:
+        reference: what ``collect`` returned for one side.
+        own: the same for the other, from the same weights and batch.
+        closer: called with paths of layers (of both sides); returns the two sides collected once
+            more, those layers with whole tensors. Without it causes that show in numbers alone
+            are not named.
+    """
+    bands = Bands(reference, own)
+    table = tabulate(reference, own, bands)
+    facts = layer_facts(reference, own, [match.pair for match in table.matches])
+    case = Case(reference, own, bands, table, facts, op_facts(reference, own), closer=closer)
+    causes = hypotheses.about_inputs(case)
+    first = _first(case, causes)
+    case.first = first
+    causes += hypotheses.about(case)
+    first = _placed(first, causes)
+    return Verdict(
+        _verdict(case, first, causes),
+        tuple(table.rows()),
+        first,
+        tuple(causes),
+        _how(case),
+    )
+
+
+def _first(case: Case, inputs: list[Cause]) -> First | None:
+    if inputs:
+        return First("input", inputs[0].layer, inputs[0].own_layer)
+    found = first_forward(case.table, case.bands, case.facts)
+    if found is not None:
+        return found
+    inside = next((fact.path for fact in case.ops if fact.path != _LOSS), None)
+    if inside is not None:
+        return First("forward", inside, inside)
+    relative, band = case.table.loss
+    if not relative <= band or any(fact.path == _LOSS for fact in case.ops):
+        return First("loss", _LOSS, _LOSS, relative, band)
+    return first_backward(case.table) or first_update(case.table)
+
+
+def _placed(first: First | None, causes: list[Cause]) -> First | None:
+    """Return where they part, now that it is known why."""
+    best = next(iter(causes), None)
+    if best is None:
+        return first
+    if first is None:
+        return First(best.phase, best.layer, best.own_layer)
+    if first.phase == "update" and best.phase == "update":
+        return replace(first, layer=best.layer, own_layer=best.own_layer)
+    return first
+
+
+def _verdict(case: Case, first: First | None, causes: list[Cause]) -> str:
+    band = case.bands.loss()
+    if first is None:
+        return "same" if band <= _NOISY else "too noisy to tell: noise moves the loss by half"
+    cause = next((f", {c.kind}" for c in causes), "")
+    where = first.layer or "the model"
+    if not first.band or first.relative <= first.band:
+        return f"different: {first.phase}, {where}{cause}"
+    ratio = first.relative / first.band
+    size = "without bound" if isinf(ratio) else f"{ratio:.3g}x"
+    return f"different: {first.phase}, {where}, beyond noise by {size}{cause}"
+
+
+def _how(case: Case) -> str:
+    runs = len(case.reference.moved) + len(case.own.moved)
+    closer = "with" if case.closer else "without"
+    return (
+        f"one batch from the same weights, {len(case.table.matches)} layer calls side by side; "
+        f"bands from {runs} passes with moved weights; {closer} whole tensors where they part"
+    )
+
+
+def which_is_wrong(exact: Evidence, a: Evidence, b: Evidence) -> str:
+    """Return which of two sides lies beyond its band of an exact third: ``a``, ``b``, ...
+
+    Args:
+        exact: the same model, weights and batch in float64 (or in another trusted way).
+        a: one side.
+        b: the other.
+
+    Returns:
+        ``"a"``, ``"b"``, ``"both"`` or ``"neither"``.
+    """
+    wrong = [name for name, side in (("a", a), ("b", b)) if _wrong(exact, side)]
+    return {0: "neither", 1: "".join(wrong)}.get(len(wrong), "both")
+
+
+def _wrong(exact: Evidence, side: Evidence) -> bool:
+    bands = Bands(exact, side)
+    table = tabulate(exact, side, bands)
+    forward = first_forward(table, bands, {})
+    relative, band = table.loss
+    return forward is not None or not relative <= band or first_backward(table) is not None

@@ -1,0 +1,77 @@
+"""A port of the zoo to another framework, judged against torch's evidence from another process."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1] / "zoo"))  # when run as a script
+import zoo  # found through the line above
+
+import mpcore as mp
+from mpcore.causes import Evidence, Verdict, collect, find, load, save
+from mpcore.compare.weights import match
+from mpcore.inspection import Request
+
+EVERYTHING = Request(keep=frozenset("*"), layout="channels_first")
+SEED = 5
+
+
+@dataclass
+class Port:
+    """A model of the zoo in one framework before it is prepared; faults change its fields."""
+
+    framework: str
+    name: str
+    model: Any = None
+    batch: tuple[Any, ...] = ()
+    loss: Any = None
+    optimizer: dict[str, Any] = field(default_factory=dict)
+
+
+def port(framework: str, name: str) -> Port:
+    """Return a port as it should be, with the zoo's neutral weights."""
+    entry = importlib.import_module(f"zoo_{framework}").ZOO[name]
+    driver = mp.load_backend(framework).compare_driver()
+    driver.seed(0)
+    model = entry.build()
+    if name in zoo.STOCHASTIC:
+        entry.still(model)
+    own = driver.weights(model)
+    driver.load_weights(model, match(zoo.neutral_weights(name, own), own))
+    batch = entry.tensors(entry.batch(np.random.default_rng(SEED)))
+    constants = {"rate": zoo.LEARNING_RATE, "momentum": zoo.MOMENTUM}
+    return Port(framework, name, model, batch, entry.loss(model), constants)
+
+
+def evidence(own: Port, optimizer: Any) -> Evidence:
+    """Collect a port with all tensors whole; its models are small."""
+    amp = mp.prepare(own.model, optimizer, "float32")
+    driver = mp.load_backend(own.framework).compare_driver()
+    return collect(driver, own.model, amp, own.loss, own.batch, request=EVERYTHING, moved=1)
+
+
+def references(folder: Path, names: list[str]) -> dict[str, Evidence]:
+    """Return torch's evidence, collected by a process of its own."""
+    command = [sys.executable, str(Path(__file__)), str(folder), *names]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return {name: load(folder / name) for name in names}
+
+
+def judged(reference: Evidence, own: Port, optimizer: Any) -> Verdict:
+    return find(reference, evidence(own, optimizer))
+
+
+if __name__ == "__main__":
+    import torch
+
+    for name in sys.argv[2:]:
+        made = port("torch", name)
+        sgd = torch.optim.SGD(made.model.parameters(), zoo.LEARNING_RATE, momentum=zoo.MOMENTUM)
+        save(evidence(made, sgd), Path(sys.argv[1]) / name)

@@ -1,0 +1,142 @@
+"""Mistakes of ports to Keras, found against torch's evidence from another process."""
+
+from __future__ import annotations
+
+import keras
+import porting
+import pytest
+from porting import judged, port
+
+NAMES = ["mlp", "cnn", "separable", "resnet", "lstm", "encoder"]
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory):
+    return porting.references(tmp_path_factory.mktemp("torch"), NAMES)
+
+
+def sgd(own, **changes):
+    constants = {**own.optimizer, **changes}
+    optimizer = keras.optimizers.SGD(constants.pop("rate"), **constants)
+    optimizer.build(own.model.trainable_variables)
+    return optimizer
+
+
+def layer(own, path):
+    found = own.model
+    for part in path.split("."):
+        found = found.get_layer(part) if hasattr(found, "get_layer") else getattr(found, part)
+    return found
+
+
+def put(path, **settings):
+    def plant(own):
+        for name, value in settings.items():
+            setattr(layer(own, path), name, value)
+
+    return plant
+
+
+def weights(path, change):
+    def plant(own):
+        kernel = layer(own, path).kernel
+        kernel.assign(change(kernel.numpy()))
+
+    return plant
+
+
+def loss_of(**options):
+    def plant(own):
+        entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+        own.loss = lambda x, y: entropy(y, own.model(x, training=True))
+
+    return plant
+
+
+def shifted(own):
+    own.batch = (own.batch[0], (own.batch[1] + 1) % 5)
+
+
+def turned(own):
+    own.batch = (own.batch[0][::-1], own.batch[1][::-1], *own.batch[2:])
+
+
+PLANTED = {
+    # architecture, what is done, changed constants of the optimizer, place, kind
+    "Keras' eps": ("separable", put("stem.norm", epsilon=1e-3), {}, "stem.norm", "eps"),
+    "Keras' momentum": (
+        "separable",
+        put("depthwise.norm", momentum=0.99),
+        {},
+        "depthwise.norm",
+        "momentum",
+    ),
+    "momentum the other way round": (
+        "separable",
+        put("pointwise.norm", momentum=0.1),
+        {},
+        "pointwise.norm",
+        "momentum",
+    ),
+    "eps of a layer norm": (
+        "encoder",
+        put("layer2.norm1", epsilon=1e-3),
+        {},
+        "layer2.norm1",
+        "eps",
+    ),
+    "relu without a ceiling": (
+        "separable",
+        put("pointwise.relu", max_value=0.3),
+        {},
+        "pointwise.relu",
+        "activation variant",
+    ),
+    "tanh GELU": (
+        "encoder",
+        put("layer1.gelu", activation=lambda x: keras.activations.gelu(x, approximate=True)),
+        {},
+        "layer1.gelu",
+        "activation variant",
+    ),
+    "SELU": ("mlp", put("relu2", call=keras.activations.selu), {}, "relu2", "activation variant"),
+    "not transposed": ("mlp", weights("fc2", lambda w: w.T), {}, "fc2", "layout"),
+    "kernel mirrored": (
+        "cnn",
+        weights("conv2", lambda w: w[::-1, ::-1]),
+        {},
+        "conv2",
+        "layout",
+    ),
+    "own initialisation": (
+        "cnn",
+        weights("head", lambda w: 0.5 * w + 0.1),
+        {},
+        "head",
+        "initialisation",
+    ),
+    "sum": ("mlp", loss_of(reduction="sum"), {}, "(loss)", "loss reduction"),
+    "classes from 1": ("mlp", shifted, {}, "batch[1]", "label"),
+    "other order": ("lstm", turned, {}, "batch[0]", "data order"),
+    "rate": ("mlp", None, {"rate": 0.01}, "(optimizer)", "optimizer constants"),
+    "Nesterov": ("mlp", None, {"nesterov": True}, "(optimizer)", "optimizer constants"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_mistakes_of_a_port_are_found(name, references):
+    model, plant, changes, where, kind = PLANTED[name]
+    own = port("tensorflow", model)
+    if plant is not None:
+        plant(own)
+    verdict = judged(references[model], own, sgd(own, **changes))
+    assert verdict.first is not None
+    assert verdict.first.layer == where, verdict.causes
+    assert verdict.causes[0].kind == kind, verdict.causes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_faithful_port_is_the_same(name, references):
+    own = port("tensorflow", name)
+    verdict = judged(references[name], own, sgd(own))
+    assert verdict.agrees, (verdict.verdict, verdict.causes)

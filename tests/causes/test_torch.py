@@ -1,0 +1,62 @@
+"""Planted faults are found where they are, and named; clean pairs hold none."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import clean
+import faults  # noqa: F401  # registers them
+import more_faults  # noqa: F401
+import planting
+import pytest
+import torch
+
+FAULTS, PAIRS = 110, 50
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Run these small models on one thread: more only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _told(one: planting.Planted) -> tuple[bool, bool, str, str]:
+    """Return (place right, kind right, expected kind, a line about it)."""
+    verdict, expected = one.verdict()
+    layers, kinds = (
+        (word,) if isinstance(word, str) else word for word in (expected.layer, expected.kind)
+    )
+    cause = next(iter(verdict.causes), None)
+    found = cause.kind if cause else "nothing"
+    where = verdict.first.layer if verdict.first else "nowhere"
+    line = f"{one.number} {one.fault} in {one.name}, {one.policy}: {layers} {kinds}, "
+    line += f"found {where!r} {found}"
+    return where in layers, found in kinds, kinds[0], line
+
+
+def test_planted_faults_are_located_and_named() -> None:
+    told = [(one.fault, *_told(one)) for one in planting.planted(range(FAULTS))]
+    wrong = [line for _, place, kind, _, line in told if not (place and kind)]
+    confusion = Counter((name, line.rpartition(" found ")[2]) for name, *_, line in told)
+    table = "\n".join(
+        f"{count:3} {name} -> {found}" for (name, found), count in sorted(confusion.items())
+    )
+    located = sum(place for _, place, _, _, _ in told)
+    named = sum(kind for _, _, kind, _, _ in told)
+    report = f"located {located}, named {named} of {FAULTS}\n" + "\n".join(wrong) + "\n" + table
+    assert located >= 0.95 * FAULTS, report
+    assert named >= 0.85 * FAULTS, report
+
+
+@pytest.mark.parametrize("change", clean.CHANGES)
+def test_clean_pairs_hold_no_fault(change: str) -> None:
+    alarms = []
+    for pair in clean.pairs(range(PAIRS)):
+        if pair[1] == change:
+            verdict = clean.judged(*pair)
+            if not verdict.agrees or verdict.causes:
+                alarms.append((pair, verdict.verdict, verdict.causes))
+    assert not alarms, alarms
