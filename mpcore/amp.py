@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from mpcore.backend import find_backend
@@ -23,12 +24,12 @@ from mpcore.portable import read_portable, write_portable
 from mpcore.scaling import check_abort
 from mpcore.schedule import Scheduler
 from mpcore.stall import StallDetector
-from mpcore.transaction import StepCall, StepOptions
+from mpcore.transaction import Latest, StepCall, StepOptions
 from mpcore.weights import check_weights, load_run, save_run
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from mpcore.compare.weights import LayerWeights
     from mpcore.observation import Observation
     from mpcore.overflow import OverflowDetector
+    from mpcore.postmortem import PostMortem
     from mpcore.scaling import ScaleState
     from mpcore.step_result import StepResult
 
@@ -72,6 +74,8 @@ class Amp(ABC):
         self._since_look = 0
         self._skipped_then = 0
         self._stall = StallDetector(plan.policy)
+        self._steps_done = 0
+        self._latest: Latest | None = None
 
     @property
     def policy(self) -> Policy:
@@ -128,7 +132,10 @@ class Amp(ABC):
         call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
         # Reading the state waits for the device: only rules that can end a run need it.
         before = self.state if self._rule.can_abort else None
+        self._latest = None  # the batch before must not be kept alive through this step
+        random = self._random_state()
         result = self._step(loss_fn, batch, call)
+        self._latest = Latest(loss_fn, batch, call, random, self._steps_done + 1)
         if before is not None:
             check_abort(self._rule, before, self.state)
         self._done(result)
@@ -159,7 +166,10 @@ class Amp(ABC):
 
     def _done(self, result: StepResult) -> None:
         """Keep the result of a step; every ``patience`` steps look for a collapse."""
+        self._steps_done += 1
         self.last = result
+        for each in (result, self.last):  # a backend may keep another record of the same step
+            each.step = self._steps_done
         self._stall.add(result)
         for observe in self.observers:
             observe(result)
@@ -201,6 +211,57 @@ class Amp(ABC):
             f"{text}. The forward pass is finite, only the gradients overflow: lower min_scale "
             f"(it is {self._rule.min_scale:g}), clip or shrink the loss, or use bfloat16"
         )
+
+    def diagnose(
+        self,
+        result: StepResult | None = None,
+        loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+        *batch: Any,
+    ) -> PostMortem:
+        """Find out why the latest step was skipped: where it overflowed, and what cures it.
+
+        The batch is run again, some ten times: under this policy, in float32, and under each
+        cure that is tried. Nothing of the model, the optimizers or the loss scale changes.
+        ``step`` keeps the arguments of its latest call for that, until the next one begins.
+
+        Args:
+            result: what the latest ``step`` returned; None for the latest step, whatever it
+                returned or raised.
+            loss_fn: as for ``step``; with it, the batch is what follows, not that of ``step``:
+                for steps that were taken elsewhere (torch's ``amp.apply``, Keras' ``fit``,
+                MindSpore's ``Model.train``).
+            batch: what ``loss_fn`` is called with.
+
+        Raises:
+            BackendError: the step was a real one, or not the latest; the batch is not known, or
+                does not overflow when it is run again; the backend cannot run it again.
+        """
+        from mpcore.postmortem.again import diagnose  # nobody pays for it who does not ask
+
+        return diagnose(self, result, loss_fn, batch)
+
+    def _random_state(self) -> Any:
+        """Return what ``_replayed`` needs; cheap, as each step calls it."""
+        return None
+
+    @contextmanager
+    def _replayed(self, random: Any) -> Iterator[None]:
+        """Let the framework's generators of random numbers be what ``_random_state`` saw."""
+        yield
+
+    @contextmanager
+    def _under(self, policy: Policy) -> Iterator[Callable[[Any], Any]]:
+        """Let the model run under another policy for a while, at the same weights.
+
+        Yields:
+            What turns a loss function into one that runs under it.
+
+        Raises:
+            BackendError: the framework cannot honour the policy; nothing has changed.
+        """
+        msg = f"`diagnose` is not possible yet with {type(self).__name__}"
+        raise BackendError(msg)
+        yield
 
     @property
     def real_steps(self) -> int:

@@ -21,11 +21,12 @@ class StepResult:
     """What one step did. Values stay on their device until they are looked at.
 
     Attributes:
+        step: its number, from 1, as the prepared model counts them; 0 until the step has ended.
         grads: true float32 gradients by parameter path, before clipping, in the framework's
             own tensors; empty unless the step was asked to keep them.
     """
 
-    __slots__ = ("_cache", "_lost", "_names", "_optimizers", "_raw", "_to_numpy", "grads")
+    __slots__ = ("_cache", "_lost", "_names", "_optimizers", "_raw", "_to_numpy", "grads", "step")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class StepResult:
         self._optimizers = optimizers
         self._cache: dict[int, Any] = {}
         self.grads = grads or {}
+        self.step = 0
 
     def _value(self, index: int) -> Any:
         if index not in self._cache:
@@ -95,6 +97,11 @@ class StepResult:
     def next_scale(self) -> float:
         """Loss scale of the next step."""
         return float(self._value(4))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Paths of the parameters whose gradients were judged."""
+        return tuple(self._names)
 
     @property
     def dropped(self) -> int:

@@ -12,7 +12,7 @@ from mpcore.scaling import LossScale, transition
 if TYPE_CHECKING:
     from mpcore.overflow import OverflowDetector
 
-__all__ = ["StepCall", "StepOptions", "Transaction"]
+__all__ = ["Latest", "StepCall", "StepOptions", "Transaction"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,25 @@ class StepCall:
             msg = f"`clip_norm` must be finite and > 0, or None, got {self.clip_norm!r}"
             raise BackendError(msg)
         check_count("micro_batches", self.micro_batches, BackendError)
+
+
+@dataclass(frozen=True, eq=False)
+class Latest:
+    """The arguments of the latest step, kept until the next one begins; see ``Amp.diagnose``.
+
+    Attributes:
+        loss_fn: the loss function.
+        batch: what it was called with: references, no copies.
+        call: what held for the step.
+        random: the state of the generators of random numbers before it, where it can be had.
+        step: its number, from 1.
+    """
+
+    loss_fn: Any
+    batch: tuple[Any, ...]
+    call: StepCall
+    random: Any
+    step: int
 
 
 class Transaction:

@@ -17,6 +17,7 @@ from mpcore.scaling import ScaleState, initial_state
 from mpcore.stall import measures
 from mpcore.step_result import StepResult
 from mpcore.transaction import StepCall
+from mpcore_mindspore import rerun
 from mpcore_mindspore.apply import (
     FLOATS,
     apply_plan,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.plan import Plan
+    from mpcore.policy import Policy
     from mpcore.transaction import StepOptions
 
 __all__ = ["MindsporeAmp"]
@@ -355,6 +357,16 @@ class MindsporeAmp(Amp):
         self._parts.check_held()
         for mover in self._parts.movers.values():
             mover.storage.publish()
+
+    def _random_state(self) -> Any:
+        return ms.get_rng_state()
+
+    def _replayed(self, random: Any) -> Any:
+        return rerun.replayed(random)
+
+    def _under(self, policy: Policy) -> Any:
+        self._parts.check_held()
+        return rerun.under(self, policy)
 
     def train_cell(
         self,

@@ -22,6 +22,7 @@ from mpcore_tensorflow.layers import variable_names
 from mpcore_tensorflow.memory import array_bytes
 from mpcore_tensorflow.optimizer import RELEASED
 from mpcore_tensorflow.replicas import is_distributed
+from mpcore_tensorflow.rerun import under
 from mpcore_tensorflow.step import Part, StepTransaction
 from mpcore_tensorflow.storage import release_variables
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from mpcore.overflow import OverflowDetector
     from mpcore.plan import Plan
+    from mpcore.policy import Policy
     from mpcore.scaling import ScaleState
     from mpcore.transaction import StepCall, StepOptions
     from mpcore_tensorflow.optimizer import TransactionalOptimizer
@@ -308,6 +310,10 @@ class KerasAmp(Amp):
         kept = {name: g for name, g in zip(names, grads, strict=False) if g is not None}
         counts = (lost, slice(None)) if self._counts_lost else None
         return StepResult(raw, names, _to_numpy, kept, call.optimizers, counts)
+
+    def _under(self, policy: Policy) -> Any:
+        self._check_held()
+        return under(self, policy)
 
     def _compile(self, key: Any, loss_fn: Any, call: StepCall) -> tuple[Any, list[str]]:
         transaction = StepTransaction(

@@ -15,6 +15,7 @@ from mpcore.errors import BackendError
 from mpcore.scaling import ScaleState, check_abort, inverse
 from mpcore.step_result import StepResult
 from mpcore.transaction import StepCall
+from mpcore_torch import rerun
 from mpcore_torch.apply import replace_root
 from mpcore_torch.calls import IDLE, UNSCALED
 from mpcore_torch.detect import device_of
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mpcore.plan import Plan
+    from mpcore.policy import Policy
     from mpcore.transaction import StepOptions
 
 __all__ = ["TorchAmp"]
@@ -83,6 +85,7 @@ class TorchAmp(Amp):
         self._tx = TorchTransaction(model, self.optimizers, self._rule, options, self._region)
         keep_in_backward(self._tx, op_list)
         self._prepared = Prepared(model, self.optimizers, plan)
+        self._first = next(model.parameters())  # it tells where the model is, cheaply
         count = stall.measures(policy, options.stall)
         self._tx.set_truth(self._prepared.truth, count=count)
         self._names = parameter_names(model)
@@ -242,6 +245,15 @@ class TorchAmp(Amp):
         finally:
             tx.calls.state = IDLE
         return self._result(raw, grads, call)
+
+    def _random_state(self) -> Any:
+        return rerun.random_state(self._first.device.type)
+
+    def _replayed(self, random: Any) -> Any:
+        return rerun.replayed(random)
+
+    def _under(self, policy: Policy) -> Any:
+        return rerun.under(self.model, self._prepared, policy)
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """Return a numpy array where the model is; float64, numpy's default, becomes float32.

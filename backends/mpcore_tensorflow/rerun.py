@@ -1,0 +1,96 @@
+"""A prepared Keras model under another policy for a while: what ``amp.diagnose`` tries cures on.
+
+Calls, dtype policies, flags and the storage of weights are put back as the very objects they
+were, so that compiled steps stay valid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from mpcore.backend import find_backend
+from mpcore.capabilities import honour
+from mpcore.dtypes import is_low
+from mpcore_tensorflow.apply import apply_plan, release_plan
+from mpcore_tensorflow.layers import MARK, walk
+from mpcore_tensorflow.storage import set_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mpcore.plan import Plan
+    from mpcore.policy import Policy
+    from mpcore_tensorflow.amp import KerasAmp
+
+__all__ = ["under"]
+
+_LAYER = ("call", "_convert_inputs_to_tensors", "autocast", "_dtype_policy", MARK)
+_MODEL = ("train_function", "test_function", "predict_function")
+
+
+class _NoGuard:
+    """Stands for the guard of the buffers: a trial is no step."""
+
+    def enter(self) -> None:
+        """Take no note."""
+
+
+@contextlib.contextmanager
+def under(amp: KerasAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
+    """Run the model of ``amp`` under ``policy``; yield what leaves a loss function as it is.
+
+    Raises:
+        BackendError: Keras cannot honour it; nothing has changed.
+    """
+    model, backend = amp.model, find_backend(amp.model)
+    with contextlib.ExitStack() as stack:
+        layers = [model, *model._flatten_layers()]
+        layers += [layer._functional for layer in layers if hasattr(layer, "_functional")]
+        for layer in {id(layer): layer for layer in layers if layer is not None}.values():
+            stack.callback(_put_back, layer, _LAYER, _held(layer, _LAYER))
+        stack.callback(_put_back, model, _MODEL, _held(model, _MODEL))
+        _widen(stack, amp)
+        release_plan(model)
+        plan, _ = honour(policy, backend.layers(model), backend.capabilities(model))
+        if policy.by == "model":
+            _narrow(stack, model, plan)
+        guard: Any = _NoGuard()
+        apply_plan(model, plan, guard)
+        yield lambda loss_fn: loss_fn
+
+
+def _held(holder: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: vars(holder)[name] for name in names if name in vars(holder)}
+
+
+def _put_back(holder: Any, names: tuple[str, ...], held: dict[str, Any]) -> None:
+    for name in names:
+        vars(holder).pop(name, None)
+    vars(holder).update(held)
+
+
+def _widen(stack: contextlib.ExitStack, amp: KerasAmp) -> None:
+    """Let 16-bit weights hold the float32 values that they stand for."""
+    for entry in walk(amp.model):
+        for variable in entry.variables.values():
+            dtype = tf.as_dtype(variable.value.dtype).name
+            if dtype in ("float16", "bfloat16"):
+                truth = amp.truth(variable)
+                stack.callback(_restore, variable, variable._value, variable._dtype)
+                set_storage(variable, tf.constant(truth))
+
+
+def _narrow(stack: contextlib.ExitStack, model: Any, plan: Plan) -> None:
+    """Store weights as the plan says."""
+    for entry, layer_plan in zip(walk(model), plan.layers, strict=True):
+        for variable in entry.variables.values():
+            if is_low(layer_plan.param or "float32") and variable.trainable:
+                stack.callback(_restore, variable, variable._value, variable._dtype)
+                set_storage(variable, tf.cast(variable.value, layer_plan.param))
+
+
+def _restore(variable: Any, value: Any, dtype: str) -> None:
+    variable._value, variable._dtype = value, dtype

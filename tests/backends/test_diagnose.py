@@ -1,0 +1,164 @@
+"""Overflows planted into the zoo are found where they are, and the cures cure.
+
+``MPCORE_OVERFLOWS=300`` runs more of them than every day.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mpcore as mp
+from mpcore.postmortem import post_mortem
+
+sys.path.append(str(Path(__file__).parents[1] / "zoo"))
+import zoo  # found through the line above
+from harness import X, Y
+from overflows import Plant, Planter
+
+# Seeds: Keras compiles each of its steps, and MindSpore's eager kernels are slow to begin.
+SEEDS = {
+    "torch": range(56),
+    "tensorflow": (0, 12, 20, 22, 24),
+    "mindspore": (4, 12, 20, 24),
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "policy" in metafunc.fixturenames:
+        more = ["autocast_float16"] if metafunc.config.getoption("--backend") == "torch" else []
+        policies = ["mixed_float16", "model_float16, master=copy", *more]
+        metafunc.parametrize("policy", policies)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.backend(name)) for name in SEEDS],
+)
+def planter(request: pytest.FixtureRequest) -> Planter:
+    return Planter(request.param)
+
+
+def test_planted_overflows_are_found_and_cured(planter: Planter) -> None:
+    asked = os.environ.get("MPCORE_OVERFLOWS")
+    tally, wrong = Counter(), []
+    for seed in range(int(asked)) if asked else SEEDS[planter.name]:
+        plant, built, result = planter.draw(seed)
+        found = built.amp.diagnose(result)
+        right = (found.phase, found.layer) == (plant.phase, plant.layer)
+        cured = found.rule is not None
+        if cured:
+            again = planter.build(plant, found.policy)
+            cured = again.step(plant).stepped
+            assert found.cures
+        curable = plant.kind not in ("targets", "norm")
+        if plant.kind in ("mask", "epsilon") and planter.own.SHOWS_CONSTANTS:
+            number = plant.wraps[plant.layer][1]
+            right = right and any(c.value == pytest.approx(number) for c in found.constants)
+        tally.update(seen=1, right=right, curable=curable, cured=cured and curable)
+        if not right or cured != curable:
+            wrong.append(f"{seed}: {plant}\n{found}")
+    report = "\n\n".join([str(dict(tally)), *wrong])
+    print(report)
+    assert tally["right"] >= 0.98 * tally["seen"], report
+    assert tally["cured"] >= 0.9 * tally["curable"], report
+
+
+def _large(loss):
+    return lambda *batch: loss(*batch) * 1e7
+
+
+def test_diagnosing_changes_nothing(planter: Planter, policy: str) -> None:
+    """The step after it is bit for bit that of a run in which nobody asked."""
+    name = "mlp" if policy in planter.own.NO_NORMS else "separable"
+    ended = []
+    for asks in (True, False):
+        built = planter.build(Plant("", name, policy))
+        amp, loss = built.amp, built.loss_fn
+        assert amp.step(loss, *built.batch).stepped
+        result = amp.step(_large(loss), *built.batch)
+        assert not result.stepped
+        if asks:
+            found = amp.diagnose(result)
+            assert (found.step, found.phase, found.scale) == (2, "backward", result.scale)
+            assert found.safe_scale
+            assert found.safe_scale < found.scale
+            assert len(found.tried) > 1  # several policies were on the model
+        assert amp.step(loss, *built.batch).stepped
+        ended.append((amp.state, amp.weights()))
+    assert ended[0][0] == ended[1][0]
+    for path, values in ended[0][1].items():
+        np.testing.assert_array_equal(values, ended[1][1][path], err_msg=path)
+
+
+def test_a_micro_batch_and_a_batch_by_hand(planter: Planter) -> None:
+    built = planter.build(Plant("", "mlp", "mixed_float16"))
+    amp, (x, y) = built.amp, zoo.BATCHES["mlp"](zoo.generator("mlp"))
+    x[-1] = 3e5
+    result = amp.step(built.loss_fn, *planter.zoo["mlp"].tensors((x, y)), micro_batches=2)
+    found = amp.diagnose(result)
+    assert (found.phase, found.layer, found.dtype) == ("forward", "fc1", "float16")
+    assert found.peak > found.limit == 65504
+    assert found.safe_scale is None
+    by_hand = amp.diagnose(None, built.loss_fn, x[4:], y[4:])
+    assert (by_hand.layer, by_hand.rule) == (found.layer, found.rule)
+    x[0, 0] = np.inf
+    spoiled = amp.diagnose(result, built.loss_fn, x, y)
+    assert (spoiled.rule, spoiled.tried) == (None, ())
+    assert "the batch" in spoiled.sentence
+
+
+def test_what_cannot_be_diagnosed_is_told(planter: Planter) -> None:
+    built = planter.build(Plant("", "mlp", "mixed_float16"))
+    amp = built.amp
+    with pytest.raises(mp.BackendError, match=r"give it by hand: amp\.diagnose"):
+        amp.diagnose()
+    skipped = amp.step(_large(built.loss_fn), *built.batch)
+    real = amp.step(built.loss_fn, *built.batch)
+    with pytest.raises(mp.BackendError, match="must be of a skipped step, step 2"):
+        amp.diagnose(real)
+    with pytest.raises(mp.BackendError, match="must be that of the latest step, 2, got"):
+        amp.diagnose(skipped)
+    with pytest.raises(mp.BackendError, match="does not overflow when it is run again"):
+        amp.diagnose(None, built.loss_fn, *built.batch)
+
+
+@pytest.mark.backend("torch")
+def test_a_loop_of_ones_own_gives_the_batch_by_hand() -> None:
+    built = Planter("torch").build(Plant("", "mlp", "mixed_float16"))
+    amp, loss = built.amp, _large(built.loss_fn)
+    with amp.autocast():
+        amp.backward(loss(*built.batch))
+    with pytest.raises(mp.BackendError, match="`step` must not"):
+        amp.diagnose(None, loss, *built.batch)  # gradients wait
+    result = amp.apply()
+    with pytest.raises(mp.BackendError, match="give it by hand"):
+        amp.diagnose(result)
+    found = amp.diagnose(result, loss, *built.batch)
+    assert (found.step, found.phase, found.layer) == (1, "backward", "head")
+
+
+@pytest.mark.backend("torch")
+def test_fresh_copies_tell_the_same() -> None:
+    planter = Planter("torch")
+    plant, built, result = planter.draw(0)
+
+    def rebuild(policy: mp.Policy):
+        fresh = planter.build(plant, str(policy))
+        return fresh.model, fresh.amp, fresh.loss_fn
+
+    found = post_mortem(built.model, built.amp, built.loss_fn, built.batch, result, rebuild)
+    assert found.to_dict() == built.amp.diagnose(result).to_dict()
+
+
+@pytest.mark.backend("numpy")
+def test_the_numpy_backend_says_that_it_cannot(kit) -> None:
+    model = kit.model()
+    amp = mp.prepare(model, kit.sgd(model, 0.1, 0.9), "mixed_float16")
+    with pytest.raises(mp.BackendError, match="numpy backend cannot be inspected"):
+        amp.diagnose(None, kit.loss_fn(model), *kit.batch(X, Y, 1.0))
