@@ -44,7 +44,7 @@ conformance: setup
 $(filter backend-%,$(SUITES)): backend-%: setup
 	@echo "== $*: its adapter"
 	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider \
-	  tests/backends tests/ranks tests/zoo --backend $*
+	  tests/backends tests/ranks tests/zoo tests/causes --backend $*
 
 $(filter face-%,$(SUITES)): face-%: setup
 	@echo "== $*: faces of its natives"

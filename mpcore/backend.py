@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -172,6 +173,7 @@ def load_backend(name: str) -> Backend:
     return backend
 
 
+@cache
 def load_part(name: str, part: str) -> Any:
     """Return the module ``part`` of the package that a backend comes from; None if it has none.
 

@@ -20,6 +20,10 @@ Example: mpcore compare examples/image_cnn/experiment.py --policies float32,mixe
 
 Example: mpcore explain examples/image_cnn/experiment.py --policy mixed_float16
 
+Example: mpcore diagnose compare-report
+
+Example: mpcore profile examples/char_transformer/experiment.py --policy mixed_bfloat16
+
 Example: mpcore doctor
 
 Example: mpcore memory examples/char_transformer/experiment.py --optimizer adam

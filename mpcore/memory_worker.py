@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import mpcore as mp
 from mpcore.compare.experiment import Experiment, OptimizerSpec, load_experiment
+from mpcore.machine import resident
 from mpcore.memory import memory
 from mpcore.memory_plan import propose
 from mpcore.process import end_with_parent, open_events
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from mpcore.compare.driver import Driver
 
-__all__ = ["main", "resident"]
+__all__ = ["main"]
 
 _STEPS = 3  # the first makes what is made lazily; the last leaves its gradients
 
@@ -98,17 +99,6 @@ def _measure(task: dict[str, Any], experiment: Experiment, emit: Callable[..., N
             "allocator": amp.allocator_bytes(),
         },
     )
-
-
-def resident() -> tuple[int | None, int | None]:
-    """Return the bytes of memory this process has now and had at most; None where nothing tells."""
-    status = Path("/proc/self/status")
-    if not status.exists():  # not Linux
-        return None, None
-    lines = status.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = dict(line.split(":", 1) for line in lines if ":" in line)
-    now, most = (found.get(key, "").split() for key in ("VmRSS", "VmHWM"))
-    return tuple(int(text[0]) * 1024 if text else None for text in (now, most))  # type: ignore[return-value]
 
 
 if __name__ == "__main__":

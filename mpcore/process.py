@@ -60,6 +60,7 @@ def run_worker(
     time_limit: float,
     on_event: Callable[[dict[str, Any]], None],
     environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> Ended:
     """Run one worker to its end; whatever happens here, it does not outlive this call.
 
@@ -70,9 +71,10 @@ def run_worker(
         time_limit: seconds after which it is killed.
         on_event: called with each event, in the worker's order.
         environment: variables on top of this process's own.
+        python: interpreter that runs it; it has its own packages.
     """
     # -P: a file of the user's working directory must not pass for a module
-    command = [sys.executable, "-P", "-m", module, task]
+    command = [python, "-P", "-m", module, task]
     with log.open("wb") as stream:
         child = subprocess.Popen(
             command,

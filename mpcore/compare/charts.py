@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from mpcore.compare.drawing import (
-    Bar,
-    bar_panel,
+    Chart,
     curve_panel,
     last,
     lines,
@@ -18,47 +16,27 @@ from mpcore.compare.drawing import (
     shade,
     shade_around,
 )
+from mpcore.compare.report_bars import bar_charts
 from mpcore.compare.report_numbers import (
     format_loss,
-    format_megabytes,
-    format_milliseconds,
     format_scale,
     number,
 )
-from mpcore.compare.report_svg import inline, series, style
+from mpcore.compare.report_svg import PALETTE, inline, series, style
 from mpcore.compare.report_view import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["Chart", "draw"]
+__all__ = ["draw"]
 
 _LOG_FROM = 100.0  # largest over smallest loss; beyond, a linear axis hides the small ones
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One panel.
-
-    Attributes:
-        group: ``"loss"``, ``"difference"``, ``"scale"``, ``"speed"``, ``"memory"``, ``"norm"``.
-        title: what it shows, for its heading.
-        note: one line on how to read it; may be empty.
-        simulated: backends in it whose numbers come from simulated arithmetic.
-        svg: the drawing, safe to put into a page as it is.
-    """
-
-    group: str
-    title: str
-    note: str
-    simulated: tuple[str, ...]
-    svg: str
 
 
 def draw(result: dict[str, Any]) -> list[Chart]:
     """Return every chart that the result has numbers for, in the order of the page."""
     with style():
-        drawn = (_losses, _differences, _scales, _speeds, _memories, _norms)
+        drawn = (_losses, _differences, _across, _scales, bar_charts, _norms)
         return [chart for make in drawn for chart in make(result, series(result))]
 
 
@@ -88,24 +66,61 @@ def _differences(result: dict[str, Any], places: dict[str, int]) -> Iterator[Cha
         figure, axes = curve_panel(steps, "log", limits)
         shade(axes, limits[0], band, places[first])
         lines(axes, curves, places, "default")
-        text = f"Relative loss difference from {first} at each step under {policy}. Largest: "
-        text += ", ".join(f"{name} {_largest(curve):.1e}" for name, curve in curves.items()) + "."
+        text = f"Relative loss difference from {first} at each step under {policy}. "
+        text += f"Largest: {_largest_of(curves)}."
         note = f"shaded: rounding noise of {first}" if band else "relative"
         svg = inline(figure, f"mp-difference-{index}", text)
         title = f"Difference from {first}, {policy}"
         yield Chart("difference", title, note, _simulated(runs), svg)
 
 
+def _across(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
+    """Yield one panel per run that is compared across policies: how far those others are."""
+    runs = {(run["backend"], run["policy"]): run for run in _with(result, "loss")}
+    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for pair in result.get("pairs") or []:
+        one, other = ((pair[s], pair.get(f"{s}_policy") or pair["policy"]) for s in "ab")
+        if one[1] != other[1] and one in runs and other in runs:
+            name = other[1] if one[0] == other[0] else " ".join(other)
+            groups.setdefault(one, {})[name] = runs[other]
+    for index, (one, others) in enumerate(groups.items()):
+        reference, name = _finite(runs[one]["loss"]), " ".join(one)
+        curves = {n: _apart(_finite(run["loss"]), reference) for n, run in others.items()}
+        if all(_empty(curve) for curve in curves.values()):
+            continue
+        # the widest of all the policies in the panel, as for its verdicts
+        policies = [one[1], *(run["policy"] for run in others.values())]
+        bands = [_finite((result.get("bands") or {}).get(policy)) for policy in policies]
+        band = max(bands, key=_largest)
+        values = [value for curve in (*curves.values(), band) for value in curve if value > 0]
+        figure, axes = curve_panel(len(reference), "log", _log_limits(values))
+        shade(axes, _log_limits(values)[0], band, places[one[0]])
+        # colours of their own: they may all be of one backend
+        lines(axes, curves, {n: p % len(PALETTE) for p, n in enumerate(curves, 1)}, "default")
+        text = f"Relative loss difference from {name} at each step. Largest: {_largest_of(curves)}."
+        svg = inline(figure, f"mp-across-{index}", text)
+        note = "shaded: rounding noise of the lowest of these policies" if band else "relative"
+        yield Chart(
+            "difference", f"Difference from {name}", note, _simulated([*others.values()]), svg
+        )
+
+
 def _relative(runs: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return the relative distance of every other curve from the first; nan where it is 0."""
+    """Return the relative distance of every other curve from the first."""
     reference = _finite(runs[0]["loss"])
-    return {
-        run["backend"]: [
-            abs(own - ref) / abs(ref) if ref and own != ref else math.nan
-            for own, ref in zip(_finite(run["loss"]), reference, strict=False)
-        ]
-        for run in runs[1:]
-    }
+    return {run["backend"]: _apart(_finite(run["loss"]), reference) for run in runs[1:]}
+
+
+def _apart(own: list[float], reference: list[float]) -> list[float]:
+    """Return the relative distance of two curves; nan, which leaves a gap, where it is 0."""
+    return [
+        abs(a - b) / abs(b) if b and a != b else math.nan
+        for a, b in zip(own, reference, strict=False)
+    ]
+
+
+def _largest_of(curves: dict[str, list[float]]) -> str:
+    return ", ".join(f"{name} {_largest(curve):.1e}" for name, curve in curves.items())
 
 
 def _curves(
@@ -164,59 +179,6 @@ def _skips(run: dict[str, Any], steps: int | None = None) -> list[int]:
     """Return which of the first ``steps`` steps moved nothing."""
     stepped = (run.get("stepped") or [])[:steps]
     return [step for step, moved in enumerate(stepped) if not moved]
-
-
-# --- bars -----------------------------------------------------------------------------------
-
-
-def _speeds(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
-    def bar(run: dict[str, Any]) -> tuple[float, float, str]:
-        seconds = run.get("step_seconds") or {}
-        median, high = number(seconds.get("median")), number(seconds.get("p90"))
-        return median, high, f"{format_milliseconds(median)} ms"
-
-    note = "median step, whisker up to the 90th percentile; shorter is faster"
-    yield from _bars(result, places, ("speed", "Time of a step", note), bar)
-
-
-def _memories(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
-    def bar(run: dict[str, Any]) -> tuple[float, float, str]:
-        size = number(run.get("peak_memory_bytes"))
-        return size, math.nan, f"{format_megabytes(size)} MB"
-
-    note = "1 MB is 1 000 000 bytes"
-    yield from _bars(result, places, ("memory", "Peak memory", note), bar)
-
-
-def _bars(
-    result: dict[str, Any],
-    places: dict[str, int],
-    words: tuple[str, str, str],
-    measure: Callable[[dict[str, Any]], tuple[float, float, str]],
-) -> Iterator[Chart]:
-    """Yield one panel of horizontal bars, a group per policy; nothing without a number."""
-    group, title, note = words
-    groups = {
-        policy: [_bar(run, measure(run), places[run["backend"]]) for run in runs]
-        for policy, runs in _by_policy(result["runs"]).items()
-    }
-    sizes = [size for bars in groups.values() for bar in bars for size in (bar.value, bar.high)]
-    longest = max(filter(math.isfinite, sizes), default=0.0)
-    if longest <= 0:
-        return
-    told = [f"{bar.name} {policy}: {bar.text}." for policy, bars in groups.items() for bar in bars]
-    svg = inline(bar_panel(groups, longest), f"mp-{group}", f"{title}. {' '.join(told)}")
-    yield Chart(group, title, note, (), svg)
-
-
-def _bar(run: dict[str, Any], measured: tuple[float, float, str], place: int) -> Bar:
-    value, high, text = measured
-    simulated = bool(run.get("simulated"))
-    if not math.isfinite(value):
-        text = run.get("status") or "no number"
-    elif simulated:
-        text += " simulated"
-    return Bar(run["backend"], place, value, high, text, simulated)
 
 
 # --- numbers --------------------------------------------------------------------------------

@@ -15,9 +15,12 @@ from mpcore.backend import backend_names, load_backend
 from mpcore.capabilities import honour, meaning_of_float32
 from mpcore.compare.experiment import load_experiment
 from mpcore.compare.job import Settings
+from mpcore.compare.lock import locked
+from mpcore.compare.pairs import ACROSS, DEPTHS, EXACT, Options
 from mpcore.compare.progress import Display, say
-from mpcore.compare.runner import check_backends, read_policies
 from mpcore.compare.runner import compare as run_comparison
+from mpcore.compare.runner import read_policies
+from mpcore.compare.side import check_sides, read_sides
 from mpcore.errors import BackendError, ExperimentError, check_choice
 from mpcore.observe_command import observe_experiment, quietly
 from mpcore.plan import resolve
@@ -49,8 +52,11 @@ _ExperimentFile = Annotated[
 _Backends = Annotated[
     str,
     typer.Option(
-        help="Frameworks, by comma; the first one is the reference. "
-        "Default: every one that the file builds a model for.",
+        metavar="SIDE,...",
+        help="What runs it, by comma; the first one is the reference. A side is a framework, "
+        "and may say more: torch:compiled, tensorflow:eager, torch:cuda:1, torch:compiled+cuda, "
+        "torch@/path/to/python (another environment that has mpcore). "
+        "Default: every framework that the file builds a model for.",
         show_default=False,
     ),
 ]
@@ -86,6 +92,27 @@ _Threads = Annotated[
     ),
 ]
 _TimeLimit = Annotated[float, typer.Option(min=1, max=1e6, help="Seconds one run may take.")]
+_Across = Annotated[
+    str,
+    typer.Option(
+        help="What is compared with what: sides (under each policy), policies (on each side, "
+        "with the first one), both; auto: sides, and policies where there is one side."
+    ),
+]
+_Depth = Annotated[
+    str,
+    typer.Option(
+        help="Look at every layer of one step, find where two runs part first, and why: "
+        "always, never, or auto: where two runs differ."
+    ),
+]
+_Exact = Annotated[
+    str,
+    typer.Option(
+        help="Where two runs part, run that step in float64 (torch) to tell which one is wrong: "
+        "auto, or never."
+    ),
+]
 _Output = Annotated[Path, typer.Option(help="Folder for the report.")]
 _PolicyText = Annotated[str, typer.Option(help="Name or text of a policy.")]
 _Backend = Annotated[
@@ -126,33 +153,55 @@ def compare(
     seed: _Seed = 0,
     lockstep_steps: _LockstepSteps = 10,
     band_runs: _BandRuns = 3,
+    across: _Across = "auto",
+    depth: _Depth = "auto",
+    exact: _Exact = "auto",
     threads: _Threads = None,
     time_limit: _TimeLimit = 600,
     output: _Output = Path("compare-report"),
 ) -> int:
-    """Train one model in several frameworks under several policies, and say whether they agree.
+    """Train one model on several sides under several policies, and say whether they agree.
 
-    Every run starts from the same weights and sees the same batches, in a process of its own.
-    Writes report.html, report.json and one JSONL of step records per run.
+    A side is a framework, or one mode, device or environment of it. Every run starts from the
+    same weights and sees the same batches, in a process of its own. Where two runs differ, one
+    step is looked at layer by layer: where they part first, why, and what cures it. Writes
+    report.html, report.json and one JSONL of step records per run.
+
+    Exit codes: 0 all runs ended, 1 a run failed, 2 the input was wrong, 130 stopped by Ctrl-C
+    (the report holds what was done until then).
 
     Example: mpcore compare examples/image_cnn/experiment.py --steps 50
 
     Example: mpcore compare model.py --backends torch,mindspore
     --policies float32 --policies "mixed_float16; full *.head"
+
+    Example: mpcore compare model.py --backends torch,torch:compiled --depth always
+
+    Example: mpcore compare model.py --backends torch --policies float32,mixed_bfloat16
     """
     # Here, not above: it brings matplotlib, half a second that --help should not cost.
     from mpcore.compare.report import check_folder, table, write_report
 
     _check_time_limit(time_limit)
+    check_choice("across", across, ACROSS, ExperimentError)
+    check_choice("depth", depth, DEPTHS, ExperimentError)
+    check_choice("exact", exact, EXACT, ExperimentError)
     check_folder(output)
     texts = read_policies(_split_policies(policies or [_POLICIES]))
     loaded, names = _load(experiment, _split(backends))
+    options = Options(across, depth, exact)
     sizes = (steps or loaded.steps, batch or loaded.batch)
     settings = Settings(*sizes, seed, lockstep_steps, band_runs, threads=threads)
     console = Console()
-    with ended_cleanly(), Display(console) as display:
+    with locked(output), ended_cleanly(), Display(console) as display:
         result = run_comparison(
-            loaded, names, texts, settings, time_limit=time_limit, on_event=display
+            loaded,
+            names,
+            texts,
+            settings,
+            time_limit=time_limit,
+            options=options,
+            on_event=display,
         )
     written = write_report(result, output)
     console.print(table(result))
@@ -189,6 +238,8 @@ def explain(
     texts = [policy, *([against] if against else [])]
     policies = [Policy.parse(text) for text in texts]
     asked = _split(backend)
+    for name in asked:
+        check_choice("backend", name, backend_names(), ExperimentError)
     loaded, names = _load(experiment, asked, at_most=len(asked) or 1)
     if observe:
         return _observed(loaded, names, policies, devices, as_json=as_json)
@@ -224,14 +275,14 @@ def _check_time_limit(seconds: float) -> None:
 
 
 def _load(path: Path, asked: list[str], at_most: int | None = None) -> tuple[Experiment, list[str]]:
-    """Return the experiment, and ``asked`` or its own backends: built for, and installed."""
-    check_backends(asked)
+    """Return the experiment, and ``asked`` or its own sides: built for, and installed."""
+    check_sides(read_sides(asked))
     loaded = load_experiment(path)
     names = (asked or _default_backends(loaded))[:at_most]
-    for name in names:
-        loaded.builder(name)
-    check_backends(names)
-    return loaded, names
+    for side in read_sides(names):
+        loaded.builder(side.backend)
+    check_sides(read_sides(names))
+    return loaded, [str(side) for side in read_sides(names)]
 
 
 def _described(loaded: Experiment, name: str) -> tuple[list[Layer], Capabilities]:

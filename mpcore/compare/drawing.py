@@ -6,6 +6,7 @@ One chart is one panel of the width of a phone: the page arranges them.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from mpcore.compare.report_numbers import raised
-from mpcore.compare.report_svg import INK, placeholder
+from mpcore.compare.report_svg import INK, PALETTE, placeholder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
     "Bar",
+    "Chart",
     "bar_panel",
     "curve_panel",
     "last",
@@ -38,6 +40,28 @@ _WIDTH, _HEIGHT = 360.0, 232.0  # points, equal to CSS pixels at the size of a p
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 84.0, 10.0, 38.0
 _ROW, _HEADING = 20.0, 24.0
 _TICKS = (1, 2, 5, 10)
+_LONGEST = 14  # letters of a name beside its curve
+_BRIEF = {"tensorflow": "tf", "mindspore": "ms"}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One panel.
+
+    Attributes:
+        group: ``"loss"``, ``"difference"``, ``"scale"``, ``"speed"``, ``"memory"``, ``"norm"``,
+            ``"bytes"``.
+        title: what it shows, for its heading.
+        note: one line on how to read it; may be empty.
+        simulated: backends in it whose numbers come from simulated arithmetic.
+        svg: the drawing, safe to put into a page as it is.
+    """
+
+    group: str
+    title: str
+    note: str
+    simulated: tuple[str, ...]
+    svg: str
 
 
 @dataclass(frozen=True)
@@ -51,6 +75,7 @@ class Bar:
         high: where its whisker ends; nan for none.
         text: at its right.
         faint: whether it is drawn pale.
+        mark: where a stroke crosses it, such as what was predicted; nan for none.
     """
 
     name: str
@@ -59,6 +84,7 @@ class Bar:
     high: float
     text: str
     faint: bool
+    mark: float = math.nan
 
 
 def curve_panel(steps: int, scale: str, limits: tuple[float, float]) -> tuple[Figure, Any]:
@@ -104,21 +130,22 @@ def lines(axes: Any, curves: dict[str, list[float]], places: dict[str, int], sty
         axes.plot(
             curve,
             color=placeholder(place),
-            linestyle=_DASHES[place],
-            linewidth=_WIDTHS[place],
+            linestyle=_DASHES[place % len(_DASHES)],
+            linewidth=_WIDTHS[place % len(_WIDTHS)],
             drawstyle=style,
-            zorder=3 + place,
+            zorder=3 + place / len(PALETTE),
             dash_capstyle="butt",
             clip_on=style == "default",
         )
         end = axes.transAxes.inverted().transform(axes.transData.transform((0, last(curve))))[1]
         ends[backend] = min(max(float(end), 0.0), 1.0)
-    gap = 16.0 / (_HEIGHT - _TOP - _BOTTOM)
+    gap = min(16.0 / (_HEIGHT - _TOP - _BOTTOM), 1.0 / max(len(ends) - 1, 1))
     for backend, height in spread(ends, gap).items():
         axes.text(
             1.03,
             height,
-            _short(backend, 12),
+            _side(backend),
+            fontsize=_fit(backend),
             transform=axes.transAxes,
             color=placeholder(places[backend]),
             verticalalignment="center_baseline",
@@ -209,7 +236,8 @@ def _heading(axes: Any, text: str, middle: float) -> None:
 def _bar(axes: Any, bar: Bar, middle: float) -> None:
     colour, known = placeholder(bar.place), math.isfinite(bar.value)
     where = {"transform": axes.get_yaxis_transform(), "verticalalignment": "center_baseline"}
-    axes.text(-0.03, middle, _short(bar.name, 12), ha="right", color=colour, **where)
+    name = {"ha": "right", "color": colour, "fontsize": _fit(bar.name)}
+    axes.text(-0.03, middle, _side(bar.name), **name, **where)
     if known:
         look = {"color": colour, "alpha": 0.3} if bar.faint else {"color": colour}
         axes.barh(middle, bar.value, height=12, linewidth=0, **look)
@@ -217,10 +245,31 @@ def _bar(axes: Any, bar: Bar, middle: float) -> None:
         ends = [bar.value, bar.high]
         axes.plot(ends, [middle] * 2, color=INK, linewidth=1.4, solid_capstyle="butt")
         axes.plot([bar.high] * 2, [middle - 3.5, middle + 3.5], color=INK, linewidth=1.4)
-    end = max(v for v in (bar.value, bar.high, 0.0) if math.isfinite(v))
+    if math.isfinite(bar.mark):
+        axes.plot([bar.mark] * 2, [middle - 8, middle + 8], color=INK, linewidth=2)
+    end = max(v for v in (bar.value, bar.high, bar.mark, 0.0) if math.isfinite(v))
     start = end / axes.get_xlim()[1] + 0.02
     axes.text(start, middle, bar.text, fontstyle="normal" if known else "italic", **where)
 
 
 def _short(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _side(name: str) -> str:
+    """Return the name of a backend, or of a side of one, in the room that a chart has for it.
+
+    Example:
+        >>> _side("tensorflow"), _side("tensorflow:compiled"), _side("torch@/opt/new/bin/python")
+        ('tensorflow', 'tf:compiled', 'torch@\N{HORIZONTAL ELLIPSIS}/python')
+    """
+    base, mark, rest = [*re.split("([:@])", name, maxsplit=1), "", ""][:3]
+    text = f"{_BRIEF.get(base, base) if mark else base}{mark}{rest}"
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:6]}\N{HORIZONTAL ELLIPSIS}{text[7 - _LONGEST :]}"
+
+
+def _fit(name: str) -> float:
+    """Return the size of type in which ``_side`` fits."""
+    return 12.0 if len(_side(name)) <= 12 else 10.5

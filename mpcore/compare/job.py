@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.compare.experiment import Data
+from mpcore.compare.side import Side
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,22 +52,33 @@ class Job:
     """One worker's task.
 
     Attributes:
-        kind: ``"inspect"`` (build, list weights and plans) or ``"run"``.
-        backend: name of the backend.
+        kind: ``"inspect"`` (build, list weights and plans), ``"run"`` (train), ``"depth"`` (one
+            step, layer by layer) or ``"exact"`` (the same in float64).
+        side: what runs it.
         policy: text of the policy; for ``"inspect"`` all of them, joined by newlines.
         experiment: path of the experiment file.
         folder: scratch folder of the comparison, shared by its workers.
         reference: whether this backend's runs are what the others start from.
         settings: numbers of the comparison.
+        step: for ``"depth"``: the lock-step step whose state it starts from; -1 for the initial
+            weights.
+        look: for ``"depth"``: paths of layers whose tensors are kept whole, and their ops.
     """
 
     kind: str
-    backend: str
+    side: Side
     policy: str
     experiment: Path
     folder: Path
     reference: bool
     settings: Settings
+    step: int = -1
+    look: tuple[str, ...] = ()
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend."""
+        return self.side.backend
 
     @property
     def initial(self) -> Path:
@@ -83,12 +95,15 @@ class Job:
         """File that the worker writes its result to."""
         return self.own("result.json")
 
-    def own(self, name: str, backend: str = "") -> Path:
-        """Return a path of this job (or of its twin in another backend) in the scratch folder."""
-        # Readable, and with a hash: "full a*" and "full a?" must not share a folder.
-        words = "".join(c if c.isalnum() else "_" for c in self.policy)[:40]
-        policy = f"{words}-{hashlib.sha256(self.policy.encode()).hexdigest()[:12]}"
-        return self.folder / self.kind / policy / (backend or self.backend) / name
+    def own(self, name: str, side: str = "") -> Path:
+        """Return a path of this job (or of its twin on another side) in the scratch folder."""
+        kind = self.kind if self.step < 0 else f"{self.kind}-{self.step}"
+        kind += f"-{_folder(repr(self.look))}" if self.look else ""
+        return self.folder / kind / _folder(self.policy) / _folder(side or str(self.side)) / name
+
+    def before(self, step: int) -> Path:
+        """Return the folder of the reference's state before a step in lock-step."""
+        return replace(self, kind="run", step=-1, look=()).own(f"before-{step}", side="reference")
 
     def to_json(self) -> str:
         """Return the task as text for the worker's command line."""
@@ -98,9 +113,16 @@ class Job:
     def from_json(cls, text: str) -> Job:
         """Return the task that ``to_json`` wrote."""
         data = json.loads(text)
-        data["settings"] = Settings(**data["settings"])
+        data["settings"], data["side"] = Settings(**data["settings"]), Side(**data["side"])
         data["experiment"], data["folder"] = Path(data["experiment"]), Path(data["folder"])
+        data["look"] = tuple(data["look"])
         return cls(**data)
+
+
+def _folder(text: str) -> str:
+    """Return a name that can be read, with a hash: "full a*" and "full a?" must not share one."""
+    words = "".join(c if c.isalnum() else "_" for c in text)[:40]
+    return f"{words}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def write_data(folder: Path, data: Data) -> None:

@@ -14,8 +14,10 @@ __all__ = [
     "format_milliseconds",
     "format_percent",
     "format_scale",
+    "format_times",
     "number",
     "raised",
+    "short_power",
 ]
 
 NONE = "-"
@@ -105,6 +107,35 @@ def format_difference(size: float) -> str:
         ('0', '1.2e-07')
     """
     return "0" if size == 0 else f"{size:.1e}"
+
+
+def short_power(size: float, decimals: int = 0) -> str:
+    """Return a relative difference in few letters, such as for the cell of a heat map.
+
+    Example:
+        >>> short_power(0.0), short_power(3.1e-7), short_power(0.96), short_power(350.0)
+        ('0', '3e-7', '0.96', '4e2')
+        >>> short_power(3.14e-7, 1)
+        '3.1e-7'
+    """
+    if size == 0 or not math.isfinite(size):
+        return f"{size:.0f}"
+    if 0.095 <= size < 10:
+        return f"{size:.2g}"
+    digits, _, exponent = f"{size:.{decimals}e}".partition("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def format_times(times: float) -> str:
+    """Return how many times one number is another.
+
+    Example:
+        >>> format_times(2.53), format_times(7812.3), format_times(3.2e9), format_times(math.inf)
+        ('2.5x', '7800x', '3e9x', 'infx')
+    """
+    if not math.isfinite(times) or times >= 1e6:
+        return f"{short_power(times)}x"
+    return f"{times:.1f}x" if times < 10 else f"{float(f'{times:.2g}'):.0f}x"
 
 
 def format_percent(size: Any) -> str:

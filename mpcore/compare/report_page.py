@@ -8,19 +8,25 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mpcore.compare.charts import draw
-from mpcore.compare.report_numbers import raised
-from mpcore.compare.report_svg import PALETTE, series
-from mpcore.compare.report_view import pair_views, run_views
+from mpcore.compare.report_answers import answers
+from mpcore.compare.report_cells import LIMITS, MEASURES, QUANTITIES
+from mpcore.compare.report_depth import cards, depth_views
+from mpcore.compare.report_dtypes import dtype_maps
+from mpcore.compare.report_numbers import raised, short_power
+from mpcore.compare.report_overflow import overflow_views
+from mpcore.compare.report_svg import HEAT, PALETTE, series
+from mpcore.compare.report_view import matrices, pair_views, run_views
 from mpcore.compare.report_words import findings, headline
 
 __all__ = ["page"]
 
 _GALLERIES = (
     ("Loss", ("loss",)),
-    ("Where they part", ("difference",)),
-    ("Loss scale, speed and memory", ("scale", "speed", "memory")),
+    ("How far apart, step by step", ("difference",)),
+    ("Loss scale, speed and memory", ("scale", "speed", "bytes", "memory")),
     ("Gradient norm", ("norm",)),
 )
+_OPEN = 4  # heat maps that are shown at once; the others unfold
 
 
 def page(result: dict[str, Any]) -> str:
@@ -33,14 +39,27 @@ def page(result: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     drawn = draw(result)
-    runs, pairs = run_views(result), pair_views(result)
+    runs, pairs, depths = run_views(result), pair_views(result), depth_views(result)
+    causes, overflows = cards(depths), overflow_views(result)
     return environment.get_template("report.html.j2").render(
         result=result,
         settings=result.get("settings") or {},
         runs=runs,
         pairs=pairs,
         headline=headline(runs, pairs, interrupted=bool(result.get("interrupted"))),
-        findings=findings(runs, pairs),
+        findings=findings(runs, pairs, answers(result, causes, overflows)),
+        matrices=matrices(pairs),
+        depths=sorted(depths, key=lambda depth: not depth.causes),
+        cards=causes,
+        agreeing=[depth for depth in depths if not depth.causes],
+        depth_of={int(depth.key.rpartition("-")[2]): depth for depth in depths},
+        opened=[depth.key for depth in depths if depth.causes or len(depths) <= 2][:_OPEN],
+        noun="framework" if all(name.isalnum() for name in series(result)) else "set-up",
+        overflows=overflows,
+        quantities=QUANTITIES,
+        measures=MEASURES,
+        limits=[short_power(limit) for limit in LIMITS],
+        heat=HEAT,
         galleries=[
             (title, [chart for chart in drawn if chart.group in groups])
             for title, groups in _GALLERIES
@@ -49,26 +68,11 @@ def page(result: dict[str, Any]) -> str:
         places=series(result),
         palette=PALETTE,
         raised=raised,
-        maps=_maps(result),
+        maps=dtype_maps(result),
         skipped=_skipped(result),
         versions=_versions(result),
+        sides={run["backend"]: run["side"] for run in result["runs"] if run.get("side")},
     )
-
-
-def _maps(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return, per backend, the layers and what each does under each policy."""
-    planned = [run for run in result["runs"] if (run.get("plan") or {}).get("layers")]
-    maps = []
-    for backend in dict.fromkeys(run["backend"] for run in planned):
-        plans = {run["policy"]: run["plan"] for run in planned if run["backend"] == backend}
-        tables = {p: {e["path"]: e for e in plan["layers"]} for p, plan in plans.items()}
-        layers = {path: entry for entries in tables.values() for path, entry in entries.items()}
-        rows = [
-            (e, [entries.get(path) for entries in tables.values()]) for path, e in layers.items()
-        ]
-        unused = [(p, rule) for p, plan in plans.items() for rule in plan.get("unused_rules") or []]
-        maps.append({"backend": backend, "policies": list(plans), "rows": rows, "unused": unused})
-    return maps
 
 
 def _skipped(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:

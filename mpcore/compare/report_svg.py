@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-__all__ = ["INK", "PALETTE", "inline", "placeholder", "series", "style"]
+__all__ = ["HEAT", "INK", "PALETTE", "inline", "placeholder", "series", "style"]
 
 PALETTE = (
     # (on a light page, on a dark page): hues of Okabe and Ito 2008, told apart by readers with
@@ -32,8 +32,29 @@ PALETTE = (
     ("#00795a", "#3cc79b"),
     ("#98417c", "#e39cc8"),
     ("#5c5c5c", "#b9b9b9"),
+    ("#7d5e00", "#dcb93c"),
+    ("#007284", "#5fd0e2"),
+    ("#b0003a", "#ff8ba0"),
+    # the first four again, told apart by their lightness and by the dashes of their curves
+    ("#00375c", "#b3dcf7"),
+    ("#6e2b00", "#fbd3b6"),
+    ("#00402f", "#a3ecd5"),
+    ("#56204a", "#f3d3e8"),
 )
 """Colour of each backend's lines, bars and name; ``series`` says which backend has which."""
+
+HEAT = (
+    # (light page: back, ink; dark page: back, ink): one hue by lightness, for any colour vision
+    ("#f1f3f6", "#3c444d", "#23282e", "#b9c0c9"),
+    ("#dfe9f3", "#1b1f24", "#20313f", "#e6e9ed"),
+    ("#bdd5ea", "#1b1f24", "#1c4363", "#e6e9ed"),
+    ("#93bcdd", "#1b1f24", "#1d5783", "#f4f7fa"),
+    ("#669fca", "#0b0e11", "#2a70a6", "#ffffff"),
+    ("#2a70a6", "#ffffff", "#62a5d6", "#0b0e11"),
+    ("#174f83", "#ffffff", "#9bcbee", "#0b0e11"),
+    ("#0b2c55", "#ffffff", "#dcefff", "#0b0e11"),
+)
+"""Colours of the cells of a heat map, from no difference to the largest."""
 
 INK = "#010101"
 """Placeholder of the colour of the page's text."""
@@ -57,13 +78,21 @@ _RC = {
 
 
 def series(result: dict[str, Any]) -> dict[str, int]:
-    """Return the place of every backend in ``PALETTE``; known backends always have the same."""
+    """Return the place of every backend in ``PALETTE``; known backends always have the same.
+
+    A side such as ``"torch:compiled"`` has its framework's place if that is free.
+    """
     names = dict.fromkeys(run["backend"] for run in result["runs"])
-    others = [name for name in names if name not in _KNOWN]
-    taken = {_KNOWN.index(name) for name in names if name in _KNOWN}
+    places = {name: _KNOWN.index(name) for name in names if name in _KNOWN}
+    for name in names:
+        base = re.split("[:@]", name)[0]
+        if base in _KNOWN and _KNOWN.index(base) not in places.values():
+            places[name] = _KNOWN.index(base)
+    taken = set(places.values())
     free = [place for place in range(len(PALETTE)) if place not in taken] or [len(PALETTE) - 1]
-    places = {name: free[min(i, len(free) - 1)] for i, name in enumerate(others)}
-    return {name: places.get(name, _KNOWN.index(name) if name in _KNOWN else 0) for name in names}
+    others = [name for name in names if name not in places]
+    places |= {name: free[min(i, len(free) - 1)] for i, name in enumerate(others)}
+    return {name: places[name] for name in names}
 
 
 @contextmanager
@@ -78,7 +107,7 @@ def style() -> Iterator[None]:
 
 def placeholder(place: int) -> str:
     """Return the colour to draw with for a place in ``PALETTE``."""
-    return f"#03030{place}"
+    return f"#030{place // 10}0{place % 10}"
 
 
 def inline(figure: Figure, key: str, text: str) -> str:
@@ -113,5 +142,5 @@ def _variable(found: re.Match[str]) -> str:
         return f"{what}: currentColor"
     if colour == _GRID:
         return f"{what}: var(--grid, #d5d9de)"
-    place = int(colour[-1])
+    place = int(colour[4]) * 10 + int(colour[-1])
     return f"{what}: var(--c{place}, {PALETTE[place][0]})"

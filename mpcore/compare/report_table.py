@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from mpcore.compare.report_depth_table import depth_parts
 from mpcore.compare.report_numbers import NONE
 from mpcore.compare.report_view import pair_views, run_views
 from mpcore.compare.report_words import INTERRUPTED
@@ -31,6 +32,7 @@ def table(result: dict[str, Any]) -> Group:
     parts: list[Any] = [_run_table(runs), *_run_notes(runs)]
     if pairs:
         parts += [Text(), _pair_table(pairs), *_pair_notes(pairs)]
+    parts += depth_parts(result, _empty_table)
     if result.get("interrupted"):
         parts.append(Text(INTERRUPTED, "yellow"))
     return Group(*parts)

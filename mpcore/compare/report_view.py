@@ -18,9 +18,9 @@ from mpcore.compare.report_numbers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["PairView", "RunView", "grouped", "pair_views", "run_views"]
+__all__ = ["PairView", "RunView", "grouped", "matrices", "pair_views", "run_views"]
 
 # verdict: how the terminal shows it, and the class and sign of its badge in the page
 _LOOKS = {
@@ -29,6 +29,7 @@ _LOOKS = {
     "too noisy": ("yellow", "noisy", "~"),
     "not compared": ("dim", "none", "\N{EN DASH}"),
 }
+_MANY = 12  # pairs of one policy that a reader takes in as a table
 _Item = TypeVar("_Item")
 
 
@@ -55,10 +56,16 @@ class RunView:
 
 @dataclass(frozen=True)
 class PairView:
-    """One comparison of two runs."""
+    """One comparison of two runs.
+
+    ``policy`` names both where they are two. ``left`` and ``right`` name the two sides, with
+    their policies then.
+    """
 
     a: str
     b: str
+    left: str
+    right: str
     policy: str
     lockstep: tuple[str, ...]
     lockstep_loss: float
@@ -121,10 +128,14 @@ def _pair_view(pair: dict[str, Any]) -> PairView:
     lockstep, free = pair.get("lockstep") or {}, pair.get("free") or {}
     sizes = [number(lockstep.get(f"max_rel_{what}_diff")) for what in ("loss", "grad", "update")]
     verdict, _, reason = pair["verdict"].partition(": ")
+    own, other = (pair.get(f"{side}_policy") or pair["policy"] for side in "ab")
+    across = own != other
     return PairView(
         a=pair["a"],
         b=pair["b"],
-        policy=pair["policy"],
+        left=f"{pair['a']} {own}" if across else pair["a"],
+        right=f"{pair['b']} {other}" if across else pair["b"],
+        policy=f"{own} - {other}" if across else own,
         lockstep=tuple(format_difference(size) if lockstep else NONE for size in sizes),
         lockstep_loss=sizes[0],
         free=format_percent(free.get("max_rel_loss_diff")),
@@ -132,6 +143,23 @@ def _pair_view(pair: dict[str, Any]) -> PairView:
         verdict=verdict,
         reason=reason,
     )
+
+
+def matrices(pairs: Sequence[PairView]) -> dict[str, list[tuple[str, list[PairView | None]]]]:
+    """Return, per policy with more pairs than one reads, each side and its pairs with all sides.
+
+    Example:
+        >>> matrices([])
+        {}
+    """
+    groups = grouped(pairs, lambda pair: pair.policy)
+    return {policy: _matrix(group) for policy, group in groups.items() if len(group) > _MANY}
+
+
+def _matrix(pairs: Sequence[PairView]) -> list[tuple[str, list[PairView | None]]]:
+    known = {frozenset((pair.left, pair.right)): pair for pair in pairs}
+    names = dict.fromkeys(name for pair in pairs for name in (pair.left, pair.right))
+    return [(row, [known.get(frozenset((row, column))) for column in names]) for row in names]
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], str]) -> dict[str, list[_Item]]:

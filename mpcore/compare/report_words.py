@@ -11,7 +11,7 @@ from mpcore.compare.report_numbers import NONE, format_difference, raised
 from mpcore.compare.report_view import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mpcore.compare.report_view import PairView, RunView
 
@@ -19,6 +19,20 @@ __all__ = ["INTERRUPTED", "findings", "headline"]
 
 INTERRUPTED = "The comparison was interrupted: this is what was done until then."
 """What the reader of an incomplete result must know first."""
+
+_FACTS = {
+    # in the order of the page, and the class of each
+    "Why they differ": "bad",
+    "Layers that part": "noisy",
+    "Skipped steps": "plain",
+    "First overflow": "plain",
+    "Largest safe scale": "plain",
+    "Dtypes": "plain",
+    "Speed against float32": "plain",
+    "Bytes per parameter": "plain",
+    "Simulated": "noisy",
+}
+_SHOWN = 4  # pairs of a policy that do not agree; the table has all
 
 _by_policy = attrgetter("policy")
 
@@ -59,38 +73,53 @@ def _verdict_words(verdicts: Counter[str]) -> str:
     return ", ".join(parts) + "."
 
 
-def findings(runs: Sequence[RunView], pairs: Sequence[PairView]) -> list[tuple[str, str, str]]:
-    """Return (what, sentences, class): first every policy, then what else one must know."""
+def findings(
+    runs: Sequence[RunView], pairs: Sequence[PairView], more: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
+    """Return (what, sentences, class): first every policy, then what else one must know.
+
+    Args:
+        runs: every run of the result.
+        pairs: every comparison of the result.
+        more: what ``report_answers.answers`` says.
+    """
     found = [
         (policy, _policy_words(group), _worst(group))
         for policy, group in grouped(pairs, _by_policy).items()
     ]
     simulated = _join([f"{run.backend} {run.policy}" for run in runs if run.simulated])
-    facts = (
-        ("Skipped steps", _skip_words(runs), "plain"),
-        ("Speed against float32", _speed_words(runs), "plain"),
-        ("Simulated", simulated and f"{simulated}: rounded numbers, so no speed.", "noisy"),
-    )
+    facts = {
+        **more,
+        "Skipped steps": _skip_words(runs),
+        "Speed against float32": _speed_words(runs),
+        "Simulated": simulated and f"{simulated}: rounded numbers, so no speed.",
+    }
     bad = [run for run in runs if run.status != "ok"]
     failures = [(f"{run.backend} {run.policy}", f"{run.status}: {run.error}", "bad") for run in bad]
-    return [*found, *failures, *(fact for fact in facts if fact[1])]
+    told = [(what, facts[what], look) for what, look in _FACTS.items() if facts.get(what)]
+    why = [fact for fact in told if fact[2] == "bad"]
+    return [*found, *why, *failures, *(fact for fact in told if fact not in why)]
 
 
 def _policy_words(pairs: Sequence[PairView]) -> str:
     same = [pair for pair in pairs if pair.verdict == "same"]
+    apart = [pair for pair in pairs if pair.verdict != "same"]
     words = []
     if len(same) == len(pairs):
-        names = dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b))
+        names = dict.fromkeys(name for pair in pairs for name in (pair.left, pair.right))
         words.append(f"{_join(list(names))} agree")
+    elif len(same) > _SHOWN:
+        words.append(f"{len(same)} of {len(pairs)} pairs agree")
     else:
-        words += [f"{pair.a} and {pair.b} agree" for pair in same]
+        words += [f"{pair.left} and {pair.right} agree" for pair in same]
     size = max((pair.lockstep_loss for pair in same if isfinite(pair.lockstep_loss)), default=None)
     if size is not None:
         words[-1] += f" (in lock-step, losses differ by at most {format_difference(size)})"
-    for pair in pairs:
-        if pair.verdict != "same":
-            reason = f" ({pair.reason})" if pair.reason else ""
-            words.append(f"{pair.a} and {pair.b}: {pair.verdict}{reason}")
+    for pair in apart[:_SHOWN]:
+        reason = f" ({pair.reason})" if pair.reason else ""
+        words.append(f"{pair.left} and {pair.right}: {pair.verdict}{reason}")
+    if apart[_SHOWN:]:
+        words.append(f"{len(apart) - _SHOWN} more in the table")
     return "; ".join(words) + "."
 
 

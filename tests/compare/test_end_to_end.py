@@ -29,7 +29,10 @@ RUN_FIELDS = {
     *("backend", "policy", "device", "simulated", "loss", "scale", "stepped", "grad_norm"),
     *("step_seconds", "peak_memory_bytes", "test_accuracy", "versions"),
 }
-OUR_FIELDS = {"status", "error", "skipped", "plan"}  # beyond what was promised
+OUR_FIELDS = {
+    *("status", "error", "skipped", "plan"),  # beyond what was promised
+    *("side", "memory", "observed", "postmortems"),
+}
 
 DATA = """
 import os
@@ -160,6 +163,10 @@ def test_every_run_is_there_with_every_field(full: dict[str, Any]) -> None:
         assert 20e6 < run["peak_memory_bytes"] < 4e9
         assert 0 <= run["test_accuracy"] <= 1
         assert run["versions"]
+        assert run["observed"]["judged"] == 3
+        assert run["observed"]["differing"] == 0
+        assert run["memory"]["predicted_bytes_per_param"] == 12  # with gradient and momentum
+        assert run["memory"]["measured_bytes_per_param"] == pytest.approx(12, rel=0.05)
         assert run["simulated"] is (
             run["backend"] == "mindspore" and run["policy"] == "mixed_bfloat16"
         )
@@ -170,7 +177,7 @@ def test_every_pair_is_there_with_every_field(full: dict[str, Any]) -> None:
     assert keys == [(policy, *two) for policy in POLICIES for two in combinations(BACKENDS, 2)]
     for pair in full["pairs"]:
         assert set(pair) == {"a", "b", "policy", "lockstep", "free", "verdict"}
-        assert set(pair["lockstep"]) == {*LOCKSTEP_LIMITS, "steps", "kinks"}
+        assert set(pair["lockstep"]) == {*LOCKSTEP_LIMITS, "steps", "kinks", "first"}
         assert set(pair["free"]) == {"max_rel_loss_diff", "band"}
         assert pair["lockstep"]["steps"] == 10
         assert pair["verdict"] == "same"
@@ -190,6 +197,13 @@ def test_another_eps_in_one_batch_norm_is_different(tmp_path: Path) -> None:
     for pair in (("torch", "tensorflow"), ("tensorflow", "mindspore")):
         assert found[pair].startswith("different: one step's loss by"), found
         assert "beyond noise" in found[pair]
+    depth = {(pair["a"], pair["b"]): pair.get("depth") for pair in report["pairs"]}
+    assert depth["torch", "mindspore"] is None  # nobody looks closer where nothing differs
+    told = depth["torch", "tensorflow"]
+    assert (told["first"]["phase"], told["first"]["layer"]) == ("forward", "1")
+    assert (told["causes"][0]["kind"], told["causes"][0]["layer"]) == ("eps", "1")
+    assert "0.1" in " ".join(told["causes"][0]["evidence"])
+    assert told["exact"]["wrong"] == "b"
 
 
 @pytest.mark.parametrize(
@@ -207,6 +221,53 @@ def extra_layers():
     report = compare(tmp_path, DATA + MLP + extra, *options)
     assert verdicts(report)["torch", "tensorflow"].startswith("different: ")
     assert words in verdicts(report)["torch", "tensorflow"]
+    first = report["pairs"][0]["depth"]["first"]
+    assert (first["phase"], first["own_layer"]) == ("forward", "rescaling")
+
+
+LARGE = """
+large = data
+def data():
+    found = large()
+    return Data(400 * found.x_train, found.y_train, found.x_test, found.y_test)
+"""
+
+
+def test_skipped_steps_are_explained_and_policies_compared(tmp_path: Path) -> None:
+    options = ["--policies", "float32,mixed_float16", "--backends", "torch", "--band-runs", "1"]
+    report = compare(tmp_path, DATA + MLP + LARGE, *options)
+    (pair,) = report["pairs"]
+    assert (pair["a_policy"], pair["b_policy"]) == ("float32", "mixed_float16")
+    assert pair["verdict"].startswith("different: ")
+    assert pair["verdict"].endswith("skipped steps")
+    plain, low = report["runs"]
+    assert plain["postmortems"] == []
+    assert [found["step"] for found in low["postmortems"]] == [
+        entry["step"] for entry in low["skipped"]
+    ][:3]
+    for found in low["postmortems"]:
+        assert (found["phase"], found["layer"], found["dtype"]) == ("backward", "2", "float16")
+        assert found["peak"] > found["limit"] == 65504
+        assert found["cures"]
+    done = command(tmp_path, DATA, "diagnose", "compare-report")
+    assert done.returncode == 1, done
+    assert "65504" in done.stdout
+
+
+def test_another_interpreter_is_a_side(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    other = f"torch@{tmp_path / 'python'}"
+    options = ["--backends", f"torch,{other},tensorflow:eager", "--policies", "float32"]
+    done = command(tmp_path, DATA + MLP, "compare", "exp.py", *options, "--lockstep-steps", "2")
+    assert done.returncode == 0, done
+    report = json.loads((tmp_path / "compare-report" / "report.json").read_text())
+    assert [pair["verdict"] for pair in report["pairs"]] == ["same"] * 3
+    sides = [run["side"] for run in report["runs"]]
+    assert [side["python"] for side in sides] == ["", str(tmp_path / "python"), ""]
+    assert [side["mode"] for side in sides] == ["", "", "eager"]
+    losses = [run["loss"] for run in report["runs"]]
+    assert losses[0] == losses[1]  # the same framework, bit for bit
 
 
 def test_what_a_framework_cannot_do_is_not_run(tmp_path: Path) -> None:

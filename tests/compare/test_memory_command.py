@@ -42,7 +42,7 @@ def run(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.backend("torch")
+@pytest.mark.slow
 def test_prediction_measurement_and_proposal_in_one_json(experiment: Path) -> None:
     done = run(
         experiment, "--policy", "float32", "--policy", SPLIT, "--measure", "--json",
@@ -60,7 +60,7 @@ def test_prediction_measurement_and_proposal_in_one_json(experiment: Path) -> No
     assert list(experiment.parent.iterdir()) == [experiment]
 
 
-@pytest.mark.backend("torch")
+@pytest.mark.slow
 def test_the_table_is_for_80_columns(experiment: Path) -> None:
     done = run(experiment, "--optimizer", "sgd", "--policy", SPLIT)
     assert done.returncode == 0, done.stderr

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from mpcore.compare import charts, report
 from mpcore.compare.drawing import spread
-from mpcore.compare.report import check_folder, table, write_report
+from mpcore.compare.report import check_folder, write_report
 from mpcore.compare.report_numbers import format_percent
 from mpcore.compare.report_svg import PALETTE, series
 from mpcore.errors import ExperimentError
 
 
-def _load_sample() -> Any:
-    path = Path(__file__).with_name("sample.py")
-    spec = importlib.util.spec_from_file_location("mpcore_report_sample", path)
+def _load(name: str) -> Any:
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"mpcore_report_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,57 +33,10 @@ def _load_sample() -> Any:
     return module
 
 
-make = _load_sample()
+make, reading = _load("sample"), _load("reading")
+page, shown = reading.page, reading.shown
 FORBIDDEN = {"torch", "tensorflow", "keras", "mindspore"}
 HOSTILE = "<script>alert('x')</script>\"'&$x_{$"
-
-
-class Page(HTMLParser):
-    """Tags, attributes and visible text of a page; complains about tags that do not close."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.words: list[str] = []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open[-1:] != ["style"]:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.words))
-
-    def values(self, name: str) -> list[str]:
-        return [value for key, value in self.attributes if key == name]
-
-
-def shown(result: dict[str, Any], width: int) -> str:
-    stream = io.StringIO()
-    Console(file=stream, width=width, force_terminal=False).print(table(result))
-    return stream.getvalue()
-
-
-def page(result: dict[str, Any], folder: Path) -> Page:
-    write_report(result, folder)
-    return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

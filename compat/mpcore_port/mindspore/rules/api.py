@@ -142,7 +142,6 @@ class NameRule(PortRule):
             return True
         return isinstance(holder, cst.Call) and code_of(holder.func) in ("isinstance", "issubclass")
 
-
     def _holder(self, old: cst.CSTNode, at: At) -> cst.CSTNode | None:
         """Return the class or call that a name is an argument of."""
         arg = at.names.enclosing(old, cst.Arg)

@@ -1,0 +1,57 @@
+"""How MindSpore runs the steps of a comparison; see ``mpcore.compare.side.Modes``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+
+from mpcore.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.step_result import StepResult
+    from mpcore_mindspore.amp import MindsporeAmp
+
+__all__ = ["MODES", "begin", "called", "place", "stepper"]
+
+MODES = ("eager", "compiled")
+
+
+def begin(mode: str, device: str) -> None:
+    """Choose the device."""
+    if not device:
+        return
+    kind, _, number = device.partition(":")
+    names = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend", "npu": "Ascend"}
+    try:
+        ms.set_device(names.get(kind.lower(), kind), *([int(number)] if number.isdigit() else []))
+    except (RuntimeError, ValueError) as exc:
+        reason = " ".join(str(exc).split())[:200]
+        msg = f"`device` must be one that MindSpore has here, got {device!r}: {reason}"
+        raise BackendError(msg) from exc
+
+
+def called(model: Any, mode: str) -> Any:
+    """Return the network: what is compiled is the whole step."""
+    return model
+
+
+def place(batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+    """Return the batch: MindSpore moves it."""
+    return batch
+
+
+def stepper(amp: MindsporeAmp, loss_fn: Any, mode: str) -> Callable[..., StepResult]:
+    """Return ``amp.step``, or a compiled train cell: one with gradients, one without."""
+    if mode != "compiled":
+        return lambda *batch, keep_grads=False: amp.step(loss_fn, *batch, keep_grads=keep_grads)
+    cells: dict[bool, Any] = {}
+
+    def step(*batch: Any, keep_grads: bool = False) -> StepResult:
+        if keep_grads not in cells:
+            cells[keep_grads] = amp.train_cell(loss_fn, keep_grads=keep_grads, compiled=True)
+        return amp.result(cells[keep_grads](*batch))
+
+    return step

@@ -1,0 +1,96 @@
+"""Sides: what their text means, and what is refused."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpcore.compare.lock import locked
+from mpcore.compare.side import Side, check_sides, load_modes, read_sides
+from mpcore.errors import BackendMissingError, ExperimentError
+
+
+@pytest.mark.parametrize(
+    ("text", "side"),
+    [
+        ("torch", Side("torch")),
+        ("torch:compiled", Side("torch", "compiled")),
+        ("tensorflow:eager", Side("tensorflow", "eager")),
+        ("torch:cuda:1", Side("torch", device="cuda:1")),
+        ("mindspore:compiled+Ascend:0", Side("mindspore", "compiled", "Ascend:0")),
+        (f"torch@{sys.executable}", Side("torch", python=sys.executable)),
+        (
+            f"torch:compiled+cpu@{sys.executable}",
+            Side("torch", "compiled", "cpu", sys.executable),
+        ),
+    ],
+)
+def test_text_and_side_round_trip(text: str, side: Side) -> None:
+    assert Side.parse(text) == side
+    assert str(side) == text
+    assert side.interpreter == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("toch:compiled", "did you mean 'torch'"),
+        ("torch:eager+compiled", "one mode for a side"),
+        ("torch:cuda+cpu", "one device for a side"),
+        ("torch@/nowhere/python", "must name a Python interpreter after '@'"),
+        ("torch@/", "must name a Python interpreter after '@'"),
+    ],
+)
+def test_wrong_texts(text: str, message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        Side.parse(text)
+
+
+def test_each_side_once() -> None:
+    with pytest.raises(ExperimentError, match="each one once, got 'torch' 2 times"):
+        read_sides(["torch", "numpy", "torch"])
+    assert len(read_sides(["torch", "torch:compiled"])) == 2
+
+
+def test_a_framework_of_another_interpreter_is_not_looked_for_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mpcore.compare.side.find_spec", lambda _: None)
+    with pytest.raises(BackendMissingError, match="pip install"):
+        check_sides([Side("torch")])
+    check_sides([Side("torch", python=sys.executable)])
+
+
+def test_numpy_has_no_modes() -> None:
+    assert load_modes("numpy") is None
+
+
+def _hold(folder: str, ready: object, go: object) -> None:
+    with locked(Path(folder)):
+        ready.set()  # type: ignore[attr-defined]
+        go.wait(60)  # type: ignore[attr-defined]
+
+
+def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready, go = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(str(tmp_path / "a"), ready, go))
+    other.start()
+    try:
+        assert ready.wait(60)
+        with (
+            pytest.raises(ExperimentError, match="another comparison writes"),
+            locked(tmp_path / "b" / ".." / "a"),
+        ):
+            pass
+        with locked(tmp_path / "b"):
+            pass
+    finally:
+        go.set()
+        other.join()
+    with locked(tmp_path / "a"):
+        pass
+    assert not list(tmp_path.iterdir())  # nothing of it lies beside the report
