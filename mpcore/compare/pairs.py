@@ -185,6 +185,8 @@ class Pairs:
         except (ExperimentError, CheckpointError) as exc:
             why = f"not looked at: {exc}"
             return {"rows": [], "first": None, "causes": [], "verdict": why, "how": ""}
+        if keys[0][1] != keys[1][1]:
+            told["causes"] = [_meant(cause, keys[1][1]) for cause in told["causes"]]
         if options.exact == "auto" and told["first"] is not None:
             told["exact"] = self._exact(reference, own, keys, step, on_event)
         return told
@@ -250,6 +252,14 @@ def _installed(backend: str) -> bool:
     except BackendMissingError:
         return False
     return True
+
+
+def _meant(cause: dict[str, Any], policy: str) -> dict[str, Any]:
+    """Return a cause between two policies: other dtypes are what they are for."""
+    if cause["kind"] != "dtype rule":
+        return cause
+    layer = cause["own_layer"]
+    return {**cause, "cure": f"the policies say so; 'full path={layer}' in {policy} undoes it"}
 
 
 def _skips(runs: list[dict[str, Any]]) -> str:

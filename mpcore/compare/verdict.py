@@ -167,4 +167,5 @@ def _beyond(differences: Sequence[float], noise: Sequence[float]) -> list[str]:
     worst = int(np.argmax(ratios))
     if isinf(ratios[worst]):
         return [f"only one loss is finite at step {worst}"]
-    return [f"beyond noise by {ratios[worst]:.1f}x at step {worst}"] if ratios[worst] > 1 else []
+    times = f"{ratios[worst]:.1f}" if ratios[worst] < 1e4 else f"{ratios[worst]:.0e}"
+    return [f"beyond noise by {times}x at step {worst}"] if ratios[worst] > 1 else []

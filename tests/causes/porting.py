@@ -21,6 +21,8 @@ from mpcore.inspection import Request
 
 EVERYTHING = Request(keep=frozenset("*"), layout="channels_first")
 SEED = 5
+MIXED = {policy: ["separable", "encoder"] for policy in ("mixed_bfloat16", "mixed_float16")}
+"""What is ported under mixed policies too."""
 
 
 @dataclass
@@ -50,28 +52,32 @@ def port(framework: str, name: str) -> Port:
     return Port(framework, name, model, batch, entry.loss(model), constants)
 
 
-def evidence(own: Port, optimizer: Any) -> Evidence:
+def evidence(own: Port, optimizer: Any, policy: str = "float32") -> Evidence:
     """Collect a port with all tensors whole; its models are small."""
-    amp = mp.prepare(own.model, optimizer, "float32")
+    named = mp.Policy.named(policy)
+    if named.scaling.kind == "dynamic":  # low enough that no step of these small models overflows
+        named = named.with_loss_scale(mp.LossScale(init_scale=2.0**7))
+    amp = mp.prepare(own.model, optimizer, named)
     driver = mp.load_backend(own.framework).compare_driver()
     return collect(driver, own.model, amp, own.loss, own.batch, request=EVERYTHING, moved=1)
 
 
-def references(folder: Path, names: list[str]) -> dict[str, Evidence]:
+def references(folder: Path, names: list[str], policy: str = "float32") -> dict[str, Evidence]:
     """Return torch's evidence, collected by a process of its own."""
-    command = [sys.executable, str(Path(__file__)), str(folder), *names]
+    command = [sys.executable, str(Path(__file__)), str(folder), policy, *names]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return {name: load(folder / name) for name in names}
 
 
-def judged(reference: Evidence, own: Port, optimizer: Any) -> Verdict:
-    return find(reference, evidence(own, optimizer))
+def judged(reference: Evidence, own: Port, optimizer: Any, policy: str = "float32") -> Verdict:
+    return find(reference, evidence(own, optimizer, policy))
 
 
 if __name__ == "__main__":
     import torch
 
-    for name in sys.argv[2:]:
+    folder, policy, *names = sys.argv[1:]
+    for name in names:
         made = port("torch", name)
         sgd = torch.optim.SGD(made.model.parameters(), zoo.LEARNING_RATE, momentum=zoo.MOMENTUM)
-        save(evidence(made, sgd), Path(sys.argv[1]) / name)
+        save(evidence(made, sgd, policy), Path(folder) / name)

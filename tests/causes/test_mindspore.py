@@ -160,3 +160,11 @@ def test_a_faithful_port_is_the_same(name, references):
     own = port("mindspore", name)
     verdict = judged(references[name], own, momentum(own))
     assert verdict.agrees, (verdict.verdict, verdict.causes)
+
+
+@pytest.mark.parametrize("policy", porting.MIXED)
+def test_a_faithful_port_stays_inside_the_bands_of_a_mixed_policy(policy, tmp_path):
+    for name, reference in porting.references(tmp_path, porting.MIXED[policy], policy).items():
+        own = port("mindspore", name)
+        verdict = judged(reference, own, momentum(own), policy)
+        assert verdict.agrees, (name, verdict.verdict, verdict.causes)

@@ -240,6 +240,9 @@ def test_skipped_steps_are_explained_and_policies_compared(tmp_path: Path) -> No
     assert (pair["a_policy"], pair["b_policy"]) == ("float32", "mixed_float16")
     assert pair["verdict"].startswith("different: ")
     assert pair["verdict"].endswith("skipped steps")
+    cause = pair["depth"]["causes"][0]  # two policies differ in what they are for
+    assert cause["kind"] == "dtype rule"
+    assert cause["cure"].endswith("'full path=0' in mixed_float16 undoes it")
     plain, low = report["runs"]
     assert plain["postmortems"] == []
     assert [found["step"] for found in low["postmortems"]] == [

@@ -118,3 +118,9 @@ def test_sixteen_bits_have_no_kinks() -> None:
     assert found["kinks"] == []
     assert found["max_rel_grad_diff"] == 8e-3
     assert verdict("bfloat16", found, [1e-7], [1e-6]) == "same"
+
+
+def test_a_difference_without_measure_is_told_in_short() -> None:
+    assert (
+        verdict("float32", EQUAL, [3e12], [1e-6]) == "different: beyond noise by 3e+18x at step 0"
+    )
