@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,14 +11,23 @@ from mpcore.errors import BackendError
 from mpcore_torch.layers import parameter_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import nn
 
     from mpcore.step_result import StepResult
     from mpcore_torch.amp import TorchAmp
 
-__all__ = ["MODES", "begin", "called", "place", "stepper", "true_gradients", "widened"]
+__all__ = [
+    "MODES",
+    "begin",
+    "called",
+    "one_thread",
+    "place",
+    "stepper",
+    "true_gradients",
+    "widened",
+]
 
 MODES = ("eager", "compiled")
 
@@ -61,3 +71,14 @@ def true_gradients(model: nn.Module, loss: torch.Tensor) -> dict[str, torch.Tens
     found = torch.autograd.grad(loss, list(names), allow_unused=True)
     pairs = zip(names.values(), found, strict=True)
     return {name: grad for name, grad in pairs if grad is not None}
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let operations run on one thread, which adds up in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

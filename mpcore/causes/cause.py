@@ -120,6 +120,14 @@ class Case:
     closer: Callable[[frozenset[str]], tuple[Evidence, Evidence]] | None = None
     _looked: dict[frozenset[str], tuple[Evidence, Evidence]] = field(default_factory=dict)
 
+    def look(self, paths: frozenset[str]) -> tuple[Evidence, Evidence] | None:
+        """Return both sides once more, looked at closely in some layers; None without a closer."""
+        if self.closer is None:
+            return None
+        if paths not in self._looked:
+            self._looked[paths] = self.closer(paths)
+        return self._looked[paths]
+
     def whole(self, match: Match) -> tuple[LayerCall, LayerCall] | None:
         """Return the two calls with whole tensors; None where they cannot be had."""
         pair = match.pair
@@ -127,13 +135,10 @@ class Case:
             return None
         if all(_has_values(call) for call in (pair.reference, pair.own)):
             return pair.reference, pair.own
-        if self.closer is None:
+        sides = self.look(frozenset({pair.reference.path, pair.own.path}))
+        if sides is None:
             return None
-        paths = frozenset({pair.reference.path, pair.own.path})
-        if paths not in self._looked:
-            self._looked[paths] = self.closer(paths)
         found = []
-        sides = self._looked[paths]
         for side, call, old in zip(
             sides, (pair.reference, pair.own), (self.reference, self.own), strict=True
         ):

@@ -10,6 +10,7 @@ from mpcore.causes import hypotheses
 from mpcore.causes.cause import Case, Cause
 from mpcore.causes.dtypes import layer_facts, op_facts
 from mpcore.causes.noise import Bands
+from mpcore.causes.ops import inside
 from mpcore.causes.part import First, first_backward, first_forward, first_update
 from mpcore.causes.rows import Row, tabulate
 
@@ -34,6 +35,7 @@ class Verdict:
         first: where they part first; None if they do not.
         causes: the best for the first parting, then those behind it.
         how: in one sentence how it was found.
+        ops: inside of the layer that parts first, one row an op, where it could be looked into.
     """
 
     verdict: str
@@ -41,6 +43,7 @@ class Verdict:
     first: First | None
     causes: tuple[Cause, ...]
     how: str
+    ops: tuple[Row, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -55,6 +58,7 @@ class Verdict:
             "first": None if self.first is None else self.first.to_dict(),
             "causes": [cause.to_dict() for cause in self.causes],
             "how": self.how,
+            "ops": [row.to_dict() for row in self.ops],
         }
 
 
@@ -87,7 +91,20 @@ def find(
         first,
         tuple(causes),
         _how(case),
+        _ops(case, first),
     )
+
+
+def _ops(case: Case, first: First | None) -> tuple[Row, ...]:
+    if first is None or first.phase != "forward":
+        return ()
+    known = {match.path for match in case.table.matches if match.pair.own is not None}
+    if first.layer not in known:
+        return ()
+    sides = case.look(frozenset({first.layer, first.own_layer}))
+    if sides is None:
+        return ()
+    return inside(*sides, (first.layer, first.own_layer), first.band)
 
 
 def _first(case: Case, inputs: list[Cause]) -> First | None:

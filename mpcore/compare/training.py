@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from mpcore.compare.prepared import (
     save_state,
     save_weights,
 )
+from mpcore.compare.side import load_modes
 from mpcore.dtypes import FORMATS
 from mpcore.machine import resident
 
@@ -48,15 +50,22 @@ def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
             # Another seed too: what dropout draws is noise as well.
             run = Prepared(job, experiment, data, moved, seed)
             losses = []
-            for index, (x, y) in enumerate(_batches(job, data)):
-                losses.append(run.step(x, y).loss)
-                emit(phase=f"noise {number}", step=index + 1, of=job.settings.steps)
+            with _one_thread(job) if number > 1 else nullcontext():
+                for index, (x, y) in enumerate(_batches(job, data)):
+                    losses.append(run.step(x, y).loss)
+                    emit(phase=f"noise {number}", step=index + 1, of=job.settings.steps)
             result["band_losses"].append(losses)
     if job.settings.lockstep_steps:
         run = Prepared(job, experiment, data, initial)
         result["draws"] = _draws(job, experiment, data, initial) if job.reference else None
         _lockstep(job, run, emit)
     return result
+
+
+def _one_thread(job: Job) -> AbstractContextManager[None]:
+    """Return a context of one thread, where a framework can change that while it runs."""
+    found: Any = getattr(load_modes(job.backend), "one_thread", nullcontext)
+    return found()  # type: ignore[no-any-return]  # a context without a value
 
 
 def _batches(job: Job, data: Data) -> Any:
