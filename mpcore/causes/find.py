@@ -85,13 +85,16 @@ def find(
     case.first = first
     causes += hypotheses.about(case)
     first = _placed(first, causes)
+    ops = _ops(case, first)
+    if causes and causes[0].kind == "unknown":
+        causes[0] = causes[0].with_evidence(*_differing(ops))
     return Verdict(
         _verdict(case, first, causes),
         tuple(table.rows()),
         first,
         tuple(causes),
         _how(case),
-        _ops(case, first),
+        ops,
     )
 
 
@@ -105,6 +108,18 @@ def _ops(case: Case, first: First | None) -> tuple[Row, ...]:
     if sides is None:
         return ()
     return inside(*sides, (first.layer, first.own_layer), first.band)
+
+
+def _differing(ops: tuple[Row, ...]) -> list[str]:
+    """Return in words the first op that differs, of those inside of the layer that parts."""
+    for row in ops:
+        if row.lone:
+            who = "the reference" if row.lone == "reference" else "this side"
+            return [f"inside, only {who} has the op {row.type} ({row.path})"]
+        if row.output is not None and row.output.beyond:
+            away = row.output.found.relative
+            return [f"inside, the first op that differs is {row.type} ({row.path}), by {away:.1e}"]
+    return []
 
 
 def _first(case: Case, inputs: list[Cause]) -> First | None:
