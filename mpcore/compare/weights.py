@@ -83,7 +83,10 @@ def match(reference: Sequence[LayerWeights], own: Sequence[LayerWeights]) -> lis
 def flatten(weights: Sequence[LayerWeights]) -> dict[str, npt.NDArray[np.float32]]:
     """Return one flat mapping for a safetensors file: ``"003|linear|head|weight"`` to array."""
     return {
-        f"{number:03d}|{layer.category}|{layer.path}|{name}": np.ascontiguousarray(array)
+        # numpy makes a vector of a scalar here
+        f"{number:03d}|{layer.category}|{layer.path}|{name}": np.ascontiguousarray(array).reshape(
+            array.shape
+        )
         for number, layer in enumerate(weights)
         for name, array in layer.arrays.items()
     }

@@ -59,3 +59,10 @@ def test_noise_in_a_vanishing_tensor_is_measured_against_the_whole() -> None:
     assert relative_difference([layer("x"), tiny], [layer("x"), other]) < 1e-5
     big = LayerWeights("key.bias", "linear", {"bias": np.full(4, 1e-1, "f4")})
     assert relative_difference([layer("x"), tiny], [layer("x"), big]) > 1
+
+
+def test_scalars_and_many_layers_keep_shape_and_order() -> None:
+    layers = [LayerWeights(f"l{i}", "other", {"gain": np.float32(i)}) for i in range(1200)]
+    back = unflatten(flatten(layers))
+    assert [layer.path for layer in back] == [layer.path for layer in layers]
+    assert all(layer.arrays["gain"].shape == () for layer in back)
