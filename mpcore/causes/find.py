@@ -86,11 +86,14 @@ def find(
     causes += hypotheses.about(case)
     first = _placed(first, causes)
     ops = _ops(case, first)
+    rows = tuple(table.rows())
     if causes and causes[0].kind == "unknown":
         causes[0] = causes[0].with_evidence(*_differing(ops))
+    if causes and first is not None and first.phase == "forward":
+        causes[0] = causes[0].with_evidence(*_alone(rows, first))
     return Verdict(
         _verdict(case, first, causes),
-        tuple(table.rows()),
+        rows,
         first,
         tuple(causes),
         _how(case),
@@ -108,6 +111,18 @@ def _ops(case: Case, first: First | None) -> tuple[Row, ...]:
     if sides is None:
         return ()
     return inside(*sides, (first.layer, first.own_layer), first.band)
+
+
+def _alone(rows: tuple[Row, ...], first: First) -> list[str]:
+    """Return in words the layers inside of the one that parts that only one side has."""
+    found = []
+    for row in rows:
+        home = first.layer if row.lone == "reference" else first.own_layer
+        inside = row.lone and row.path != home and f"{row.path}.".startswith(home and f"{home}.")
+        if inside and row.category != "container":
+            who = "the reference" if row.lone == "reference" else "this side"
+            found.append(f"only {who} has the layer {row.path} ({row.type})")
+    return found[:3]
 
 
 def _differing(ops: tuple[Row, ...]) -> list[str]:
