@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.emit import read
 from mpcore_port.scan import scan
 
 if TYPE_CHECKING:
-    from mpcore_port.engine import Ported, Result
+    from mpcore_port.engine import Result
     from mpcore_port.rule import Site
 
 __all__ = ["key_map", "pinned_defaults"]
@@ -78,7 +79,7 @@ def key_map(result: Result) -> list[dict[str, Any]]:
     rows = []
     for file in result.files:
         found = file.scan.checkpoints
-        after = _saved(file) if found else {}
+        after = _saved(file.text) if found else {}
         named = {(c.line, c.way) for c in found if c.key}
         for c in found:
             if not c.key and (c.line, c.way) in named:
@@ -89,5 +90,6 @@ def key_map(result: Result) -> list[dict[str, Any]]:
     return rows
 
 
-def _saved(file: Ported) -> dict[tuple[str, str], str]:
-    return {(c.key, c.way): c.value for c in scan(read(file.text)).checkpoints}
+@lru_cache(maxsize=256)  # three reports ask for the same
+def _saved(text: str) -> dict[tuple[str, str], str]:
+    return {(c.key, c.way): c.value for c in scan(read(text)).checkpoints}

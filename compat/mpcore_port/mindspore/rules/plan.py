@@ -21,7 +21,7 @@ from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mpcore_port.rule import At
 
@@ -77,6 +77,7 @@ class Planner:
         self.plans: dict[int, list[Plan]] = {}
         self.replaced: dict[int, str] = {}
         self._functions: set[str] = set()
+        self._scopes: dict[int, list[_Part]] = {}  # by the id of a scope's node: read once
 
     def make(self) -> tuple[dict[int, list[Plan]], dict[int, str]]:
         """Return plans by the id of their block, and new names of losses by that of the old."""
@@ -362,7 +363,9 @@ class Planner:
         top = scope_node is None or isinstance(scope_node, cst.ClassDef)
         root: Any = self.at.module if scope_node is None else scope_node
         skipped = {id(plan.block.body[place]) for place in plan.places}
-        outside = _outside(root, skipped)
+        if id(root) not in self._scopes:
+            self._scopes[id(root)] = _parts(root)
+        outside = _outside(self._scopes[id(root)], skipped)
         plan.word = "global" if top else "nonlocal"
         for name in made:
             if name in before or (name in outside.read and name != plan.bound):
@@ -423,30 +426,56 @@ class _Outside:
     made: list[str]
 
 
-def _outside(root: Any, skipped: set[int]) -> _Outside:
-    """Return what a scope reads and assigns outside some statements."""
-    names: set[str] = set()
-    made: list[str] = []
+@dataclass(frozen=True)
+class _Part:
+    """What one place of a scope reads and assigns, and the statements that it lies in."""
+
+    inside: frozenset[int]
+    read: frozenset[str]
+    made: tuple[str, ...]
+
+
+def _parts(root: Any) -> list[_Part]:
+    """Return the places of a scope, in order; nested functions and classes included."""
+    found: list[_Part] = []
+    stack: list[int] = []
+
+    def add(names: Iterable[str], made: Iterable[str] = ()) -> None:
+        found.append(_Part(frozenset(stack), frozenset(names), tuple(made)))
 
     class _Walk(cst.CSTVisitor):
         def on_visit(self, node: cst.CSTNode) -> bool:
-            if id(node) in skipped:
-                return False
-            if isinstance(node, (cst.SimpleStatementLine,)):
-                names.update(read(node))
-                made.extend(assigned_first(node))
+            if isinstance(node, cst.BaseStatement):
+                stack.append(id(node))
+            if isinstance(node, cst.SimpleStatementLine):
+                add(read(node), assigned_first(node))
                 return False
             for part in ("test", "iter", "item", "default"):
                 value = getattr(node, part, None)
                 if isinstance(value, cst.CSTNode):
-                    names.update(read(value))
+                    add(read(value))
             if isinstance(node, cst.For):
-                made.extend(_targets(node.target))
+                add((), _targets(node.target))
             if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node is not root:
-                names.update(read(node))
+                add(read(node))
             return True
 
+        def on_leave(self, original_node: cst.CSTNode) -> None:
+            if isinstance(original_node, cst.BaseStatement):
+                stack.pop()
+
     root.visit(_Walk())
+    return found
+
+
+def _outside(parts: list[_Part], skipped: set[int]) -> _Outside:
+    """Return what a scope reads and assigns outside some statements."""
+    names: set[str] = set()
+    made: list[str] = []
+    for part in parts:
+        if part.inside.isdisjoint(skipped):
+            names |= part.read
+            made += part.made
     return _Outside(names, made)
 
 
