@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.backend import find_backend
 from mpcore.compare.weights import LayerWeights
 from mpcore.dtypes import FORMATS
 from mpcore.errors import BackendError
@@ -126,7 +127,7 @@ def collect(
     first = look(seed)
     before = driver.weights(model, amp)
     found = Evidence(
-        _backend_of(amp),
+        find_backend(model).name,
         str(amp.policy),
         replace(first, batch=_whole(first.batch, batch)),
         weights=(before,),
@@ -161,10 +162,6 @@ def collect(
         grads=tuple(grads),
         steps=tuple(results),
     )
-
-
-def _backend_of(amp: Amp) -> str:
-    return type(amp).__module__.partition(".")[0].removeprefix("mpcore_")
 
 
 def _observed(amp: Amp, loss_fn: Any, batch: Sequence[Any]) -> dict[str, Any]:

@@ -64,7 +64,8 @@ class Prepared:
         self.job, self.data = job, data
         self.has_classes = experiment.loss == "cross_entropy"
         self.driver: Driver = mp.load_backend(job.backend).compare_driver()
-        self.driver.seed(job.settings.seed)
+        # Before the model is built: MindSpore's dropout takes its seed when it is made.
+        self.driver.seed(job.settings.seed if seed is None else seed)
         builder = experiment.builder(job.backend)
         self.model = self.driver.build(builder, data.x_train[:2], data.layout)
         if initial is not None:
@@ -79,8 +80,6 @@ class Prepared:
         if modes is not None:
             called = self.driver.loss(experiment.loss, modes.called(self.model, mode))
             self.run = modes.stepper(self.amp, called, mode or modes.MODES[0])
-        if seed is not None:
-            self.driver.seed(seed)
 
     def batch(self, x: Any, y: Any) -> tuple[Any, ...]:
         """Return numpy arrays as the framework's tensors, where the model is."""

@@ -260,6 +260,28 @@ def test_skipped_steps_are_explained_and_policies_compared(tmp_path: Path) -> No
     assert "65504" in done.stdout
 
 
+DROPOUT = """
+def build_torch():
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+
+
+def build_mindspore():
+    from mindspore import nn
+
+    return nn.SequentialCell(nn.Dense(8, 16), nn.Dropout(p=0.5), nn.Dense(16, 4))
+"""
+
+
+def test_single_steps_of_a_model_that_draws_random_numbers_are_not_judged(tmp_path: Path) -> None:
+    options = ["--policies", "float32", "--lockstep-steps", "2", "--depth", "never"]
+    report = compare(tmp_path, DATA + DROPOUT, "--backends", "mindspore,torch", *options)
+    (pair,) = report["pairs"]
+    assert pair["lockstep"]["max_rel_loss_diff"] > LOCKSTEP_LIMITS["max_rel_loss_diff"]
+    assert "one step's" not in pair["verdict"]
+
+
 def test_another_interpreter_is_a_side(tmp_path: Path) -> None:
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "python").chmod(0o755)
