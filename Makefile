@@ -30,6 +30,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache --quiet
 
 types: setup
 	$(BIN)/mypy
@@ -62,8 +63,8 @@ packaging: setup
 
 benchmark: setup
 	for framework in torch tensorflow mindspore; do \
-	  $(RUN) $(BIN)/python benchmarks/step_overhead.py $$framework || exit 1; done
-	$(RUN) $(BIN)/python benchmarks/scaler_overhead.py
+	  $(RUN) $(BIN)/python tests/benchmarks/step_overhead.py $$framework || exit 1; done
+	$(RUN) $(BIN)/python tests/benchmarks/scaler_overhead.py
 
 clean:
 	rm -rf $(VENV) compare-report dist

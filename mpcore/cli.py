@@ -70,7 +70,7 @@ def _app() -> Any:
         version: bool = typer.Option(False, "--version", help="Show the version and exit."),
     ) -> None:
         if version:
-            from mpcore import __version__
+            from mpcore._lib.versions import __version__
 
             sys.stdout.write(f"mpcore {__version__}\n")
         elif context.invoked_subcommand is None:

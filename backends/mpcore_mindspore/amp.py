@@ -10,13 +10,13 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, ops
 
-from mpcore.amp import Amp
+from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError
-from mpcore.overflow import find_detector
-from mpcore.scaling import ScaleState, initial_state
-from mpcore.stall import measures
-from mpcore.step_result import StepResult
-from mpcore.transaction import StepCall
+from mpcore.numerics.overflow import find_detector
+from mpcore.scaling.transition import LossScaleState, initial_state
+from mpcore.step.result import StepResult
+from mpcore.step.stagnation import measures
+from mpcore.step.transaction import StepCall
 from mpcore_mindspore import rerun
 from mpcore_mindspore.apply import (
     FLOATS,
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from mpcore.plan import Plan
-    from mpcore.policy import Policy
-    from mpcore.transaction import StepOptions
+    from mpcore.policy.plan import Plan
+    from mpcore.policy.policy import Policy
+    from mpcore.step.transaction import StepOptions
 
 __all__ = ["MindsporeAmp"]
 
@@ -72,7 +72,7 @@ def _rename(optimizers: Mapping[str, Any]) -> None:
                 param.name = f"{name}.{param.name}"
 
 
-def _state_parameters(state: ScaleState) -> tuple[Any, Any]:
+def _state_parameters(state: LossScaleState) -> tuple[Any, Any]:
     scale, counts = _state_tensors(state)
     return (
         Parameter(scale, name="mpcore.scale", requires_grad=False),
@@ -80,7 +80,7 @@ def _state_parameters(state: ScaleState) -> tuple[Any, Any]:
     )
 
 
-def _state_tensors(state: ScaleState) -> tuple[Any, Any]:
+def _state_tensors(state: LossScaleState) -> tuple[Any, Any]:
     # One vector for all counts: one read and one assignment a step.
     return Tensor(state.scale, ms.float32), Tensor([int(n) for n in state[1:]], ms.int32)
 
@@ -134,8 +134,8 @@ class MindsporeAmp(Amp):
         super().__init__(plan, optimizers, simulated=simulated)
         device = EmulatedAscend.active()
         detector = _detector(options, device)
-        guarded_parameters(options.guard)  # refuse before anything changes
-        add = rank_sum() if options.agree else None
+        guarded_parameters(options.restore_on_skip)  # refuse before anything changes
+        add = rank_sum() if options.sync_overflow else None
         if add is not None:
             detector = Agreed(detector, add)
         paths = parameter_paths(net)
@@ -182,7 +182,7 @@ class MindsporeAmp(Amp):
         # What an optimizer moves stays where it is on a skip; under skip_scope="optimizer" the
         # others have moved by then.
         moved = {id(p) for m in movers.values() for p in (*m.trained, *m.optimizer.parameters)}
-        kept = [*buffers(net), *guarded_parameters(options.guard)]
+        kept = [*buffers(net), *guarded_parameters(options.restore_on_skip)]
         kept = [param for param in kept if id(param) not in moved]
         self._parts = Parts(
             rule=plan.policy.scaling,
@@ -193,7 +193,7 @@ class MindsporeAmp(Amp):
             window_buffers=[],
             rounded=copies(rounded, "mpcore_saved"),
             after_step=options.after_step,
-            drops=options.bad_micro_batch == "drop",
+            drops=options.on_bad_micro_batch == "drop",
             detector=detector,
             begun=Parameter(Tensor(0.0, ms.float32), name="mpcore.begun", requires_grad=False),
             rank_sum=add,
@@ -201,7 +201,7 @@ class MindsporeAmp(Amp):
             frozen=Storage(frozen, None, plan.policy, "frozen"),
             steps=Parameter(Tensor([0], ms.int32), name="mpcore.steps", requires_grad=False),
             counts=plan.policy.scheme.name == "stochastic",
-            measures=measures(plan.policy, options.stall),
+            measures=measures(plan.policy, options.count_lost_updates),
             pinned=[],
             released=[],
         )
@@ -236,7 +236,7 @@ class MindsporeAmp(Amp):
 
         Empty where there are no 16-bit parameters. What it holds is the truth of this moment: under
         every scheme but ``copy`` it is made for you, and its memory goes with the next step.
-        After a change from outside call ``publish``.
+        After a change from outside call ``sync_masters``.
         """
         for mover in self._parts.movers.values():
             mover.storage.refresh()
@@ -244,12 +244,12 @@ class MindsporeAmp(Amp):
         return {each.low.name: each.truth for each in held}
 
     @property
-    def real_steps(self) -> int:
+    def optimizer_steps(self) -> int:
         """Real steps so far, counted for the noise of stochastic rounding."""
         return int(self._parts.steps.asnumpy()[0])
 
-    @real_steps.setter
-    def real_steps(self, steps: int) -> None:
+    @optimizer_steps.setter
+    def optimizer_steps(self, steps: int) -> None:
         ops.assign(self._parts.steps, Tensor([steps], ms.int32))
 
     def _floats(self) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class MindsporeAmp(Amp):
         return {id(held.low): held for storage in self._parts.storages for held in storage.held}
 
     def array_bytes(self) -> dict[str, int]:
-        """Return the bytes of what is alive between steps; see ``mpcore.amp.Amp.array_bytes``.
+        """Return the bytes of what is alive between steps; see ``mpcore.amp.amp.Amp.array_bytes``.
 
         Once a train cell may be in a graph of your own, the float32 values stay alive for it, and
         count as masters: see ``train_cell``.
@@ -299,13 +299,13 @@ class MindsporeAmp(Amp):
         }
 
     @property
-    def state(self) -> ScaleState:
+    def state(self) -> LossScaleState:
         """State of the loss scale."""
         scale, counts = (param.asnumpy() for param in self._parts.state)
-        return ScaleState(float(scale), *counts.tolist())
+        return LossScaleState(float(scale), *counts.tolist())
 
     @state.setter
-    def state(self, state: ScaleState) -> None:
+    def state(self, state: LossScaleState) -> None:
         for param, value in zip(self._parts.state, _state_tensors(state), strict=True):
             ops.assign(param, value)
 
@@ -349,14 +349,14 @@ class MindsporeAmp(Amp):
         self._parts.released.append(True)
         self._cells.clear()
 
-    def publish(self) -> None:
+    def sync_masters(self) -> None:
         """Store the optimizers' float32 values, after they were changed from outside a step.
 
         The network gets them rounded. Moments that are kept in bfloat16 are stored too.
         """
         self._parts.check_held()
         for mover in self._parts.movers.values():
-            mover.storage.publish()
+            mover.storage.sync_masters()
 
     def _random_state(self) -> Any:
         return ms.get_rng_state()
@@ -463,7 +463,7 @@ class MindsporeAmp(Amp):
     def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
         """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.
 
-        See ``mpcore.amp.Amp.gradient``. In eager mode only: the compiler does not take a second
+        See ``mpcore.amp.amp.Amp.gradient``. In eager mode only: the compiler does not take a second
         derivative inside a train cell (mindspore 2.10.0, CPU: "For Number Type, shape should be
         empty").
         """

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn
 
-from mpcore.dtypes import is_low
 from mpcore.errors import BackendError
+from mpcore.numerics.dtypes import is_low
 from mpcore_mindspore.layers import leaves, own_parameters
 from mpcore_mindspore.op_list import keep_layers, lists_of, set_auto
 from mpcore_mindspore.release import clear_precision, original_of, replace_parameters
@@ -28,8 +28,8 @@ from mpcore_mindspore.release import clear_precision, original_of, replace_param
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.plan import LayerPlan, Plan
-    from mpcore.policy import Policy
+    from mpcore.policy.plan import LayerPlan, Plan
+    from mpcore.policy.policy import Policy
     from mpcore_mindspore.release import Original
 
 __all__ = [

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import mindspore as ms
 from mindspore import Parameter, Tensor, ops
 
-from mpcore.dtypes import FORMATS
+from mpcore.numerics.dtypes import FORMATS
 from mpcore_mindspore.detect import Values
 from mpcore_mindspore.layers import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.plan import Plan
+    from mpcore.policy.plan import Plan
 
 __all__ = ["EmulatedAscend", "emulated_ascend", "saturated", "top_of"]
 

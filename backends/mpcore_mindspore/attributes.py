@@ -1,4 +1,4 @@
-"""What a MindSpore layer was set to, in neutral words; see ``mpcore.inspection.LayerCall``."""
+"""What a MindSpore layer was set to, in neutral words; see ``LayerCall``."""
 
 from __future__ import annotations
 

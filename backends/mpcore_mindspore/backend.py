@@ -9,9 +9,9 @@ import numpy as np
 from mindspore import nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
-from mpcore.backend import Capabilities, Support
+from mpcore.backend.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
-from mpcore.master_weights import SCHEMES
+from mpcore.numerics.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.apply import check_plan, set_float32
 from mpcore_mindspore.ascend import EmulatedAscend
@@ -20,8 +20,9 @@ from mpcore_mindspore.layers import list_layers, parameter_paths
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpcore.plan import Layer, Plan
-    from mpcore.transaction import StepOptions
+    from mpcore.policy.layer import Layer
+    from mpcore.policy.plan import Plan
+    from mpcore.step.transaction import StepOptions
 
 __all__ = ["MindsporeBackend"]
 

@@ -1,7 +1,8 @@
 """The bits of float32 numbers as int32 tensors, for eager code and for the graph compiler.
 
 MindSpore has no unsigned 32-bit arithmetic on CPU. The int32 operations here wrap around, and a
-shift to the right is masked, so that the bits are those of ``mpcore.master_weights``. Numbers
+shift to the right is masked, so that the bits are those of ``mpcore.numerics.master_weights``.
+Numbers
 become bits, and bits numbers, through Parameters that share memory (see ``storage``): the graph
 compiler has no bit cast (mindspore 2.10.0: ``Tensor.view(dtype)`` is "not impl" there).
 """
@@ -107,7 +108,7 @@ def _shifted(x: Any, count: int) -> Any:
 
 
 def _mix(x: Any) -> Any:
-    """Return 32 well mixed bits: lowbias32, as in ``mpcore.master_weights``."""
+    """Return 32 well mixed bits: lowbias32, as in ``mpcore.numerics.master_weights``."""
     x = ops.bitwise_xor(x, _shifted(x, 16)) * _MIX_A
     x = ops.bitwise_xor(x, _shifted(x, 15)) * _MIX_B
     return ops.bitwise_xor(x, _shifted(x, 16))
@@ -125,7 +126,7 @@ def noise_key(seed: int, step: Any, ordinal: int) -> Any:
 
 
 def noise(key: Any, shape: tuple[int, ...], size: int, columns: int) -> Any:
-    """Return the 16 random bits of each element, as ``mpcore.master_weights.noise`` does.
+    """Return the 16 random bits of each element, as ``mpcore.numerics.master_weights.noise`` does.
 
     Args:
         key: of ``noise_key``.

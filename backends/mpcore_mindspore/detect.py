@@ -10,7 +10,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, Tensor, amp, nn, ops
 
-from mpcore.overflow import OverflowDetector
+from mpcore.numerics.overflow import OverflowDetector
 
 __all__ = ["Agreed", "StatusRegister", "Values", "on_all_ranks", "rank_sum"]
 

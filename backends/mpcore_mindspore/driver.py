@@ -8,8 +8,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mpcore.compare.weights import LayerWeights, Slots
-from mpcore.convert.place import COUNTER, Place, by_depth
+from mpcore.checkpoint.layer_weights import LayerWeights, Slots
+from mpcore.checkpoint.places import COUNTER, Place, by_depth
 from mpcore_mindspore import files
 from mpcore_mindspore.layers import leaves, own_parameters
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from mpcore.compare.experiment import OptimizerSpec
+    from mpcore.backend.driver import OptimizerSpec
     from mpcore_mindspore.amp import MindsporeAmp
 
 __all__ = ["MindsporeDriver"]
@@ -42,7 +42,7 @@ _SLOTS = {
 
 
 class MindsporeDriver:
-    """Implements ``mpcore.compare.driver.Driver``; steps run in the mode the process is in."""
+    """Implements ``mpcore.backend.driver.Driver``; steps run in the mode the process is in."""
 
     def __init__(self) -> None:
         if ms.get_context("device_target") == "CPU":
@@ -105,7 +105,7 @@ class MindsporeDriver:
                 target = masters.get(param.name, param)
                 _put(target, layer.arrays[name])
         if amp is not None:
-            amp.publish()
+            amp.sync_masters()
 
     def places(self, model: Any) -> list[dict[str, Place]]:
         """Return, for every layer of ``weights``, where its arrays are in a checkpoint."""
@@ -143,7 +143,7 @@ class MindsporeDriver:
                 # As Adam does it: one float32 product a step.
                 power = np.full(slots.steps, beta, np.float32).prod(dtype=np.float32)
                 ops.assign(getattr(optimizer, f"{name}_power"), Tensor(power, ms.float32))
-        amp.publish()
+        amp.sync_masters()
 
     def predict(
         self, model: Any, amp: MindsporeAmp, x: npt.NDArray[Any], layout: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 import numpy as np
 
-from mpcore.convert.arrays import widened
+from mpcore.checkpoint.arrays import widened
 from mpcore.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mpcore.master_weights import round_bits
-from mpcore.stall import sample
+from mpcore.numerics.master_weights import round_bits
+from mpcore.step.stagnation import sample
 from mpcore_mindspore import bits
 
 if TYPE_CHECKING:
-    from mpcore.master_weights import Scheme
+    from mpcore.numerics.master_weights import MasterWeights
 
 __all__ = ["Held", "Moment", "Watch", "settled"]
 
@@ -134,7 +134,9 @@ class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         bitwise: whether ``open`` and ``close`` touch bits, and must be compiled.
     """
 
-    def __init__(self, low: Any, truth: Any, scheme: Scheme, ordinal: int, label: str) -> None:
+    def __init__(
+        self, low: Any, truth: Any, scheme: MasterWeights, ordinal: int, label: str
+    ) -> None:
         """Bind two Parameters; ``put`` of the storage fills the parts.
 
         Args:

@@ -18,11 +18,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
-from mpcore.dtypes import is_low, round_to
 from mpcore.errors import BackendError
-from mpcore.inspection import Inspection, Request, Sketch, sketch
-from mpcore.inspection.visit import Visit, Visits
-from mpcore.trace import words
+from mpcore.numerics.dtypes import is_low, round_to
+from mpcore.tools.inspection import Inspection, Request, Sketch, sketch
+from mpcore.tools.inspection.calls import Visit, Visits
+from mpcore.tools.inspection.trace import words
 from mpcore_mindspore.attributes import attributes
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.kept import left_alone
@@ -32,7 +32,7 @@ from mpcore_mindspore.observe import as_array, is_float, mean_loss, tensors_in, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["inspect"]
 
@@ -66,7 +66,7 @@ class _Wanted(NamedTuple):
 def inspect(
     model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any, request: Request
 ) -> Inspection:
-    """Run one batch and return what every layer did; see ``mpcore.inspection.Inspector``.
+    """Run one batch and return what every layer did; see ``mpcore.tools.inspection.Inspector``.
 
     Raises:
         BackendError: in GRAPH_MODE, which leaves nothing to watch.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore import mint, nn
 
-from mpcore import ops
-from mpcore.plan import Layer, ParamInfo
+from mpcore.numerics import ops
+from mpcore.policy.layer import Layer, ParamInfo
 from mpcore_mindspore.release import original_of, own_dtype
 
 if TYPE_CHECKING:

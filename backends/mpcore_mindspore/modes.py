@@ -1,4 +1,4 @@
-"""How MindSpore runs the steps of a comparison; see ``mpcore.compare.side.Modes``."""
+"""How MindSpore runs the steps of a comparison; see ``experiment.configuration.Modes``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpcore.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore.step_result import StepResult
+    from mpcore.step.result import StepResult
     from mpcore_mindspore.amp import MindsporeAmp
 
 __all__ = ["MODES", "begin", "called", "place", "stepper"]

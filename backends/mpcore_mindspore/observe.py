@@ -20,17 +20,17 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.ops.primitive import Primitive
 
-from mpcore import ops as table
-from mpcore.dtypes import is_low, round_to
 from mpcore.errors import BackendError, PolicyError
-from mpcore.trace import Call, LayerTrace, OpCall, Trace, widest, words
+from mpcore.numerics import ops as table
+from mpcore.numerics.dtypes import is_low, round_to
+from mpcore.tools.inspection.trace import Call, LayerTrace, OpCall, Trace, widest, words
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.layers import dtype_name, leaves, own_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["as_array", "is_float", "mean_loss", "tensors_in", "trace", "watch_primitives"]
 
@@ -55,7 +55,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def trace(model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any) -> Trace:
-    """Run one batch forward and backward, and return what ran; see ``mpcore.observe``.
+    """Run one batch forward and backward, and return what ran; see ``inspection.observe``.
 
     Raises:
         BackendError: in GRAPH_MODE, which leaves nothing to watch.

@@ -14,12 +14,12 @@ from mindspore import amp
 from mindspore._c_expression.amp import AmpLevel, create_amp_strategy
 from mindspore.train.amp import _set_amp_decorator
 
-from mpcore import ops
 from mpcore.errors import BackendError
+from mpcore.numerics import ops
 
 if TYPE_CHECKING:
-    from mpcore.op_plan import OpPlan
-    from mpcore.plan import Plan
+    from mpcore.policy.op_plan import OpPlan
+    from mpcore.policy.plan import Plan
 
 __all__ = ["OpLists", "keep_layers", "lists_of", "set_auto"]
 

@@ -10,8 +10,8 @@ from mpcore.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore.overflow import OverflowDetector
-    from mpcore.scaling import LossScale
+    from mpcore.numerics.overflow import OverflowDetector
+    from mpcore.scaling.transition import LossScale
     from mpcore_mindspore.ascend import EmulatedAscend
     from mpcore_mindspore.storage import Storage
 
@@ -47,7 +47,7 @@ class Parts:
         rule: constants of the loss scale.
         network: the network.
         movers: the optimizers by name.
-        state: Parameters (scale float32, shape (); counts of ScaleState, int32, shape (7,)).
+        state: Parameters (scale float32, shape (); counts of LossScaleState, int32, shape (7,)).
         buffers: pairs (buffer or guarded Parameter, its copy).
         window_buffers: the same with other copies; empty until a cell drops micro-batches.
         rounded: pairs (Parameter that is rounded during a step, copy of its float32 value).

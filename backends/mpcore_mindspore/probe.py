@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import nn, ops
 from mindspore.graph.api import _pynative_executor
 
-from mpcore.doctor_cases import FAMILIES, Case, Prepared
+from mpcore.capabilities.cases import FAMILIES, Case, Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,7 +4,7 @@ On CPU the Profiler writes, for each kernel, when it began (nanoseconds of the c
 it ran: ``FRAMEWORK/cpu_op_execute_timestamp_*.txt``. It tells neither layer nor dtype. Cells, the
 loss function and the parts of a step are watched by the same clock, and gradients as they pass
 between Cells; a kernel belongs to what was open when it began. The dtype is what
-``mpcore.observe`` sees in that layer.
+``mpcore.tools.inspection.observe`` sees in that layer.
 
 Tried with mindspore 2.10.0 on CPU, in eager mode; on Ascend it was not run.
 """
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore.profiler import ProfilerActivity, tensorboard_trace_handler
 
-from mpcore import ops as table
 from mpcore.errors import BackendError, PolicyError
-from mpcore.profiling.timing import Event, cores, own_times
-from mpcore.profiling.values import CAST, KernelTime, OpTime, Recording, summed
+from mpcore.numerics import ops as table
+from mpcore.tools.profiling.timing import Event, cores, own_times
+from mpcore.tools.profiling.values import CAST, KernelTime, OpTime, Recording, summed
 from mpcore_mindspore.observe import trace
 from mpcore_mindspore.replay import timed
 from mpcore_mindspore.timeline import Place, Timeline, watched
@@ -32,8 +32,8 @@ from mpcore_mindspore.timeline import Place, Timeline, watched
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mpcore.amp import Amp
-    from mpcore.trace import Trace
+    from mpcore.amp.amp import Amp
+    from mpcore.tools.inspection.trace import Trace
 
 __all__ = ["kernels", "record", "set_up"]
 
@@ -41,7 +41,7 @@ _LOW = ("float16", "bfloat16")
 _NUMBER = re.compile(r"-op\d+$")
 _NOTES = (
     "eager mode; MindSpore's Profiler tells kernels and times, layers are told by the clock, "
-    "dtypes are those that mpcore.observe sees in the layer",
+    "dtypes are those that mpcore.tools.inspection.observe sees in the layer",
     "a cast counts as one where its layer mixes float dtypes; kernels alone: forward primitives",
 )
 

@@ -10,15 +10,15 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn
 from mindspore.ops.primitive import Primitive
 
-from mpcore.profiling.timing import in_turn
-from mpcore.profiling.values import KernelTime, Spread
+from mpcore.tools.profiling.timing import in_turn
+from mpcore.tools.profiling.values import KernelTime, Spread
 from mpcore_mindspore.apply import FLOATS
 from mpcore_mindspore.layers import dtype_name, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["timed"]
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import Parameter, Tensor, ops
 
-from mpcore.backend import find_backend
-from mpcore.capabilities import honour
+from mpcore.backend.backend import find_backend
+from mpcore.capabilities.capabilities import honour
 from mpcore_mindspore.apply import apply_plan, check_plan, simulated_parameters, store_low
 from mpcore_mindspore.release import MARK, Original, replace_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.policy import Policy
+    from mpcore.policy.policy import Policy
     from mpcore_mindspore.amp import MindsporeAmp
 
 __all__ = ["replayed", "under"]

@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from mpcore.errors import BackendError
-from mpcore.transaction import StepCall, Transaction
+from mpcore.step.transaction import StepCall, Transaction
 from mpcore_mindspore.detect import on_all_ranks
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.held import Watch
@@ -115,8 +115,8 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     scale, dropped), and the true gradients behind it if it was asked to keep them: loss, scale
     and next scale are float32, shape (); stepped is bool, shape (), or (optimizers,) if there are
     several; norms is float32, shape (parameters,); dropped is int32, shape (), or the number 0
-    where no micro-batch can be dropped. Where lost updates are counted (``prepare(stall=...)``)
-    the counts come last: float32, shape (parameters, 2).
+    where no micro-batch can be dropped. Where lost updates are counted
+    (``prepare(count_lost_updates=...)``) the counts come last: float32, shape (parameters, 2).
     """
 
     def __init__(

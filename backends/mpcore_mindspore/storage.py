@@ -14,7 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mpcore import master_weights as arithmetic
+from mpcore.numerics import master_weights as arithmetic
 from mpcore_mindspore.held import Held, Moment, settled
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from mpcore.policy import Policy
+    from mpcore.policy.policy import Policy
 
 __all__ = ["Storage", "memory_of", "put", "truth_of", "values_of"]
 
@@ -209,7 +209,7 @@ class Storage:
         for state in self.states:
             ops.assign(state.live, Tensor(_widened(state.kept)))
 
-    def publish(self) -> None:
+    def sync_masters(self) -> None:
         """Store what the optimizer's Parameters hold, after they were changed from outside."""
         for held in self.held:
             if memory_of([held.truth]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mpcore.overflow import OverflowDetector, saturate
+from mpcore.numerics.overflow import OverflowDetector, saturate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.backend import Capabilities, Support
+from mpcore.backend.backend import Capabilities, Support
 from mpcore.errors import BackendError, OptimizerError
-from mpcore.master_weights import SCHEMES
-from mpcore.plan import Layer, ParamInfo
+from mpcore.numerics.master_weights import SCHEMES
+from mpcore.policy.layer import Layer, ParamInfo
 from mpcore_numpy.ascend import EmulatedAscend
 from mpcore_numpy.model import SGD, Adam
 from mpcore_numpy.step import NumpyAmp
@@ -17,8 +17,8 @@ from mpcore_numpy.step import NumpyAmp
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpcore.plan import Plan
-    from mpcore.transaction import StepOptions
+    from mpcore.policy.plan import Plan
+    from mpcore.step.transaction import StepOptions
     from mpcore_numpy.model import Model
 
 __all__ = ["NumpyBackend"]

@@ -1,4 +1,4 @@
-"""What is stored of 16-bit parameters between steps, by scheme; see ``mpcore.master_weights``.
+"""What is stored of 16-bit parameters between steps, by scheme; see ``numerics.master_weights``.
 
 The model's own arrays stay float32: they hold what the 16-bit parameter reads. A scheme is two
 functions, ``_CLOSE`` and ``_OPEN``, over the parts that are really stored.
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore import master_weights as arithmetic
-from mpcore.dtypes import is_low, round_to
-from mpcore.stall import count_lost, sample
+from mpcore.numerics import master_weights as arithmetic
+from mpcore.numerics.dtypes import is_low, round_to
+from mpcore.step.stagnation import count_lost, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
-    from mpcore.plan import Plan
+    from mpcore.policy.plan import Plan
     from mpcore_numpy.model import SGD, Adam, Model
 
     Arrays = dict[str, npt.NDArray[np.float32]]

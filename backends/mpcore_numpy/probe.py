@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.doctor_cases import Case, Prepared
+from mpcore.capabilities.cases import Case, Prepared
 from mpcore.errors import BackendError
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.amp import Amp
-from mpcore.compare.weights import LayerWeights
-from mpcore.dtypes import round_to
+from mpcore.amp.amp import Amp
+from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.errors import BackendError
-from mpcore.overflow import OverflowDetector, find_detector
-from mpcore.scaling import ScaleState, initial_state, inverse, narrow
-from mpcore.stall import measures
-from mpcore.step_result import StepResult
-from mpcore.transaction import StepCall, StepOptions, Transaction
+from mpcore.numerics.dtypes import round_to
+from mpcore.numerics.overflow import OverflowDetector, find_detector
+from mpcore.scaling.transition import LossScaleState, initial_state, inverse, narrow
+from mpcore.step.result import StepResult
+from mpcore.step.stagnation import measures
+from mpcore.step.transaction import StepCall, StepOptions, Transaction
 from mpcore_numpy.ascend import EmulatedAscend
 from mpcore_numpy.masters import Masters
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from mpcore.plan import Plan
+    from mpcore.policy.plan import Plan
     from mpcore_numpy.model import SGD, Adam, Model
 
     Arrays = dict[str, npt.NDArray[np.float32]]
@@ -39,12 +39,12 @@ class _NumpyTransaction(Transaction):
     ) -> None:
         self.model, self.optimizers, self.rule = model, optimizers, plan.policy.scaling
         self.state = initial_state(self.rule)
-        self.drops = options.bad_micro_batch == "drop"
+        self.drops = options.on_bad_micro_batch == "drop"
         self.taking: list[SGD | Adam] = []
         self._after_step = options.after_step
-        self._guarded = [*model.buffers.values(), *_arrays(options.guard)]
+        self._guarded = [*model.buffers.values(), *_arrays(options.restore_on_skip)]
         self._compute = {entry.path: entry.compute for entry in plan.layers}
-        self._measures = measures(plan.policy, options.stall)
+        self._measures = measures(plan.policy, options.count_lost_updates)
         self.lost: npt.NDArray[np.float32] | None = None
         device = EmulatedAscend.active()
         kinds = {"values": OverflowDetector()}
@@ -72,7 +72,7 @@ class _NumpyTransaction(Transaction):
             for name, value in self.model.params.items()
         }
 
-    def scale_state(self) -> ScaleState:
+    def scale_state(self) -> LossScaleState:
         return self.state
 
     def begin(self) -> list[npt.NDArray[np.float32]]:
@@ -176,7 +176,7 @@ class _NumpyTransaction(Transaction):
 
     def store(self, new: Any, done: None) -> float:
         scale, *counts = new
-        self.state = ScaleState(float(scale), *(int(count) for count in counts))
+        self.state = LossScaleState(float(scale), *(int(count) for count in counts))
         return float(scale)
 
 
@@ -241,21 +241,21 @@ class NumpyAmp(Amp):
         self._trained: tuple[str, ...] = ()
 
     @property
-    def state(self) -> ScaleState:
+    def state(self) -> LossScaleState:
         """State of the loss scale."""
         return self._tx.state
 
     @state.setter
-    def state(self, state: ScaleState) -> None:
-        self._tx.state = ScaleState(*state)
+    def state(self, state: LossScaleState) -> None:
+        self._tx.state = LossScaleState(*state)
 
     @property
-    def real_steps(self) -> int:
+    def optimizer_steps(self) -> int:
         """Real steps so far."""
         return self._tx.masters.steps
 
-    @real_steps.setter
-    def real_steps(self, steps: int) -> None:
+    @optimizer_steps.setter
+    def optimizer_steps(self, steps: int) -> None:
         self._tx.masters.steps = steps
 
     def release(self) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from mpcore.amp import Amp
+from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError, MpcoreWarning
-from mpcore.stall import WINDOW, measures
-from mpcore.step_result import StepResult
+from mpcore.step.result import StepResult
+from mpcore.step.stagnation import WINDOW, measures
 from mpcore_tensorflow.apply import release_plan
 from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.collapse import CollapseCallback
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     import keras
     import numpy.typing as npt
 
-    from mpcore.overflow import OverflowDetector
-    from mpcore.plan import Plan
-    from mpcore.policy import Policy
-    from mpcore.scaling import ScaleState
-    from mpcore.transaction import StepCall, StepOptions
+    from mpcore.numerics.overflow import OverflowDetector
+    from mpcore.policy.plan import Plan
+    from mpcore.policy.policy import Policy
+    from mpcore.scaling.transition import LossScaleState
+    from mpcore.step.transaction import StepCall, StepOptions
     from mpcore_tensorflow.optimizer import TransactionalOptimizer
 
 __all__ = ["KerasAmp", "set_float32"]
@@ -98,7 +98,7 @@ class KerasAmp(Amp):
         self._owned = {name: weights for name, (_, weights) in owned.items()}
         self._first: TransactionalOptimizer = next(iter(self.optimizers.values()))
         self._options, self._detector, self._strategy = options, detector, strategy
-        self._counts_lost = measures(plan.policy, options.stall)
+        self._counts_lost = measures(plan.policy, options.count_lost_updates)
         self._moved: list[str] = []
         self._told = False
         self._compiled: OrderedDict[Any, tuple[Any, list[str]]] = OrderedDict()
@@ -124,23 +124,23 @@ class KerasAmp(Amp):
         return self._first
 
     @property
-    def state(self) -> ScaleState:
+    def state(self) -> LossScaleState:
         """State of the loss scale, as numbers on the host."""
         return self._first.state
 
     @state.setter
-    def state(self, state: ScaleState) -> None:
+    def state(self, state: LossScaleState) -> None:
         self._first.state = state
         self.restart_look()
 
     @property
-    def real_steps(self) -> int:
-        """Real steps so far, where stochastic rounding counts them; see ``Amp.real_steps``."""
-        return self._first.real_steps
+    def optimizer_steps(self) -> int:
+        """Real steps so far, where stochastic rounding counts them; see ``Amp.optimizer_steps``."""
+        return self._first.optimizer_steps
 
-    @real_steps.setter
-    def real_steps(self, steps: int) -> None:
-        self._first.real_steps = steps
+    @optimizer_steps.setter
+    def optimizer_steps(self, steps: int) -> None:
+        self._first.optimizer_steps = steps
 
     def truth(self, variable: Any) -> npt.NDArray[np.float32]:
         """Return the float32 truth of a Keras variable of the model, on the host."""
@@ -241,8 +241,8 @@ class KerasAmp(Amp):
     def check_stall(self) -> None:
         """Warn, once, if rounding lost most updates of the steps in ``fit`` and loops of your own.
 
-        Of those that were counted (``prepare(stall=...)``), and not before there were 20 real
-        steps. ``callback`` calls it; ``step`` looks by itself.
+        Of those that were counted (``prepare(count_lost_updates=...)``), and not before there were
+        20 real steps. ``callback`` calls it; ``step`` looks by itself.
         """
         if self._told or self.policy.scheme.name == "stochastic":
             return
@@ -319,7 +319,7 @@ class KerasAmp(Amp):
         transaction = StepTransaction(
             {name: Part(self.optimizers[name], self._weights(name)) for name in call.optimizers},
             loss_fn,
-            drops=self._options.bad_micro_batch == "drop",
+            drops=self._options.on_bad_micro_batch == "drop",
             detector=self._detector,
             after_step=self._options.after_step,
             strategy=self._strategy,

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras.src.backend import AutocastScope
 
-from mpcore.dtypes import is_low
+from mpcore.numerics.dtypes import is_low
 from mpcore_tensorflow.layers import MARK, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore.plan import LayerPlan, Plan
-    from mpcore.policy import Policy
+    from mpcore.policy.plan import LayerPlan, Plan
+    from mpcore.policy.policy import Policy
     from mpcore_tensorflow.buffers import BufferGuard
     from mpcore_tensorflow.layers import Entry
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
-from mpcore.dtypes import FORMATS
-from mpcore.overflow import OverflowDetector, saturate
+from mpcore.numerics.dtypes import FORMATS
+from mpcore.numerics.overflow import OverflowDetector, saturate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,8 @@ class EmulatedAscend:
     """Stores numbers as a saturating device does, and remembers that it had to.
 
     Each floating-point output of each operation is stored by the rule of
-    ``mpcore.overflow.saturate``, in its own dtype, forward and backward, eagerly and in what is
+    ``mpcore.numerics.overflow.saturate``, in its own dtype, forward and backward, eagerly and in
+    what is
     traced meanwhile. The backward pass of an operation that saturated is its usual one. Inside
     the backward pass of a ``tf.while_loop`` or ``tf.cond`` nothing is stored: an inf made there
     is stored, and noticed, where it leaves them. For CPUs.

@@ -1,4 +1,4 @@
-"""What a Keras layer was set to, in neutral words; see ``mpcore.inspection.LayerCall``."""
+"""What a Keras layer was set to, in neutral words; see ``mpcore.tools.inspection.LayerCall``."""
 
 from __future__ import annotations
 

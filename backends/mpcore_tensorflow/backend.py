@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from mpcore.backend import Capabilities, Support
+from mpcore.backend.backend import Capabilities, Support
 from mpcore.errors import BackendError, OptimizerError
-from mpcore.master_weights import SCHEMES
-from mpcore.overflow import OverflowDetector, find_detector
-from mpcore.stall import measures
+from mpcore.numerics.master_weights import SCHEMES
+from mpcore.numerics.overflow import OverflowDetector, find_detector
+from mpcore.step.stagnation import measures
 from mpcore_tensorflow.amp import KerasAmp
 from mpcore_tensorflow.apply import apply_plan, is_prepared
 from mpcore_tensorflow.ascend import EmulatedAscend
@@ -26,9 +26,10 @@ from mpcore_tensorflow.storage import cast_variables
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mpcore.plan import Layer, Plan
-    from mpcore.policy import Policy
-    from mpcore.transaction import StepOptions
+    from mpcore.policy.layer import Layer
+    from mpcore.policy.plan import Plan
+    from mpcore.policy.policy import Policy
+    from mpcore.step.transaction import StepOptions
 
 __all__ = ["TensorflowBackend"]
 
@@ -147,7 +148,7 @@ class TensorflowBackend:
         inners = {name: getattr(o, "inner_optimizer", o) for name, o in optimizers.items()}
         strategy = check_strategy(model.distribute_strategy, list(inners.values()))
         detector = _detector(options.detector, strategy)
-        guarded = guarded_variables(options.guard)
+        guarded = guarded_variables(options.restore_on_skip)
         _check_kept(plan.policy, list(inners.values()), strategy)
         with model.distribute_strategy.scope():
             parts = cast_variables(model, list(inners.values()), plan, previous)
@@ -168,12 +169,12 @@ class TensorflowBackend:
                 weights = owned[name]
                 wrapper.build(model.trainable_variables if weights is None else weights)
                 wrapper.guard = guard
-                counts_lost = measures(plan.policy, options.stall)
+                counts_lost = measures(plan.policy, options.count_lost_updates)
                 wrapper.follow(detector, options.after_step, counts_lost=counts_lost)
                 wrappers[name] = wrapper
             first = next(iter(wrappers.values()))
             if previous is not None and previous.built:
-                first.real_steps = previous.real_steps
+                first.optimizer_steps = previous.optimizer_steps
                 if previous.rule == first.rule:
                     first.state = previous.state
             for one in parts.values():

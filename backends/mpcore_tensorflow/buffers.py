@@ -15,7 +15,7 @@ from mpcore_tensorflow.layers import buffers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from mpcore.overflow import OverflowDetector
+    from mpcore.numerics.overflow import OverflowDetector
 
 __all__ = ["BufferGuard", "guarded_variables"]
 
@@ -87,7 +87,7 @@ class BufferGuard:
 
 
 def guarded_variables(guard: Any) -> list[Any]:
-    """Return the variables of what ``mpcore.prepare(guard=...)`` was given.
+    """Return the variables of what ``mpcore.prepare(restore_on_skip=...)`` was given.
 
     Args:
         guard: keras models and layers (all their weights), keras and TensorFlow variables, and

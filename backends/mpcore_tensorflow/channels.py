@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from mpcore.trace import words
+from mpcore.tools.inspection.trace import words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from mpcore.stall import WINDOW
+from mpcore.step.stagnation import WINDOW
 
 if TYPE_CHECKING:
     from mpcore_tensorflow.amp import KerasAmp

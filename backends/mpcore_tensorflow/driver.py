@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from mpcore.compare.weights import LayerWeights, Slots
-from mpcore.convert.place import Place
+from mpcore.checkpoint.layer_weights import LayerWeights, Slots
+from mpcore.checkpoint.places import Place
 from mpcore.errors import ExperimentError
 from mpcore_tensorflow import files
 from mpcore_tensorflow.layers import variable_names, walk
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from mpcore.compare.experiment import OptimizerSpec
+    from mpcore.backend.driver import OptimizerSpec
     from mpcore_tensorflow.amp import KerasAmp
     from mpcore_tensorflow.layouts import Part
 
@@ -35,7 +35,7 @@ _PASS_ON = ("norm", "activation", "dropout", "softmax", "pooling", "reshape", "c
 
 
 class KerasDriver:
-    """Implements ``mpcore.compare.driver.Driver``."""
+    """Implements ``mpcore.backend.driver.Driver``."""
 
     def __init__(self) -> None:
         """Remember nothing yet."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from mpcore.convert.arrays import write_safetensors
+from mpcore.checkpoint.arrays import write_safetensors
 from mpcore.errors import CheckpointError
 from mpcore_tensorflow.layers import variable_names
 

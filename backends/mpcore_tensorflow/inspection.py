@@ -19,9 +19,9 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from mpcore.errors import BackendError
-from mpcore.inspection import Inspection, Request, Sketch, sketch
-from mpcore.inspection.visit import Visit, Visits
-from mpcore.trace import words
+from mpcore.tools.inspection import Inspection, Request, Sketch, sketch
+from mpcore.tools.inspection.calls import Visit, Visits
+from mpcore.tools.inspection.trace import words
 from mpcore_tensorflow import channels
 from mpcore_tensorflow.attributes import attributes
 from mpcore_tensorflow.kept import left_alone
@@ -31,7 +31,7 @@ from mpcore_tensorflow.observe import mean_loss
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["inspect"]
 
@@ -52,7 +52,7 @@ _COMPUTED = "_mpcore_computed"
 def inspect(
     model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any, request: Request
 ) -> Inspection:
-    """Run one batch and return what every layer did; see ``mpcore.inspection.Inspector``."""
+    """Run one batch and return what every layer did; see ``mpcore.tools.inspection.Inspector``."""
     losses = _losses(model, amp, loss_fn)
     scale = request.scale or (1.0 if amp is None else float(amp.scale))
     batch = tuple(_tensor(x) for x in batch)

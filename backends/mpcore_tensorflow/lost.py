@@ -1,4 +1,4 @@
-"""The updates that rounding lost, counted inside a step: see ``mpcore.stall``."""
+"""The updates that rounding lost, counted inside a step: see ``mpcore.step.stagnation``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mpcore.stall import MOST, sample
+from mpcore.step.stagnation import MOST, sample
 
 __all__ = ["LostSums", "Sample"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from mpcore import master_weights
 from mpcore.errors import OptimizerError
+from mpcore.numerics import master_weights
 from mpcore_tensorflow import rounding
 from mpcore_tensorflow.storage import set_storage
 
@@ -79,8 +79,8 @@ def _is_float(variable: Any) -> bool:
 def chunks(optimizer: Any, variables: Sequence[Any]) -> list[list[int]]:
     """Return the places of ``variables`` in groups that ``optimizer`` may update one by one.
 
-    A group holds ``mpcore.master_weights.CHUNK`` values, or one variable. There is one group
-    where the optimizer looks at all variables together.
+    A group holds ``mpcore.numerics.master_weights.CHUNK`` values, or one variable. There is one
+    group where the optimizer looks at all variables together.
     """
     if not _takes_groups(optimizer):
         return [list(range(len(variables)))]

@@ -19,15 +19,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
-from mpcore import ops
 from mpcore.errors import BackendError, PolicyError
-from mpcore.trace import Call, LayerTrace, OpCall, Trace, widest, words
+from mpcore.numerics import ops
+from mpcore.tools.inspection.trace import Call, LayerTrace, OpCall, Trace, widest, words
 from mpcore_tensorflow.layers import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["mean_loss", "trace"]
 
@@ -60,7 +60,7 @@ _TAPE = "gradient_tape/"
 
 
 def trace(model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any) -> Trace:
-    """Trace one forward and backward pass, and return its dtypes; see ``mpcore.observe``."""
+    """Trace one forward and backward pass, and return its dtypes; see ``inspection.observe``."""
     functions = (
         list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn or mean_loss(model)]
     )

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from mpcore.dtypes import is_low
 from mpcore.errors import BackendError, MpcoreWarning
-from mpcore.master_weights import Scheme
-from mpcore.overflow import OverflowDetector
-from mpcore.scaling import LossScale, ScaleState, initial_state
-from mpcore.transaction import StepCall
+from mpcore.numerics.dtypes import is_low
+from mpcore.numerics.master_weights import MasterWeights
+from mpcore.numerics.overflow import OverflowDetector
+from mpcore.scaling.transition import LossScale, LossScaleState, initial_state
+from mpcore.step.transaction import StepCall
 from mpcore_tensorflow import replicas
 from mpcore_tensorflow.gradients import float32
 from mpcore_tensorflow.lost import LostSums
@@ -91,7 +91,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         Args:
             inner_optimizer: a Keras optimizer.
             loss_scale: the rule, or its text.
-            master: where the float32 truth of 16-bit variables lives; see ``mpcore.Scheme``.
+            master: where the float32 truth of 16-bit variables lives; see ``mpcore.MasterWeights``.
             name: name of the optimizer.
             optimizer_state: ``"float32"`` or ``"bfloat16"``.
         """
@@ -188,15 +188,15 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self.dynamic_scale = self.add_variable(
             (), keras.initializers.Constant(self.rule.init_scale), "float32", name="scale"
         )
-        # One vector for all counts of ScaleState: one read and one assignment a step.
+        # One vector for all counts of LossScaleState: one read and one assignment a step.
         first = initial_state(self.rule)[1:]
         self.counts = self.add_variable((len(first),), "zeros", "int32", name="counts")
         self.counts.assign(first)
-        if Scheme.parse(self.master).name == "stochastic":
-            self._held.steps = self.add_variable((), "zeros", "uint32", name="real_steps")
+        if MasterWeights.parse(self.master).name == "stochastic":
+            self._held.steps = self.add_variable((), "zeros", "uint32", name="optimizer_steps")
 
     def _build_parts(self, variables: list[Any]) -> None:
-        scheme = Scheme.parse(self.master)
+        scheme = MasterWeights.parse(self.master)
         if scheme.name == "none":
             return
         for ordinal, variable in enumerate(variables):
@@ -267,12 +267,12 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             self._held.steps.value.assign_add(tf.cast(stepped, tf.uint32))
 
     @property
-    def real_steps(self) -> int:
+    def optimizer_steps(self) -> int:
         """Real steps so far, where they are counted; of all optimizers that share a scale."""
         return 0 if self._held.steps is None else int(self._held.steps.numpy())
 
-    @real_steps.setter
-    def real_steps(self, steps: int) -> None:
+    @optimizer_steps.setter
+    def optimizer_steps(self, steps: int) -> None:
         if self._held.steps is not None:
             self._held.steps.value.assign(tf.constant(steps % 2**32, tf.uint32))
 
@@ -291,16 +291,16 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
                 one.lower()
 
     @property
-    def state(self) -> ScaleState:
+    def state(self) -> LossScaleState:
         """State of the loss scale, as numbers on the host."""
         if not self.built:
             return initial_state(self.rule)
         counts = self.counts.numpy().tolist()
-        return ScaleState(float(self.dynamic_scale.numpy()), *counts)
+        return LossScaleState(float(self.dynamic_scale.numpy()), *counts)
 
     @state.setter
-    def state(self, state: ScaleState) -> None:
-        scale, *counts = ScaleState(*state)
+    def state(self, state: LossScaleState) -> None:
+        scale, *counts = LossScaleState(*state)
         held = [int(count) for count in counts]
         self.dynamic_scale.assign(float(scale))
         self.counts.assign(held)

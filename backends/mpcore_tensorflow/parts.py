@@ -13,7 +13,7 @@ from mpcore_tensorflow.transient import Transient
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore.master_weights import Scheme
+    from mpcore.numerics.master_weights import MasterWeights
 
 __all__ = ["Copied", "Parts", "make_parts", "parts_of", "unwatch", "watch"]
 
@@ -169,7 +169,7 @@ class _Stochastic(Parts):
         self.low.assign(rounding.round_low(value, "nearest"))
 
 
-def make_parts(scheme: Scheme, variable: Any) -> Parts:
+def make_parts(scheme: MasterWeights, variable: Any) -> Parts:
     """Return the parts of a parameter that is stored in 16 bits; ``put`` is to follow.
 
     Args:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from mpcore.doctor_cases import FAMILIES, Case, Prepared
+from mpcore.capabilities.cases import FAMILIES, Case, Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

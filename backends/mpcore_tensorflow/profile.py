@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from mpcore import ops
 from mpcore.errors import PolicyError
-from mpcore.profiling.timing import Event, cores, own_times
-from mpcore.profiling.values import CAST, KernelTime, OpTime, Recording, summed
+from mpcore.numerics import ops
+from mpcore.tools.profiling.timing import Event, cores, own_times
+from mpcore.tools.profiling.values import CAST, KernelTime, OpTime, Recording, summed
 from mpcore_tensorflow.replay import timed
 from mpcore_tensorflow.traced import Made, Traced, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["kernels", "record", "set_up"]
 

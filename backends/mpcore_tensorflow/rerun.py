@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from mpcore.backend import find_backend
-from mpcore.capabilities import honour
-from mpcore.dtypes import is_low
+from mpcore.backend.backend import find_backend
+from mpcore.capabilities.capabilities import honour
+from mpcore.numerics.dtypes import is_low
 from mpcore_tensorflow.apply import apply_plan, release_plan
 from mpcore_tensorflow.layers import MARK, walk
 from mpcore_tensorflow.storage import set_storage
@@ -21,8 +21,8 @@ from mpcore_tensorflow.storage import set_storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.plan import Plan
-    from mpcore.policy import Policy
+    from mpcore.policy.plan import Plan
+    from mpcore.policy.policy import Policy
     from mpcore_tensorflow.amp import KerasAmp
 
 __all__ = ["under"]

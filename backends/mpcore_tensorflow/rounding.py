@@ -1,4 +1,4 @@
-"""The arithmetic of master weights in TensorFlow: the same bits as ``mpcore.master_weights``.
+"""The arithmetic of master weights in TensorFlow: the same bits as ``numerics.master_weights``.
 
 Whole numbers throughout, no pairs of casts: XLA takes a cast to bfloat16 and back for nothing
 (``xla_allow_excess_precision``), and CPUs flush subnormal floats.
@@ -87,7 +87,7 @@ def widen(low: Any) -> Any:
 
 @_compiled
 def round_low(values: Any, rounding: str) -> Any:
-    """Return float32 as bfloat16; see ``mpcore.master_weights.round_bits``."""
+    """Return float32 as bfloat16; see ``mpcore.numerics.master_weights.round_bits``."""
     return _bfloat16(_high(_bits(values), rounding))
 
 
@@ -148,7 +148,7 @@ def _unpacked(packed: Any, size: int) -> Any:
 
 @_compiled
 def compensate(values: Any) -> tuple[Any, Any]:
-    """Return float32 as two bfloat16; see ``mpcore.master_weights.compensate``."""
+    """Return float32 as two bfloat16; see ``mpcore.numerics.master_weights.compensate``."""
     bits = _bits(values)
     high = tf.bitwise.left_shift(_high(bits, "nearest"), _WORD)
     missing = tf.bitcast(bits, tf.float32) - tf.bitcast(high, tf.float32)
@@ -176,7 +176,7 @@ def _mixed(x: Any) -> Any:
 
 
 def noise(shape: Any, seed: int, step: Any, ordinal: int) -> Any:
-    """Return the random bits of one parameter in one step; see ``mpcore.master_weights.noise``.
+    """Return the random bits of one parameter in one step; see ``numerics.master_weights.noise``.
 
     Args:
         shape: static shape of the parameter.

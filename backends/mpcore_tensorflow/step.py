@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from mpcore.errors import BackendError
-from mpcore.overflow import OverflowDetector
-from mpcore.transaction import Transaction
+from mpcore.numerics.overflow import OverflowDetector
+from mpcore.step.transaction import Transaction
 from mpcore_tensorflow import gradients, replicas
 from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.lost import Sample

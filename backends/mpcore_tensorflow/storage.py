@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from mpcore.dtypes import is_low
 from mpcore.errors import OptimizerError
-from mpcore.master_weights import Scheme
+from mpcore.numerics.dtypes import is_low
+from mpcore.numerics.master_weights import MasterWeights
 from mpcore_tensorflow.layers import buffers, walk
 from mpcore_tensorflow.parts import Copied, Parts, make_parts, unwatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpcore.plan import Plan
+    from mpcore.policy.plan import Plan
     from mpcore_tensorflow.optimizer import TransactionalOptimizer
 
 __all__ = ["cast_variables", "release_variables", "set_storage"]
@@ -63,7 +63,7 @@ def cast_variables(
             "weights: pass model.optimizer"
         )
         raise OptimizerError(msg)
-    if previous is not None and low and Scheme.parse(previous.master) != scheme:
+    if previous is not None and low and MasterWeights.parse(previous.master) != scheme:
         msg = (
             f"`master` must stay {previous.master!r} for weights that are in 16 bits already, got "
             f"{plan.policy.master!r}: call amp.release() first, which makes them float32 again"
@@ -93,7 +93,7 @@ def _let_move(inner: Any, instead: dict[int, Any]) -> None:
     inner.__dict__["_trainable_variables"] = held
 
 
-def _cast(variable: Any, dtype: str, scheme: Scheme, parts: dict[int, Parts]) -> None:
+def _cast(variable: Any, dtype: str, scheme: MasterWeights, parts: dict[int, Parts]) -> None:
     """Store a float32 variable as ``dtype``; what keeps its truth goes into ``parts``."""
     before = variable._value
     if scheme.name == "none" or not is_low(dtype):
@@ -113,7 +113,7 @@ def _cast(variable: Any, dtype: str, scheme: Scheme, parts: dict[int, Parts]) ->
 
 
 def _frozen_parts(
-    variable: Any, scheme: Scheme, previous: TransactionalOptimizer | None, place: int
+    variable: Any, scheme: MasterWeights, previous: TransactionalOptimizer | None, place: int
 ) -> Parts:
     """Return the parts of a weight that was loaded, with what was saved of them."""
     parts = make_parts(scheme, variable)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from mpcore import stall
-from mpcore.amp import Amp
+from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError
-from mpcore.scaling import ScaleState, check_abort, inverse
-from mpcore.step_result import StepResult
-from mpcore.transaction import StepCall
+from mpcore.scaling.transition import LossScaleState, check_abort, inverse
+from mpcore.step import stagnation
+from mpcore.step.result import StepResult
+from mpcore.step.transaction import StepCall
 from mpcore_torch import rerun
 from mpcore_torch.apply import replace_root
 from mpcore_torch.calls import IDLE, UNSCALED
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import nn
 
-    from mpcore.plan import Plan
-    from mpcore.policy import Policy
-    from mpcore.transaction import StepOptions
+    from mpcore.policy.plan import Plan
+    from mpcore.policy.policy import Policy
+    from mpcore.step.transaction import StepOptions
 
 __all__ = ["TorchAmp"]
 
@@ -56,7 +56,7 @@ class TorchAmp(Amp):
 
     A step clears the old gradients when it begins, so ``.grad`` can be read after it. Between
     ``backward`` and ``apply``, ``unscale`` makes ``.grad`` true for who wants to change it, and
-    ``discard`` gives the step up. A call out of order is an error that says so and changes
+    ``abort_step`` gives the step up. A call out of order is an error that says so and changes
     nothing; the orders are the table of ``mpcore_torch.calls``.
     """
 
@@ -86,7 +86,7 @@ class TorchAmp(Amp):
         keep_in_backward(self._tx, op_list)
         self._prepared = Prepared(model, self.optimizers, plan)
         self._first = next(model.parameters())  # it tells where the model is, cheaply
-        count = stall.measures(policy, options.stall)
+        count = stagnation.measures(policy, options.count_lost_updates)
         self._tx.set_truth(self._prepared.truth, count=count)
         self._names = parameter_names(model)
         self._window: Window | None = None
@@ -149,13 +149,13 @@ class TorchAmp(Amp):
         self._tx.truth.put(param, values)
 
     @property
-    def real_steps(self) -> int:
-        """Real steps so far; see ``Amp.real_steps``."""
-        return self._tx.truth.real_steps
+    def optimizer_steps(self) -> int:
+        """Real steps so far; see ``Amp.optimizer_steps``."""
+        return self._tx.truth.optimizer_steps
 
-    @real_steps.setter
-    def real_steps(self, steps: int) -> None:
-        self._tx.truth.real_steps = int(steps)
+    @optimizer_steps.setter
+    def optimizer_steps(self, steps: int) -> None:
+        self._tx.truth.optimizer_steps = int(steps)
 
     def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
         self._tx.calls.check("save")
@@ -170,14 +170,14 @@ class TorchAmp(Amp):
         return bytes_of(self.model, self._tx.truth, self.optimizers.values())
 
     @property
-    def state(self) -> ScaleState:
+    def state(self) -> LossScaleState:
         """State of the loss scale; it can be set while no gradients wait."""
         return self._tx.state
 
     @state.setter
-    def state(self, state: ScaleState) -> None:
+    def state(self, state: LossScaleState) -> None:
         self._tx.calls.enter("load")
-        self._tx.state = ScaleState(*state)
+        self._tx.state = LossScaleState(*state)
 
     def save(self, path: str | os.PathLike[str], *, weights: bool = False) -> None:
         """Write the state of the loss scale and the policy; see ``Amp.save``.
@@ -276,7 +276,7 @@ class TorchAmp(Amp):
 
         Where bad micro-batches are dropped, one with inf or NaN in its gradients is left out
         here, and what its forward pass did to the buffers is undone. If the backward pass itself
-        fails, the step is given up as ``discard`` does.
+        fails, the step is given up as ``abort_step`` does.
 
         Args:
             loss: one element, any floating dtype; it is scaled in float32.
@@ -387,7 +387,7 @@ class TorchAmp(Amp):
         self._done(result)
         return result
 
-    def discard(self) -> None:
+    def abort_step(self) -> None:
         """Give the open step up: its gradients, and what its forward passes did to the buffers.
 
         For a step that one decides not to take. The scale does not move; nothing happens where
@@ -396,7 +396,7 @@ class TorchAmp(Amp):
         Raises:
             BackendError: it was called inside a step.
         """
-        self._tx.calls.enter("discard")
+        self._tx.calls.enter("abort_step")
         self._close()
         self._tx.abandon()
 

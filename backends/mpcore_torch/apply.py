@@ -26,7 +26,7 @@ from mpcore_torch.layers import leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.plan import LayerPlan, Plan
+    from mpcore.policy.plan import LayerPlan, Plan
 
 __all__ = [
     "apply_plan",

@@ -20,7 +20,8 @@ __all__ = ["EmulatedAscend", "emulated_ascend", "saturate"]
 def saturate(values: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """Return what a saturating device stores instead of ``values``, and whether it had to.
 
-    The rule of ``mpcore.overflow.saturate``, in torch's operations and the tensor's own dtype.
+    The rule of ``mpcore.numerics.overflow.saturate``, in torch's operations and the tensor's own
+    dtype.
     """
     top = torch.finfo(values.dtype).max
     kept = torch.nan_to_num(values, nan=0.0, posinf=top, neginf=-top)

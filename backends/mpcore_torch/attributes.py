@@ -1,4 +1,4 @@
-"""What a torch layer was set to, in neutral words; see ``mpcore.inspection.LayerCall``."""
+"""What a torch layer was set to, in neutral words; see ``mpcore.tools.inspection.LayerCall``."""
 
 from __future__ import annotations
 

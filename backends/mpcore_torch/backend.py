@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpcore.backend import Capabilities, Support
+from mpcore.backend.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
 from mpcore_torch.amp import TorchAmp
 from mpcore_torch.detect import device_of, overflow_kind
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mpcore.plan import Layer, Plan
-    from mpcore.transaction import StepOptions
+    from mpcore.policy.layer import Layer
+    from mpcore.policy.plan import Plan
+    from mpcore.step.transaction import StepOptions
 
 __all__ = ["TorchBackend"]
 

@@ -12,17 +12,17 @@ GRADIENTS = "gradients"  # `backward` has left scaled gradients
 UNSCALED = "unscaled"  # `unscale` has divided them
 STEPPING = "stepping"  # inside `step` or `apply`
 
-CALLS = ("forward", "backward", "unscale", "apply", "discard", "step", "save", "load")
+CALLS = ("forward", "backward", "unscale", "apply", "abort_step", "step", "save", "load")
 """What a user calls; ``autocast`` and a forward pass in training are ``forward``."""
 
 _NOTHING = "`{call}` must follow `backward`: there is no step to end"
 _WAITING = (
     "`{call}` must not be called while the gradients of `backward` wait: call `apply` to use "
-    "them first, or `discard` to give them up"
+    "them first, or `abort_step` to give them up"
 )
 _DIVIDED = (
     "`backward` must not follow `unscale`, which has divided the gradients: call `apply` to use "
-    "them first, or `discard` to give them up"
+    "them first, or `abort_step` to give them up"
 )
 _INSIDE = "`{call}` must not be called inside a step, by its loss function or by `after_step`"
 
@@ -32,7 +32,7 @@ TABLE: dict[str, dict[str, str]] = {
         "backward": GRADIENTS,
         "unscale": _NOTHING,
         "apply": _NOTHING,
-        "discard": IDLE,
+        "abort_step": IDLE,
         "step": STEPPING,
         "save": IDLE,
         "load": IDLE,
@@ -42,7 +42,7 @@ TABLE: dict[str, dict[str, str]] = {
         "backward": GRADIENTS,
         "unscale": _NOTHING,
         "apply": _NOTHING,
-        "discard": IDLE,
+        "abort_step": IDLE,
         "step": STEPPING,  # what ran before was no part of it
         "save": FORWARD,
         "load": FORWARD,
@@ -52,7 +52,7 @@ TABLE: dict[str, dict[str, str]] = {
         "backward": GRADIENTS,
         "unscale": UNSCALED,
         "apply": STEPPING,
-        "discard": IDLE,
+        "abort_step": IDLE,
         "step": _WAITING,
         "save": _WAITING,
         "load": _WAITING,
@@ -62,7 +62,7 @@ TABLE: dict[str, dict[str, str]] = {
         "backward": _DIVIDED,
         "unscale": UNSCALED,  # nothing happens
         "apply": STEPPING,
-        "discard": IDLE,
+        "abort_step": IDLE,
         "step": _WAITING,
         "save": _WAITING,
         "load": _WAITING,
@@ -72,7 +72,7 @@ TABLE: dict[str, dict[str, str]] = {
         "backward": _INSIDE,
         "unscale": _INSIDE,
         "apply": _INSIDE,
-        "discard": _INSIDE,
+        "abort_step": _INSIDE,
         "step": _INSIDE,
         "save": _INSIDE,
         "load": _INSIDE,

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpcore.errors import BackendMissingError
-from mpcore.overflow import OverflowDetector, find_detector
+from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore_torch import ranks
 from mpcore_torch.ascend import EmulatedAscend
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from mpcore.transaction import StepOptions
+    from mpcore.step.transaction import StepOptions
 
 __all__ = [
     "NpuDetector",
@@ -30,14 +30,14 @@ __all__ = [
 class ValueDetector(OverflowDetector):
     """Only the values tell; the verdicts of all ranks are agreed on."""
 
-    def __init__(self, model: nn.Module | None = None, *, agree: bool = True) -> None:
-        """Let collectives run where ``model`` lives, or with ``agree=False`` nowhere."""
-        self._model, self._agree = model, agree
+    def __init__(self, model: nn.Module | None = None, *, sync_overflow: bool = True) -> None:
+        """Let collectives run where ``model`` lives, or with ``sync_overflow=False`` nowhere."""
+        self._model, self._sync_overflow = model, sync_overflow
 
     def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
         """Return the verdicts that hold on every rank, the register's included."""
         verdicts = each if quiet is None else tuple(bool(one and quiet) for one in each)
-        if not (self._agree and ranks.several()):
+        if not (self._sync_overflow and ranks.several()):
             return verdicts
         return ranks.agree(verdicts, device_of(self._model))
 
@@ -48,10 +48,14 @@ class RegisterDetector(ValueDetector):
     kind, mode, localises = "status_register", "saturation", False
 
     def __init__(
-        self, register: EmulatedAscend, model: nn.Module | None = None, *, agree: bool = True
+        self,
+        register: EmulatedAscend,
+        model: nn.Module | None = None,
+        *,
+        sync_overflow: bool = True,
     ) -> None:
         """Read the register of ``register``."""
-        super().__init__(model, agree=agree)
+        super().__init__(model, sync_overflow=sync_overflow)
         self._register = register
 
     def begin(self) -> None:
@@ -79,13 +83,13 @@ class NpuDetector(ValueDetector):
 
     kind, mode, localises = "status_register", "saturation", False
 
-    def __init__(self, model: nn.Module | None = None, *, agree: bool = True) -> None:
+    def __init__(self, model: nn.Module | None = None, *, sync_overflow: bool = True) -> None:
         """Find torch_npu's functions.
 
         Raises:
             BackendMissingError: torch_npu is not installed, or lacks one of them.
         """
-        super().__init__(model, agree=agree)
+        super().__init__(model, sync_overflow=sync_overflow)
         self._utils = npu_utils()
 
     def begin(self) -> None:
@@ -142,12 +146,16 @@ def detector_for(options: StepOptions, model: nn.Module) -> OverflowDetector:
         BackendMissingError: it needs torch_npu, which is not there.
     """
     auto = overflow_kind(device_of(model).type)
-    kinds: dict[str, OverflowDetector] = {"values": ValueDetector(model, agree=options.agree)}
+    kinds: dict[str, OverflowDetector] = {
+        "values": ValueDetector(model, sync_overflow=options.sync_overflow)
+    }
     emulated = EmulatedAscend.active()
     if emulated is not None:
-        kinds["status_register"] = RegisterDetector(emulated, model, agree=options.agree)
+        kinds["status_register"] = RegisterDetector(
+            emulated, model, sync_overflow=options.sync_overflow
+        )
     elif auto == "status_register":
-        kinds["status_register"] = NpuDetector(model, agree=options.agree)
+        kinds["status_register"] = NpuDetector(model, sync_overflow=options.sync_overflow)
     return find_detector(options.detector, kinds, auto)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from mpcore.compare.weights import LayerWeights, Slots
-from mpcore.convert.place import Place, by_depth
+from mpcore.checkpoint.layer_weights import LayerWeights, Slots
+from mpcore.checkpoint.places import Place, by_depth
 from mpcore_torch import files
 from mpcore_torch.layers import leaves, list_layers, parameter_names
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import nn
 
-    from mpcore.compare.experiment import OptimizerSpec
+    from mpcore.backend.driver import OptimizerSpec
     from mpcore_torch.amp import TorchAmp
 
 __all__ = ["TorchDriver"]
@@ -31,7 +31,7 @@ _ADAM_SLOTS = ("exp_avg", "exp_avg_sq")
 
 
 class TorchDriver:
-    """Implements ``mpcore.compare.driver.Driver``."""
+    """Implements ``mpcore.backend.driver.Driver``."""
 
     @property
     def files(self) -> ModuleType:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mpcore.convert.arrays import widened, write_safetensors
+from mpcore.checkpoint.arrays import widened, write_safetensors
 from mpcore.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from mpcore_torch.op_list import op_list_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mpcore.plan import Plan
-    from mpcore.trace import Trace
+    from mpcore.policy.plan import Plan
+    from mpcore.tools.inspection.trace import Trace
 
 __all__ = ["foretell"]
 

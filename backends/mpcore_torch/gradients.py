@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from mpcore.errors import BackendError
-from mpcore.transaction import Transaction
+from mpcore.step.transaction import Transaction
 from mpcore_torch import ranks
 from mpcore_torch.norms import plain
 from mpcore_torch.unscale import any_found, check_and_unscale_
@@ -187,8 +187,9 @@ class Differentiation(Transaction):
             raise BackendError(msg)
         if self.apart and any(param.requires_grad and _sharded(param) for param in trained):
             msg = (
-                "micro-batches that are added up apart (bad_micro_batch='drop') must leave their "
-                "gradients: leave out set_requires_gradient_sync(False), or use 'spoil'"
+                "micro-batches that are added up apart (on_bad_micro_batch='drop') must leave "
+                "their "
+                "gradients: leave out set_requires_gradient_sync(False), or use 'skip'"
             )
             raise BackendError(msg)
 

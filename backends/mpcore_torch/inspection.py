@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from mpcore.errors import BackendError
-from mpcore.inspection import Inspection, Request, Sketch, sketch
-from mpcore.inspection.visit import Visit, Visits
-from mpcore.trace import words
+from mpcore.tools.inspection import Inspection, Request, Sketch, sketch
+from mpcore.tools.inspection.calls import Visit, Visits
+from mpcore.tools.inspection.trace import words
 from mpcore_torch.attributes import attributes
 from mpcore_torch.layers import leaves, list_layers, parameter_names
 from mpcore_torch.observe import as_tensor, left_alone, loss_functions, one_number
@@ -27,7 +27,7 @@ from mpcore_torch.observe import as_tensor, left_alone, loss_functions, one_numb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["inspect"]
 
@@ -42,7 +42,7 @@ _VIEWS = words(
 def inspect(
     model: nn.Module, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any, request: Request
 ) -> Inspection:
-    """Run one batch and return what every layer did; see ``mpcore.inspection.Inspector``."""
+    """Run one batch and return what every layer did; see ``mpcore.tools.inspection.Inspector``."""
     if amp is not None:
         amp._tx.calls.check("step")  # type: ignore[attr-defined]  # refuses while gradients wait
     scale = request.scale or (1.0 if amp is None else float(amp.scale))

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from mpcore import ops
 from mpcore.errors import BackendError, PolicyError
-from mpcore.plan import Layer, ParamInfo
+from mpcore.numerics import ops
+from mpcore.policy.layer import Layer, ParamInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How torch runs the steps of a comparison; see ``mpcore.compare.side.Modes``."""
+"""How torch runs the steps of a comparison; see ``mpcore.tools.experiment.configuration.Modes``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mpcore.step_result import StepResult
+    from mpcore.step.result import StepResult
     from mpcore_torch.amp import TorchAmp
 
 __all__ = [

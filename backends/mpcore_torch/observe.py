@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from mpcore.errors import BackendError
-from mpcore.trace import Call, LayerTrace, Trace
+from mpcore.tools.inspection.trace import Call, LayerTrace, Trace
 from mpcore_torch.detect import device_of
 from mpcore_torch.layers import leaves
 from mpcore_torch.watch import Recorder, largest_whole, watching
@@ -29,13 +29,13 @@ from mpcore_torch.watch import Recorder, largest_whole, watching
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["as_tensor", "left_alone", "loss_functions", "one_number", "run_watched", "trace"]
 
 
 def trace(model: nn.Module, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any) -> Trace:
-    """Run one batch forward and backward, and return what ran; see ``mpcore.observe``."""
+    """Run one batch forward and backward, and return what ran; see ``inspection.observe``."""
     if amp is not None:
         amp._tx.calls.check("step")  # type: ignore[attr-defined]  # refuses while gradients wait
     batch = tuple(as_tensor(x, model) for x in batch)
@@ -215,7 +215,7 @@ def left_alone(model: nn.Module, amp: Amp | None) -> Iterator[None]:
             yield
     finally:
         if amp is not None:
-            amp.discard()  # type: ignore[attr-defined]
+            amp.abort_step()  # type: ignore[attr-defined]
         for param, grad in held:
             param.grad = grad
         with torch.no_grad():

@@ -18,7 +18,7 @@ from mpcore_torch.layers import leaves
 from mpcore_torch.op_list_names import TWINS, actions_of
 
 if TYPE_CHECKING:
-    from mpcore.plan import Plan
+    from mpcore.policy.plan import Plan
     from mpcore_torch.transaction import TorchTransaction
 
 __all__ = ["OpList", "keep_in_backward", "op_list_of", "region"]

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from mpcore import ops
 from mpcore.errors import BackendError
+from mpcore.numerics import ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.op_plan import OpPlan
-    from mpcore.plan import Plan
+    from mpcore.policy.op_plan import OpPlan
+    from mpcore.policy.plan import Plan
 
 __all__ = ["SYSTEMS", "TWINS", "actions_of", "names_of"]
 
 SYSTEMS = {device: f"torch_{device}" for device in ("cpu", "cuda", "npu", "xpu", "mps")}
-"""By type of device, the row of ``mpcore.ops`` that its autocast follows."""
+"""By type of device, the row of ``mpcore.numerics.ops`` that its autocast follows."""
 
 _MORE = {
     # operators that are functions of their own to a mode

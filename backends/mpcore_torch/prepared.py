@@ -26,7 +26,7 @@ from mpcore_torch.truth import Truth
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpcore.plan import Plan
+    from mpcore.policy.plan import Plan
 
 __all__ = ["Prepared", "Released"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name everybody knows
 
-from mpcore.doctor_cases import FAMILIES, Case, Prepared
+from mpcore.capabilities.cases import FAMILIES, Case, Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

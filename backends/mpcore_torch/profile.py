@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from mpcore import ops
 from mpcore.errors import PolicyError
-from mpcore.profiling.values import CAST, LOSS, KernelTime, OpTime, Recording, summed
-from mpcore.trace import widest, words
+from mpcore.numerics import ops
+from mpcore.tools.inspection.trace import widest, words
+from mpcore.tools.profiling.values import CAST, LOSS, KernelTime, OpTime, Recording, summed
 from mpcore_torch.detect import device_of
 from mpcore_torch.layers import leaves
 from mpcore_torch.replay import timed
@@ -29,7 +29,7 @@ from mpcore_torch.replay import timed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["kernels", "record", "set_up"]
 

@@ -12,7 +12,7 @@ from mpcore_torch.apply import is_prepared
 from mpcore_torch.layers import leaves
 
 if TYPE_CHECKING:
-    from mpcore.plan import Plan
+    from mpcore.policy.plan import Plan
 
 __all__ = ["refuse", "refuse_prepared"]
 

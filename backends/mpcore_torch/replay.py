@@ -9,15 +9,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from mpcore.profiling.timing import in_turn
-from mpcore.profiling.values import KernelTime, Spread
-from mpcore.trace import widest
+from mpcore.tools.inspection.trace import widest
+from mpcore.tools.profiling.timing import in_turn
+from mpcore.tools.profiling.values import KernelTime, Spread
 from mpcore_torch.watch import dtypes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mpcore.amp import Amp
+    from mpcore.amp.amp import Amp
 
 __all__ = ["timed"]
 

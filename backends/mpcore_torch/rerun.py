@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mpcore.backend import find_backend
-from mpcore.capabilities import honour
+from mpcore.backend.backend import find_backend
+from mpcore.capabilities.capabilities import honour
 from mpcore.errors import BackendError
 from mpcore_torch.apply import (
     apply_plan,
@@ -33,7 +33,7 @@ from mpcore_torch.refuse import refuse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mpcore.policy import Policy
+    from mpcore.policy.policy import Policy
     from mpcore_torch.prepared import Prepared
     from mpcore_torch.truth import Truth
 

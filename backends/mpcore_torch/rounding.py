@@ -1,4 +1,4 @@
-"""Float32 values as 16-bit parts and back, bit for bit as ``mpcore.master_weights`` says.
+"""Float32 values as 16-bit parts and back, bit for bit as ``mpcore.numerics.master_weights`` says.
 
 Every function works in place on tensors of one shape and any strides. Integer views of the bits
 are used, whose sums wrap around, so that a device computes what numpy does. A pass over 4 Mi
@@ -108,7 +108,7 @@ def _high(low: torch.Tensor, bits: torch.Tensor, rounding: str) -> None:
 def split(
     low: torch.Tensor, rest: torch.Tensor, values: torch.Tensor, rounding: str
 ) -> torch.Tensor | None:
-    """Store ``values`` as bfloat16 ``low`` and int16 ``rest``; see ``mpcore.master_weights.split``.
+    """Store ``values`` as bfloat16 ``low`` and int16 ``rest``, as ``master_weights.split``.
 
     Returns:
         The flat indices of ties, int64, in C order; None unless ``"nearest"``.
@@ -200,7 +200,7 @@ def _count(size: int, device: torch.device) -> torch.Tensor:
 
 
 def noise(count: int, key: int, start: int, device: torch.device) -> torch.Tensor:
-    """Return the random bits of flat indices from ``start``; see ``mpcore.master_weights.noise``.
+    """Return the random bits of flat indices from ``start``; see ``numerics.master_weights.noise``.
 
     Args:
         count: how many, at most ``block_of(device)``.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mpcore import stall
+from mpcore.step import stagnation
 from mpcore_torch.ranks import local
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["LostUpdates"]
 
 
 class LostUpdates:
-    """Compares what is stored before and after a step, at ``mpcore.stall.sample`` indices.
+    """Compares what is stored before and after a step, at ``stagnation.sample`` indices.
 
     Under DTensors each rank counts in what it holds. Cost: three gathers of at most 4096 elements
     a tensor; nothing waits for the device.
@@ -79,7 +79,7 @@ class LostUpdates:
     def _index(self, size: int, device: torch.device) -> torch.Tensor:
         key = size, device
         if key not in self._indices:
-            self._indices[key] = torch.from_numpy(stall.sample(size)).to(device)
+            self._indices[key] = torch.from_numpy(stagnation.sample(size)).to(device)
         return self._indices[key]
 
     def _of_rows(self, grad: torch.Tensor) -> torch.Tensor:

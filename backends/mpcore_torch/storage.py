@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mpcore.master_weights import Scheme
+    from mpcore.numerics.master_weights import MasterWeights
 
 __all__ = ["Copy", "Kahan", "Kept", "Split", "Stochastic", "kept_for"]
 
@@ -32,7 +32,7 @@ class Kept:
 
     empties = True
 
-    def __init__(self, low: nn.Parameter, master: nn.Parameter, scheme: Scheme) -> None:
+    def __init__(self, low: nn.Parameter, master: nn.Parameter, scheme: MasterWeights) -> None:
         """Store the values of ``master``."""
         self.low, self.master, self.scheme = low, master, scheme
         self._empty = _nothing_like(low)
@@ -246,7 +246,7 @@ _KINDS: dict[str, type[Kept]] = {
 }
 
 
-def kept_for(low: nn.Parameter, master: nn.Parameter, scheme: Scheme) -> Kept:
+def kept_for(low: nn.Parameter, master: nn.Parameter, scheme: MasterWeights) -> Kept:
     """Return what keeps the truth of ``low`` under ``scheme``, which is not ``"none"``."""
     with torch.no_grad():
         return _KINDS[scheme.name](low, master, scheme)

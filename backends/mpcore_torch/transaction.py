@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpcore.scaling import LossScale, ScaleState, initial_state, inverse, narrow
+from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, inverse, narrow
 from mpcore_torch import ranks
 from mpcore_torch.buffers import BufferGuard
 from mpcore_torch.calls import IDLE, Calls
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mpcore.transaction import StepCall, StepOptions
+    from mpcore.step.transaction import StepCall, StepOptions
     from mpcore_torch.buffers import Saved
     from mpcore_torch.gradients import Grads
     from mpcore_torch.truth import Truth
@@ -57,13 +57,13 @@ class TorchTransaction(Differentiation):
     ) -> None:
         super().__init__(model, optimizers, region)
         self.rule, self.state = rule, initial_state(rule)
-        self.drops = options.bad_micro_batch == "drop"
+        self.drops = options.on_bad_micro_batch == "drop"
         self.detector = detector_for(options, model)
         self.calls = Calls()
         self.keeps = self.divided = self.unsynced = self.eager = False
         self.share = 1.0
         self._after_step = options.after_step
-        self._buffers = BufferGuard(model, options.guard)
+        self._buffers = BufferGuard(model, options.restore_on_skip)
         self._found: list[dict[torch.device, torch.Tensor]] = []
         self._norms: Norms | None = None
         self._open: Saved | None = None
@@ -101,7 +101,7 @@ class TorchTransaction(Differentiation):
 
     # The primitives
 
-    def scale_state(self) -> ScaleState:
+    def scale_state(self) -> LossScaleState:
         """Return the state as numbers on the host."""
         return self.state
 
@@ -224,7 +224,7 @@ class TorchTransaction(Differentiation):
             self._stall.before(grads if moving else {})
         for optimizer in moving:
             self.truth.step(optimizer)
-        self.truth.real_steps += bool(moving)
+        self.truth.optimizer_steps += bool(moving)
         if self._stall is not None:
             self.lost = self._stall.after(grads, self.trained(names))
         if self.truth.empties:
@@ -263,7 +263,7 @@ class TorchTransaction(Differentiation):
 
     def store(self, new: Any, done: None) -> float:
         """Keep the new state; return the new scale."""
-        self.state = ScaleState(*new)
+        self.state = LossScaleState(*new)
         return float(self.state.scale)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from mpcore.master_weights import CHUNK
+from mpcore.numerics.master_weights import CHUNK
 from mpcore_torch.moments import Moments
 from mpcore_torch.rounding import key_of
 from mpcore_torch.storage import Kept, kept_for
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from mpcore.policy import Policy
+    from mpcore.policy.policy import Policy
 
 __all__ = ["Truth"]
 
@@ -32,7 +32,7 @@ class Truth:
 
     Attributes:
         kept: by 16-bit parameter; empty where there are none, or no scheme of master weights.
-        real_steps: real steps so far; they tell the noise of stochastic rounding.
+        optimizer_steps: real steps so far; they tell the noise of stochastic rounding.
         chunk: float32 values that are open at a time, at most, where an optimizer allows it.
     """
 
@@ -54,7 +54,7 @@ class Truth:
         self._moments: dict[torch.optim.Optimizer, Moments] = {}
         if policy.optimizer_state == "bfloat16":
             self._moments = {entry: Moments(entry) for entry in optimizers.values()}
-        self.real_steps = 0
+        self.optimizer_steps = 0
         self.chunk: int | None = None
         self._shared: weakref.ref[Any] | None = None
 
@@ -152,7 +152,7 @@ class Truth:
             with torch.no_grad():
                 for entry in opened:
                     ordinal = order[entry.master]
-                    entry.close(key_of(self._scheme.seed, self.real_steps, ordinal))
+                    entry.close(key_of(self._scheme.seed, self.optimizer_steps, ordinal))
                     if entry.empties:
                         entry.master.grad = None
             if moments is not None:

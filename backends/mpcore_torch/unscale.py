@@ -24,7 +24,7 @@ _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
 def inverse_of(scale: torch.Tensor) -> torch.Tensor:
-    """Return ``mpcore.scaling.inverse`` of a scale that stays on its device.
+    """Return ``mpcore.scaling.transition.inverse`` of a scale that stays on its device.
 
     Args:
         scale: float32, one element.

@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mpcore import ops
 from mpcore.errors import PolicyError
-from mpcore.trace import Call, OpCall, widest, words
+from mpcore.numerics import ops
+from mpcore.tools.inspection.trace import Call, OpCall, widest, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

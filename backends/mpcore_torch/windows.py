@@ -86,7 +86,7 @@ class Window:
         if tx.unsynced:
             msg = (
                 "these gradients are added up apart from torch's, so that DDP must synchronise "
-                "each of them: leave out no_sync(), or use bad_micro_batch='spoil', by='layer' "
+                "each of them: leave out no_sync(), or use on_bad_micro_batch='skip', by='layer' "
                 "and one loss for all optimizers"
             )
             raise BackendError(msg)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from mpcore.scaling import LossScale
+from mpcore.scaling.transition import LossScale
 from mpcore_compat import keras_mixed_precision as mixed_precision
 from mpcore_compat.keras_state import ScaledOptimizer
 

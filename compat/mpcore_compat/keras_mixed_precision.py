@@ -17,7 +17,7 @@ from mpcore_compat.keras_state import ScaledOptimizer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mpcore.scaling import LossScale
+    from mpcore.scaling.transition import LossScale
 
 __all__ = ["LossScaleOptimizer", "Policy", "global_policy", "set_global_policy"]
 

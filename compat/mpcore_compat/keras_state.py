@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras import ops
 
-from mpcore.scaling import LossScale, transition
+from mpcore.scaling.transition import LossScale, transition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn, ops
 
-from mpcore.scaling import LossScale
+from mpcore.scaling.transition import LossScale
 from mpcore_compat.mindspore_state import factors, moved, safe_rule
 from mpcore_mindspore.guard import guarded
 

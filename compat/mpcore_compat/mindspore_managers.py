@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore import amp
 
-from mpcore.scaling import LossScale, ScaleState, check_abort, transition
+from mpcore.scaling.transition import LossScale, LossScaleState, check_abort, transition
 from mpcore_compat.mindspore_cells import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 
 __all__ = ["DynamicLossScaleManager", "FixedLossScaleManager"]
@@ -119,8 +119,8 @@ class DynamicLossScaleManager(amp.DynamicLossScaleManager):  # type: ignore[misc
         scale = self.loss_scale
         if self.safe:  # what was assigned may be inf, from which no step would return
             scale = min(max(scale, rule.min_scale), rule.max_scale)
-        before = ScaleState(scale, good, skips_in_a_row=self.bad_step)
-        after = ScaleState(*transition(rule, before, finite, _pick, lambda value: value))
+        before = LossScaleState(scale, good, skips_in_a_row=self.bad_step)
+        after = LossScaleState(*transition(rule, before, finite, _pick, lambda value: value))
         floored = not finite and scale * self.decrease_ratio < rule.min_scale
         self.loss_scale = int(after.scale) if floored else after.scale
         self.bad_step = after.skips_in_a_row

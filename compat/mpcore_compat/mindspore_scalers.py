@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import amp, mutable, ops
 
-from mpcore.scaling import LossScale
+from mpcore.scaling.transition import LossScale
 from mpcore_compat.mindspore_state import factors, moved, safe_rule
 
 __all__ = ["DynamicLossScaler", "StaticLossScaler"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mindspore import ops
 
-from mpcore.scaling import LossScale, transition
+from mpcore.scaling.transition import LossScale, transition
 
 __all__ = ["factors", "moved", "safe_rule"]
 
@@ -40,7 +40,7 @@ def moved(rule: LossScale, scale: Any, good: Any, finite: Any) -> tuple[Any, Any
         good: finite steps since the last change, int32 Tensor, shape ().
         finite: bool Tensor, shape ().
     """
-    if rule.imitates == "":
+    if rule.preset == "":
         # What was loaded or assigned may be inf, from which no step would return.
         scale = ops.minimum(ops.maximum(scale, rule.min_scale), rule.max_scale)
     zero = good * 0

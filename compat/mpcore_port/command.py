@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mpcore.compare.progress import say
 from mpcore.errors import BackendMissingError, check_choice
+from mpcore.tools.experiment.progress import say
 from mpcore_port.errors import PortError
 
 if TYPE_CHECKING:

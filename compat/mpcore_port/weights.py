@@ -1,9 +1,9 @@
-"""The weights of a script that was ported: ``mpcore.convert``, by its earlier name."""
+"""The weights of a script that was ported: ``mpcore.tools.convert``, by its earlier name."""
 
 from __future__ import annotations
 
-from mpcore.convert.command import convert_weights
-from mpcore.convert.report import Converted
-from mpcore.convert.run import convert
+from mpcore.tools.convert.command import convert_weights
+from mpcore.tools.convert.report import Converted
+from mpcore.tools.convert.run import convert
 
 __all__ = ["Converted", "convert", "convert_weights"]

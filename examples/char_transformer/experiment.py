@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpcore.compare import Data, OptimizerSpec
+from mpcore import Data, OptimizerSpec
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # the model files stand beside this one

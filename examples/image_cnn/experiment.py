@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpcore.compare import Data, OptimizerSpec
+from mpcore import Data, OptimizerSpec
 
 loss = "cross_entropy"
 optimizer = OptimizerSpec("sgd", learning_rate=0.01, momentum=0.9)

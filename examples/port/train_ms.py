@@ -11,7 +11,7 @@ import time
 import mindspore as ms
 from mindspore import mint
 from mindspore import nn
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 
 # mpcore port: removed: torch.backends.cudnn.benchmark = True (a switch of torch's kernels; MindSpore has none)
 

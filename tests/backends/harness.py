@@ -70,7 +70,7 @@ def put_weights(kit, model, weights):
 
 
 def oracle_weights():
-    from mpcore.compare.weights import LayerWeights
+    from mpcore.checkpoint.layer_weights import LayerWeights
 
     model = load_kit("numpy").model()
     layers: dict[str, LayerWeights] = {}

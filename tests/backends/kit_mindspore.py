@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 import mpcore as mp
+from mpcore.numerics.dtypes import round_to
 from mpcore_mindspore import emulated_ascend
 
 # The graph compiler imports the module of every function it reads, by name.
@@ -118,7 +119,7 @@ class _Kit:
                 values = output.asnumpy()
                 low = amp.policy.compute
                 rounds = amp.simulated and np.array_equal(
-                    mp.round_to(values, low), values, equal_nan=True
+                    round_to(values, low), values, equal_nan=True
                 )
                 seen[path] = low if rounds else str(output.dtype).lower()
 

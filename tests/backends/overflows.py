@@ -13,9 +13,9 @@ import numpy as np
 import zoo
 
 import mpcore as mp
-from mpcore.inspection import inspect
-from mpcore.postmortem.locate import passes
-from mpcore.postmortem.timeline import owner
+from mpcore.tools.diagnosis.locate import passes
+from mpcore.tools.diagnosis.timeline import owner
+from mpcore.tools.inspection import inspect
 
 FLOAT16, FLOAT32 = 65504.0, 3.4e38
 SCALE = 1024.0  # at which every sound model passes

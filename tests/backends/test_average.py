@@ -12,7 +12,7 @@ import mpcore as mp
 @pytest.mark.parametrize("scheme", ["copy", "stochastic"])
 def test_an_average_follows_real_steps_in_float32(kit, scheme):
     run = Trained(kit, mp.Policy.parse(f"model_bfloat16, master={scheme}"))
-    average = mp.Average(run.amp, decay=0.99)
+    average = mp.EMA(run.amp, decay=0.99)
     wanted = {name: value.astype(np.float64) for name, value in run.amp.weights().items()}
     for boost in (1.0, 1.0, np.inf, 1.0, 1.0):
         if run.step(boost=boost).stepped:
@@ -39,7 +39,7 @@ def test_an_average_follows_real_steps_in_float32(kit, scheme):
 
 def test_an_average_of_some_steps_and_its_end(kit):
     run = Trained(kit, "mixed_bfloat16")
-    average = mp.Average(run.amp, decay=0.0, every=2)
+    average = mp.EMA(run.amp, decay=0.0, every=2)
     run.step()
     first = average.weights()
     run.step()
@@ -60,5 +60,5 @@ def test_an_average_of_some_steps_and_its_end(kit):
 def test_bad_arguments_are_named(kit, name, value, rule):
     run = Trained(kit, "float32")
     with pytest.raises(mp.BackendError, match=f"`{name}` must be .*{rule}"):
-        mp.Average(run.amp, **{name: value})
+        mp.EMA(run.amp, **{name: value})
     assert run.amp.observers == []

@@ -7,8 +7,8 @@ import pytest
 from harness import POLICIES, Trained, X, Y, assert_same, load_kit, oracle_weights
 
 import mpcore as mp
-from mpcore.scaling import advance, initial_state
-from mpcore.scaling_presets import PRESETS
+from mpcore.scaling.loss_scale import PRESETS
+from mpcore.scaling.transition import advance, initial_state
 
 # --- the plan
 

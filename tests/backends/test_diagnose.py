@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.postmortem import post_mortem
+from mpcore.tools.diagnosis import post_mortem
 
 sys.path.append(str(Path(__file__).parents[1] / "zoo"))
 import zoo  # found through the line above
@@ -49,7 +49,7 @@ def test_planted_overflows_are_found_and_cured(planter: Planter) -> None:
     tally, wrong = Counter(), []
     for seed in range(int(asked)) if asked else SEEDS[planter.name]:
         plant, built, result = planter.draw(seed)
-        found = built.amp.diagnose(result)
+        found = mp.diagnose(built.amp, result)
         right = (found.phase, found.layer) == (plant.phase, plant.layer)
         cured = found.rule is not None
         if cured:
@@ -84,7 +84,7 @@ def test_diagnosing_changes_nothing(planter: Planter, policy: str) -> None:
         result = amp.step(_large(loss), *built.batch)
         assert not result.stepped
         if asks:
-            found = amp.diagnose(result)
+            found = mp.diagnose(amp, result)
             assert (found.step, found.phase, found.scale) == (2, "backward", result.scale)
             assert found.safe_scale
             assert found.safe_scale < found.scale
@@ -101,14 +101,14 @@ def test_a_micro_batch_and_a_batch_by_hand(planter: Planter) -> None:
     amp, (x, y) = built.amp, zoo.BATCHES["mlp"](zoo.generator("mlp"))
     x[-1] = 3e5
     result = amp.step(built.loss_fn, *planter.zoo["mlp"].tensors((x, y)), micro_batches=2)
-    found = amp.diagnose(result)
+    found = mp.diagnose(amp, result)
     assert (found.phase, found.layer, found.dtype) == ("forward", "fc1", "float16")
     assert found.peak > found.limit == 65504
     assert found.safe_scale is None
-    by_hand = amp.diagnose(None, built.loss_fn, x[4:], y[4:])
+    by_hand = mp.diagnose(amp, None, built.loss_fn, x[4:], y[4:])
     assert (by_hand.layer, by_hand.rule) == (found.layer, found.rule)
     x[0, 0] = np.inf
-    spoiled = amp.diagnose(result, built.loss_fn, x, y)
+    spoiled = mp.diagnose(amp, result, built.loss_fn, x, y)
     assert (spoiled.rule, spoiled.tried) == (None, ())
     assert "the batch" in spoiled.sentence
 
@@ -116,16 +116,16 @@ def test_a_micro_batch_and_a_batch_by_hand(planter: Planter) -> None:
 def test_what_cannot_be_diagnosed_is_told(planter: Planter) -> None:
     built = planter.build(Plant("", "mlp", "mixed_float16"))
     amp = built.amp
-    with pytest.raises(mp.BackendError, match=r"give it by hand: amp\.diagnose"):
-        amp.diagnose()
+    with pytest.raises(mp.BackendError, match=r"give it by hand: mp\.diagnose"):
+        mp.diagnose(amp)
     skipped = amp.step(_large(built.loss_fn), *built.batch)
     real = amp.step(built.loss_fn, *built.batch)
     with pytest.raises(mp.BackendError, match="must be of a skipped step, step 2"):
-        amp.diagnose(real)
+        mp.diagnose(amp, real)
     with pytest.raises(mp.BackendError, match="must be that of the latest step, 2, got"):
-        amp.diagnose(skipped)
+        mp.diagnose(amp, skipped)
     with pytest.raises(mp.BackendError, match="does not overflow when it is run again"):
-        amp.diagnose(None, built.loss_fn, *built.batch)
+        mp.diagnose(amp, None, built.loss_fn, *built.batch)
 
 
 @pytest.mark.backend("torch")
@@ -135,11 +135,11 @@ def test_a_loop_of_ones_own_gives_the_batch_by_hand() -> None:
     with amp.autocast():
         amp.backward(loss(*built.batch))
     with pytest.raises(mp.BackendError, match="`step` must not"):
-        amp.diagnose(None, loss, *built.batch)  # gradients wait
+        mp.diagnose(amp, None, loss, *built.batch)  # gradients wait
     result = amp.apply()
     with pytest.raises(mp.BackendError, match="give it by hand"):
-        amp.diagnose(result)
-    found = amp.diagnose(result, loss, *built.batch)
+        mp.diagnose(amp, result)
+    found = mp.diagnose(amp, result, loss, *built.batch)
     assert (found.step, found.phase, found.layer) == (1, "backward", "head")
 
 
@@ -153,7 +153,7 @@ def test_fresh_copies_tell_the_same() -> None:
         return fresh.model, fresh.amp, fresh.loss_fn
 
     found = post_mortem(built.model, built.amp, built.loss_fn, built.batch, result, rebuild)
-    assert found.to_dict() == built.amp.diagnose(result).to_dict()
+    assert found.to_dict() == mp.diagnose(built.amp, result).to_dict()
 
 
 @pytest.mark.backend("numpy")
@@ -161,4 +161,4 @@ def test_the_numpy_backend_says_that_it_cannot(kit) -> None:
     model = kit.model()
     amp = mp.prepare(model, kit.sgd(model, 0.1, 0.9), "mixed_float16")
     with pytest.raises(mp.BackendError, match="numpy backend cannot be inspected"):
-        amp.diagnose(None, kit.loss_fn(model), *kit.batch(X, Y, 1.0))
+        mp.diagnose(amp, None, kit.loss_fn(model), *kit.batch(X, Y, 1.0))

@@ -9,7 +9,7 @@ import pytest
 from harness import Trained, X, Y, assert_same
 
 import mpcore as mp
-from mpcore.inspection import Request, difference, inspect, sketch
+from mpcore.tools.inspection import Request, difference, inspect, sketch
 
 ALL = frozenset("*")
 LAYERS = ["", "fc1", "bn", "act", "fc2"]

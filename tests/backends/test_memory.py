@@ -9,9 +9,10 @@ import pytest
 from harness import Trained, X, Y
 
 import mpcore as mp
-from mpcore.compare.experiment import OptimizerSpec, load_experiment
-from mpcore.memory import KINDS, memory
-from mpcore.memory_slots import SLOTS, optimizer_slots
+from mpcore.backend.driver import OptimizerSpec
+from mpcore.tools.experiment.experiment import load_experiment
+from mpcore.tools.memory.estimate import KINDS, estimate_memory
+from mpcore.tools.memory.slots import SLOTS, optimizer_slots
 
 EXPERIMENT = Path(__file__).parents[2] / "examples" / "char_transformer" / "experiment.py"
 POLICIES = (
@@ -34,7 +35,7 @@ def trained(kit, policy: str, experiment) -> tuple[object, mp.Amp]:
     """Return the prediction, and what was prepared, after two steps with Adam."""
     if kit.name == "numpy":  # it has no automatic differentiation to run an experiment with
         model = kit.model()
-        predicted = memory(model, kit.adam(model, 0.01), policy)
+        predicted = estimate_memory(model, kit.adam(model, 0.01), policy)
         run = Trained(kit, mp.Policy.parse(policy), optimizer="adam")
         assert [run.step().stepped for _ in range(2)] == [True, True]
         return predicted, run.amp
@@ -42,7 +43,7 @@ def trained(kit, policy: str, experiment) -> tuple[object, mp.Amp]:
     driver = mp.load_backend(kit.name).compare_driver()
     model = driver.build(loaded.builder(kit.name), data.x_train[:2], data.layout)
     optimizer = driver.optimizer(OptimizerSpec("adam", 1e-3), model)
-    predicted = memory(model, optimizer, policy)
+    predicted = estimate_memory(model, optimizer, policy)
     amp = mp.prepare(model, optimizer, policy)
     loss_fn = driver.loss(loaded.loss, model)
     for x, y in data.batches(2, 4, 0):
@@ -75,10 +76,10 @@ def test_frozen_parameters_have_no_gradients_and_no_state(kit) -> None:
     if kit.name == "numpy":
         pytest.skip("models of the numpy reference train all their parameters")
     model, whole = kit.model(), kit.model()
-    everything = memory(whole, kit.adam(whole, 0.01), "float32")
+    everything = estimate_memory(whole, kit.adam(whole, 0.01), "float32")
     layers = {layer.path: layer.size for layer in mp.load_backend(kit.name).layers(model)}
     freeze(kit, model)
-    predicted = memory(model, kit.adam(model, 0.01), "float32")
+    predicted = estimate_memory(model, kit.adam(model, 0.01), "float32")
     assert predicted.parameters == everything.parameters
     assert predicted.gradients == everything.gradients - 4 * layers["fc1"]
     assert predicted.state == pytest.approx(everything.state - 8 * layers["fc1"], abs=16)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mpcore as mp
+from mpcore.numerics.dtypes import round_to
 
 ms = pytest.importorskip("mindspore")
 from mindspore import Tensor, amp, mint, nn, ops  # noqa: E402
@@ -397,14 +398,14 @@ def test_simulated_bfloat16_is_rounded_and_marked():
             out = net.fc1(Tensor(X)).asnumpy()
     same(stored, values(net))
     for name in ("fc1.weight", "fc1.bias", "fc2.weight"):
-        np.testing.assert_array_equal(inside[name], mp.round_to(stored[name], "bfloat16"))
+        np.testing.assert_array_equal(inside[name], round_to(stored[name], "bfloat16"))
     np.testing.assert_array_equal(inside["bn.gamma"], stored["bn.gamma"])
-    exact = mp.round_to(X, "bfloat16") @ inside["fc1.weight"].T + inside["fc1.bias"]
-    np.testing.assert_array_equal(out, mp.round_to(out, "bfloat16"))
+    exact = round_to(X, "bfloat16") @ inside["fc1.weight"].T + inside["fc1.bias"]
+    np.testing.assert_array_equal(out, round_to(out, "bfloat16"))
     np.testing.assert_allclose(out, exact, rtol=2.0**-8)  # half an ulp of bfloat16
     grads = bound.step(loss_of(net), *batch(), keep_grads=True).grads
     weight = grads["fc1.weight"].asnumpy()
-    np.testing.assert_array_equal(weight, mp.round_to(weight, "bfloat16"))
+    np.testing.assert_array_equal(weight, round_to(weight, "bfloat16"))
 
 
 def test_step_inside_autocast_is_refused_where_weights_are_set_aside():
@@ -484,11 +485,11 @@ def test_experimental_optimizer_trains():
 
 def test_state_is_settable_and_shared_by_all_train_cells():
     net, _, bound = prepared("mixed_float16")
-    bound.state = mp.ScaleState(8.0, 3, 2)
+    bound.state = mp.LossScaleState(8.0, 3, 2)
     bound.step(loss_of(net), *batch())
-    assert bound.state == mp.ScaleState(8.0, good_steps=4, skipped_steps=2)
+    assert bound.state == mp.LossScaleState(8.0, good_steps=4, skipped_steps=2)
     bound.train_cell(loss_of(net))(*batch())
-    assert bound.state == mp.ScaleState(8.0, good_steps=5, skipped_steps=2)
+    assert bound.state == mp.LossScaleState(8.0, good_steps=5, skipped_steps=2)
 
 
 # --- refusals
@@ -532,8 +533,8 @@ def test_optimizers_that_cannot_work_are_refused():
 
 
 def test_driver_round_trips_weights_and_slots():
-    from mpcore.compare.experiment import OptimizerSpec
-    from mpcore.compare.weights import relative_difference
+    from mpcore.backend.driver import OptimizerSpec
+    from mpcore.checkpoint.layer_weights import relative_difference
 
     driver = mp.load_backend("mindspore").compare_driver()
     for spec in (OptimizerSpec("sgd"), OptimizerSpec("adam", 0.01)):

@@ -11,7 +11,7 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore.ops.primitive import Primitive
 
 import mpcore as mp
-from mpcore.inspection import Request, inspect
+from mpcore.tools.inspection import Request, inspect
 
 RNG = np.random.default_rng(12)
 ALL = frozenset("*")

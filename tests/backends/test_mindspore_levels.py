@@ -638,7 +638,7 @@ def test_release_restores_outputs_bit_for_bit(name, policy):
         lambda: amp.step(entry.loss(model), *batch),
         lambda: cell(*batch),
         lambda: amp.train_cell(entry.loss(model)),
-        amp.publish,
+        amp.sync_masters,
         lambda: amp.autocast().__enter__(),
         lambda: amp.gradient(model, batch[0]),
     ]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore import master_weights as arithmetic
+from mpcore.numerics import master_weights as arithmetic
+from mpcore.numerics.dtypes import round_to
 
 ms = pytest.importorskip("mindspore", reason="mindspore is not installed")
 from mindspore import Tensor, nn, ops  # noqa: E402
@@ -149,7 +150,7 @@ def stepper(amp, loss, how):
 
 def expected_run(start, ordinal, grad, master, steps):
     """Return (16-bit parameter as float32, truth) after ``steps`` of plain SGD."""
-    scheme = mp.master_weights.Scheme.parse(master)
+    scheme = mp.MasterWeights.parse(master)
     rounding = "nearest" if scheme.name == "stochastic" else scheme.rounding
     keeps = scheme.name in ("copy", "split")
     low, rest = arithmetic.round_bits(start, rounding), None
@@ -291,7 +292,7 @@ def test_moments_are_rounded_to_nearest_between_steps():
         found, (plain.optimizer.moment1[0], plain.optimizer.moment2[0]), strict=True
     ):
         assert value.any()
-        np.testing.assert_array_equal(value, mp.round_to(whole.asnumpy(), "bfloat16"))
+        np.testing.assert_array_equal(value, round_to(whole.asnumpy(), "bfloat16"))
         assert (value != whole.asnumpy()).any()
 
 
@@ -310,14 +311,14 @@ def test_skipped_step_leaves_every_part(master, how):
         *(p.asnumpy().copy() for p in net.get_parameters()),
         *amp.weights().values(),
         *state_of(amp.optimizer).values(),
-        np.array(amp.real_steps),
+        np.array(amp.optimizer_steps),
     ]
     before = parts()
     assert not run(Tensor(X), BAD).stepped
     for mine, other in zip(parts(), before, strict=True):
         np.testing.assert_array_equal(mine, other)
     assert run(Tensor(X), ONE).stepped
-    assert amp.real_steps == (2 if master.startswith("stochastic") else 0)
+    assert amp.optimizer_steps == (2 if master.startswith("stochastic") else 0)
 
 
 # In and out
@@ -375,7 +376,7 @@ def test_published_masters_are_stored():
     masters = amp.masters
     ops.assign(masters["fc1.bias"], Tensor(np.full(8, 1.0 + 2.0**-20, "f4")))
     ops.assign(amp.optimizer.moment1[1], Tensor(np.full(8, 3.0, "f4")))
-    amp.publish()
+    amp.sync_masters()
     np.testing.assert_array_equal(amp.weights()["fc1.bias"], np.float32(1.0 + 2.0**-20))
     np.testing.assert_array_equal(net.fc1.bias.asnumpy(), np.float32(1.0))
     amp.step(squared(net), Tensor(X), ONE)
@@ -452,7 +453,7 @@ def test_stall_is_reported_within_twenty_steps():
 
 @pytest.mark.parametrize("master", ["split", "kahan", "stochastic"])
 def test_healthy_runs_are_silent(master):
-    net, amp = small(master, make=nn.SGD, rate=1e-3, stall="on")
+    net, amp = small(master, make=nn.SGD, rate=1e-3, count_lost_updates="on")
     cell = amp.train_cell(squared(net), compiled=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", mp.MpcoreWarning)
@@ -469,7 +470,7 @@ def test_kahan_and_stochastic_follow_float32_where_none_stands_still():
     for master in ("float32", "kahan", "stochastic:1", "none"):
         net = nn.SequentialCell(nn.Dense(5, 8, weight_init="ones", has_bias=False))
         text = master if master == "float32" else policy_of(master)
-        amp = mp.prepare(net, nn.SGD(net.trainable_params(), 2e-4), text, stall="off")
+        amp = mp.prepare(net, nn.SGD(net.trainable_params(), 2e-4), text, count_lost_updates="off")
         cell = amp.train_cell(squared(net), compiled=True)
         losses = [float(cell(x, ONE)[0]) for _ in range(200)]
         ends[master] = losses[-1], losses[0]

@@ -7,7 +7,7 @@ import pytest
 from test_mindspore_ops import CALLS, Auto
 
 import mpcore as mp
-from mpcore import ops as table
+from mpcore.numerics import ops as table
 
 ms = pytest.importorskip("mindspore", reason="mindspore is not installed")
 import mindspore.ops.operations as primitives  # noqa: E402
@@ -131,7 +131,7 @@ def test_what_a_list_cannot_say_is_refused(text: str, message: str) -> None:
 
 def test_lists_begin_with_the_native_ones() -> None:
     def lists(text: str):
-        return lists_of(mp.resolve(mp.Policy.parse(text), [], "CPU"))
+        return lists_of(mp.resolve_plan(mp.Policy.parse(text), [], "CPU"))
 
     assert lists("autocast_float16") is None
     lower, full = lists("autocast_float16; full op=matmul; lower op=exp")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcore import ops as table
+from mpcore.numerics import ops as table
 
 ms = pytest.importorskip("mindspore", reason="mindspore is not installed")
 import mindspore.ops.operations as primitives  # noqa: E402

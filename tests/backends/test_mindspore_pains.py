@@ -352,7 +352,7 @@ def test_bad_micro_batch_is_left_out():
     assert not np.isfinite(sum(grads[0].asnumpy() for grads in sums)).all()
 
     net = network()
-    bound = mp.prepare(net, momentum(net), FLOAT32, bad_micro_batch="drop")
+    bound = mp.prepare(net, momentum(net), FLOAT32, on_bad_micro_batch="drop")
     result = bound.step(loss_of(net), Tensor(x), Tensor(Y), Tensor(1.0), micro_batches=4)
     assert (result.stepped, result.dropped) == (True, 1)
     assert all(np.isfinite(value).all() for value in values(net).values())
@@ -362,7 +362,7 @@ def test_nothing_in_a_step_is_float64():
     """P16."""
     net = network()
     policy = mp.Policy.named("mixed_float16").with_loss_scale(mp.LossScale(init_scale=1024.0))
-    bound = mp.prepare(net, momentum(net), policy, bad_micro_batch="drop")
+    bound = mp.prepare(net, momentum(net), policy, on_bad_micro_batch="drop")
     for count in (1, 2):
         cell = bound.train_cell(loss_of(net), 1.0, keep_grads=True, micro_batches=count)
         *numbers, grads = cell(*batch())
@@ -418,7 +418,7 @@ def test_native_inner_gradient_vanishes_and_ours_does_not():
     ms.set_seed(5)
     critic = nn.SequentialCell(OrderedDict(fc1=nn.Dense(8, 4), fc2=nn.Dense(4, 1)))
     bound = mp.prepare(critic, momentum(critic), "mixed_float16")
-    bound.state = mp.ScaleState(2.0**24)
+    bound.state = mp.LossScaleState(2.0**24)
 
     def small(x):
         return critic(x) * 1e-8

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.dtypes import FORMATS
-from mpcore.overflow import saturate
+from mpcore.numerics.dtypes import FORMATS
+from mpcore.numerics.overflow import saturate
 
 ms = pytest.importorskip("mindspore")
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
@@ -122,9 +122,9 @@ if sys.argv[1] == "graph":
 ms.runtime.launch_blocking()
 spoilt = t.X.copy()
 spoilt[10] = np.inf
-for way in ("spoil", "drop"):
+for way in ("skip", "drop"):
     count, add = t.counter()
-    net, bound = t.prepared(two=True, bad_micro_batch=way, after_step=[add])
+    net, bound = t.prepared(two=True, on_bad_micro_batch=way, after_step=[add])
     loss = t.loss_of(net)
     for x in (t.X, spoilt, t.X):
         r = bound.step(loss, *t.batch(x=x), micro_batches=4)
@@ -175,7 +175,7 @@ def test_windows_and_several_optimizers_in_graph_mode(tmp_path):
 
 
 def test_second_copies_are_made_for_windows_that_drop_only():
-    net, bound = prepared(bad_micro_batch="drop")
+    net, bound = prepared(on_bad_micro_batch="drop")
     bound.step(loss_of(net), *batch())
     assert bound._parts.window_buffers == []
     bound.step(loss_of(net), *batch(), micro_batches=2)
@@ -195,10 +195,10 @@ def test_compiled_window_refuses_an_uneven_batch():
         run(*batch())
 
 
-@pytest.mark.parametrize("way", ["spoil", "drop"])
+@pytest.mark.parametrize("way", ["skip", "drop"])
 @pytest.mark.parametrize("policy", [FLOAT32, "mixed_bfloat16"], ids=["float32", "simulated"])
 def test_failing_micro_batch_leaves_everything_as_it_was(policy, way):
-    net, bound = prepared(policy, bad_micro_batch=way)
+    net, bound = prepared(policy, on_bad_micro_batch=way)
     bound.step(loss_of(net), *batch())
     before = values(net, bound)
     calls = []
@@ -241,7 +241,7 @@ def test_cells_and_lists_and_dicts_are_guarded(wrap):
     teacher.update_parameters_name("teacher.")
     queue = Parameter(Tensor(np.zeros(3, "f4")), name="queue", requires_grad=False)
     other = Parameter(Tensor(np.zeros(3, "i4")), name="other", requires_grad=False)
-    net, bound = prepared(guard=[teacher, {"queue": [queue]}, (other,)])
+    net, bound = prepared(restore_on_skip=[teacher, {"queue": [queue]}, (other,)])
 
     def loss_fn(x, y, boost):
         ops.assign_add(queue, ops.ones_like(queue))
@@ -260,7 +260,7 @@ def test_cells_and_lists_and_dicts_are_guarded(wrap):
 
 def test_tensors_are_refused_with_the_reason():
     with pytest.raises(mp.BackendError, match=r"`guard` must hold Cells.*only a Parameter can be"):
-        prepared(guard=[[Tensor(1.0)]])
+        prepared(restore_on_skip=[[Tensor(1.0)]])
 
 
 def test_guarding_the_network_does_not_undo_the_optimizer_that_stepped():
@@ -271,7 +271,7 @@ def test_guarding_the_network_does_not_undo_the_optimizer_that_stepped():
         "body": nn.Momentum(net.fc1.trainable_params(), 0.1, 0.9),
         "head": nn.Momentum(net.fc2.trainable_params(), 0.1, 0.9),
     }
-    bound = mp.prepare(net, optimizers, policy, guard=[net])
+    bound = mp.prepare(net, optimizers, policy, restore_on_skip=[net])
 
     def spoilt(x, y, boost):
         return loss_of(net)(x, y, boost) * INF
@@ -406,7 +406,7 @@ def test_register_is_read_once_for_all_optimizers_and_micro_batches():
         return inner(grads)
 
     device.all_finite = all_finite
-    net, bound = prepared(two=True, detector=StatusRegister(device), bad_micro_batch="drop")
+    net, bound = prepared(two=True, detector=StatusRegister(device), on_bad_micro_batch="drop")
 
     def loss_fn(x, y, boost):
         log.append("forward")

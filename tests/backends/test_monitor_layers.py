@@ -7,6 +7,7 @@ import pytest
 from harness import Trained, X, Y, oracle_weights
 
 import mpcore as mp
+from mpcore.numerics.dtypes import FORMATS
 
 
 def policy(scale):
@@ -30,7 +31,7 @@ def test_layers_of_sampled_steps_are_what_their_gradients_say(kit):
         mine = [name for name in results[1].grads if name.rpartition(".")[0] == layer]
         grads = np.concatenate([np.asarray(results[1].grads[name]).ravel() for name in mine])
         scaled = np.abs(grads.astype(np.float64)) * results[1].scale
-        form = mp.dtypes.FORMATS[formats[layer]]
+        form = FORMATS[formats[layer]]
         small = (scaled > 0) & (scaled < form.smallest_normal)
         assert seen["small"] == pytest.approx(small.mean())
         assert seen["zero"] == pytest.approx((scaled == 0).mean())

@@ -9,7 +9,7 @@ import pytest
 from harness import Trained, X, Y, load_kit
 
 import mpcore as mp
-from mpcore.master_weights import round_bits, widen
+from mpcore.numerics.master_weights import round_bits, widen
 
 pytestmark = pytest.mark.backend("numpy")
 
@@ -60,10 +60,10 @@ def test_split_is_copy_bit_for_bit(rounding: str, optimizer: str) -> None:
 def test_a_skipped_step_leaves_every_part(master: str) -> None:
     run = trained(master)
     run.step()
-    before, steps = stored(run), run.amp.real_steps
+    before, steps = stored(run), run.amp.optimizer_steps
     assert not run.step(np.inf).stepped
     assert_equal(stored(run), before)
-    assert run.amp.real_steps == steps == 1
+    assert run.amp.optimizer_steps == steps == 1
     assert run.step().stepped
     assert (stored(run)["fc1.weight"] != before["fc1.weight"]).any()
 
@@ -154,7 +154,7 @@ def test_schemes_follow_float32_and_none_does_not() -> None:
     wanted = losses[0] - losses[-1]
     for master in ("copy", "split", "kahan", "stochastic"):
         assert far(master)[0] == pytest.approx(wanted, rel=0.2), master
-    assert far("none", stall="off")[0] < 0.6 * wanted
+    assert far("none", count_lost_updates="off")[0] < 0.6 * wanted
 
 
 def test_a_stall_is_told_once_within_20_steps() -> None:
@@ -179,7 +179,7 @@ def test_a_stall_is_told_once_within_20_steps() -> None:
     ("master", "stall"), [("split", "on"), ("kahan", "on"), ("stochastic", "auto")]
 )
 def test_healthy_runs_are_silent(master: str, stall: str) -> None:
-    run = trained(master, stall=stall)
+    run = trained(master, count_lost_updates=stall)
     run.optimizer.learning_rate = 1e-4
     for _ in range(45):
         result = run.step()
@@ -194,12 +194,12 @@ def test_healthy_runs_are_silent(master: str, stall: str) -> None:
     ("none", "auto", True), ("none", "off", False), ("copy", "auto", False), ("copy", "on", True),
 ])  # fmt: skip
 def test_lost_updates_are_counted_where_asked(master: str, stall: str, counts: bool) -> None:
-    run = trained(master, stall=stall)
+    run = trained(master, count_lost_updates=stall)
     result = run.step()
     assert (result.lost_updates is not None) is counts
     assert ("lost_updates" in result.to_dict()) is counts
     with pytest.raises(mp.BackendError, match="`stall` must be one of 'auto', 'on', 'off'"):
-        trained("none", stall="yes")
+        trained("none", count_lost_updates="yes")
 
 
 # --- saving
@@ -221,7 +221,7 @@ def test_a_saved_run_goes_on_as_if_nothing_had_happened(tmp_path, source: str) -
         again.step(), whole.step()
     assert_equal(again.amp.weights(), whole.amp.weights())
     if source == "stochastic:3":
-        assert again.amp.real_steps == whole.amp.real_steps == 8
+        assert again.amp.optimizer_steps == whole.amp.optimizer_steps == 8
 
 
 @pytest.mark.parametrize("source", ["copy", "split", "kahan", "stochastic", "none"])

@@ -9,7 +9,7 @@ import pytest
 from harness import Trained, load_kit
 
 import mpcore as mp
-from mpcore.compare.weights import flatten
+from mpcore.checkpoint.layer_weights import flatten
 
 SPLIT = "model_bfloat16, master=split"
 SCHEMES = ("copy", "split", "kahan", "stochastic")

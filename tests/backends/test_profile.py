@@ -6,8 +6,8 @@ import pytest
 from harness import X, Y
 
 import mpcore as mp
-from mpcore.profiling.result import BETWEEN, Measured, result_of
-from mpcore.profiling.values import CAST, LOSS, Spread, load_profiler
+from mpcore.tools.profiling.result import BETWEEN, Measured, result_of
+from mpcore.tools.profiling.values import CAST, LOSS, Spread, load_profiler
 
 RULE = "full path=fc2"
 

@@ -18,8 +18,8 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import mpcore as mp  # noqa: E402
-import mpcore.compare  # noqa: E402
-import mpcore.compare.weights  # noqa: E402
+from mpcore.checkpoint import layer_weights  # noqa: E402
+from mpcore.numerics.dtypes import round_to  # noqa: E402
 from mpcore_tensorflow import TensorflowBackend, TransactionalOptimizer  # noqa: E402
 from mpcore_tensorflow.layers import walk  # noqa: E402
 from mpcore_tensorflow.storage import set_storage  # noqa: E402
@@ -183,7 +183,7 @@ def test_fit_is_transactional(options):
         optimizer=keras.optimizers.SGD(rate),
         **options,
     )
-    assert amp.state == mp.ScaleState(2.0**14, 1, 2)
+    assert amp.state == mp.LossScaleState(2.0**14, 1, 2)
     assert amp.optimizer.iterations.numpy() == other.optimizer.iterations.numpy() == 2
     assert float(amp.optimizer.learning_rate) == pytest.approx(0.025)
     for a, b in zip(model.variables, clean.variables, strict=True):
@@ -268,7 +268,7 @@ def test_scale_and_masters_survive_saving(tmp_path):
         loaded = keras.saving.load_model(path)
         assert isinstance(loaded.optimizer, TransactionalOptimizer)
         again = mp.prepare(loaded, loaded.optimizer, policy)
-        assert again.state == amp.state == mp.ScaleState(2.0**15, 1, 1)
+        assert again.state == amp.state == mp.LossScaleState(2.0**15, 1, 1)
         assert type(again.optimizer.inner_optimizer) is keras.optimizers.SGD
         assert again.optimizer.iterations.numpy() == 1
         pairs = zip(amp.optimizer.masters.values(), again.optimizer.masters.values(), strict=True)
@@ -302,7 +302,7 @@ def test_policy_can_be_changed_with_the_optimizer_of_before():
     again = mp.prepare(model, amp.optimizer, mp.Policy.named("mixed_bfloat16").full("fc2"))
     seen, _ = output_dtypes(model, X)
     assert seen == {"fc1": "bfloat16", "bn": "bfloat16", "act": "bfloat16", "fc2": "float32"}
-    assert again.state == mp.ScaleState(1.0, 0, 0)  # another rule: a fresh state
+    assert again.state == mp.LossScaleState(1.0, 0, 0)  # another rule: a fresh state
     assert again.step(loss_of(model), X, Y).stepped
 
 
@@ -403,7 +403,7 @@ def test_averages_are_written_to_masters_and_weights():
     average = amp.optimizer.inner_optimizer._model_variables_moving_average[0]
     np.testing.assert_array_equal(amp.optimizer.target(kernel).numpy(), average.numpy())
     np.testing.assert_array_equal(
-        np.asarray(kernel.numpy(), "f4"), mp.round_to(average.numpy(), "bfloat16")
+        np.asarray(kernel.numpy(), "f4"), round_to(average.numpy(), "bfloat16")
     )
 
 
@@ -473,7 +473,7 @@ def test_masters_hold_what_16_bits_lose():
         assert amp.step(loss_of(model), X, Y).stepped
     assert (master.numpy() != exact[0]).mean() > 0.9
     np.testing.assert_array_equal(
-        np.asarray(kernel.numpy(), "f4"), mp.round_to(master.numpy(), "bfloat16")
+        np.asarray(kernel.numpy(), "f4"), round_to(master.numpy(), "bfloat16")
     )
 
 
@@ -727,7 +727,7 @@ def test_attention_has_the_layout_of_torch():
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "model_bfloat16"])
 def test_training_goes_on_from_neutral_state(name, policy):
-    spec = mp.compare.OptimizerSpec(name, learning_rate=0.05)
+    spec = mp.OptimizerSpec(name, learning_rate=0.05)
     driver = TensorflowBackend().compare_driver()
 
     def start():
@@ -749,7 +749,7 @@ def test_training_goes_on_from_neutral_state(name, policy):
         for key, array in ours.arrays.items():
             np.testing.assert_allclose(array, theirs.arrays[key], rtol=1e-6, atol=1e-8)
     assert driver.predict(model, amp, X, "").shape == (32, 4)
-    driver.load_slots(other, resumed, mp.compare.weights.Slots(0))
+    driver.load_slots(other, resumed, layer_weights.Slots(0))
     assert not any(v.numpy().any() for v in resumed.optimizer.inner_optimizer.variables[2:])
 
 

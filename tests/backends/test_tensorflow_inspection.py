@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import layers
 
 import mpcore as mp
-from mpcore.inspection import Request, inspect, sketch
+from mpcore.tools.inspection import Request, inspect, sketch
 
 RNG = np.random.default_rng(11)
 FIRST = Request(layout="channels_first", keep=frozenset("*"))
@@ -283,7 +283,7 @@ def test_weights_that_a_layer_assigns_are_put_back():
 REPLICAS = """
 import keras, numpy as np, tensorflow as tf
 import mpcore as mp
-from mpcore.inspection import inspect
+from mpcore.tools.inspection import inspect
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 import mpcore as mp
-from mpcore.presets import PRESETS
+from mpcore.policy.policy import PRESETS
 from mpcore_tensorflow import TensorflowBackend
 from mpcore_tensorflow.layers import MARK
 
@@ -267,7 +267,7 @@ def test_loaded_model_keeps_what_its_user_set(tmp_path):
 
 @pytest.mark.parametrize("name", ["float32", "mixed_float16", "mixed_bfloat16", "float16"])
 def test_policy_object_is_read_and_applied(name):
-    policy = mp.Policy.from_native(keras.DTypePolicy(name))
+    policy = mp.import_policy(keras.DTypePolicy(name))
     model, native = headed(), under(name, headed)
     native.set_weights(model.get_weights())
     mp.prepare(model, sgd(), policy)
@@ -278,7 +278,7 @@ def test_policy_object_is_read_and_applied(name):
 def test_policy_map_is_read_and_applied():
     dtypes = keras.dtype_policies.DTypePolicyMap("mixed_float16")
     dtypes["fc2"] = keras.DTypePolicy("float32")
-    policy = mp.Policy.from_native(dtypes)
+    policy = mp.import_policy(dtypes)
     assert str(policy) == "keras:mixed_float16; float32 path=fc2"
     model = headed()
     mp.prepare(model, sgd(), policy)

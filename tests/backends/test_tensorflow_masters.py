@@ -15,7 +15,7 @@ import tensorflow as tf  # noqa: E402
 from keras import layers  # noqa: E402
 
 import mpcore as mp  # noqa: E402
-from mpcore import master_weights as reference  # noqa: E402
+from mpcore.numerics import master_weights as reference  # noqa: E402
 from mpcore_tensorflow import TransactionalOptimizer, rounding  # noqa: E402
 from mpcore_tensorflow.backend import _check_kept  # noqa: E402
 
@@ -171,7 +171,7 @@ def test_kahan_and_stochastic_follow_float32_on_the_transformer_and_none_does_no
         entry = zoo_tensorflow.ZOO["encoder"]
         model = entry.build()
         chosen = master if master == "float32" else policy(master)
-        amp = mp.prepare(model, adam(), chosen, stall="off")
+        amp = mp.prepare(model, adam(), chosen, count_lost_updates="off")
         rng, loss = zoo.generator("encoder"), entry.loss(model)
         batches = [entry.tensors(entry.batch(rng)) for _ in range(8)]
         order = np.random.default_rng(0)
@@ -338,11 +338,11 @@ def test_skipped_step_leaves_every_part_as_it_was(master):
     amp = mp.prepare(model, adam(), policy(master, optimizer_state="bfloat16"))
     loss = loss_of(model)
     assert amp.step(loss, X, Y).stepped
-    before, steps = state(amp), amp.real_steps
+    before, steps = state(amp), amp.optimizer_steps
     assert len(before) > 20
     assert not amp.step(loss, BAD, Y).stepped
     assert state(amp) == before
-    assert amp.real_steps == steps == (1 if master.startswith("stochastic") else 0)
+    assert amp.optimizer_steps == steps == (1 if master.startswith("stochastic") else 0)
     assert amp.step(loss, X, Y).stepped
     assert state(amp) != before
 
@@ -458,7 +458,7 @@ def test_fit_trains_by_any_scheme(compiled):
         model.compile(amp.optimizer, loss=CROSS_ENTROPY, jit_compile=compiled)
         model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0)
         assert int(amp.optimizer.iterations.numpy()) == 8
-        found[master] = amp.weights(), amp.real_steps
+        found[master] = amp.weights(), amp.optimizer_steps
     assert compiled or found["stochastic"][1] == 8
     close = (
         (lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)) if compiled else _same
@@ -491,7 +491,7 @@ def test_several_optimizers_share_the_count_of_steps():
         loss = loss_of(model)
         amp.step(loss, X, Y)
         amp.step(loss, X, Y, optimizer="fc2")
-        assert amp.real_steps == 2
+        assert amp.optimizer_steps == 2
         assert {v.dtype for o in own.values() for v in o.variables[2:]} == {"bfloat16"}
         found.append(amp.weights())
     assert equal(*found)
@@ -512,7 +512,7 @@ def test_stall_is_told_within_20_steps_and_never_of_a_healthy_run(recwarn):
     assert amp.last.lost_updates["fc1"] > 0.5
     assert amp.last.lost_updates["bn"] < 0.1  # float32
     healthy = net()
-    amp = mp.prepare(healthy, OPTIMIZERS.SGD(1e-4), policy("split"), stall="on")
+    amp = mp.prepare(healthy, OPTIMIZERS.SGD(1e-4), policy("split"), count_lost_updates="on")
     loss = loss_of(healthy)
     for _ in range(21):
         amp.step(loss, X, Y)

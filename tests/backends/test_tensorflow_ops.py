@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcore import ops as table
+from mpcore.numerics import ops as table
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")

@@ -17,7 +17,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import mpcore as mp  # noqa: E402
-from mpcore.overflow import saturate  # noqa: E402
+from mpcore.numerics.overflow import saturate  # noqa: E402
 from mpcore_tensorflow import TransactionalOptimizer, emulated_ascend  # noqa: E402
 
 layers = keras.layers
@@ -111,8 +111,8 @@ def test_scale_is_shared_and_settable_from_either():
     _, amp = two()
     a, b = amp.optimizers.values()
     assert a.dynamic_scale is b.dynamic_scale
-    amp.state = mp.ScaleState(64.0, 2, 5)
-    assert a.state == b.state == amp.state == mp.ScaleState(64.0, 2, 5)
+    amp.state = mp.LossScaleState(64.0, 2, 5)
+    assert a.state == b.state == amp.state == mp.LossScaleState(64.0, 2, 5)
     with pytest.raises(mp.BackendError, match=r"amp\.optimizers\['a'\].*amp\.optimizers\['b'\]"):
         _ = amp.optimizer
 
@@ -192,7 +192,7 @@ def test_guarded_weights_that_an_optimizer_moved_stay_moved():
     model = net()
     parts = {"a": sgd(model.get_layer("fc1")), "b": sgd(model.get_layer("fc2"))}
     policy = mp.Policy().with_loss_scale(rule)
-    amp = mp.prepare(model, parts, policy, guard=[model])
+    amp = mp.prepare(model, parts, policy, restore_on_skip=[model])
     loss_fn = loss_of(model)
     losses = {"a": loss_fn, "b": lambda x, y: loss_fn(x, y) * np.float32(np.inf)}
     before = [values(model.get_layer(n)) for n in ("fc1", "fc2", "bn")]
@@ -219,14 +219,14 @@ def embedding():
     return keras.Sequential([layers.Input((2,), dtype="int32"), layers.Embedding(6, 3, name="e")])
 
 
-@pytest.mark.parametrize("option", ["spoil", "drop"])
+@pytest.mark.parametrize("option", ["skip", "drop"])
 def test_sparse_gradients_add_up(option):
     tokens = np.array([[1, 1], [1, 2], [4, 4], [1, 5]], "i4")
     grads = []
     for count in (1, 2, 4):
         model = embedding()
         policy = "float32, loss_scale=static(64)"
-        amp = mp.prepare(model, keras.optimizers.Adam(0.1), policy, bad_micro_batch=option)
+        amp = mp.prepare(model, keras.optimizers.Adam(0.1), policy, on_bad_micro_batch=option)
 
         def loss_fn(t, model=model):
             return tf.reduce_mean(model(t) ** 2)
@@ -245,7 +245,7 @@ def test_dropped_sparse_micro_batch_leaves_no_trace():
     for rows in ([0, 1, 2, 3], [0, 2, 3]):
         model = embedding()
         policy = "float32, loss_scale=static(64)"
-        amp = mp.prepare(model, keras.optimizers.Adam(0.1), policy, bad_micro_batch="drop")
+        amp = mp.prepare(model, keras.optimizers.Adam(0.1), policy, on_bad_micro_batch="drop")
 
         def loss_fn(t, b, model=model):
             return tf.reduce_mean(tf.reduce_mean(model(t) ** 2, axis=(1, 2)) * b)
@@ -256,11 +256,11 @@ def test_dropped_sparse_micro_batch_leaves_no_trace():
     np.testing.assert_array_equal(*ends)
 
 
-@pytest.mark.parametrize("option", ["spoil", "drop"])
+@pytest.mark.parametrize("option", ["skip", "drop"])
 def test_missing_gradients_in_a_window(option):
     model = net()
     fc1 = model.get_layer("fc1")
-    amp = mp.prepare(model, sgd(), "float32", bad_micro_batch=option)
+    amp = mp.prepare(model, sgd(), "float32", on_bad_micro_batch=option)
     result = amp.step(lambda x: tf.reduce_mean(fc1(x) ** 2), X, micro_batches=4, keep_grads=True)
     assert result.stepped
     assert set(result.grads) == {"fc1.kernel", "fc1.bias"}
@@ -337,7 +337,9 @@ def test_everything_that_is_guarded_is_put_back(way):
     queue, memory = tf.Variable(tf.zeros(3)), keras.Variable(np.zeros(2, "f4"))
     model = Remembering(teacher, queue, memory)
     model(X)
-    amp = mp.prepare(model, sgd(), "mixed_float16", guard=[teacher, {"queue": [queue]}, memory])
+    amp = mp.prepare(
+        model, sgd(), "mixed_float16", restore_on_skip=[teacher, {"queue": [queue]}, memory]
+    )
     model.compile(optimizer=amp.optimizer, loss=CROSS_ENTROPY)
     for x in (X, BIG, BIG, X):
         if way == "step":
@@ -368,7 +370,7 @@ class Remembering(keras.Model):
 def test_guard_says_what_it_takes():
     for wrong in ("teacher", 3, lambda: None):
         with pytest.raises(mp.BackendError, match=r"`guard` must hold keras models, layers or"):
-            mp.prepare(net(), sgd(), SCALED, guard=[wrong])
+            mp.prepare(net(), sgd(), SCALED, restore_on_skip=[wrong])
 
 
 @pytest.mark.parametrize("way", ["step", "fit"])
@@ -504,7 +506,7 @@ def test_collapse_is_seen_in_a_loop_of_ones_own():
     model.fit(BIG, Y, batch_size=8, verbose=0)
     with pytest.warns(mp.MpcoreWarning, match="4 steps in a row were skipped"):
         amp.check_collapse()
-    amp.state = mp.ScaleState(64.0, 0, 20)
+    amp.state = mp.LossScaleState(64.0, 0, 20)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         amp.check_collapse()  # a loaded count is no step

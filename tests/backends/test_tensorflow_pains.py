@@ -303,7 +303,7 @@ def test_p14_bad_micro_batch():
         model = net()
         policy = mp.Policy.named("mixed_float16").with_loss_scale("static(1024)")
         optimizer = keras.optimizers.Adam(0.01)
-        amp = mp.prepare(model, optimizer, policy, bad_micro_batch="drop")
+        amp = mp.prepare(model, optimizer, policy, on_bad_micro_batch="drop")
         result = amp.step(loss_of(model), x[rows], Y[rows], micro_batches=count)
         assert (result.stepped, result.dropped) == (True, int(count == 4))
         ends.append(values(model, optimizer))
@@ -483,7 +483,7 @@ def operations(concrete):
 def test_p16_no_float64_on_the_device():
     for policy in ("float32", "mixed_float16", "model_bfloat16"):
         model = net()
-        options = {"after_step": [lambda: None], "bad_micro_batch": "drop"}
+        options = {"after_step": [lambda: None], "on_bad_micro_batch": "drop"}
         amp = mp.prepare(model, keras.optimizers.AdamW(1e-3), policy, **options)
         loss_fn = loss_of(model)
         amp.step(loss_fn, X, Y, clip_norm=1.0, micro_batches=2)

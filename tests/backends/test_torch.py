@@ -403,9 +403,9 @@ def test_step_in_an_open_window_is_refused_until_it_is_given_up():
     model = net()
     amp, _ = ready(model)
     amp.backward(entropy(model)(*batch()))
-    with pytest.raises(mp.BackendError, match=r"`step` must not be called while .* `discard`"):
+    with pytest.raises(mp.BackendError, match=r"`step` must not be called while .* `abort_step`"):
         amp.step(entropy(model), *batch(1))
-    amp.discard()
+    amp.abort_step()
     assert amp.step(entropy(model), *batch(1)).stepped
     model(batch(2)[0])
     with pytest.raises(mp.BackendError, match="`apply` must follow `backward`"):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mpcore as mp
-from mpcore.overflow import saturate as reference
-from mpcore.transaction import StepOptions
+from mpcore.numerics.overflow import saturate as reference
+from mpcore.step.transaction import StepOptions
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -184,7 +184,7 @@ def test_discarded_step_clears_the_register():
         amp, loss_fn = ready()
         amp.backward(loss_fn(x * 1e6, y))
         assert device.overflowed
-        amp.discard()
+        amp.abort_step()
         assert not device.overflowed
 
 

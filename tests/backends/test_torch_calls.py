@@ -66,7 +66,7 @@ def test_table_knows_every_call_in_every_state():
         reached |= {row[c] for s, row in TABLE.items() if s in reached for c in CALLS} & {*TABLE}
     assert reached == set(TABLE)
     for state, row in TABLE.items():
-        assert row["discard"] == IDLE or state == "stepping", state
+        assert row["abort_step"] == IDLE or state == "stepping", state
 
 
 # --- unscale
@@ -168,8 +168,8 @@ def test_discarded_step_leaves_no_trace(policy, when):
             amp.backward(loss)
         if when == "unscale":
             amp.unscale()
-        amp.discard()
-        amp.discard()
+        amp.abort_step()
+        amp.abort_step()
         assert amp.step(lambda n=number: loss_of(one, n)).stepped
         assert other.step(lambda n=number: loss_of(two, n)).stepped
     assert_same(state_of(one, amp), state_of(two, other))
@@ -213,7 +213,7 @@ def test_saving_and_loading_wait_for_the_gradients(tmp_path):
     assert amp.load(tmp_path / "run.amp") == []
 
 
-@pytest.mark.parametrize("call", ["backward", "unscale", "apply", "discard", "step"])
+@pytest.mark.parametrize("call", ["backward", "unscale", "apply", "abort_step", "step"])
 @pytest.mark.parametrize("where", ["loss", "after_step"])
 def test_no_call_inside_a_step(call, where):
     model = net()
@@ -221,7 +221,7 @@ def test_no_call_inside_a_step(call, where):
         "backward": lambda: amp.backward(loss_of(model)),
         "unscale": lambda: amp.unscale(),
         "apply": lambda: amp.apply(),
-        "discard": lambda: amp.discard(),
+        "abort_step": lambda: amp.abort_step(),
         "step": lambda: amp.step(lambda: loss_of(model)),
     }
     inside = {where: True}
@@ -360,7 +360,7 @@ class Both:
         self.loss = None
 
     def discard(self, number, boost):
-        self.amp.discard()
+        self.amp.abort_step()
         self.plain.put_back()
         self.loss = None
 

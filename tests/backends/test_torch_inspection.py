@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import mpcore as mp
-from mpcore.inspection import Request, inspect
+from mpcore.tools.inspection import Request, inspect
 
 RNG = np.random.default_rng(13)
 ALL = frozenset("*")
@@ -126,5 +126,5 @@ def test_open_gradients_are_refused():
     amp.backward(loss)
     with pytest.raises(mp.BackendError):
         inspect(net, amp, lambda x: net(x).sum(), x)
-    amp.discard()
+    amp.abort_step()
     assert inspect(net, amp, lambda x: net(x).sum(), x).calls

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.presets import PRESETS
+from mpcore.policy.policy import PRESETS
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -361,11 +361,11 @@ def test_region_that_the_user_closed_stays_closed():
 
 
 def test_policies_of_fsdp_are_understood():
-    two = mp.Policy.from_native(
+    two = mp.import_policy(
         fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     )
     assert (two.compute, two.reduce) == ("bfloat16", "float32")
-    one = mp.Policy.from_native(
+    one = mp.import_policy(
         fsdp.MixedPrecision(param_dtype=H, reduce_dtype=F, _module_classes_to_ignore=())
     )
     assert one.compute == "float16"
@@ -466,7 +466,7 @@ def test_released_amp_refuses_every_call():
         "backward": lambda: amp.backward(model(x).sum()),
         "unscale": amp.unscale,
         "apply": amp.apply,
-        "discard": amp.discard,
+        "abort_step": amp.abort_step,
         "save": lambda: amp.save("nowhere"),
     }
     before = plain_state(model)

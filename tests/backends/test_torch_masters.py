@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore import master_weights as reference
+from mpcore.numerics import master_weights as reference
+from mpcore.step.stagnation import sample
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -195,7 +196,9 @@ def test_kahan_and_stochastic_follow_float32_and_none_does_not():
 
     def run(policy, order):
         model = entry.build()
-        amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), lr), policy, stall="off")
+        amp = mp.prepare(
+            model, torch.optim.AdamW(model.parameters(), lr), policy, count_lost_updates="off"
+        )
         rng, loss_fn = np.random.default_rng(order), entry.loss(model)
         for _ in range(steps):
             amp.step(loss_fn, *batches[rng.integers(4)])
@@ -217,7 +220,9 @@ def test_stall_is_told_within_twenty_steps_and_only_where_it_is(scheme):
     entry = zoo_torch.ZOO["gpt"]
     rng, model = np.random.default_rng(0), entry.build()
     policy = f"model_bfloat16, master={scheme}"
-    amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-4), policy, stall="on")
+    amp = mp.prepare(
+        model, torch.optim.AdamW(model.parameters(), 1e-4), policy, count_lost_updates="on"
+    )
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         shares = [
@@ -247,9 +252,9 @@ def test_lost_updates_are_counted_exactly(sparse):
             assert (counts == 0).all()
             assert result.lost_updates == {}
             continue
-        looked = np.isin(mp.stall.sample(6000) // 20, tokens.numpy())
+        looked = np.isin(sample(6000) // 20, tokens.numpy())
         assert counts[1] == looked.sum() > 30
-        still = np.isin(mp.stall.sample(6000) // 20, [7, 299])
+        still = np.isin(sample(6000) // 20, [7, 299])
         assert counts[0] == still.sum()
 
 
@@ -398,7 +403,7 @@ def test_masters_take_no_memory_between_steps_and_are_no_trap(scheme):
 )
 def test_bytes_per_parameter_with_adam(policy, expected):
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
-    amp = mp.prepare(model, torch.optim.Adam(model.parameters()), policy, stall="off")
+    amp = mp.prepare(model, torch.optim.Adam(model.parameters()), policy, count_lost_updates="off")
     amp.step(lambda: model(torch.ones(4, 256)).square().mean())
     count = sum(param.numel() for param in model.parameters())
     assert sum(amp.array_bytes().values()) / count == pytest.approx(expected, rel=0.01)
@@ -424,12 +429,12 @@ def test_nothing_is_lost_when_the_parts_follow_the_model(scheme):
 @pytest.mark.parametrize("architecture", ["net", "layers"])
 def test_resumed_run_equals_the_uninterrupted_one(architecture, scheme, extra, tmp_path):
     make = {"net": scrambled, "layers": plain}[architecture]
-    model, amp = ready(scheme, extra=extra, stall="off", model=make())
+    model, amp = ready(scheme, extra=extra, count_lost_updates="off", model=make())
     train(model, amp, range(5))
     amp.save(tmp_path / "run.amp", weights=True)
     slots = copy.deepcopy(amp.optimizer.state_dict())
     straight = [result.loss for result in train(model, amp, range(5, 25))]
-    again, resumed = ready(scheme, extra=extra, stall="off", model=make())
+    again, resumed = ready(scheme, extra=extra, count_lost_updates="off", model=make())
     resumed.load(tmp_path / "run.amp")
     resumed.optimizer.load_state_dict(slots)
     assert [result.loss for result in train(again, resumed, range(5, 25))] == straight
@@ -548,7 +553,7 @@ def test_copies_and_pickles_of_the_model_go_their_own_way(scheme):
 def test_compiled_model_trains_as_the_eager_one(scheme):
     runs = []
     for compiled in (False, True):
-        model, amp = ready(scheme, stall="off")
+        model, amp = ready(scheme, count_lost_updates="off")
         run = torch.compile(model, backend="aot_eager") if compiled else model
         steps = [amp.step(entropy(run), *data(number)).loss for number in range(3)]
         runs.append((steps, amp.weights()))

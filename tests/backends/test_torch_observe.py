@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import mpcore as mp
-from mpcore.observe import foretell
+from mpcore.tools.inspection.observe import foretell
 
 X = torch.from_numpy(np.random.default_rng(3).normal(size=(16, 8)).astype("f4"))
 Y = torch.arange(16) % 4
@@ -285,7 +285,7 @@ def test_not_strict_trains_what_strict_refuses() -> None:
 
 EXPERIMENT = """
 import numpy as np
-from mpcore.compare import Data, OptimizerSpec
+from mpcore import Data, OptimizerSpec
 
 name, loss, steps, batch = "small", "cross_entropy", 2, 8
 optimizer = OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9)

@@ -10,7 +10,7 @@ import pytest
 from test_torch_ops import CASES, M, measured, positive
 
 import mpcore as mp
-from mpcore import ops
+from mpcore.numerics import ops
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
@@ -35,7 +35,7 @@ by_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{c
 def listed(text: str, device: str = "cpu"):
     """Return the region of a policy, without a model."""
     policy = mp.Policy.parse(text)
-    mode = op_list_of(nn.Linear(1, 1), mp.resolve(policy, [], device), device)
+    mode = op_list_of(nn.Linear(1, 1), mp.resolve_plan(policy, [], device), device)
     return region(device, getattr(torch, policy.compute), mode)
 
 
@@ -183,7 +183,7 @@ def test_architectures_have_the_same_dtypes_on_every_device(name: str) -> None:
 def test_the_devices_own_list_does_what_it_can() -> None:
     """On CUDA the portable list is torch's: nothing is caught, so nothing costs."""
     found = {
-        device: actions_of(mp.resolve(mp.Policy.parse(PORTABLE), [], device), device)
+        device: actions_of(mp.resolve_plan(mp.Policy.parse(PORTABLE), [], device), device)
         for device in SYSTEMS
     }
     assert found["cuda"] == found["xpu"] == {}
@@ -192,12 +192,12 @@ def test_the_devices_own_list_does_what_it_can() -> None:
     assert {"softmax", "rms_norm", "pad", "lstm_cell"} < found["cpu"].keys()
     assert not {"linear", "linalg_inv", "max_pool2d", "outer"} & found["cpu"].keys()
     assert (
-        op_list_of(nn.Linear(1, 1), mp.resolve(mp.Policy.parse(PORTABLE), [], "cuda"), "cuda")
+        op_list_of(nn.Linear(1, 1), mp.resolve_plan(mp.Policy.parse(PORTABLE), [], "cuda"), "cuda")
         is None
     )
     refused = "is not possible on 'hpu'.*use by='layer'"
     with pytest.raises(mp.BackendError, match=refused):
-        actions_of(mp.resolve(mp.Policy.parse(PORTABLE), [], "hpu"), "hpu")
+        actions_of(mp.resolve_plan(mp.Policy.parse(PORTABLE), [], "hpu"), "hpu")
 
 
 X = positive(M, torch.bfloat16, "cpu")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mpcore import ops
+from mpcore.numerics import ops
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812

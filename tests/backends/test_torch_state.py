@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.scaling import initial_state
+from mpcore.scaling.transition import advance, initial_state
 
 pytestmark = pytest.mark.backend("torch")
 
@@ -43,18 +43,18 @@ def test_torch_goes_on_as_ours_would(torch, seed, factors):
     )
     state = initial_state(rule)
     for _ in range(rng.randrange(30)):
-        state = mp.advance(rule, state, rng.random() < 0.8)
-    data, lost = mp.to_native("torch", rule, state._replace(skipped_steps=0))
+        state = advance(rule, state, rng.random() < 0.8)
+    data, lost = mp.export_scaler("torch", rule, state._replace(skipped_steps=0))
     assert lost == []
     scaler = torch.amp.GradScaler("cpu")
     scaler.load_state_dict(data)
     outcomes = [rng.random() < 0.8 for _ in range(50)]
     native, ours, before = native_scales(torch, scaler, outcomes), [], state
     for finite in outcomes:
-        before = mp.advance(rule, before, finite)
+        before = advance(rule, before, finite)
         ours.append(before.scale)
     assert native == ours
-    back, again, lost = mp.from_native(scaler.state_dict())
+    back, again, lost = mp.import_scaler(scaler.state_dict())
     assert (back, lost) == (rule, [])
     assert again == before._replace(skipped_steps=0)
 

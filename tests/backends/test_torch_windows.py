@@ -100,7 +100,7 @@ def test_native_loses_the_window_with_one_bad_micro_batch(policy):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_dropped_micro_batches_leave_no_trace_but_the_scale(policy, bad, mean):
     """P14: two of four are left, so that both ways to divide are exact."""
-    drop = {"bad_micro_batch": "drop"}
+    drop = {"on_bad_micro_batch": "drop"}
     (one, amp), (other, clean) = ready(policy, **drop), ready(policy, **drop)
     result = window(one, amp, range(4), bad, mean)
     expected = window(other, clean, [n for n in range(4) if n not in bad], mean=mean)
@@ -115,7 +115,7 @@ def test_dropped_micro_batches_leave_no_trace_but_the_scale(policy, bad, mean):
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("mean", [False, True])
 def test_window_of_bad_micro_batches_only_is_skipped(number, mean):
-    model, amp = ready(bad_micro_batch="drop")
+    model, amp = ready(on_bad_micro_batch="drop")
     before = state_of(model, amp)
     result = window(model, amp, range(number), range(number), mean)
     assert (result.stepped, result.dropped) == (False, number)
@@ -126,7 +126,7 @@ def test_window_of_bad_micro_batches_only_is_skipped(number, mean):
 
 
 def test_single_bad_micro_batch_still_names_the_culprit():
-    model, amp = ready(bad_micro_batch="drop")
+    model, amp = ready(on_bad_micro_batch="drop")
     model[3].bias.register_hook(lambda grad: grad * math.inf)
     amp.backward(entropy(model)(*batch()))
     result = amp.apply()
@@ -136,9 +136,9 @@ def test_single_bad_micro_batch_still_names_the_culprit():
 
 
 @pytest.mark.parametrize("policy", BY)
-@pytest.mark.parametrize("drop", ["spoil", "drop"])
+@pytest.mark.parametrize("drop", ["skip", "drop"])
 def test_both_ways_give_the_mean(policy, drop):
-    (one, amp), (other, whole) = (ready(policy, bad_micro_batch=drop) for _ in range(2))
+    (one, amp), (other, whole) = (ready(policy, on_bad_micro_batch=drop) for _ in range(2))
     for _ in range(2):
         result = window(one, amp, range(4), mean=True)
         parts = [batch(number) for number in range(4)]
@@ -195,11 +195,11 @@ def test_parameters_that_only_some_micro_batches_use():
             return getattr(self, which)(x)
 
     for policy in BY:
-        for drop in ("spoil", "drop"):
+        for drop in ("skip", "drop"):
             torch.manual_seed(0)
             model = Switch()
             optimizer = torch.optim.SGD(model.parameters(), 0.1)
-            amp = mp.prepare(model, optimizer, policy, bad_micro_batch=drop)
+            amp = mp.prepare(model, optimizer, policy, on_bad_micro_batch=drop)
             x, _ = batch()
             for which in ("a", "b", "a"):
                 with amp.autocast():
@@ -211,14 +211,14 @@ def test_parameters_that_only_some_micro_batches_use():
 
 
 @pytest.mark.parametrize("policy", ["float32", "model_bfloat16"])
-@pytest.mark.parametrize("drop", ["spoil", "drop"])
+@pytest.mark.parametrize("drop", ["skip", "drop"])
 def test_sparse_gradients_in_a_window(policy, drop):
     ends = []
     for sparse in (True, False):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Embedding(11, 8, sparse=sparse))
         optimizer = torch.optim.SGD(model.parameters(), 1.0)
-        amp = mp.prepare(model, optimizer, scaled(policy), bad_micro_batch=drop)
+        amp = mp.prepare(model, optimizer, scaled(policy), on_bad_micro_batch=drop)
         for tokens in ([[1, 2]], [[2, 3]], [[1, 1]]):
             amp.backward(model(torch.tensor(tokens)).pow(2).mean() / 3)
         assert amp.apply().stepped
@@ -230,7 +230,7 @@ def test_sparse_gradients_in_a_window(policy, drop):
 def test_sparse_and_dense_gradients_of_one_parameter_add_up(order):
     model = nn.Sequential(nn.Embedding(5, 2, sparse=True))
     optimizer = torch.optim.SGD(model.parameters(), 1.0)
-    amp = mp.prepare(model, optimizer, scaled("float32"), bad_micro_batch="drop")
+    amp = mp.prepare(model, optimizer, scaled("float32"), on_bad_micro_batch="drop")
     losses = [lambda: model(torch.tensor([1, 1])).sum(), lambda: model[0].weight.sum()]
     for number in order:
         amp.backward(losses[number]())
@@ -254,7 +254,7 @@ def test_batches_in_containers_are_cut():
     assert seen == [((2, 8), 2, True)] * 4
 
 
-@pytest.mark.parametrize("drop", ["spoil", "drop"])
+@pytest.mark.parametrize("drop", ["skip", "drop"])
 def test_complex_parameters_train(drop):
     ends = []
     for by_hand in (True, False):
@@ -265,7 +265,7 @@ def test_complex_parameters_train(drop):
         amp = (
             None
             if by_hand
-            else mp.prepare(model, optimizer, scaled("float32"), bad_micro_batch=drop)
+            else mp.prepare(model, optimizer, scaled("float32"), on_bad_micro_batch=drop)
         )
         for _ in range(2):
             if amp is None:
@@ -304,9 +304,12 @@ def test_loss_for_one_optimizer_gives_no_gradients_to_the_other(policy):
 
 
 @pytest.mark.parametrize("policy", BY)
-@pytest.mark.parametrize("drop", ["spoil", "drop"])
+@pytest.mark.parametrize("drop", ["skip", "drop"])
 def test_dict_of_losses_is_the_loop_with_names(policy, drop):
-    (one, amp), (other, loop) = two(policy, bad_micro_batch=drop), two(policy, bad_micro_batch=drop)
+    (one, amp), (other, loop) = (
+        two(policy, on_bad_micro_batch=drop),
+        two(policy, on_bad_micro_batch=drop),
+    )
     for number in range(3):
         x, y = batch(number)
         losses = {"a": entropy(one), "b": lambda x, y: one(x).pow(2).mean()}
@@ -325,12 +328,12 @@ def test_dict_of_losses_is_the_loop_with_names(policy, drop):
     assert_same(state_of(one, amp), state_of(other, loop))
 
 
-@pytest.mark.parametrize("drop", ["spoil", "drop"])
+@pytest.mark.parametrize("drop", ["skip", "drop"])
 @pytest.mark.parametrize("mean", [False, True])
 def test_losses_by_name_in_micro_batches(drop, mean):
     """Each loss has a mean of its own; bad micro-batches of one leave the other alone."""
-    (one, amp), (other, clean) = two(bad_micro_batch=drop), two(bad_micro_batch=drop)
-    bad = {"spoil": (), "drop": (1, 2)}[drop]
+    (one, amp), (other, clean) = two(on_bad_micro_batch=drop), two(on_bad_micro_batch=drop)
+    bad = {"skip": (), "drop": (1, 2)}[drop]
     for model, own, broken in ((one, amp, bad), (other, clean, ())):
         for number in range(4):
             if not broken and number in bad:
@@ -364,8 +367,8 @@ def test_losses_over_one_forward_pass_need_its_graph():
 
 
 def test_loss_for_all_beside_a_loss_for_one_is_their_sum():
-    for drop in ("spoil", "drop"):
-        (one, amp), (other, whole) = two(bad_micro_batch=drop), two(bad_micro_batch=drop)
+    for drop in ("skip", "drop"):
+        (one, amp), (other, whole) = two(on_bad_micro_batch=drop), two(on_bad_micro_batch=drop)
         x, y = batch()
         out = one(x)
         amp.backward(functional.cross_entropy(out, y), retain_graph=True)
@@ -470,8 +473,8 @@ def test_everything_that_is_guarded_is_put_back(way):
     teacher, tensor = Teacher(), torch.zeros(3)
     queue = [torch.zeros(2), torch.ones(2)]
     memory = {"a": torch.zeros(2), "inner": {"b": torch.zeros(2)}, "pair": (torch.zeros(1),)}
-    options = {"bad_micro_batch": "drop"} if way == "drop" else {}
-    model, amp = ready(guard=[teacher, tensor, queue, memory], **options)
+    options = {"on_bad_micro_batch": "drop"} if way == "drop" else {}
+    model, amp = ready(restore_on_skip=[teacher, tensor, queue, memory], **options)
 
     def all_of_it():
         tensors = [*teacher.state_dict().values(), tensor, *queue, memory["a"]]
@@ -510,7 +513,7 @@ def test_what_cannot_be_guarded_is_refused_before_the_model_is_changed(thing):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with pytest.raises(mp.BackendError, match="`guard` must hold modules, tensors, or lists"):
-        mp.prepare(model, optimizer, "mixed_bfloat16", guard=[thing])
+        mp.prepare(model, optimizer, "mixed_bfloat16", restore_on_skip=[thing])
     assert "forward" not in vars(model)
     mp.prepare(model, optimizer, "mixed_bfloat16")
 

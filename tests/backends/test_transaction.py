@@ -189,7 +189,7 @@ def test_bad_micro_batch_spoils_its_step(kit, mode, part):
 @pytest.mark.parametrize("part", [0, 2, 3])
 def test_dropped_micro_batch_leaves_no_trace_but_the_scale(kit, mode, part, optimizer):
     """P14: equals accumulation over the others, bit for bit."""
-    drop = {"bad_micro_batch": "drop"}
+    drop = {"on_bad_micro_batch": "drop"}
     bad = Trained(kit, FLOAT32, mode, optimizer, options=drop, micro_batches=4)
     good = Trained(kit, FLOAT32, mode, optimizer, options=drop, micro_batches=3)
     x, y = without(part, 4)
@@ -203,7 +203,7 @@ def test_dropped_micro_batch_leaves_no_trace_but_the_scale(kit, mode, part, opti
 
 
 def test_window_of_bad_micro_batches_is_skipped(kit, mode):
-    drop = {"bad_micro_batch": "drop"}
+    drop = {"on_bad_micro_batch": "drop"}
     trained = Trained(kit, FLOAT32, mode, options=drop, micro_batches=2)
     trained.step()
     before = trained.snapshot()
@@ -243,7 +243,7 @@ def test_after_step_follows_real_steps_only(kit, mode):
 def test_guarded_state_is_put_back(kit, mode):
     model = kit.model()
     thing, loss_fn, read = kit.memory(model)
-    amp = mp.prepare(model, kit.sgd(model, 0.1, 0.9), FLOAT32, guard=[thing])
+    amp = mp.prepare(model, kit.sgd(model, 0.1, 0.9), FLOAT32, restore_on_skip=[thing])
     step = kit.stepper(amp, loss_fn, mode)
     for bad in [0, 1, 1, 0]:
         step(*kit.batch(X, Y, float("inf") if bad else 1.0))
@@ -253,7 +253,7 @@ def test_guarded_state_is_put_back(kit, mode):
 def test_what_cannot_be_guarded_is_refused(kit):
     model = kit.model()
     with pytest.raises(mp.BackendError, match="`guard` must hold"):
-        mp.prepare(model, kit.sgd(model, 0.1, 0.9), "float32", guard=["teacher"])
+        mp.prepare(model, kit.sgd(model, 0.1, 0.9), "float32", restore_on_skip=["teacher"])
 
 
 def test_what_cannot_be_called_is_refused(kit):

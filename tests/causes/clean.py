@@ -12,7 +12,7 @@ from planting import POLICIES, Side, evidence, side
 from torch import nn
 from torch.nn import functional
 
-from mpcore.causes import Verdict, find
+from mpcore.tools.divergence import Verdict, find
 
 
 class _InParts(nn.Linear):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import mpcore as mp
-from mpcore.scaling import advance, initial_state
+from mpcore.scaling.transition import advance, initial_state
 
 # --- settings of layers
 

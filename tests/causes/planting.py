@@ -18,8 +18,8 @@ import zoo
 import zoo_torch
 
 import mpcore as mp
-from mpcore.causes import Evidence, Verdict, collect, find
-from mpcore.inspection import Request
+from mpcore.tools.divergence import Evidence, Verdict, collect, find
+from mpcore.tools.inspection import Request
 from mpcore_torch.layers import list_layers
 
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "mixed_float16", "mixed_bfloat16"

@@ -15,9 +15,9 @@ sys.path.append(str(Path(__file__).parents[1] / "zoo"))  # when run as a script
 import zoo  # found through the line above
 
 import mpcore as mp
-from mpcore.causes import Evidence, Verdict, collect, find, load, save
-from mpcore.compare.weights import match
-from mpcore.inspection import Request
+from mpcore.checkpoint.layer_weights import match
+from mpcore.tools.divergence import Evidence, Verdict, collect, find, load, save
+from mpcore.tools.inspection import Request
 
 EVERYTHING = Request(keep=frozenset("*"), layout="channels_first")
 SEED = 5

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.causes import Evidence, find, load, save, which_is_wrong
-from mpcore.causes.align import align
-from mpcore.causes.hypotheses.fit import Steps, fit
-from mpcore.compare.weights import LayerWeights
-from mpcore.inspection import Inspection, LayerCall, sketch
+from mpcore.checkpoint.layer_weights import LayerWeights
+from mpcore.tools.divergence import Evidence, find, load, save, which_is_wrong
+from mpcore.tools.divergence.align import align
+from mpcore.tools.divergence.hypotheses.fit import Steps, fit
+from mpcore.tools.inspection import Inspection, LayerCall, sketch
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype(np.float32)

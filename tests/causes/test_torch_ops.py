@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import mpcore as mp
-from mpcore.causes import collect, find
-from mpcore.inspection import Request
+from mpcore.tools.divergence import collect, find
+from mpcore.tools.inspection import Request
 
 
 class Gate(nn.Module):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mpcore.compare.report import table, write_report
+from mpcore.tools.report.report import table, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,8 +26,8 @@ BACKEND = """
 import os
 import numpy as np
 from dataclasses import dataclass, replace
-from mpcore.backend import Support
-from mpcore.compare.weights import LayerWeights, Slots
+from mpcore.backend.backend import Support
+from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore_numpy import NumpyBackend
 from mpcore_numpy.model import SGD, Model
 
@@ -152,7 +152,7 @@ class Backend(NumpyBackend):
 EXPERIMENT = """
 import ctypes, os, sys, time
 import numpy as np
-from mpcore.compare import Data, OptimizerSpec
+from mpcore import Data, OptimizerSpec
 
 optimizer = OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9)
 steps, batch = 4, 8
@@ -384,7 +384,7 @@ def test_wrong_options(place: Place, arguments: list[str], message: str) -> None
         ),
         pytest.param(
             "def data(): return 3\ndef build_north(): pass\n",
-            "data() in exp.py must return mpcore.compare.Data, got int",
+            "data() in exp.py must return mpcore.tools.compare.Data, got int",
             id="not-data",
         ),
         pytest.param(

@@ -13,10 +13,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mpcore import CheckpointError
-from mpcore.compare.weights import LayerWeights
-from mpcore.convert.arrays import from_tree, pick, read_safetensors, to_tree
-from mpcore.convert.names import fit
-from mpcore.convert.run import convert
+from mpcore.checkpoint.arrays import from_tree, pick, read_safetensors, to_tree
+from mpcore.checkpoint.layer_weights import LayerWeights
+from mpcore.tools.convert.names import fit
+from mpcore.tools.convert.run import convert
 
 EVERYTHING = Path(__file__).parents[1] / "zoo" / "everything.py"
 

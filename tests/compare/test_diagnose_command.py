@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import mpcore as mp
-from mpcore.diagnose_command import diagnose
-from mpcore.postmortem import PostMortem, Trial
+from mpcore.tools.diagnosis import PostMortem, Trial
+from mpcore.tools.diagnosis.command import diagnose
 
 EXPERIMENT = """
 import numpy as np
-from mpcore.compare import Data, OptimizerSpec
+from mpcore import Data, OptimizerSpec
 
 loss, optimizer, batch = "mse", OptimizerSpec("sgd", learning_rate=1e-6), 4
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mpcore.doctor import BUSY
+from mpcore.tools.doctor.doctor import BUSY
 
 INIT = """
 from mpcore_numpy import NumpyBackend as Base

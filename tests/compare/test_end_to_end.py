@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mpcore.compare.verdict import LOCKSTEP_LIMITS
+from mpcore.tools.compare.verdict import LOCKSTEP_LIMITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ OUR_FIELDS = {
 DATA = """
 import os
 import numpy as np
-from mpcore.compare import Data, OptimizerSpec
+from mpcore import Data, OptimizerSpec
 
 optimizer = OptimizerSpec("sgd", learning_rate=0.1, momentum=0.9)
 steps, batch = 4, 8

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from mpcore import ExperimentError, PolicyError
-from mpcore.compare import Data, OptimizerSpec, load_experiment
+from mpcore.tools.experiment import Data, OptimizerSpec, load_experiment
 
 GOOD = """
 import numpy as np
-from mpcore.compare import Data, OptimizerSpec
+from mpcore import Data, OptimizerSpec
 optimizer = OptimizerSpec("adam", learning_rate=0.1)
 batch = 4
 def data():

@@ -11,7 +11,7 @@ import pytest
 
 EXPERIMENT = """
 import numpy as np
-from mpcore.compare import Data, OptimizerSpec
+from mpcore import Data, OptimizerSpec
 
 loss, optimizer, batch = "mse", OptimizerSpec("adam"), 8
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from mpcore.compare import charts, report
-from mpcore.compare.drawing import spread
-from mpcore.compare.report import check_folder, write_report
-from mpcore.compare.report_numbers import format_percent
-from mpcore.compare.report_svg import PALETTE, series
 from mpcore.errors import ExperimentError
+from mpcore.tools.report import charts, report
+from mpcore.tools.report.drawing import spread
+from mpcore.tools.report.numbers import format_percent
+from mpcore.tools.report.report import check_folder, write_report
+from mpcore.tools.report.svg import PALETTE, series
 
 
 def _load(name: str) -> Any:
@@ -232,7 +232,7 @@ def test_another_process_writes_the_same_page(tmp_path: Path) -> None:
     write_report(make.sample(), tmp_path / "a")
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); "
-        "import sample, pathlib, mpcore.compare.report as r; "
+        "import sample, pathlib, mpcore.tools.report.report as r; "
         f"r.write_report(sample.sample(), pathlib.Path({str(tmp_path / 'b')!r})); "
         f"print(*set(sys.modules) & {FORBIDDEN!r}, 'matplotlib.pyplot' in sys.modules)"
     )

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from mpcore.causes.cause import Cause
-from mpcore.causes.distance import Distance
-from mpcore.causes.part import First
-from mpcore.causes.rows import Row
-from mpcore.compare import charts
-from mpcore.compare.report_cells import LIMITS, QUANTITIES, layer_rows
-from mpcore.compare.report_depth import cards, depth_views
-from mpcore.compare.report_overflow import overflow_views, step_ranges
-from mpcore.compare.report_svg import HEAT, PALETTE, series
-from mpcore.inspection import Difference
-from mpcore.postmortem import PostMortem
+from mpcore.tools.diagnosis import PostMortem
+from mpcore.tools.divergence.distance import Distance
+from mpcore.tools.divergence.first import First
+from mpcore.tools.divergence.root_cause import Cause
+from mpcore.tools.divergence.rows import Row
+from mpcore.tools.inspection import Difference
+from mpcore.tools.report import charts
+from mpcore.tools.report.cells import LIMITS, QUANTITIES, layer_rows
+from mpcore.tools.report.depth import cards, depth_views
+from mpcore.tools.report.overflow import overflow_views, step_ranges
+from mpcore.tools.report.svg import HEAT, PALETTE, series
 
 HOSTILE = "<script>alert('x')</script>\"'&$x_{$"
 Pages = dict[str, tuple[Any, str]]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpcore.compare.lock import locked
-from mpcore.compare.side import Side, check_sides, load_modes, read_sides
 from mpcore.errors import BackendMissingError, ExperimentError
+from mpcore.tools.compare.lock import locked
+from mpcore.tools.experiment.configuration import Side, check_sides, load_modes, read_sides
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_each_side_once() -> None:
 def test_a_framework_of_another_interpreter_is_not_looked_for_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mpcore.compare.side.find_spec", lambda _: None)
+    monkeypatch.setattr("mpcore.tools.experiment.configuration.find_spec", lambda _: None)
     with pytest.raises(BackendMissingError, match="pip install"):
         check_sides([Side("torch")])
     check_sides([Side("torch", python=sys.executable)])

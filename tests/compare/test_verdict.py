@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpcore.compare.verdict import (
+from mpcore.checkpoint.layer_weights import LayerWeights
+from mpcore.tools.compare.verdict import (
     band,
     free_difference,
     lockstep_step,
     lockstep_summary,
     verdict,
 )
-from mpcore.compare.weights import LayerWeights
 
 EQUAL = {"max_rel_loss_diff": 1e-7, "max_rel_grad_diff": 1e-6, "max_rel_update_diff": 1e-8}
 

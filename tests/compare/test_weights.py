@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from mpcore import ExperimentError
-from mpcore.compare.weights import LayerWeights, flatten, match, relative_difference, unflatten
+from mpcore.checkpoint.layer_weights import (
+    LayerWeights,
+    flatten,
+    match,
+    relative_difference,
+    unflatten,
+)
 
 
 def layer(path: str, category: str = "linear", shape: tuple[int, ...] = (4, 3)) -> LayerWeights:

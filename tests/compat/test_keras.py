@@ -535,8 +535,8 @@ def test_safe_sees_what_the_division_overflows():
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_safe_follows_the_cores_rule(compiled):
-    from mpcore import LossScale, advance
-    from mpcore.scaling import initial_state
+    from mpcore import LossScale
+    from mpcore.scaling.transition import advance, initial_state
 
     rule = LossScale(init_scale=2.0**22, growth_interval=2)
     optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.0), 2.0**22, 2, safe=True)

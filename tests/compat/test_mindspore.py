@@ -16,8 +16,8 @@ from mindspore import amp as native  # noqa: E402
 from mindspore import dataset as ds  # noqa: E402
 
 import mpcore_compat.mindspore as face  # noqa: E402
-from mpcore import LossScale, LossScaleError, PolicyError, advance  # noqa: E402
-from mpcore.scaling import initial_state  # noqa: E402
+from mpcore import LossScale, LossScaleError, PolicyError  # noqa: E402
+from mpcore.scaling.transition import advance, initial_state  # noqa: E402
 from mpcore_mindspore.guard import guarded  # noqa: E402
 
 pytestmark = pytest.mark.backend("mindspore")

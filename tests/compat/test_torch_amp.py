@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpcore.errors import MpcoreWarning, PolicyError
-from mpcore.scaling import ScaleState, advance
+from mpcore.scaling.transition import LossScaleState, advance
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -643,7 +643,7 @@ def test_a_scale_that_fell_to_zero():
 def test_safe_follows_the_cores_machine(outcomes, interval):
     scaler = safe(growth_interval=interval, init_scale=2.0**22)
     rule = scaler._current_rule()
-    state, param = ScaleState(2.0**22), weight(1.0)
+    state, param = LossScaleState(2.0**22), weight(1.0)
     optimizer = torch.optim.SGD([param], lr=0.0)
     begin(scaler)
     for finite in outcomes:

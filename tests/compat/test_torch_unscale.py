@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpcore.errors import BackendError
-from mpcore.scaling import inverse
+from mpcore.scaling.transition import inverse
 
 torch = pytest.importorskip("torch")
 from mpcore_torch.unscale import (  # noqa: E402

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpcore import BackendError, Capabilities, Policy, backend_names, load_backend
-from mpcore.backend import Backend, Support, check_policy, find_backend
+from mpcore.backend.backend import Backend, Support, check_policy, find_backend
 
 
 def capabilities(**compute: Support) -> Capabilities:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import mpcore as mp
-from mpcore.backend import Capabilities, Support
-from mpcore.capabilities import Question, honour, known, meaning_of_float32, support
-from mpcore.capabilities_cache import cache_file, cache_folder, keep, measured, read
-from mpcore.capabilities_data import KNOWN, Known
-from mpcore.plan import CATEGORIES, Layer, ParamInfo
-from mpcore.versions import satisfies
+from mpcore._lib.versions import satisfies
+from mpcore.backend.backend import Capabilities, Support
+from mpcore.capabilities.cache import cache_file, cache_folder, keep, measured, read
+from mpcore.capabilities.capabilities import Question, honour, known, meaning_of_float32, support
+from mpcore.capabilities.known import KNOWN, Known
+from mpcore.policy.layer import CATEGORIES, Layer, ParamInfo
 
 W = (ParamInfo("weight", (8, 8), "float32"),)
 LAYERS = [
@@ -109,14 +109,14 @@ def test_data_is_sound() -> None:
 
 def test_a_mechanism_that_is_absent_answers_first() -> None:
     by = {"op": Support("absent", "no lists"), "layer": Support("native")}
-    assert support(can("torch", by=by), Question("conv", "float16", "op")).reason == "no lists"
-    assert support(can("torch", by=by), Question("conv", "float32", "layer")).level == "native"
+    assert support(can("torch", by=by), "conv", "float16", "op").reason == "no lists"
+    assert support(can("torch", by=by), "conv", "float32", "layer").level == "native"
 
 
 def test_every_backend_answers() -> None:
     found = mp.load_backend("numpy").capabilities()
-    assert found.support("linear", "bfloat16").level == "simulated"
-    assert found.support("linear", "float16", by="op").level == "absent"
+    assert support(found, "linear", "bfloat16").level == "simulated"
+    assert support(found, "linear", "float16", by="op").level == "absent"
 
 
 # --- a policy that cannot be honoured -------------------------------------------------------------
@@ -250,10 +250,10 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 def test_what_was_measured_answers_where_nothing_is_known(cache: Path) -> None:
     where = can("torch", "mps")
     keep("torch", "mps", where.versions, FACTS)
-    assert where.support("linear", "float16").level == "native"
-    assert "no unit" in where.support("linear", "float16").reason
-    assert where.support("recurrent", "float16").level == "wrong"
-    assert where.support("pooling", "float16") == NATIVE["float16"]  # not measured: as declared
+    assert support(where, "linear", "float16").level == "native"
+    assert "no unit" in support(where, "linear", "float16").reason
+    assert support(where, "recurrent", "float16").level == "wrong"
+    assert support(where, "pooling", "float16") == NATIVE["float16"]  # not measured: as declared
 
 
 def test_a_probe_runs_once_and_is_kept(cache: Path) -> None:

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mpcore as mp
-from mpcore import CheckpointError, LossScale, LossScaleError, Policy, ScaleState, advance
-from mpcore.checkpoint import Checkpoint, check_state, load_state, save_state, scale_range
-from mpcore.scaling import initial_state
-from mpcore.scaling_presets import PRESETS
+from mpcore import CheckpointError, LossScale, LossScaleError, LossScaleState, Policy
+from mpcore.checkpoint.scaler import Checkpoint, check_state, load_state, save_state, scale_range
+from mpcore.scaling.loss_scale import PRESETS
+from mpcore.scaling.transition import advance, initial_state
 from mpcore_numpy import SGD, Model
 from mpcore_numpy.step import NumpyAmp
 
@@ -115,7 +115,7 @@ def test_the_ends_of_the_range_are_kept(name: str, outcomes: list[bool], start: 
 @given(st.floats(min_value=2.0**-126, max_value=2.0**127, width=32), st.integers(1, 9))
 def test_numbers_are_exact(scale: float, good: int) -> None:
     rule = LossScale(min_scale=2.0**-126, max_scale=2.0**127, growth_interval=10)
-    point = Checkpoint(MIXED.with_loss_scale(rule), rule, ScaleState(scale, good))
+    point = Checkpoint(MIXED.with_loss_scale(rule), rule, LossScaleState(scale, good))
     again = Checkpoint.from_dict(json.loads(point.to_text()))
     assert again == point
     assert again.state.scale.hex() == scale.hex()
@@ -129,7 +129,7 @@ def test_static_and_none_are_kept(tmp_path: Path) -> None:
         amp.save(tmp_path / "run.amp")
         other = prepared(policy)
         other.load(tmp_path / "run.amp")
-        assert other.state == amp.state == ScaleState(rule.init_scale, skipped_steps=2)
+        assert other.state == amp.state == LossScaleState(rule.init_scale, skipped_steps=2)
 
 
 def test_version_1_stays_readable() -> None:
@@ -138,8 +138,8 @@ def test_version_1_stays_readable() -> None:
     rule = LossScale.named("keras", growth_interval=7)
     assert found.policy == MIXED.with_loss_scale(rule).full("*.head")
     assert found.rule == rule
-    assert found.state == ScaleState(8192.0, 3, 2)
-    assert set(data["loss_scale"]) < set(json.loads(found.to_text())["loss_scale"])
+    assert found.state == LossScaleState(8192.0, 3, 2)
+    assert len(data["loss_scale"]) < len(json.loads(found.to_text())["loss_scale"])
     assert Checkpoint.from_dict(json.loads(found.to_text())) == found
 
 
@@ -169,19 +169,19 @@ def test_the_file_is_plain_json_and_stable(tmp_path: Path) -> None:
 KILLED = """
 import os, sys, time
 import mpcore as mp
-from mpcore.checkpoint import save_state
+from mpcore.checkpoint.scaler import save_state
 def hang(*_):
     print("writing", flush=True)
     time.sleep(60)
 os.{call} = hang
-save_state(sys.argv[1], mp.Policy.named("mixed_float16"), mp.ScaleState(4.0, 1))
+save_state(sys.argv[1], mp.Policy.named("mixed_float16"), mp.LossScaleState(4.0, 1))
 """
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_killed_writer_leaves_the_old_file_whole(tmp_path: Path, call: str) -> None:
     path = tmp_path / "run.amp"
-    save_state(path, MIXED, ScaleState(2.0))
+    save_state(path, MIXED, LossScaleState(2.0))
     old = path.read_bytes()
     code = textwrap.dedent(KILLED.format(call=call))
     child = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True)
@@ -191,9 +191,9 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path: Path, call: str) ->
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
     assert path.read_bytes() == old
-    assert load_state(path).state == ScaleState(2.0)
-    save_state(path, MIXED, ScaleState(8.0))
-    assert load_state(path).state == ScaleState(8.0)
+    assert load_state(path).state == LossScaleState(2.0)
+    save_state(path, MIXED, LossScaleState(8.0))
+    assert load_state(path).state == LossScaleState(8.0)
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,10 +201,10 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "run.amp"
-    save_state(path, MIXED, ScaleState(2.0))
+    save_state(path, MIXED, LossScaleState(2.0))
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match=r"run\.amp: No space left on device"):
-        save_state(path, MIXED, ScaleState(4.0))
+        save_state(path, MIXED, LossScaleState(4.0))
     monkeypatch.undo()
     assert load_state(path).state.scale == 2.0
     assert list(tmp_path.iterdir()) == [path]
@@ -213,9 +213,9 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_links_and_modes_are_kept(tmp_path: Path) -> None:
     path, link = tmp_path / "run.amp", tmp_path / "latest"
     link.symlink_to(path)
-    save_state(link, MIXED, ScaleState(2.0))  # a link to nothing yet
+    save_state(link, MIXED, LossScaleState(2.0))  # a link to nothing yet
     path.chmod(0o640)
-    save_state(link, MIXED, ScaleState(4.0))
+    save_state(link, MIXED, LossScaleState(4.0))
     assert link.is_symlink()
     assert load_state(path).state.scale == 4.0
     assert path.stat().st_mode & 0o777 == 0o640
@@ -235,12 +235,12 @@ def test_what_is_not_ours_is_not_overwritten(tmp_path: Path, content: bytes) -> 
 )
 def test_places_that_cannot_be_written(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        save_state(tmp_path / name, MIXED, ScaleState(2.0))
+        save_state(tmp_path / name, MIXED, LossScaleState(2.0))
 
 
 def test_an_impossible_state_is_not_saved(tmp_path: Path) -> None:
     amp = prepared(MIXED)
-    amp.state = ScaleState(math.nan)
+    amp.state = LossScaleState(math.nan)
     with pytest.raises(CheckpointError, match=r"`state\.scale` must be in \[1\.0, 16777216\.0\]"):
         amp.save(tmp_path / "run.amp")
     assert list(tmp_path.iterdir()) == []
@@ -273,14 +273,14 @@ def state(**values: object):
 
 WRONG = {
     "other-format": (put("format", value="else"), "`format` must be 'mpcore-state', got 'else'"),
-    "future": (put("version", value=2), "`version` must be <= 1, got 2: a newer mpcore wrote it"),
+    "future": (put("version", value=3), "`version` must be <= 2, got 3: a newer mpcore wrote it"),
     "odd-version": (put("version", value=True), "`version` must be a whole number >= 1, got True"),
     "missing-key": (drop("state"), "`file` lacks 'state'"),
     "unknown-key": (put("extra", value=1), "`file` must not hold 'extra'"),
     "missing-count": (drop("state", "overflows"), "`state` lacks 'overflows'"),
     "unknown-count": (put("state", "spare", value=0), "`state` must not hold 'spare'"),
     "unknown-field": (put("policy", "spare", value=0), "`policy` must not hold 'spare'"),
-    "missing-field": (drop("loss_scale", "refill"), "`loss_scale` lacks 'refill'"),
+    "missing-field": (drop("loss_scale", "backoff_op"), "`loss_scale` lacks 'backoff_op'"),
     "bad-dtype": (put("policy", "compute", value="f8"), "`policy`: `compute` must be one of"),
     "dtype-kind": (put("policy", "compute", value=3), "`policy.compute` must be str, got 3"),
     "bad-rule": (put("policy", "rules", value=[1]), "`policy.rules` must be a list of texts"),
@@ -328,7 +328,7 @@ def test_wrong_values_are_refused(tmp_path: Path, case: str) -> None:
 
 def test_every_cut_and_every_changed_byte_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "run.amp"
-    save_state(path, MIXED, ScaleState(2.0, 1, 1))
+    save_state(path, MIXED, LossScaleState(2.0, 1, 1))
     whole = path.read_bytes()
     found = load_state(path)
     for end in range(0, len(whole) - 1, 7):  # without the newline it is still whole
@@ -391,7 +391,7 @@ def test_no_file_a_folder_and_a_pipe_are_refused(tmp_path: Path) -> None:
 )
 def test_another_policy_is_refused(tmp_path: Path, policy: Policy, message: str | None) -> None:
     path = tmp_path / "run.amp"
-    save_state(path, MIXED, ScaleState(2.0, 1))
+    save_state(path, MIXED, LossScaleState(2.0, 1))
     if message is None:
         assert load_state(path).differences(policy) == [
             "policy.by is 'layer' in the file and 'op' here"
@@ -408,10 +408,10 @@ def test_another_policy_is_refused(tmp_path: Path, policy: Policy, message: str 
 
 def test_names_and_the_first_scale_make_no_other_policy(tmp_path: Path) -> None:
     path = tmp_path / "run.amp"
-    save_state(path, MIXED, ScaleState(2.0, 1))
+    save_state(path, MIXED, LossScaleState(2.0, 1))
     running = prepared(Policy(compute="float16", loss_scale=LossScale(init_scale=4.0)))
     assert running.load(path) == []
-    assert running.state == ScaleState(2.0, 1)
+    assert running.state == LossScaleState(2.0, 1)
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_any_policy_takes_what_makes_sense(
     first, second = (MIXED.with_loss_scale(text) for text in (saved, running))
     scale = {"dynamic": 1024.0}.get(saved, first.scaling.init_scale)
     good = 5 if saved == "dynamic" else 0
-    save_state(tmp_path / "run.amp", first, ScaleState(scale, good, skipped_steps=3))
+    save_state(tmp_path / "run.amp", first, LossScaleState(scale, good, skipped_steps=3))
     amp = prepared(second)
     assert any("loss_scale." in line for line in amp.load(tmp_path / "run.amp", any_policy=True))
     assert amp.state == initial_state(second.scaling)._replace(scale=taken, skipped_steps=3)
@@ -440,17 +440,17 @@ def test_any_policy_takes_what_makes_sense(
 
 @pytest.mark.parametrize("scale", [0.0, math.inf])
 def test_any_policy_takes_no_dead_scale(tmp_path: Path, scale: float) -> None:
-    save_state(tmp_path / "run.amp", MIXED.with_loss_scale("keras"), ScaleState(scale))
+    save_state(tmp_path / "run.amp", MIXED.with_loss_scale("keras"), LossScaleState(scale))
     amp = prepared(MIXED.with_loss_scale("paddle"))
     amp.load(tmp_path / "run.amp", any_policy=True)
     assert amp.state.scale == 2.0**16
 
 
 def test_any_policy_keeps_the_whole_state_under_the_same_rule(tmp_path: Path) -> None:
-    save_state(tmp_path / "run.amp", MIXED.full("fc"), ScaleState(64.0, 7, 2, 0, 0))
+    save_state(tmp_path / "run.amp", MIXED.full("fc"), LossScaleState(64.0, 7, 2, 0, 0))
     amp = prepared(MIXED)
     assert len(amp.load(tmp_path / "run.amp", any_policy=True)) == 1
-    assert amp.state == ScaleState(64.0, 7, 2, 0, 0)
+    assert amp.state == LossScaleState(64.0, 7, 2, 0, 0)
 
 
 def test_a_backend_that_rounds_the_state_refuses_it(tmp_path: Path) -> None:
@@ -466,7 +466,7 @@ def test_a_backend_that_rounds_the_state_refuses_it(tmp_path: Path) -> None:
             self._tx.state = state._replace(scale=float(np.float32(state.scale)))
 
     policy = MIXED.with_loss_scale(LossScale.named("apex_fp16_utils", backoff_factor=3.0))
-    save_state(tmp_path / "run.amp", policy, ScaleState(2.0**20 / 3))
+    save_state(tmp_path / "run.amp", policy, LossScaleState(2.0**20 / 3))
     amp = prepared(policy)
     amp.__class__ = Rounding
     before = amp.state

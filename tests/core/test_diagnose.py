@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.inspection import Inspection, LayerCall, sketch
-from mpcore.postmortem import Constant, PostMortem, Trial
-from mpcore.postmortem.constants import lint
-from mpcore.postmortem.cure import wide_of
-from mpcore.postmortem.locate import headroom, locate, passes
-from mpcore.postmortem.read import read_record
-from mpcore.postmortem.record import load_post_mortem
-from mpcore.postmortem.timeline import backward, forward, owner
+from mpcore.tools.diagnosis import Constant, PostMortem, Trial
+from mpcore.tools.diagnosis.constants import lint
+from mpcore.tools.diagnosis.fix import wide_of
+from mpcore.tools.diagnosis.locate import headroom, locate, passes
+from mpcore.tools.diagnosis.read import read_record
+from mpcore.tools.diagnosis.record import load_post_mortem
+from mpcore.tools.diagnosis.timeline import backward, forward, owner
+from mpcore.tools.inspection import Inspection, LayerCall, sketch
 
 INF = np.inf
 
@@ -235,7 +235,13 @@ def test_a_monitors_records_tell_what_they_can(tmp_path: Path) -> None:
     path.write_text(text + '{"step": 4, "stepp')
     (run,) = read_record(path)["runs"]
     assert (run["steps"], run["skipped"], run["postmortems"]) == (3, 2, [])
-    for words in ("2 of 3", "forward    1", "backward   1", "fc.weight", "amp.diagnose(result)"):
+    for words in (
+        "2 of 3",
+        "forward    1",
+        "backward   1",
+        "fc.weight",
+        "mp.diagnose(amp, result)",
+    ):
         assert words in run["note"]
     path.write_text("nothing\n" + text)
     with pytest.raises(mp.CheckpointError, match="line 1"):

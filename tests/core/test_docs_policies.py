@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpcore import Layer, ParamInfo, Policy, resolve
-from mpcore.presets import PRESETS
+from mpcore import Layer, ParamInfo, Policy, resolve_plan
+from mpcore.policy.policy import PRESETS
 
 DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
 W = (ParamInfo("weight", (8, 8), "float32"),)
@@ -25,7 +25,7 @@ def _shown(compute: str, output: str) -> str:
 
 
 def _row(policy: Policy) -> list[str]:
-    plan = {entry.path: entry for entry in resolve(policy, LAYERS).layers}
+    plan = {entry.path: entry for entry in resolve_plan(policy, LAYERS).layers}
     cells = {path: _shown(entry.compute, entry.output) for path, entry in plan.items()}
     norms = [cells[path] for path in ("bn", "ln", "gn")]
     return [

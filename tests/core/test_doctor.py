@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcore import doctor_cases as cases
-from mpcore.doctor import (
+from mpcore.capabilities import cases
+from mpcore.capabilities.examine import read_cpu, requirements
+from mpcore.capabilities.load import Moment, moment, used_by_others
+from mpcore.policy.layer import CATEGORIES
+from mpcore.policy.policy import Policy
+from mpcore.tools.doctor.doctor import (
     BUSY,
     EMULATED,
     KNOWN_BAD,
@@ -31,10 +35,6 @@ from mpcore.doctor import (
     table,
     to_dict,
 )
-from mpcore.doctor_load import Moment, moment, used_by_others
-from mpcore.doctor_run import read_cpu, requirements
-from mpcore.plan import CATEGORIES
-from mpcore.policy import Policy
 
 PLAIN = Machine("a CPU", 2, ("avx2",), "Linux x86_64", "3.11.7", {})
 ABLE = replace(PLAIN, flags=("avx512_bf16", "avx512_fp16"))

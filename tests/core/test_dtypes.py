@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcore import PolicyError, parse_dtype, round_to
-from mpcore.dtypes import FORMATS
+from mpcore import PolicyError, parse_dtype
+from mpcore.numerics.dtypes import FORMATS, round_to
 
 REFERENCE = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 

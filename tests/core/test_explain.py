@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mpcore import Layer, ParamInfo, Policy, resolve
-from mpcore.side_by_side import Side, op_system, side_by_side
+from mpcore import Layer, ParamInfo, Policy, resolve_plan
+from mpcore.tools.inspection.side_by_side import Side, op_system, side_by_side
 
 W = (ParamInfo("weight", (8, 8), "float32"),)
 TREE = [
@@ -21,7 +21,7 @@ TREE = [
 
 
 def side(title: str, policy: str, device: str = "cpu", layers=TREE) -> Side:
-    plan = resolve(Policy.parse(policy), layers, device)
+    plan = resolve_plan(Policy.parse(policy), layers, device)
     return Side(title, plan, op_system("torch", device))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import mpcore as mp
-from mpcore.inspection import Request, difference, sketch
+from mpcore.tools.inspection import Request, difference, sketch
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9)
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)

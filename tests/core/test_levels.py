@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mpcore import Layer, ParamInfo, Policy, PolicyError, resolve
-from mpcore.presets import LEVELS, PRESETS
+from mpcore import Layer, ParamInfo, Policy, PolicyError, resolve_plan
+from mpcore.policy.policy import PRESETS
+from mpcore.policy.presets import LEVELS
 
 W = (ParamInfo("weight", (8, 8), "float32"),)
 TREE = [
@@ -56,7 +57,7 @@ ROWS = {
 
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_level_lowers_and_protects_what_its_framework_does(name: str) -> None:
-    plan = resolve(Policy.named(name), TREE)
+    plan = resolve_plan(Policy.named(name), TREE)
     found = {path: (plan[path].param, plan[path].compute, plan[path].output) for path in ROWS[name]}
     assert found == ROWS[name]
 

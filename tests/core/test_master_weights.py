@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcore import PolicyError, Scheme
-from mpcore.master_weights import (
+from mpcore import MasterWeights, PolicyError
+from mpcore.numerics.master_weights import (
     compensate,
     join,
     noise,
@@ -26,7 +26,7 @@ ROUNDINGS = ("nearest", "away", "truncate")
 
 def patterns() -> np.ndarray:
     """Return every exponent and sign with the low halves that matter, ties of both parities
-    among them, and a million random ones; benchmarks/split_exhaustive.py tries all 2^32."""
+    among them, and a million random ones; tests/benchmarks/split_exhaustive.py tries all 2^32."""
     high = np.arange(2**16, dtype=np.uint32) << 16
     low = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     edges = (high[:, None] | low).reshape(-1)
@@ -152,8 +152,8 @@ def test_an_unknown_rounding_is_refused() -> None:
 
 
 def test_schemes_are_read_with_their_variants() -> None:
-    assert Scheme.parse("stochastic:7") == Scheme("stochastic", "stochastic", 7)
-    assert [Scheme.parse(name).rounding for name in ("copy", "split")] == ["nearest", "away"]
+    assert MasterWeights.parse("stochastic:7") == MasterWeights("stochastic", "stochastic", 7)
+    assert [MasterWeights.parse(name).rounding for name in ("copy", "split")] == ["nearest", "away"]
     for text, message in (
         ("spilt", "did you mean 'split'"),
         ("split:up", "must be one of 'away', 'truncate', 'nearest'"),
@@ -162,4 +162,4 @@ def test_schemes_are_read_with_their_variants() -> None:
         (3, "`master` must be a text"),
     ):
         with pytest.raises(PolicyError, match=message):
-            Scheme.parse(text)  # type: ignore[arg-type]
+            MasterWeights.parse(text)  # type: ignore[arg-type]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.memory import memory
-from mpcore.memory_plan import plan_memory, propose
-from mpcore.memory_slots import SLOTS, optimizer_slots
-from mpcore.plan import Layer, ParamInfo
-from mpcore.sizes import parse_bytes, show_bytes
+from mpcore._lib.sizes import parse_bytes, show_bytes
+from mpcore.policy.layer import Layer, ParamInfo
+from mpcore.tools.memory.estimate import estimate_memory
+from mpcore.tools.memory.fit import fit_memory, propose
+from mpcore.tools.memory.slots import SLOTS, optimizer_slots
 from mpcore_numpy import SGD, Adam, Model
 
 LINEAR = Layer("fc", "linear", "Linear", (ParamInfo("weight", (300, 200), "float32"),))
@@ -40,13 +40,13 @@ MODEL = "model_bfloat16, master="
     ],
 )
 def test_bytes_of_a_parameter(policy: str, optimizer: str, each: float) -> None:
-    found = memory([LINEAR], optimizer, policy)
+    found = estimate_memory([LINEAR], optimizer, policy)
     assert found.per_parameter == pytest.approx(each, rel=1e-5)
     assert found.total == sum(found.kinds.values()) == round(each * 60_000)
 
 
 def test_layers_that_stay_in_float32_count_as_such() -> None:
-    whole = memory([LINEAR, NORM], "adam", MODEL + "stochastic, optimizer_state=bfloat16")
+    whole = estimate_memory([LINEAR, NORM], "adam", MODEL + "stochastic, optimizer_state=bfloat16")
     assert whole.total == 8 * 60_000 + 12 * 300
     assert whole.kinds == {
         "parameters": 2 * 60_000 + 4 * 300,
@@ -69,7 +69,7 @@ def test_layers_that_stay_in_float32_count_as_such() -> None:
     ],
 )
 def test_what_a_step_needs_for_a_moment(policy: str, transient: int) -> None:
-    assert memory([LINEAR], "adam", policy).transient == transient * 60_000
+    assert estimate_memory([LINEAR], "adam", policy).transient == transient * 60_000
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_reference_keeps_what_is_predicted(policy: str) -> None:
         "norm.weight": np.ones(1024, "f4"),
     })  # fmt: skip
     optimizer = Adam(model.params, 0.01)
-    predicted = memory(model, optimizer, policy)
+    predicted = estimate_memory(model, optimizer, policy)
     assert predicted.simulated is (policy != "float32")  # numpy imitates 16 bits in float32
     amp = mp.prepare(model, optimizer, policy)
     amp.step(lambda params, *_: (np.float32(1), {n: p * 0.1 for n, p in params.items()}))
@@ -103,7 +103,7 @@ def test_tied_parameters_count_once_and_frozen_ones_have_no_gradients(
     backend = type(mp.load_backend("numpy"))
     told = {"fc.weight": False, "norm.weight": True}
     monkeypatch.setattr(backend, "trains", lambda *_: told, raising=False)
-    found = memory(model, "adam", "float32")
+    found = estimate_memory(model, "adam", "float32")
     assert found.kinds == {"parameters": 440, "gradients": 40, "masters": 0, "optimizer": 80}
     assert found.values == 110
 
@@ -137,7 +137,7 @@ def test_arrays_of_an_optimizer(optimizer: object, arrays: int) -> None:
 
 def test_an_unknown_optimizer_is_refused_with_the_nearest() -> None:
     with pytest.raises(mp.BackendError, match=r"`optimizer` must be one of .* did you mean 'adam'"):
-        memory([LINEAR], "adamm", "float32")
+        estimate_memory([LINEAR], "adamm", "float32")
     assert all(name == name.lower() for name in SLOTS)
 
 
@@ -154,7 +154,7 @@ def test_an_unknown_optimizer_is_refused_with_the_nearest() -> None:
     ],
 )
 def test_the_most_exact_that_fits_is_proposed(each: float, chosen: str) -> None:
-    plan = plan_memory([LINEAR], "adam", each * 60_000)
+    plan = fit_memory([LINEAR], "adam", each * 60_000)
     assert plan.chosen is not None
     assert str(plan.chosen.policy) == chosen
     assert plan.to_dict()["chosen"] == chosen
@@ -162,7 +162,7 @@ def test_the_most_exact_that_fits_is_proposed(each: float, chosen: str) -> None:
 
 
 def test_where_nothing_fits_the_smallest_is_named() -> None:
-    plan = plan_memory([LINEAR], "adam", "100 kB")
+    plan = fit_memory([LINEAR], "adam", "100 kB")
     assert plan.chosen is None
     assert "nothing fits into 100 kB: the smallest, model_bfloat16, master=stoch" in plan.verdict
     assert "needs 480 kB" in plan.verdict
@@ -179,10 +179,10 @@ def test_what_a_backend_cannot_do_is_not_proposed() -> None:
 
 
 def test_float16_has_copies_alone() -> None:
-    plan = plan_memory([LINEAR], "adam", "1GB", compute="float16")
+    plan = fit_memory([LINEAR], "adam", "1GB", compute="float16")
     assert [str(row.policy) for row, _, _ in plan.rows] == ["mixed_float16", "model_float16"]
     with pytest.raises(mp.PolicyError, match="`compute` must be one of 'bfloat16', 'float16'"):
-        plan_memory([LINEAR], "adam", "1GB", compute="float32")
+        fit_memory([LINEAR], "adam", "1GB", compute="float32")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_sizes_are_read(text: str | int, count: float) -> None:
 @pytest.mark.parametrize("text", ["", "x", "-1", 0, True, "1 parsec", float("nan"), float("inf")])
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(mp.PolicyError, match=r"`budget` must be a size > 0 such as '1\.5GB'"):
-        plan_memory([LINEAR], "adam", text)  # type: ignore[arg-type]
+        fit_memory([LINEAR], "adam", text)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

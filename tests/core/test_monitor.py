@@ -15,7 +15,7 @@ from rich.console import Console
 
 import mpcore as mp
 from mpcore.errors import BackendError
-from mpcore.monitor import JsonLines, Live, Memory, TensorBoard, advise
+from mpcore.tools.monitor import JsonLines, Live, Memory, TensorBoard, advise
 from mpcore_numpy import SGD, Model
 
 
@@ -148,7 +148,8 @@ def test_tensorboard_gets_the_numbers(tmp_path):
 
 
 def test_tensorboard_loads_no_framework_with_the_core():
-    code = "import sys, mpcore.monitor; print({'torch', 'tensorflow', 'rich'} & set(sys.modules))"
+    heavy = {"torch", "tensorflow", "rich"}
+    code = f"import sys, mpcore.tools.monitor; print({heavy!r} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
 

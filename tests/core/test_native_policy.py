@@ -9,7 +9,8 @@ from collections import UserDict
 import pytest
 
 from mpcore import LossScale, MpcoreWarning, Policy, PolicyError
-from mpcore.presets import PRESETS
+from mpcore.interop.policy import export_policy, import_policy
+from mpcore.policy.policy import PRESETS
 
 
 class _BatchNorm:
@@ -65,27 +66,25 @@ MIXED = DTypePolicy("mixed_float16", "float16", "float32")
     ],
 )
 def test_known_configurations_are_named_policies(native, name: str) -> None:
-    assert Policy.from_native(native) == PRESETS[name]
+    assert import_policy(native) == PRESETS[name]
 
 
 def test_deepspeed_brings_its_loss_scale() -> None:
     config = {"enabled": True, "initial_scale_power": 12, "loss_scale_window": 50, "hysteresis": 3}
-    policy = Policy.from_native({"fp16": config})
+    policy = import_policy({"fp16": config})
     rule = LossScale.named("deepspeed", init_scale=4096.0, growth_interval=50, hysteresis=3)
     assert policy == PRESETS["model_float16"].with_loss_scale(rule)
-    back = policy.to_native("deepspeed")
+    back = export_policy(policy, "deepspeed")
     assert back.lost == ()
     assert back.value["fp16"] | config == back.value["fp16"]
-    assert Policy.from_native(back.value) == policy
+    assert import_policy(back.value) == policy
 
 
 def test_apex_arguments_change_the_level() -> None:
-    policy = Policy.from_native(
-        {"opt_level": "O3", "keep_batchnorm_fp32": "True", "loss_scale": 128.0}
-    )
+    policy = import_policy({"opt_level": "O3", "keep_batchnorm_fp32": "True", "loss_scale": 128.0})
     assert str(policy.defaults[-1]) == "full>lower op=batch_norm"
     assert str(policy.scaling) == "static(init_scale=128.0)"
-    dynamic = Policy.from_native(
+    dynamic = import_policy(
         {
             "opt_level": "O2",
             "loss_scale": "dynamic",
@@ -98,16 +97,16 @@ def test_apex_arguments_change_the_level() -> None:
 
 @pytest.mark.parametrize("text", ["p=f32,c=f16,o=f32", "params=float32,compute=float16"])
 def test_jmp_casts_everything(text: str) -> None:
-    policy = Policy.from_native(text)
+    policy = import_policy(text)
     assert (policy.param, policy.compute, policy.output) == ("float32", "float16", "float32")
     assert [str(rule) for rule in policy.defaults] == ["lower layer=*"]
-    back = policy.to_native("jmp")
+    back = export_policy(policy, "jmp")
     assert (back.value, back.lost) == ("params=float32,compute=float16,output=float32", ())
 
 
 def test_keras_map_becomes_rules() -> None:
     full = DTypePolicy("float32", "float32", "float32")
-    policy = Policy.from_native(DTypePolicyMap(MIXED, {"encoder/head": full, "encoder/.*": MIXED}))
+    policy = import_policy(DTypePolicyMap(MIXED, {"encoder/head": full, "encoder/.*": MIXED}))
     assert [str(rule) for rule in policy.rules] == [
         "float32 path=encoder.head",
         "float16 path=encoder.*",
@@ -115,21 +114,21 @@ def test_keras_map_becomes_rules() -> None:
 
 
 def test_fsdp_lowers_every_module_but_what_it_ignores() -> None:
-    policy = Policy.from_native(MixedPrecision("bfloat16"))
+    policy = import_policy(MixedPrecision("bfloat16"))
     assert str(policy.rules[0]) == "full layer=*BatchNorm*"
     assert policy.inputs == "cast"
-    second = Policy.from_native(MixedPrecisionPolicy("bfloat16", output="float32", cast=False))
+    second = import_policy(MixedPrecisionPolicy("bfloat16", output="float32", cast=False))
     assert (second.rules, second.inputs, second.output) == ((), "keep", "float32")
-    assert second.to_native("torch_fsdp").lost == ()
+    assert export_policy(second, "torch_fsdp").lost == ()
 
 
 def test_what_is_lost_is_told() -> None:
     with pytest.warns(MpcoreWarning, match="reduce_dtype=bfloat16"):
-        Policy.from_native(MixedPrecisionPolicy("bfloat16", "bfloat16"))
+        import_policy(MixedPrecisionPolicy("bfloat16", "bfloat16"))
     with pytest.warns(MpcoreWarning, match=r"the entry 'a\|b'"):
-        Policy.from_native(DTypePolicyMap(MIXED, {"a|b": MIXED}))
+        import_policy(DTypePolicyMap(MIXED, {"a|b": MIXED}))
     with pytest.warns(MpcoreWarning, match="cast_model_outputs"):
-        Policy.from_native({"opt_level": "O2", "cast_model_outputs": 1})
+        import_policy({"opt_level": "O2", "cast_model_outputs": 1})
 
 
 @pytest.mark.parametrize(
@@ -152,13 +151,13 @@ def test_what_is_lost_is_told() -> None:
 )
 def test_what_is_none_of_them_is_refused(native, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        Policy.from_native(native)
+        import_policy(native)
 
 
 @pytest.mark.parametrize("target", ["keras", "torch", "torch_fsdp", "mindspore", "jmp"])
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_policy_can_be_written_or_says_what_is_lost(name: str, target: str) -> None:
-    native = PRESETS[name].to_native(target)
+    native = export_policy(PRESETS[name], target)
     assert native.value
     assert all(line for line in native.lost)
     if PRESETS[name] == PRESETS["float32"]:
@@ -166,7 +165,7 @@ def test_every_policy_can_be_written_or_says_what_is_lost(name: str, target: str
 
 
 def test_rules_are_lost_by_name() -> None:
-    native = Policy.named("autocast_float16").full("*.head").to_native("accelerate")
+    native = export_policy(Policy.named("autocast_float16").full("*.head"), "accelerate")
     assert native.value == {"mixed_precision": "fp16"}
     assert native.lost == ("rule full path=*.head",)
 
@@ -186,14 +185,14 @@ def test_rules_are_lost_by_name() -> None:
     ],
 )
 def test_levels_are_written_as_their_own(name: str, target: str, value) -> None:
-    native = PRESETS[name].to_native(target)
+    native = export_policy(PRESETS[name], target)
     assert native.value == value
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         if target == "apex":
-            assert Policy.from_native(native.value) == PRESETS[name]
+            assert import_policy(native.value) == PRESETS[name]
 
 
 def test_unknown_target_is_refused() -> None:
     with pytest.raises(PolicyError, match="did you mean 'keras'"):
-        Policy.named("float32").to_native("kera")
+        export_policy(Policy.named("float32"), "kera")

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpcore import CheckpointError, LossScale, LossScaleError, Policy, ScaleState, advance
+from mpcore import CheckpointError, LossScale, LossScaleError, LossScaleState, Policy
 from mpcore import cli as command_line
-from mpcore.checkpoint import load_state, save_state
-from mpcore.native_formats import FORMATS
-from mpcore.native_state import detect_format, from_native, to_native
-from mpcore.scaling import initial_state
-from mpcore.scaling_presets import PRESETS
+from mpcore.checkpoint.scaler import load_state, save_state
+from mpcore.interop.scaler import detect_format, export_scaler, import_scaler
+from mpcore.interop.scaler_formats import FORMATS
+from mpcore.scaling.loss_scale import PRESETS
+from mpcore.scaling.transition import advance, initial_state
 
 TRACES = json.loads(
     (Path(__file__).parents[1] / "golden" / "loss_scale_traces.json").read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 STATISTICS = ("`skipped_steps`", "`skips_in_a_row`")
 
 
-def scales(rule: LossScale, state: ScaleState, outcomes: list[bool]) -> list[Any]:
+def scales(rule: LossScale, state: LossScaleState, outcomes: list[bool]) -> list[Any]:
     seen: list[Any] = []
     for finite in outcomes:
         try:
@@ -158,12 +158,12 @@ def test_an_original_goes_on_in_ours(original: str) -> None:
         for step in range(0, ended - 1, 1 + ended // 100):
             data = at(trace, step)
             assert detect_format(data) == ORIGINALS[original]
-            rule, state, _ = from_native(data)
+            rule, state, _ = import_scaler(data)
             outcomes = [not bad for bad in trace["found_inf"][step + 1 : ended]]
             after = [float(scale) for scale in trace["scale_after"][step + 1 : ended]]
             assert scales(rule, state, outcomes) == after, (trace["id"], step)
-            again, _ = to_native(ORIGINALS[original], rule, state)
-            rule, state, lost = from_native(again)
+            again, _ = export_scaler(ORIGINALS[original], rule, state)
+            rule, state, lost = import_scaler(again)
             assert scales(rule, state, outcomes) == after, (trace["id"], step)
             assert lost == [] or original.startswith("keras")
             cuts += 1
@@ -172,8 +172,8 @@ def test_an_original_goes_on_in_ours(original: str) -> None:
 
 def test_apex_does_not_save_its_interval() -> None:
     trace = next(t for t in TRACES if t["implementation"] == "apex.amp.LossScaler")
-    rule, state, lost = from_native(at(trace, 1))
-    assert (rule, state) == (PRESETS["apex"], ScaleState(65536.0, trace_count(trace)))
+    rule, state, lost = import_scaler(at(trace, 1))
+    assert (rule, state) == (PRESETS["apex"], LossScaleState(65536.0, trace_count(trace)))
     assert "does not say whether the scale is constant, nor the interval" in lost[0]
 
 
@@ -205,8 +205,13 @@ def machines(draw: st.DrawFn, name: str) -> LossScale:
     if name in ("jmp", "deepspeed"):
         rule = replace(rule, min_scale=draw(st.sampled_from([1.0, 0.25, 64.0])))
     if name == "deepspeed":
-        refill, shift = draw(st.sampled_from(["good", "growth"])), draw(st.integers(1, 3))
-        rule = replace(rule, refill=refill, hysteresis=shift, raises_at_min=draw(st.booleans()))
+        hysteresis_reset, shift = draw(st.sampled_from(["good", "growth"])), draw(st.integers(1, 3))
+        rule = replace(
+            rule,
+            hysteresis_reset=hysteresis_reset,
+            hysteresis=shift,
+            raises_at_min=draw(st.booleans()),
+        )
     if name == "apex":
         rule = replace(rule, growth_interval=2000)
     return rule
@@ -223,10 +228,10 @@ def test_there_and_back_keeps_the_trajectory(name: str, data: st.DataObject) -> 
             state = advance(rule, state, finite)
         except LossScaleError:
             break
-    native, lost = to_native(name, rule, state)
+    native, lost = export_scaler(name, rule, state)
     native = json.loads(json.dumps(native))
     assert [row.name for row in FORMATS.values() if row.fits(native)] == [name]
-    back, again, odd = from_native(native)
+    back, again, odd = import_scaler(native)
     outcomes = data.draw(st.lists(st.booleans(), max_size=40))
     assert scales(back, again, outcomes) == scales(rule, state, outcomes)
     assert [line for line in lost if not line.startswith(STATISTICS)] == (
@@ -249,12 +254,12 @@ def test_what_is_not_lost_goes_on_alike(name: str, data: st.DataObject) -> None:
         except LossScaleError:
             break
     try:
-        native, lost = to_native(name, rule, state)
+        native, lost = export_scaler(name, rule, state)
     except CheckpointError as exc:
         assert "scale" in str(exc)  # noqa: PT017
         assert state.scale in (0.0, math.inf)
         return
-    back, again, _ = from_native(native, name)
+    back, again, _ = import_scaler(native, name)
     outcomes = data.draw(st.lists(st.booleans(), max_size=40))
     if scales(back, again, outcomes) != scales(rule, state, outcomes):
         assert [line for line in lost if not line.startswith(STATISTICS)], (str(rule), native)
@@ -262,10 +267,10 @@ def test_what_is_not_lost_goes_on_alike(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_samples_are_read_and_written_as_they_are(name: str) -> None:
-    rule, state, lost = from_native(SAMPLES[name])
-    assert (state.scale, state.good_steps, rule.imitates) == (1024.0, 7, FORMATS[name].preset)
+    rule, state, lost = import_scaler(SAMPLES[name])
+    assert (state.scale, state.good_steps, rule.preset) == (1024.0, 7, FORMATS[name].preset)
     assert lost == ([FORMATS[name].caution] if name == "apex" else [])
-    written, dropped = to_native(name, rule, state)
+    written, dropped = export_scaler(name, rule, state)
     assert written == SAMPLES[name]
     assert dropped == lost
     assert list(written) == list(SAMPLES[name]) or name == "deepspeed"
@@ -287,7 +292,7 @@ def test_every_format_says_where_it_was_read() -> None:
         pytest.param(
             "torch",
             LossScale(),
-            ScaleState(8.0, 5, 3),
+            LossScaleState(8.0, 5, 3),
             [
                 "`min_scale`: 1.0 becomes 0.0",
                 "`max_scale`: 16777216.0 becomes inf",
@@ -298,7 +303,7 @@ def test_every_format_says_where_it_was_read() -> None:
         pytest.param(
             "keras",
             LossScale.named("torch", growth_factor=4.0, backoff_factor=0.3),
-            ScaleState(8.0, 5),
+            LossScaleState(8.0, 5),
             [
                 "`growth_factor`: 4.0 becomes 2.0",
                 "`backoff_factor`: mul 0.3 becomes mul 0.5",
@@ -309,37 +314,37 @@ def test_every_format_says_where_it_was_read() -> None:
         pytest.param(
             "mindspore",
             LossScale.named("jmp", growth_factor=1.5, backoff_factor=1.5),
-            ScaleState(3.0),
+            LossScaleState(3.0),
             ["`growth_factor`: 1.5 becomes 2.0", "`backoff_factor`: div 1.5 becomes mul 0.5"],
             id="whole-factor",
         ),
         pytest.param(
             "mindspore",
             LossScale.named("torch"),
-            ScaleState(0.25),
+            LossScaleState(0.25),
             ["`min_scale`: 0.0 becomes 1.0", "`scale`: 0.25 becomes 1.0"],
             id="scale-below-the-floor",
         ),
         pytest.param(
             "apex",
             LossScale.named("apex", growth_interval=9),
-            ScaleState(4.0, 8),
+            LossScaleState(4.0, 8),
             ["`growth_interval`: 9 becomes 2000", FORMATS["apex"].caution],
             id="no-interval",
         ),
         pytest.param(
             "torch_npu",
             LossScale.static(64.0),
-            ScaleState(64.0, skipped_steps=2),
+            LossScaleState(64.0, skipped_steps=2),
             ["`skipped_steps`: 2 becomes 0", FORMATS["torch_npu"].caution],
             id="static",
         ),
         pytest.param(
             "paddle",
-            LossScale.named("fairseq", tolerance=0.5),
-            ScaleState(8.0, 1, 4, 0, 0, 9, 6, 2),
+            LossScale.named("fairseq", overflow_ratio=0.5),
+            LossScaleState(8.0, 1, 4, 0, 0, 9, 6, 2),
             [
-                "`tolerance`: 0.5 becomes nothing",
+                "`overflow_ratio`: 0.5 becomes nothing",
                 "`abort_below`: 0.0001 becomes nothing",
                 "`state_dtype`: float64 becomes float32",
                 "`skipped_steps`: 4 becomes 0",
@@ -351,18 +356,18 @@ def test_every_format_says_where_it_was_read() -> None:
     ],
 )
 def test_lost_fields_are_named(
-    name: str, rule: LossScale, state: ScaleState, lost: list[str]
+    name: str, rule: LossScale, state: LossScaleState, lost: list[str]
 ) -> None:
-    assert to_native(name, rule, state)[1] == lost
+    assert export_scaler(name, rule, state)[1] == lost
 
 
 def test_what_ours_changes_of_a_native_dict_is_said() -> None:
     busy = {**SAMPLES["mindspore_manager"], "cur_iter": 5000, "last_overflow_iter": 4990}
-    rule, state, lost = from_native(busy)
+    rule, state, lost = import_scaler(busy)
     assert state.good_steps == 9
     assert lost == ["`cur_iter`: 5000 becomes 10", "`last_overflow_iter`: 4990 becomes 0"]
     odd = {**SAMPLES["torch_npu"], "growth_factor": 1.1}
-    assert from_native(odd)[2] == ["`growth_factor`: 1.1 becomes 1.100000023841858"]
+    assert import_scaler(odd)[2] == ["`growth_factor`: 1.1 becomes 1.100000023841858"]
     assert rule == PRESETS["mindspore_manager"]
 
 
@@ -370,28 +375,28 @@ def test_deepspeed_without_its_configuration() -> None:
     """FP16_Optimizer's state_dict holds no hysteresis, floor or end of the run."""
     keys = ("dynamic_loss_scale", "cur_scale", "cur_iter", "last_overflow_iter")
     old = {key: SAMPLES["deepspeed"][key] for key in (*keys, "scale_factor", "scale_window")}
-    rule, _, lost = from_native(old)
+    rule, _, lost = import_scaler(old)
     assert (rule.hysteresis, rule.min_scale, rule.raises_at_min) == (1, 1.0, False)
     assert "`delayed_shift`: not in the dict, 1 is assumed" in lost
-    rule, state, _ = from_native({**old, "cur_hysteresis": 1})
+    rule, state, _ = import_scaler({**old, "cur_hysteresis": 1})
     assert (rule.hysteresis, state.bad_steps) == (2, 1)
     constant = {"dynamic_loss_scale": False, "cur_scale": 128.0, "cur_iter": 0}
-    assert from_native(constant) == (LossScale.static(128.0), ScaleState(128.0), [])
+    assert import_scaler(constant) == (LossScale.static(128.0), LossScaleState(128.0), [])
 
 
 @pytest.mark.parametrize("name", ["torch_npu", "deepspeed", "paddle"])
 def test_a_constant_scale_goes_there_and_back(name: str) -> None:
-    native, _ = to_native(name, LossScale.static(96.0), ScaleState(96.0))
-    rule, state, _ = from_native(json.loads(json.dumps(native)))
-    assert (rule, state) == (LossScale.static(96.0), ScaleState(96.0))
+    native, _ = export_scaler(name, LossScale.static(96.0), LossScaleState(96.0))
+    rule, state, _ = import_scaler(json.loads(json.dumps(native)))
+    assert (rule, state) == (LossScale.static(96.0), LossScaleState(96.0))
 
 
 @pytest.mark.parametrize("name", ["torch", "keras", "mindspore", "mindspore_manager", "apex"])
 def test_a_constant_scale_is_refused_where_there_is_no_word_for_it(name: str) -> None:
     with pytest.raises(CheckpointError, match="can only say that a scale is dynamic; constant: to"):
-        to_native(name, LossScale.static(96.0), ScaleState(96.0))
+        export_scaler(name, LossScale.static(96.0), LossScaleState(96.0))
     with pytest.raises(CheckpointError, match="must have a scale to write; got none"):
-        to_native(name, LossScale.none(), ScaleState(1.0))
+        export_scaler(name, LossScale.none(), LossScaleState(1.0))
 
 
 # --- wrong input
@@ -432,17 +437,17 @@ def wrong(name: str, **values: Any) -> dict[str, Any]:
 )
 def test_wrong_dicts_are_refused(data: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        from_native(data)
+        import_scaler(data)
     assert message in str(caught.value)
 
 
 def test_a_named_format_is_held_to_its_keys() -> None:
     with pytest.raises(CheckpointError, match="`torch` state does not have 'dynamic'; its keys ar"):
-        from_native(SAMPLES["torch_npu"], "torch")
+        import_scaler(SAMPLES["torch_npu"], "torch")
     with pytest.raises(CheckpointError, match="did you mean 'torch_npu'"):
-        to_native("torch-npu", LossScale(), ScaleState(8.0))
+        export_scaler("torch-npu", LossScale(), LossScaleState(8.0))
     with pytest.raises(CheckpointError, match=r"`state\.scale` must be in"):
-        to_native("torch", LossScale(), ScaleState(0.0))
+        export_scaler("torch", LossScale(), LossScaleState(0.0))
 
 
 def test_two_formats_with_the_same_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,8 +457,8 @@ def test_two_formats_with_the_same_keys_are_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_dead_scales_are_read_where_the_machine_has_them() -> None:
-    assert from_native(wrong("torch", scale=0.0))[1].scale == 0.0
-    assert from_native(wrong("keras", dynamic_scale=math.inf))[1].scale == math.inf
+    assert import_scaler(wrong("torch", scale=0.0))[1].scale == 0.0
+    assert import_scaler(wrong("keras", dynamic_scale=math.inf))[1].scale == math.inf
 
 
 # --- the command
@@ -465,7 +470,7 @@ def convert(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     from importlib import metadata
 
     point = metadata.EntryPoint(
-        "convert-state", "mpcore.checkpoint_command:convert_state", "mpcore.commands"
+        "convert-state", "mpcore.interop.command:convert_state", "mpcore.commands"
     )
     monkeypatch.setattr(metadata, "entry_points", lambda group: [point])
 
@@ -503,11 +508,11 @@ def test_a_native_run_goes_on_under_a_policy(convert, tmp_path: Path) -> None:
     )
     running = Policy.parse(policy).with_loss_scale("torch")
     state, differing = load_state(tmp_path / "run.amp").state_for(running)
-    assert (state, differing) == (ScaleState(1024.0, 7), [])
+    assert (state, differing) == (LossScaleState(1024.0, 7), [])
 
 
 def test_the_command_says_what_is_lost(convert, tmp_path: Path) -> None:
-    save_state(tmp_path / "run.amp", Policy.named("mixed_float16"), ScaleState(8.0, 1, 5))
+    save_state(tmp_path / "run.amp", Policy.named("mixed_float16"), LossScaleState(8.0, 1, 5))
     code, out, _ = convert(tmp_path / "run.amp", tmp_path / "out.json", "--to", "torch")
     assert code == 0
     assert "lost: `min_scale`: 1.0 becomes 0.0\n" in out
@@ -559,7 +564,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 def test_conversion_imports_no_framework() -> None:
     code = (
         "import sys, mpcore as mp\n"
-        "mp.to_native('torch', mp.LossScale(), mp.ScaleState(8.0))\n"
+        "mp.export_scaler('torch', mp.LossScale(), mp.LossScaleState(8.0))\n"
         "print(*{'torch', 'keras', 'tensorflow', 'mindspore'} & set(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

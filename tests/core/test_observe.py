@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 import mpcore as mp
-from mpcore.observe import judge
-from mpcore.plan import Layer, ParamInfo, resolve
-from mpcore.trace import Call, LayerTrace, OpCall, Trace, widest
+from mpcore.policy.layer import Layer, ParamInfo
+from mpcore.policy.plan import resolve_plan
+from mpcore.tools.inspection.observe import judge
+from mpcore.tools.inspection.trace import Call, LayerTrace, OpCall, Trace, widest
 
 W = (ParamInfo("weight", (8, 8), "float32"),)
 LAYERS = [
@@ -31,7 +32,7 @@ SEEN = {
 def judged(path: str = "fc", policy: str = "mixed_bfloat16", system: str = "", **fields: object):
     calls = SEEN | {path: replace(SEEN[path], **fields)}  # type: ignore[arg-type]
     trace = Trace({p: LayerTrace((call,)) for p, call in calls.items()})
-    return judge(resolve(mp.Policy.parse(policy), LAYERS), trace, system)
+    return judge(resolve_plan(mp.Policy.parse(policy), LAYERS), trace, system)
 
 
 def test_a_trace_that_does_what_the_plan_says() -> None:
@@ -68,7 +69,7 @@ def test_one_that_follows_may_compute_in_more() -> None:
 
 
 def test_a_layer_that_was_not_called_is_not_judged() -> None:
-    plan = resolve(mp.Policy.named("mixed_bfloat16"), LAYERS)
+    plan = resolve_plan(mp.Policy.named("mixed_bfloat16"), LAYERS)
     found = judge(plan, Trace({"fc": LayerTrace((SEEN["fc"],))}))
     assert [row.path for row in found.layers if row.judged] == ["fc"]
     assert "not called" in str(found)
@@ -81,25 +82,25 @@ def test_op_lists_are_asked_by_the_layers_own_name() -> None:
     pool = Layer("pool", "pooling", "MaxPool2d", op="max_pool")
     deep = replace(pool, type="MaxPool3d")
     for layer, compute in ((pool, "bfloat16"), (deep, "float32")):
-        plan = resolve(mp.Policy.named("autocast_bfloat16"), [layer])
+        plan = resolve_plan(mp.Policy.named("autocast_bfloat16"), [layer])
         trace = Trace({"pool": LayerTrace((SEEN["act"],))})
         assert judge(plan, trace, "torch_cpu")["pool"].compute == compute
 
 
 def test_ops_outside_of_layers() -> None:
-    plan = resolve(mp.Policy.named("autocast_bfloat16"), LAYERS)
+    plan = resolve_plan(mp.Policy.named("autocast_bfloat16"), LAYERS)
     softmax = OpCall("", "F.softmax", "softmax", LOW, LOW, LOW)
     rows = {s: judge(plan, Trace({}, (softmax,)), s).ops[0] for s in ("torch_cpu", "torch_cuda")}
     assert rows["torch_cpu"].faults == ()
     assert rows["torch_cpu"].why == "torch_cpu does not list softmax: follow"
     assert rows["torch_cuda"].faults[0] == "predicted to compute in float32, computed in bfloat16"
-    ruled = resolve(mp.Policy.parse("autocast_bfloat16; full op=softmax"), LAYERS)
+    ruled = resolve_plan(mp.Policy.parse("autocast_bfloat16; full op=softmax"), LAYERS)
     row = judge(ruled, Trace({}, (softmax,)), "torch_cpu").ops[0]
     assert (row.compute, "full op=softmax" in row.why) == ("float32", True)
 
 
 def test_a_recomputed_layer_in_another_dtype_is_told() -> None:
-    plan = resolve(mp.Policy.named("mixed_bfloat16"), LAYERS)
+    plan = resolve_plan(mp.Policy.named("mixed_bfloat16"), LAYERS)
     again = replace(SEEN["fc"], kernels=FULL, went=FULL)
     for calls, notes in (((SEEN["fc"],), 0), ((again,), 1)):
         found = judge(plan, Trace({"fc": LayerTrace((SEEN["fc"],), calls)}))
@@ -109,17 +110,17 @@ def test_a_recomputed_layer_in_another_dtype_is_told() -> None:
 
 @pytest.mark.parametrize(("peak", "told"), [(256.0, 0), (2909.0, 1), (0.0, 0)])
 def test_whole_numbers_that_are_rounded_are_told(peak: float, told: int) -> None:
-    plan = resolve(mp.Policy.named("mixed_bfloat16"), LAYERS)
+    plan = resolve_plan(mp.Policy.named("mixed_bfloat16"), LAYERS)
     trace = Trace({"fc": LayerTrace((SEEN["fc"],), (), peak)}, (), {"batch[0]": peak})
     notes = judge(plan, trace).notes
     assert len(notes) == told
     assert not told or "fc: whole numbers up to 2909" in notes[0]
-    full = resolve(mp.Policy.named("float32"), LAYERS)
+    full = resolve_plan(mp.Policy.named("float32"), LAYERS)
     assert judge(full, Trace({"fc": LayerTrace((Call(FULL),), (), peak)})).notes == ()
 
 
 def test_simulated_values_are_looked_for_where_they_are_promised() -> None:
-    plan = resolve(mp.Policy.named("mixed_bfloat16"), LAYERS)
+    plan = resolve_plan(mp.Policy.named("mixed_bfloat16"), LAYERS)
     calls = SEEN | {"act": replace(SEEN["act"], kernels=FULL, went=FULL)}
     trace = Trace(
         {p: LayerTrace((c,)) for p, c in calls.items()}, backward=False, simulated="bfloat16"
@@ -144,7 +145,7 @@ def test_widest() -> None:
 
 
 def test_a_backend_that_cannot_be_observed_says_so() -> None:
-    from mpcore.observe import load_observer
+    from mpcore.tools.inspection.observe import load_observer
 
     with pytest.raises(mp.BackendError, match="numpy backend cannot be observed"):
         load_observer("numpy")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mpcore import PolicyError, ops
-from mpcore.plan import CATEGORIES
+from mpcore import PolicyError
+from mpcore.numerics import ops
+from mpcore.policy.layer import CATEGORIES
 
 DOCS = Path(__file__).parents[2] / "docs" / "ops.md"
 WORDS = ("lower", "full", "promote", "follow", "banned", "infer", "mixed", "absent")
@@ -294,7 +295,7 @@ def test_values_are_frozen() -> None:
 
 def test_the_table_is_read_when_asked_and_imports_no_framework() -> None:
     code = (
-        "import sys, mpcore.ops as ops\n"
+        "import sys, mpcore.numerics.ops as ops\n"
         "assert ops._table.cache_info().currsize == 0\n"
         "ops.find('torch', 'nn.Linear')\n"
         "assert ops._table.cache_info().currsize == 1\n"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcore import OverflowDetector, PolicyError, round_to
-from mpcore.dtypes import FORMATS
-from mpcore.overflow import find_detector, saturate
+from mpcore import OverflowDetector, PolicyError
+from mpcore.numerics.dtypes import FORMATS, round_to
+from mpcore.numerics.overflow import find_detector, saturate
 
 VALUES = st.lists(st.floats(width=32), max_size=20)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpcore import Layer, ParamInfo, Policy, PolicyError, resolve
+from mpcore import Layer, ParamInfo, Policy, PolicyError, resolve_plan
 
 W = (ParamInfo("weight", (4, 4), "float32"),)
 TREE = [
@@ -22,7 +22,7 @@ TREE = [
 
 
 def dtypes(policy: Policy) -> dict[str, tuple[str, str, str]]:
-    return {e.path: (e.param, e.compute, e.output) for e in resolve(policy, TREE).layers}
+    return {e.path: (e.param, e.compute, e.output) for e in resolve_plan(policy, TREE).layers}
 
 
 def test_mixed_policy_lowers_products_and_keeps_norms_and_softmax_full() -> None:
@@ -55,7 +55,7 @@ def test_op_policy_leaves_layers_to_the_list() -> None:
 
 def test_last_matching_rule_decides() -> None:
     policy = Policy.named("mixed_float16").full(layer="linear").lower("enc.*")
-    plan = resolve(policy, TREE)
+    plan = resolve_plan(policy, TREE)
     assert plan["head"].compute == "float32"
     assert plan["enc.fc"].compute == "float16"
     assert plan["enc.fc"].rule == "rule: lower path=enc.*"
@@ -63,28 +63,28 @@ def test_last_matching_rule_decides() -> None:
 
 def test_rules_match_category_and_type() -> None:
     policy = Policy.named("mixed_float16").full(layer="Embedding").lower(layer="norm")
-    plan = resolve(policy, TREE)
+    plan = resolve_plan(policy, TREE)
     assert plan["embed"].compute == "float32"
     assert plan["enc.norm"].compute == "float16"
 
 
 def test_explicit_dtype() -> None:
     policy = Policy.named("mixed_float16").with_rules("bfloat16", "head")
-    assert resolve(policy, TREE)["head"].compute == "bfloat16"
+    assert resolve_plan(policy, TREE)["head"].compute == "bfloat16"
 
 
 def test_unused_rules_are_listed() -> None:
     policy = Policy.named("mixed_float16").full("nothing", "head").full("enc.f?")
-    assert resolve(policy, TREE).unused_rules == ("full path=nothing",)
+    assert resolve_plan(policy, TREE).unused_rules == ("full path=nothing",)
 
 
 def test_shadowed_rule_counts_as_unused() -> None:
     policy = Policy.named("mixed_float16").full("head").lower("head")
-    assert resolve(policy, TREE).unused_rules == ("full path=head",)
+    assert resolve_plan(policy, TREE).unused_rules == ("full path=head",)
 
 
 def test_table_names_every_layer_and_reason() -> None:
-    text = str(resolve(Policy.named("mixed_float16").full("head", "none"), TREE))
+    text = str(resolve_plan(Policy.named("mixed_float16").full("head", "none"), TREE))
     for layer in TREE[1:]:
         assert layer.path in text
     assert "rule: full path=head" in text
@@ -93,9 +93,9 @@ def test_table_names_every_layer_and_reason() -> None:
 
 
 def test_plan_is_data() -> None:
-    plan = resolve(Policy.named("mixed_float16"), TREE)
+    plan = resolve_plan(Policy.named("mixed_float16"), TREE)
     assert plan.to_dict()["layers"][3]["compute"] == "float16"
-    assert plan == resolve(Policy.parse("mixed_float16"), TREE)
+    assert plan == resolve_plan(Policy.parse("mixed_float16"), TREE)
     with pytest.raises(KeyError, match="no layer 'x'"):
         plan["x"]
 
@@ -114,7 +114,7 @@ OPS = [
 
 
 def test_portable_list_gives_layers_their_dtypes() -> None:
-    plan = resolve(Policy.named("portable_bfloat16"), OPS, "cpu")
+    plan = resolve_plan(Policy.named("portable_bfloat16"), OPS, "cpu")
     assert [(e.compute, e.listed) for e in plan.layers] == [
         ("bfloat16", True),
         ("follow", True),
@@ -141,13 +141,13 @@ def test_portable_list_gives_layers_their_dtypes() -> None:
     ],
 )
 def test_rules_decide_for_ops(rules: str, op: str, expected: str | None) -> None:
-    plan = resolve(Policy.parse(f"autocast_bfloat16; {rules}"), [], "CPU:0")
+    plan = resolve_plan(Policy.parse(f"autocast_bfloat16; {rules}"), [], "CPU:0")
     found = {entry.op: str(entry) for entry in plan.ops}
     assert found.get(op) == expected
 
 
 def test_rules_for_ops_stand_over_the_portable_list() -> None:
-    plan = resolve(Policy.parse("portable_bfloat16; lower op=softmax"), OPS)
+    plan = resolve_plan(Policy.parse("portable_bfloat16; lower op=softmax"), OPS)
     found = {entry.op: (str(entry), entry.by_rule) for entry in plan.ops}
     assert (found["softmax"], found["exp"]) == (("bfloat16", True), ("float32", False))
     assert (plan["softmax"].compute, plan["softmax"].listed) == ("bfloat16", False)
@@ -156,16 +156,16 @@ def test_rules_for_ops_stand_over_the_portable_list() -> None:
 
 def test_op_rules_that_decide_nothing_are_unused() -> None:
     text = "autocast_bfloat16; full op=gelu; lower op=gelu; full op=exp when device=npu"
-    plan = resolve(Policy.parse(text), [], "cpu")
+    plan = resolve_plan(Policy.parse(text), [], "cpu")
     assert plan.unused_rules == ("full op=gelu", "full op=exp when device=npu")
     assert "it decided for no layer and no op" in str(plan)
     assert "bfloat16, by rule: lower op=gelu: gelu" in str(plan)
 
 
 def test_ops_are_not_spoken_of_where_none_are_cast() -> None:
-    assert resolve(Policy.named("mixed_bfloat16"), OPS).ops == ()
-    assert resolve(Policy.named("autocast_bfloat16"), OPS).ops == ()
-    assert resolve(Policy.parse("float32, by=op; full op=exp"), OPS).ops == ()
+    assert resolve_plan(Policy.named("mixed_bfloat16"), OPS).ops == ()
+    assert resolve_plan(Policy.named("autocast_bfloat16"), OPS).ops == ()
+    assert resolve_plan(Policy.parse("float32, by=op; full op=exp"), OPS).ops == ()
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,4 @@ def test_ops_are_not_spoken_of_where_none_are_cast() -> None:
 )
 def test_op_rules_that_mean_nothing_are_refused(text: str, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        resolve(Policy.parse(text), OPS)
+        resolve_plan(Policy.parse(text), OPS)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpcore import LossScale, Policy, PolicyError, Rule
-from mpcore.presets import PRESETS
+from mpcore.policy.policy import PRESETS
 
 PATTERNS = st.from_regex(r"[a-z*?][a-z0-9_.*?]{0,12}", fullmatch=True)
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import mpcore as mp
-from mpcore.plan import Layer, ParamInfo, resolve
-from mpcore.profiling.result import BETWEEN, Measured, result_of
-from mpcore.profiling.rules import candidates, reason, together
-from mpcore.profiling.table import advice, show
-from mpcore.profiling.timing import Event, in_turn, own_times
-from mpcore.profiling.values import CAST, LOSS, KernelTime, OpTime, Recording, Spread, Versus
+from mpcore.policy.layer import Layer, ParamInfo
+from mpcore.policy.plan import resolve_plan
+from mpcore.tools.profiling.result import BETWEEN, Measured, result_of
+from mpcore.tools.profiling.rules import candidates, reason, together
+from mpcore.tools.profiling.table import advice, show
+from mpcore.tools.profiling.timing import Event, in_turn, own_times
+from mpcore.tools.profiling.values import CAST, LOSS, KernelTime, OpTime, Recording, Spread, Versus
 
 LOW, WIDE = "bfloat16", "float32"
 WEIGHT = (ParamInfo("weight", (4, 4), WIDE),)
@@ -67,7 +68,7 @@ KERNELS = [
 
 
 def plan(policy: str = MIXED):
-    return resolve(mp.Policy.parse(policy), LAYERS, "cpu")
+    return resolve_plan(mp.Policy.parse(policy), LAYERS, "cpu")
 
 
 def versus(policy: str, rule: str, now: float, saves: float, off: float = 0.0) -> Versus:
@@ -192,7 +193,7 @@ def test_one_rule_for_all_layers_of_a_type() -> None:
 
 def test_a_pattern_that_means_other_layers_too_is_no_rule() -> None:
     layers = [*LAYERS, Layer("blocks.9.norm", "linear", "Linear", WEIGHT, "linear")]
-    found = candidates(resolve(mp.Policy.parse(MIXED), layers, "cpu"), layers, OPS, 2, KERNELS)
+    found = candidates(resolve_plan(mp.Policy.parse(MIXED), layers, "cpu"), layers, OPS, 2, KERNELS)
     assert [c.rule for c in found if "norm" in c.policy] == []
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcore import Layer, ParamInfo, Policy, PolicyError, Rule, resolve
+from mpcore import Layer, ParamInfo, Policy, PolicyError, Rule, resolve_plan
 
 SMALL = (ParamInfo("weight", (4, 4), "float32"), ParamInfo("bias", (4,), "float32"))
 LARGE = (ParamInfo("weight", (64, 64), "float32"),)
@@ -37,7 +37,7 @@ def test_text_round_trips(rule: Rule) -> None:
 
 
 def plan(policy: Policy, device: str = "") -> dict[str, tuple[str, str]]:
-    return {e.path: (e.compute, e.output) for e in resolve(policy, TREE, device).layers}
+    return {e.path: (e.compute, e.output) for e in resolve_plan(policy, TREE, device).layers}
 
 
 def test_output_may_differ_from_compute() -> None:
@@ -80,7 +80,7 @@ def test_native_leaves_a_layer_to_the_framework() -> None:
 def test_dtype_set_in_the_model_wins_over_defaults_and_loses_to_rules() -> None:
     policy = Policy.named("mixed_float16")
     assert plan(policy)["user"] == ("float32", "float32")
-    assert resolve(policy, TREE)["user"].rule == "set in the model: float32"
+    assert resolve_plan(policy, TREE)["user"].rule == "set in the model: float32"
     assert plan(Policy.named("mindspore:O3"))["user"] == ("float32", "float32")
     assert plan(policy.lower("user"))["user"] == ("float16", "float16")
 
@@ -89,7 +89,7 @@ def test_rules_win_over_defaults() -> None:
     policy = Policy.named("keras:mixed_float16")
     assert plan(policy)["bn"] == ("float32", "float16")
     assert plan(policy.full("bn"))["bn"] == ("float32", "float32")
-    assert resolve(policy, TREE)["stem"].rule == "keras:mixed_float16: lower layer=*"
+    assert resolve_plan(policy, TREE)["stem"].rule == "keras:mixed_float16: lower layer=*"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import mpcore as mp
 from mpcore import CheckpointError
-from mpcore.weights import load_run, weights_path
+from mpcore.checkpoint.run import load_run, weights_path
 from mpcore_numpy import SGD, Model
 
 SPLIT = "model_bfloat16, master=split"
@@ -317,8 +317,8 @@ def test_without_safetensors_the_way_out_is_told(
 
 def test_noise_goes_on_where_it_was(tmp_path: Path) -> None:
     amp = prepared("model_bfloat16, master=stochastic")
-    amp.real_steps = 41
+    amp.optimizer_steps = 41
     amp.save(tmp_path / "run.amp")
     again = prepared("model_bfloat16, master=stochastic")
     again.load(tmp_path / "run.amp")
-    assert again.real_steps == load_run(tmp_path / "run.amp").checkpoint.real_steps == 41
+    assert again.optimizer_steps == load_run(tmp_path / "run.amp").checkpoint.optimizer_steps == 41

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcore import LossScale, LossScaleError, PolicyError, ScaleState, advance
-from mpcore.scaling import initial_state
-from mpcore.scaling_presets import PRESETS
+from mpcore import LossScale, LossScaleError, LossScaleState, PolicyError
+from mpcore.scaling.loss_scale import PRESETS
+from mpcore.scaling.transition import advance, initial_state
 
 POWERS = st.integers(-20, 24).map(lambda n: 2.0**n)
 
@@ -58,7 +58,7 @@ def test_every_state_of_a_small_machine_recovers() -> None:
     reached = {(1.0, 0)}
     while True:
         following = {
-            advance(rule, ScaleState(scale, good), finite)[:2]
+            advance(rule, LossScaleState(scale, good), finite)[:2]
             for (scale, good), finite in itertools.product(reached, (True, False))
         }
         if following <= reached:
@@ -66,7 +66,7 @@ def test_every_state_of_a_small_machine_recovers() -> None:
         reached |= following
     assert {scale for scale, _ in reached} == {0.25, 0.5, 1.0, 2.0, 4.0}
     for scale, good in reached:
-        state = ScaleState(scale, good)
+        state = LossScaleState(scale, good)
         for _ in range(2 * 4 + 2):
             state = advance(rule, state, True)
         assert state.scale == 4.0
@@ -113,7 +113,7 @@ def test_fixed_scales_count_skips_and_stay(kind: LossScale) -> None:
     state = initial_state(kind)
     for finite in (True, False, False):
         state = advance(kind, state, finite)
-    assert state == ScaleState(kind.init_scale, skipped_steps=2)
+    assert state == LossScaleState(kind.init_scale, skipped_steps=2)
 
 
 @given(rules())
@@ -128,7 +128,10 @@ def test_text_and_data_round_trip(rule: LossScale) -> None:
     [
         ({"growth_interval": 0}, "`growth_interval` must be a whole number of steps >= 1, got 0"),
         ({"hysteresis": -1}, "`hysteresis` must be a whole number of steps >= 0, got -1"),
-        ({"refill": "good+bad"}, "`refill` must be one of 'good', 'growth', 'backoff'"),
+        (
+            {"hysteresis_reset": "good+bad"},
+            "`hysteresis_reset` must be one of 'good', 'growth', 'backoff'",
+        ),
         ({"backoff_op": "divide"}, "did you mean 'div'"),
         ({"growth_interval": True}, "`growth_interval` must be a whole number"),
         ({"growth_factor": 1.0}, "`growth_factor` must be finite and > 1, got 1.0"),
@@ -156,7 +159,7 @@ def test_presets_read_as_their_name(name: str) -> None:
 
 
 def test_hysteresis_waits_and_refills() -> None:
-    rule = LossScale(init_scale=8.0, hysteresis=2, refill="good", growth_interval=100)
+    rule = LossScale(init_scale=8.0, hysteresis=2, hysteresis_reset="good", growth_interval=100)
     state, scales = initial_state(rule), []
     for finite in (0, 1, 0, 0, 0, 1, 0, 0):
         state = advance(rule, state, bool(finite))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mpcore import LossScale, LossScaleError, advance
-from mpcore.scaling import initial_state
+from mpcore import LossScale, LossScaleError
+from mpcore.scaling.transition import advance, initial_state
 
 TRACES = json.loads(
     (Path(__file__).parents[1] / "golden" / "loss_scale_traces.json").read_text(encoding="utf-8")
@@ -73,7 +73,11 @@ PRESET_OF: dict[str, tuple[str, dict[str, str], str]] = {
     "fairseq.DynamicLossScaler": (
         "fairseq",
         _WINDOW
-        | {"tolerance": "tolerance", "threshold": "min_scale", "min_loss_scale": "abort_below"},
+        | {
+            "overflow_ratio": "overflow_ratio",
+            "threshold": "min_scale",
+            "min_loss_scale": "abort_below",
+        },
         "scale_factor",
     ),
     "jmp.DynamicLossScale": (
@@ -99,7 +103,7 @@ def rule_of(trace: dict[str, Any]) -> LossScale:
     if factor in config:
         changes["growth_factor"] = changes["backoff_factor"] = float(config[factor])
     if preset == "deepspeed":
-        changes["refill"] = "good" if config.get("consecutive_hysteresis") else "growth"
+        changes["hysteresis_reset"] = "good" if config.get("consecutive_hysteresis") else "growth"
     if preset == "flax":
         changes["growth_interval"] += 1
     return LossScale.named(preset, init_scale=float(trace["scale_initial"]), **changes)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mpcore import BackendError, MpcoreWarning, Policy, StepResult
-from mpcore.stall import WINDOW, StallDetector, count_lost, measures, sample, shares
+from mpcore.step.result import shares
+from mpcore.step.stagnation import WINDOW, StallDetector, count_lost, measures, sample
 
 NONE = Policy.parse("model_bfloat16, master=none")
 NAMES = ("fc.weight", "fc.bias", "head.weight")
@@ -45,7 +46,9 @@ def test_auto_counts_where_there_is_no_truth(policy: str, option: str, counts: b
 
 
 def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(BackendError, match="`stall` must be one of 'auto', 'on', 'off', got 'yes'"):
+    with pytest.raises(
+        BackendError, match="`count_lost_updates` must be one of 'auto', 'on', 'off', got 'yes'"
+    ):
         measures(NONE, "yes")
 
 

@@ -86,7 +86,7 @@ def test_cifar_is_read_where_it_is(tmp_path: Path) -> None:
     if not (Path(folder) / "cifar10_exact.npz").is_file():
         pytest.skip("MPCORE_DATA names no folder with cifar10_exact.npz: it may not be shipped")
     code = (
-        "from mpcore.compare import load_experiment; import sys; "
+        "from mpcore.tools.experiment import load_experiment; import sys; "
         "e = load_experiment(sys.argv[1]); print(e.name, e.load_data().x_train.shape[1:])"
     )
     out = run(sys.executable, "-c", code, EXAMPLES / "image_cnn" / "experiment.py", cwd=tmp_path)

@@ -46,7 +46,7 @@ def test_wheel_holds_every_package_and_nothing_generic(wheel: Path) -> None:
     assert tops == set(PACKAGES)
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
-    assert "mpcore/compare/templates/report.html.j2" in names
+    assert "mpcore/tools/report/templates/report.html.j2" in names
     assert "mpcore/op_table.json" in names
     assert "mpcore_port/torch_names.txt" in names
     assert "mpcore_port/stand_in/path/torch_npu/__init__.py" in names
@@ -64,7 +64,9 @@ def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> N
     assert not {"torch", "tensorflow", "mindspore", "typer"} & {
         line.split("==")[0] for line in found.splitlines()
     }
-    code = "import mpcore, mpcore.compare, mpcore_numpy, mpcore_compat; print(mpcore.__file__)"
+    code = (
+        "import mpcore, mpcore.tools.compare, mpcore_numpy, mpcore_compat; print(mpcore.__file__)"
+    )
     assert str(ROOT) not in _run(python, "-c", code, cwd=tmp_path)
     missing = subprocess.run(
         [tmp_path / "env" / "bin" / "mpcore"], capture_output=True, text=True, check=False

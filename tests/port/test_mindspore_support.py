@@ -18,7 +18,7 @@ from mpcore_port.targets import Options, load_target
 torch = pytest.importorskip("torch")
 ms = pytest.importorskip("mindspore")
 
-from mpcore_port.mindspore import support as port  # noqa: E402
+import mpcore_port_runtime as port  # noqa: E402
 
 TARGET = load_target("mindspore")
 

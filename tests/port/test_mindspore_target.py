@@ -24,7 +24,7 @@ from .mindspore_examples import FUNCTIONS, LAYERS, LOSSES, METHODS, OPTIMIZERS, 
 torch = pytest.importorskip("torch")
 ms = pytest.importorskip("mindspore")
 
-from mpcore_port.mindspore import support as port  # noqa: E402
+import mpcore_port_runtime as port  # noqa: E402
 
 HERE = Path(__file__).parent
 CASES = sorted((HERE / "cases" / "mindspore").iterdir())
@@ -503,7 +503,7 @@ def test_ported_scripts_train_as_the_original(name, tmp_path):
 
 def test_ported_scripts_import_neither_torch_nor_the_porter():
     code = (
-        "import sys; from mpcore_port.mindspore import support; import json; "
+        "import sys; import mpcore_port_runtime as support; import json; "
         "print(json.dumps([n for n in ('torch', 'libcst', 'typer') if n in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

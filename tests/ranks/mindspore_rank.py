@@ -100,7 +100,7 @@ def mixed_steps(rank, *, compiled):
 
 def dropped_parts(rank):
     """A micro-batch that overflows on one rank is left out on both."""
-    net, _, bound = prepared(bad_micro_batch="drop")
+    net, _, bound = prepared(on_bad_micro_batch="drop")
     x, y, boost = batch(rank, 1.0)
     if rank == 1:
         x[0, 0] = INF
@@ -113,7 +113,7 @@ def dropped_parts(rank):
 
 
 def hidden_overflow(rank, *, agree):
-    net, _, bound = prepared(detector=OneRank(rank), agree=agree)
+    net, _, bound = prepared(detector=OneRank(rank), sync_overflow=agree)
     return bound.step(loss_of(net), *batch(rank, 1.0)).stepped
 
 
@@ -135,8 +135,8 @@ def main() -> None:
         "eager": mixed_steps(rank, compiled=False),
         "jit": mixed_steps(rank, compiled=True),
         "parts": dropped_parts(rank),
-        "agreed": hidden_overflow(rank, agree=True),
-        "alone": hidden_overflow(rank, agree=False),
+        "agreed": hidden_overflow(rank, sync_overflow=True),
+        "alone": hidden_overflow(rank, sync_overflow=False),
         "native": native(rank),
     }
     with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:

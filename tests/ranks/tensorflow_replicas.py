@@ -170,8 +170,8 @@ def distributed_batch(strategy):
 
 def dropped(strategy):
     """The second of four micro-batches is bad on the second replica."""
-    bad = Run(strategy, SCALED, norm="none", bad_micro_batch="drop")
-    good = Run(strategy, SCALED, norm="none", bad_micro_batch="drop")
+    bad = Run(strategy, SCALED, norm="none", on_bad_micro_batch="drop")
+    good = Run(strategy, SCALED, norm="none", on_bad_micro_batch="drop")
     x = X.copy()
     x[6, 0] = np.inf  # rows 4 to 7 are the second micro-batch, 6 and 7 those of replica 1
     rows = np.r_[0:4, 8:16]
@@ -204,7 +204,7 @@ def several(strategy):
     def add():
         count.assign_add(1)
 
-    amp = mp.prepare(model, optimizers, SCALED, guard=[memory], after_step=[add])
+    amp = mp.prepare(model, optimizers, SCALED, restore_on_skip=[memory], after_step=[add])
     stepped = [amp.step(loss_fn, x, Y).stepped for x in (X, poisoned(1), poisoned(0), X)]
     one_each = {"a": loss_fn, "b": loss_fn}
     stepped.append(amp.step(one_each, X, Y).stepped)

@@ -97,7 +97,7 @@ def native_scaler_without_a_word_between_ranks(rank):
 def replicas(rank, *, agree, average=True, bad_layer=None, steps=4):
     """Rank 1 gets an inf in one layer, in step 2, that nobody sends around."""
     model = net()
-    amp = ready(model, agree=agree)
+    amp = ready(model, sync_overflow=agree)
     results = []
     for number in range(steps):
         amp.backward(entropy(model)(*batch(number, rank)))
@@ -120,19 +120,19 @@ def replicas(rank, *, agree, average=True, bad_layer=None, steps=4):
 
 @scenario
 def local_inf_stops_all_ranks(rank):
-    return replicas(rank, agree=True, bad_layer="3.weight")
+    return replicas(rank, sync_overflow=True, bad_layer="3.weight")
 
 
 @scenario
 def ranks_that_do_not_agree_part(rank):
-    return replicas(rank, agree=False, bad_layer="3.weight")
+    return replicas(rank, sync_overflow=False, bad_layer="3.weight")
 
 
 @scenario
 def replicas_drop_the_same_micro_batches(rank):
     """Nobody sends the gradients around before they are divided."""
     model = net()
-    amp = ready(model, bad_micro_batch="drop")
+    amp = ready(model, on_bad_micro_batch="drop")
     for index in range(4):
         x, y = batch(index, rank)
         amp.backward(entropy(model)(x * (torch.inf if index == 1 + rank else 1.0), y))
@@ -230,7 +230,7 @@ def ddp_windows_under_no_sync(rank):
 def no_sync_where_gradients_are_added_up_apart_is_refused(rank):
     told = {}
     for name, policy, options in (
-        ("drop", FLOAT32, {"bad_micro_batch": "drop"}),
+        ("drop", FLOAT32, {"on_bad_micro_batch": "drop"}),
         ("low", "model_bfloat16", {}),
     ):
         model = net()
@@ -242,7 +242,7 @@ def no_sync_where_gradients_are_added_up_apart_is_refused(rank):
             told[name] = "no error"
         except mp.BackendError as exc:
             told[name] = str(exc)
-        amp.discard()
+        amp.abort_step()
         told[f"{name} after"] = window(amp, called, parts).stepped
     return told
 
@@ -256,7 +256,7 @@ def ranks_drop_the_same_micro_batches(rank):
                 ends = []
                 for bad in (True, False):
                     model = net()
-                    amp = ready(model, policy, bad_micro_batch="drop")
+                    amp = ready(model, policy, on_bad_micro_batch="drop")
                     called = ddp(model, gradient_as_bucket_view=bucket_view)
                     parts = [batch(i, rank) for i in range(4)]
                     if bad:
@@ -289,7 +289,7 @@ def two_optimizers_and_losses_under_ddp(rank):
             "a": torch.optim.SGD(model[0].parameters(), 0.1),
             "b": torch.optim.SGD(model[2].parameters(), 0.1),
         }
-        amp = mp.prepare(model, optimizers, FLOAT32, agree=distributed_run)
+        amp = mp.prepare(model, optimizers, FLOAT32, sync_overflow=distributed_run)
         called = ddp(model) if distributed_run else model
         losses = {"a": entropy(called), "b": lambda x, y, m=called: m(x).pow(2).mean()}
         for number in range(3):
@@ -328,7 +328,7 @@ def fsdp_equals_one_process(rank):
     for policy in ("float32", "mixed_bfloat16", "autocast_bfloat16"):
         policy = mp.Policy.parse(policy).with_loss_scale(RULE)
         model, alone = sharded(), tower()
-        amp, own = ready(model, policy), ready(alone, policy, agree=False)
+        amp, own = ready(model, policy), ready(alone, policy, sync_overflow=False)
         norms = []
         for number in range(4):
             halves = [batch(number, r) for r in range(2)]
@@ -421,7 +421,7 @@ def fsdp_drops_micro_batches(rank):
     ends = []
     for bad in (True, False):
         model = sharded()
-        amp = ready(model, bad_micro_batch="drop")
+        amp = ready(model, on_bad_micro_batch="drop")
         parts = [batch(i, rank) for i in range(3)]
         if bad and rank == 0:
             parts[1] = (parts[1][0] * torch.inf, parts[1][1])
@@ -449,7 +449,7 @@ def fsdp_refusals(rank):
     except mp.BackendError as exc:
         told["late"] = str(exc)
     model = sharded()
-    amp = ready(model, bad_micro_batch="drop")
+    amp = ready(model, on_bad_micro_batch="drop")
     model.set_requires_gradient_sync(False)
     try:
         amp.backward(entropy(model)(*batch(0, rank)))
@@ -461,7 +461,7 @@ def fsdp_refusals(rank):
 @scenario
 def fsdp_guarded_teacher(rank):
     teacher, model = sharded(), sharded()
-    amp = ready(model, guard=[teacher])
+    amp = ready(model, restore_on_skip=[teacher])
 
     def loss_fn(x, y, boost):
         with torch.no_grad():
@@ -486,7 +486,7 @@ def fsdp_two_losses(rank):
             "a": torch.optim.SGD(net_[0].parameters(), 0.1),
             "b": torch.optim.SGD(net_[3].parameters(), 0.1),
         }
-        amps.append(mp.prepare(net_, optimizers, FLOAT32, agree=agree))
+        amps.append(mp.prepare(net_, optimizers, FLOAT32, sync_overflow=agree))
     for number in range(2):
         halves = [batch(number, r) for r in range(2)]
         both = tuple(torch.cat(item) for item in zip(*halves, strict=True))

@@ -32,7 +32,9 @@ def batch(number, rank, rows=8):
 
 
 def prepared(model, policy):
-    return mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-2), policy, stall="off")
+    return mp.prepare(
+        model, torch.optim.AdamW(model.parameters(), 1e-2), policy, count_lost_updates="off"
+    )
 
 
 def same_on_both(weights):
@@ -78,7 +80,7 @@ def first_truth_is_rank_0s(rank):
     amp = prepared(model, "model_bfloat16, master=split")
     wrapped = DistributedDataParallel(model)
     wrapped(batch(0, rank)[0])
-    amp.discard()
+    amp.abort_step()
     for name, value in amp.weights().items():
         np.testing.assert_array_equal(value, net(1).get_parameter(name).detach().numpy())
 

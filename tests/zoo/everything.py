@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import zoo
 
-from mpcore.compare import Data
+from mpcore import Data
 
 loss = "mse"
 

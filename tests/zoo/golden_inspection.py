@@ -17,7 +17,7 @@ import numpy as np
 import zoo
 
 import mpcore as mp
-from mpcore.inspection import BUCKETS, Request, inspect
+from mpcore.tools.inspection import BUCKETS, Request, inspect
 
 FILE = Path(__file__).parent / "inspection.npz"
 SETTINGS = Path(__file__).parent / "settings.json"

@@ -39,7 +39,7 @@ def test_same_weights_give_the_same_output_and_gradients(framework, own, part):
     np.testing.assert_allclose(own.output(model, x), expected, rtol=forward, atol=forward)
 
     model = transfer.built(driver, part, own.PARTS[part])
-    optimizer = driver.optimizer(mp.compare.OptimizerSpec(), model)
+    optimizer = driver.optimizer(mp.OptimizerSpec(), model)
     amp = mp.prepare(model, optimizer, "float32")
     result = amp.step(own.loss(model), x, keep_grads=True)
     golden.assert_near(

@@ -13,7 +13,7 @@ import zoo
 from harness import assert_same
 
 import mpcore as mp
-from mpcore.inspection import Request, difference, inspect, sketch
+from mpcore.tools.inspection import Request, difference, inspect, sketch
 
 # Calls that stand for others: torch's (path, number of the call) to the framework's own; None
 # where there is none to compare.

@@ -14,7 +14,8 @@ import numpy as np
 import zoo
 
 import mpcore as mp
-from mpcore.convert.arrays import pick, read_safetensors
+from mpcore.checkpoint import layer_weights
+from mpcore.checkpoint.arrays import pick, read_safetensors
 
 GOLDEN = Path(__file__).parent / "transfer.npz"
 WIDTH, HIDDEN, CHANNELS = 4, 3, 3
@@ -51,7 +52,7 @@ def built(driver, part, make):
     """Return the model with its neutral weights, drawn by their place in the list of layers."""
     model = driver.build(make, inputs(part)[:2], layout(part))
     weights = [
-        mp.compare.weights.LayerWeights(str(number), w.category, w.arrays)
+        layer_weights.LayerWeights(str(number), w.category, w.arrays)
         for number, w in enumerate(driver.weights(model))
     ]
     driver.load_weights(model, zoo.neutral_weights(part, weights))

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import numpy as np
 
-from mpcore.compare.weights import LayerWeights
+from mpcore.checkpoint.layer_weights import LayerWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from mpcore.loss_scale import LossScale
-from mpcore.policy import Policy
+from mpcore.policy.policy import Policy
+from mpcore.scaling.loss_scale import LossScale
 
 __all__ = ["Options", "loss_scale_of", "options_of", "policy_of"]
 

@@ -14,7 +14,7 @@ from mpcore_torch.apply import apply_plan, cast_floats, replace_forward, store_l
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore.policy import Policy
+    from mpcore.policy.policy import Policy
 
 __all__ = ["Ends", "check_model", "prepare_model"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from mpcore.errors import OptimizerError
-from mpcore.scaling import inverse
+from mpcore.scaling.transition import inverse
 from mpcore_torch.unscale import any_found, check_and_unscale_, merged, values_of
 
 if TYPE_CHECKING:

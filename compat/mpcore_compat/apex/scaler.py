@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpcore.scaling import ScaleState, advance, initial_state
+from mpcore.scaling.transition import LossScaleState, advance, initial_state
 from mpcore_compat.apex.levels import loss_scale_of
 
 __all__ = ["LossScaler"]
@@ -86,4 +86,4 @@ class LossScaler:
 
     @_unskipped.setter
     def _unskipped(self, value: int) -> None:
-        self.state = ScaleState(*self.state)._replace(good_steps=int(value))
+        self.state = LossScaleState(*self.state)._replace(good_steps=int(value))

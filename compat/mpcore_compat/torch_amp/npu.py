@@ -11,7 +11,7 @@ import torch
 from mpcore_compat.torch_amp import scaler
 
 if TYPE_CHECKING:
-    from mpcore.loss_scale import LossScale
+    from mpcore.scaling.loss_scale import LossScale
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 

@@ -15,8 +15,8 @@ from torch.amp.grad_scaler import GradScaler as TorchGradScaler
 from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
 
 from mpcore.errors import MpcoreWarning, PolicyError
-from mpcore.loss_scale import LossScale
-from mpcore.scaling import ScaleState, inverse, narrow, transition
+from mpcore.scaling.loss_scale import LossScale
+from mpcore.scaling.transition import LossScaleState, inverse, narrow, transition
 from mpcore_compat.torch_amp.groups import StepGroups
 from mpcore_torch.unscale import any_found, check, check_and_unscale_, merged, values_of
 
@@ -247,13 +247,13 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
         rule = self._current_rule()
         late = 0 if self._safe else 2**30
         if isinstance(finite, bool):
-            state = ScaleState(float(scale), int(tracker), int(self._skipped))
+            state = LossScaleState(float(scale), int(tracker), int(self._skipped))
             new = _next(rule, state, finite, late, _pick, lambda x: narrow(rule, x))
         else:
             # Factors act in float64, as in torch's kernel; its one device without has none here.
             wide = torch.float32 if scale.device.type == "mps" else torch.float64
             skipped = torch.as_tensor(self._skipped, dtype=torch.int32, device=scale.device)
-            state = ScaleState(scale.to(wide), tracker, skipped)
+            state = LossScaleState(scale.to(wide), tracker, skipped)
             new = _next(rule, state, finite, late, torch.where, lambda x: x.float().to(wide))
         _set(scale, new.scale)
         _set(tracker, new.good_steps)
@@ -367,8 +367,8 @@ def _all_clear(found: list[torch.Tensor], device: torch.device) -> Any:
 
 
 def _next(
-    rule: LossScale, state: ScaleState, finite: Any, late: int, where: Any, narrow: Any
-) -> ScaleState:
+    rule: LossScale, state: LossScaleState, finite: Any, late: int, where: Any, narrow: Any
+) -> LossScaleState:
     """Return the core's next state; ``late`` other than 0 adds torch's trap.
 
     torch grows when the count equals the interval, so one beyond it (a smaller interval was set,
@@ -376,7 +376,7 @@ def _next(
     """
     beyond = state.good_steps >= rule.growth_interval
     held = state._replace(good_steps=where(beyond, state.good_steps - late, state.good_steps))
-    new = ScaleState(*transition(rule, held, finite, where, narrow))
+    new = LossScaleState(*transition(rule, held, finite, where, narrow))
     good = where(finite, where(beyond, new.good_steps + late, new.good_steps), new.good_steps)
     return new._replace(good_steps=good)
 

@@ -191,7 +191,7 @@ def _port(job: dict[str, Any]) -> Any:
     import torch
     from mindspore.experimental import optim
 
-    from mpcore_port.mindspore import support
+    import mpcore_port_runtime as support
     from mpcore_port.verify.recorder import Enough
 
     ms.runtime.launch_blocking()

@@ -243,7 +243,7 @@ class ImportRule(PortRule):
         text = f"{code_of(small)}: {_FOREIGN}"
         at.comment(old, f"refused: {text}")
         # An import of its own: this line may stand before all others.
-        source = "from mpcore_port.mindspore.support.refusal import refused as _refused"
+        source = "from mpcore_port_runtime.refusal import refused as _refused"
         lines = [cst.parse_statement(source)]
         shim = f"_refused({json.dumps(text)})"
         for alias in small.names:

@@ -29,7 +29,7 @@ _IMPORTS = {
     "nn": "from mindspore import nn",
     "ops": "from mindspore import ops",
     "mint": "from mindspore import mint",
-    "port": "from mpcore_port.mindspore import support as {}",
+    "port": "import mpcore_port_runtime as {}",
     "optim": "from mindspore.experimental import optim",
 }
 _OURS_IMPORTED = re.compile(r"^\s*(from|import)\s+(mindspore|mpcore_port)\b", re.M)
@@ -90,7 +90,9 @@ def _is_taken(at: At, alias: str) -> bool:
     for scope in scopes:
         for binding in scope.bindings.get(alias, []):
             root = binding.qualified.partition(".")[0]
-            if binding.kind != "import" or root not in ("torch", "mindspore", "mpcore_port"):
+            if binding.kind != "import" or root not in (
+                ("torch", "mindspore", "mpcore_port_runtime")
+            ):
                 return True
     return False
 
@@ -137,5 +139,5 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
             base.startswith("torch.nn.") for base in at.names.bases(holder)
         )
     made = at.names.call_names(node)
-    ours = ("torch", "apex", "mpcore_port", "mindspore")
+    ours = ("torch", "apex", "mpcore_port_runtime", "mindspore")
     return bool(made) and not any(name.startswith(ours) for name in made)

@@ -1,7 +1,7 @@
 import argparse
 
 import mindspore as ms
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 
 try:
     pass

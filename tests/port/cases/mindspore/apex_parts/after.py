@@ -1,6 +1,6 @@
 import mindspore as ms
 from mindspore.experimental import optim
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 from mindspore import nn
 
 

@@ -1,5 +1,5 @@
 import mindspore as ms
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 
 device = port.device("cuda" if port.is_available() else "cpu")
 # mpcore port: removed: torch.backends.cudnn.benchmark = True (a switch of torch's kernels; MindSpore has none)

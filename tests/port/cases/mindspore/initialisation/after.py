@@ -1,7 +1,7 @@
 import mindspore as ms
 from mindspore.common.initializer import HeNormal
 from mindspore.common.initializer import Constant
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 from mindspore.common.initializer import Normal
 from mindspore import nn
 

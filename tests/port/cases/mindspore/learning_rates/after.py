@@ -1,7 +1,7 @@
 import math
 
 import mindspore as ms
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 
 
 def adjust(optimizer, epoch, base):

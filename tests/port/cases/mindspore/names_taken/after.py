@@ -1,5 +1,5 @@
 import mindspore as ms
-from mpcore_port.mindspore import support as port_
+import mpcore_port_runtime as port_
 from mindspore import ops as ops_
 
 ops = ["add", "mul"]

@@ -1,6 +1,6 @@
 import mindspore as ms
 from mindspore import nn
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 
 model = nn.Dense(4, 1)
 criterion = nn.MSELoss()

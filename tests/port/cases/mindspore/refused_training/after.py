@@ -1,4 +1,4 @@
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 
 
 # mpcore port: keep

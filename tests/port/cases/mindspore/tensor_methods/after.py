@@ -1,5 +1,5 @@
 import mindspore as ms
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 from mindspore import ops
 
 

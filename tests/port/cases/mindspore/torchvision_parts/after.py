@@ -1,6 +1,6 @@
 import mindspore as ms
 from mindspore import ops
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 
 
 # mpcore port: keep

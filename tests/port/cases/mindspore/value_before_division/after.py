@@ -2,7 +2,7 @@ import math
 import sys
 
 import mindspore as ms
-from mpcore_port.mindspore import support as port
+import mpcore_port_runtime as port
 
 
 def train_one_epoch(model, criterion, loader, optimizer, device, loss_scaler, accum_iter):

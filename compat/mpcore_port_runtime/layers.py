@@ -1,0 +1,127 @@
+"""Cells of torch's meaning where mindspore.nn has another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mindspore import nn, ops
+
+from mpcore_port_runtime.device import get_world_size
+from mpcore_port_runtime.functional import (
+    cross_entropy,
+    interpolate,
+    nll_loss,
+    selu,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "SELU",
+    "CrossEntropyLoss",
+    "Embedding",
+    "NLLLoss",
+    "Upsample",
+    "convert_sync_batchnorm",
+]
+
+
+class CrossEntropyLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """torch.nn.CrossEntropyLoss; integer labels of any width."""
+
+    def __init__(
+        self,
+        weight: Any = None,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.options = (weight, ignore_index, reduction, label_smoothing)
+
+    def construct(self, logits: Any, target: Any) -> Any:
+        """Return the loss of logits (N, C) or (N, C, ...)."""
+        return cross_entropy(logits, target, *self.options)
+
+
+class NLLLoss(nn.Cell):  # type: ignore[misc]
+    """torch.nn.NLLLoss; integer labels of any width."""
+
+    def __init__(
+        self, weight: Any = None, *, ignore_index: int = -100, reduction: str = "mean"
+    ) -> None:
+        super().__init__()
+        self.options = (weight, ignore_index, reduction)
+
+    def construct(self, logits: Any, target: Any) -> Any:
+        """Return the loss of log-probabilities (N, C)."""
+        return nll_loss(logits, target, *self.options)
+
+
+class Upsample(nn.Cell):  # type: ignore[misc]
+    """torch.nn.Upsample of (N, C, H, W)."""
+
+    def __init__(
+        self,
+        size: Any = None,
+        scale_factor: Any = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.options = (size, scale_factor, mode, align_corners)
+
+    def construct(self, x: Any) -> Any:
+        """Return ``x``, enlarged."""
+        return interpolate(x, *self.options)
+
+
+class SELU(nn.Cell):  # type: ignore[misc]
+    """torch.nn.SELU."""
+
+    def construct(self, x: Any) -> Any:
+        """Return ``selu(x)``."""
+        return selu(x)
+
+
+class Embedding(nn.Embedding):  # type: ignore[misc]
+    """nn.Embedding whose padding row gets no gradient, as in torch."""
+
+    def construct(self, ids: Any) -> Any:
+        """Return (*ids.shape, features)."""
+        rows = super().construct(ids)
+        if self.padding_idx is None:
+            return rows
+        padding = (ids == self.padding_idx).expand_dims(-1)
+        return ops.where(padding, ops.stop_gradient(rows), rows)
+
+
+def convert_sync_batchnorm(module: Any) -> Any:
+    """Have batch normalisations count over all processes; in one process that is what they do.
+
+    Not run on several. In place, but for a Cell that is itself a batch normalisation.
+    """
+    return module if get_world_size() == 1 else replace_norms(module, _synchronised)
+
+
+def replace_norms(module: Any, make: Callable[[Any], Any]) -> Any:
+    """Put ``make(norm)`` in the place of each BatchNorm1d and BatchNorm2d; return the Cell."""
+    norms = nn.BatchNorm1d | nn.BatchNorm2d
+    if isinstance(module, norms):
+        return make(module)
+    for _, cell in list(module.cells_and_names()):
+        for name, inner in list(cell._cells.items()):
+            if isinstance(inner, norms):
+                cell._cells[name] = make(inner)
+        if isinstance(cell, nn.SequentialCell):
+            cell.cell_list = list(cell._cells.values())  # what it runs
+    return module
+
+
+def _synchronised(norm: Any) -> Any:
+    made = nn.SyncBatchNorm(norm.num_features, eps=norm.eps, momentum=norm.momentum)
+    for name in ("gamma", "beta", "moving_mean", "moving_variance"):
+        setattr(made, name, getattr(norm, name))
+    return made.set_train(norm.training)

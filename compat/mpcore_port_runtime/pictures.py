@@ -1,0 +1,182 @@
+"""Data sets of pictures, from the files that torchvision's classes read; nothing is fetched.
+
+Source: torchvision/datasets/folder.py, pytorch/vision 077317588e72, read; the pages of MNIST and
+CIFAR for their formats.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from mpcore_port_runtime.data import Dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "ImageFolder"]
+
+_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def _missing(path: Path, where: str) -> FileNotFoundError:
+    return FileNotFoundError(f"{path} is not there, and ports fetch no data: {where}")
+
+
+class _Pictures(Dataset):
+    """Pictures and their labels.
+
+    Attributes:
+        data: (N, H, W) or (N, H, W, 3), bytes.
+        targets: N labels, from 0.
+    """
+
+    data: Any
+    targets: list[int]
+
+    def __init__(
+        self,
+        root: Any,
+        train: bool = True,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        download: bool = False,
+    ) -> None:
+        """Take torchvision's arguments; ``download`` means nothing."""
+        self.root, self.train = Path(root), train
+        self.transform, self.target_transform = transform, target_transform
+        self.data, self.targets = self._load()
+
+    def _load(self) -> tuple[Any, list[int]]:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return a picture, transformed, and its label."""
+        return _pair(self, Image.fromarray(self.data[index]), self.targets[index])
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.targets)
+
+
+def _pair(holder: Any, image: Any, label: Any) -> tuple[Any, Any]:
+    image = image if holder.transform is None else holder.transform(image)
+    return image, label if holder.target_transform is None else holder.target_transform(label)
+
+
+class MNIST(_Pictures):
+    """Digits: ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on, or those with ``.gz``."""
+
+    def _load(self) -> tuple[Any, list[int]]:
+        part = "train" if self.train else "t10k"
+        images = self._read(f"{part}-images-idx3-ubyte", 16)
+        labels = self._read(f"{part}-labels-idx1-ubyte", 8)
+        return images.reshape(-1, 28, 28), labels.tolist()
+
+    def _read(self, name: str, head: int) -> Any:
+        path = self.root / type(self).__name__ / "raw" / name
+        packed = path.with_name(f"{name}.gz")
+        if path.exists():
+            content = path.read_bytes()
+        elif packed.exists():
+            content = gzip.decompress(packed.read_bytes())
+        else:
+            raise _missing(path, "put the four files of the data set there")
+        return np.frombuffer(content, np.uint8, offset=head)
+
+
+class FashionMNIST(MNIST):
+    """Clothes: as MNIST, in ``ROOT/FashionMNIST/raw``."""
+
+
+class CIFAR10(_Pictures):
+    """Things: ``ROOT/cifar-10-batches-bin``, the binary version of the data set."""
+
+    _folder, _labels = "cifar-10-batches-bin", 1
+    _train = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+    _test = ("test_batch.bin",)
+
+    def _load(self) -> tuple[Any, list[int]]:
+        folder = self.root / self._folder
+        rows = [self._read(folder / name) for name in (self._train if self.train else self._test)]
+        table = np.concatenate(rows)
+        pictures = table[:, self._labels :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(pictures), table[:, self._labels - 1].tolist()
+
+    def _read(self, path: Path) -> Any:
+        if not path.exists():
+            where = "unpack the binary version there (the python version is pickled, and not read)"
+            raise _missing(path, where)
+        return np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, self._labels + 3072)
+
+
+class CIFAR100(CIFAR10):
+    """Things of 100 kinds: ``ROOT/cifar-100-binary``; the fine labels."""
+
+    _folder, _labels = "cifar-100-binary", 2
+    _train, _test = ("train.bin",), ("test.bin",)
+
+
+class ImageFolder(Dataset):
+    """Pictures in one folder for each class, the classes in the order of their names.
+
+    Attributes:
+        classes: names of the folders; class_to_idx: their numbers.
+        samples: pairs (path, number); imgs: the same; targets: the numbers.
+    """
+
+    def __init__(
+        self,
+        root: Any,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        loader: Callable[[str], Any] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.root, self.transform, self.target_transform = Path(root), transform, target_transform
+        self.loader = loader or _open
+        valid = is_valid_file or (lambda path: path.lower().endswith(_ENDS))
+        if not self.root.is_dir():
+            raise _missing(self.root, "a folder for each class belongs into it")
+        self.classes = sorted(path.name for path in self.root.iterdir() if path.is_dir())
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self.samples = [
+            (path, number)
+            for name, number in self.class_to_idx.items()
+            for path in _files(self.root / name)
+            if valid(path)
+        ]
+        counts = {number for _, number in self.samples}
+        empty = [name for name, number in self.class_to_idx.items() if number not in counts]
+        if empty or not self.classes:
+            what = f"no pictures for the classes {', '.join(empty)}" if empty else "no classes"
+            raise FileNotFoundError(f"{self.root}: {what}")  # noqa: EM102
+        self.imgs, self.targets = self.samples, [number for _, number in self.samples]
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return a picture, transformed, and the number of its class."""
+        path, number = self.samples[index]
+        return _pair(self, self.loader(path), number)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.samples)
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the files below a folder, in the order of its folders' paths as text."""
+    return [
+        os.path.join(root, name)  # the order of torchvision is that of texts
+        for root, _, names in sorted(os.walk(folder, followlinks=True))
+        for name in sorted(names)
+    ]
+
+
+def _open(path: str) -> Any:
+    with Image.open(path) as image:
+        return image.convert("RGB")

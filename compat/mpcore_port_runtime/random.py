@@ -1,0 +1,99 @@
+"""Random numbers: MindSpore's, or those of a generator with a seed of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+
+from mpcore_port_runtime.functional import as_tuple
+
+__all__ = [
+    "Generator",
+    "normal",
+    "rand",
+    "rand_like",
+    "randint",
+    "randn",
+    "randn_like",
+    "randperm",
+]
+
+
+class Generator:
+    """A stream of its own, by numpy; the numbers differ from those of torch.Generator."""
+
+    def __init__(self) -> None:
+        self.stream = np.random.default_rng(0)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Begin anew; return itself."""
+        self.stream = np.random.default_rng(seed)
+        return self
+
+
+def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
+    return as_tuple(size[0]) if len(size) == 1 else tuple(size)
+
+
+def randn(*size: Any, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Return normal numbers, float32 unless told otherwise."""
+    shape = _shape(size)
+    if generator is not None:
+        made = Tensor(generator.stream.standard_normal(shape, np.float32))
+    else:
+        made = ops.standard_normal(shape)
+    return made if dtype is None else made.astype(dtype)
+
+
+def rand(*size: Any, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Return uniform numbers in [0, 1), float32 unless told otherwise."""
+    shape = _shape(size)
+    if generator is not None:
+        made = Tensor(generator.stream.random(shape, np.float32))
+    else:
+        made = ops.rand(*shape)
+    return made if dtype is None else made.astype(dtype)
+
+
+def randn_like(input: Any, *, dtype: Any = None) -> Any:  # torch's name
+    """Return normal numbers of the shape and dtype of ``input``."""
+    return randn(tuple(input.shape), dtype=input.dtype if dtype is None else dtype)
+
+
+def rand_like(input: Any, *, dtype: Any = None) -> Any:  # torch's name
+    """Return uniform numbers of the shape and dtype of ``input``."""
+    return rand(tuple(input.shape), dtype=input.dtype if dtype is None else dtype)
+
+
+def randint(
+    low: int,
+    high: Any = None,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    generator: Generator | None = None,
+) -> Any:
+    """Return int64 numbers in [low, high); ``randint(high, size)`` begins at 0."""
+    if size is None:
+        low, high, size = 0, low, high
+    shape = as_tuple(size)
+    if generator is not None:
+        made = Tensor(generator.stream.integers(low, high, shape))
+    else:
+        made = ops.randint(low, high, shape).astype(ms.int64)
+    return made if dtype is None else made.astype(dtype)
+
+
+def randperm(n: int, *, dtype: Any = None, generator: Generator | None = None) -> Any:
+    """Return the numbers below ``n`` in random order, int64."""
+    order = ops.argsort(rand(n, generator=generator))
+    return order.astype(ms.int64 if dtype is None else dtype)
+
+
+def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None = None) -> Any:
+    """Return normal numbers of ``mean`` and ``std``; of their shape unless ``size`` is given."""
+    shape = size if size is not None else (mean if hasattr(mean, "shape") else std).shape
+    return randn(tuple(as_tuple(shape)), generator=generator) * std + mean

@@ -1,0 +1,381 @@
+"""torch's loop on MindSpore: losses with a backward pass, gradients on parameters, the scaler.
+
+MindSpore differentiates functions. ``loss`` runs one and keeps the gradients; ``backward`` of what
+it returns adds them to ``param.grad``. The loss scale is mpcore's own machine with the constants
+of torch.amp.GradScaler, torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+from mpcore.errors import BackendError
+from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
+from mpcore_mindspore.guard import guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = [
+    "GradScaler",
+    "backward",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "loss",
+    "step",
+    "without",
+    "zero_grad",
+]
+
+
+_CALLS: ContextVar[tuple[Any, dict[int, int]] | None] = ContextVar("calls", default=None)
+
+
+def place_in_loss(what: Any) -> tuple[Any, int] | None:
+    """Count a call; return the loss that is being computed, and how many calls came before.
+
+    None outside of a loss.
+    """
+    inside = _CALLS.get()
+    if inside is None:
+        return None
+    code, counts = inside
+    counts[id(what)] = counts.get(id(what), -1) + 1
+    return (id(code), code), counts[id(what)]  # equal code of two losses is equal, not the same
+
+
+class NotCompiled(Exception):  # noqa: N818  # what happened, nobody's mistake
+    """ms.jit cannot compile a Cell that a loss calls; the loss has to be run again."""
+
+
+def _run(grad: Callable[[], Any], forward: Any) -> Any:
+    token = _CALLS.set((getattr(forward, "__code__", forward), {}))
+    try:
+        with guarded():
+            return grad()
+    finally:
+        _CALLS.reset(token)
+
+
+class _Pending:
+    """Gradients that wait for ``backward``: of the loss times ``scale``."""
+
+    def __init__(self, params: list[Any], grads: Any, scale: float) -> None:
+        self.params, self.grads, self.scale = params, grads, scale
+
+    def add(self, scale: float) -> None:
+        """Add the gradients of the loss times ``scale`` to the parameters."""
+        factor = scale / self.scale
+        for param, grad in zip(self.params, self.grads, strict=True):
+            fresh = grad.astype(ms.float32)
+            if factor != 1.0:
+                fresh = fresh * factor
+            fresh = _averaged(param, fresh)
+            held = getattr(param, "grad", None)
+            param.grad = fresh if held is None else held + fresh
+
+
+def _averaged(param: Any, grad: Any) -> Any:
+    ranks = getattr(param, "mpcore_ranks", 1)
+    return grad if ranks == 1 else ops.AllReduce()(grad) / ranks
+
+
+def loss(forward: Callable[[], Any], *parts: Any, scaler: Any = None) -> Any:
+    """Run ``forward`` and differentiate it; return the loss, float32, shape ().
+
+    Args:
+        forward: returns a scalar.
+        parts: what it calls; the trainable parameters of the Cells among them get gradients,
+            and the Parameters among them.
+        scaler: multiplies the loss before the backward pass; if there is none here, but one in
+            the process, that one.
+
+    Returns:
+        A Tensor that has a method ``backward``.
+    """
+    params = _parameters_of(parts)
+    scale = _scale_for(scaler)
+    factor = Tensor(scale, ms.float32)
+
+    def scaled() -> Any:
+        value = forward()
+        if value.size != 1:
+            msg = f"`forward` must return a scalar loss, got shape {tuple(value.shape)}"
+            raise BackendError(msg)
+        value = value.astype(ms.float32).reshape(())
+        return value * factor, value
+
+    grad = ms.value_and_grad(scaled, None, params, has_aux=True)
+    try:
+        (_, value), grads = _run(grad, forward)
+    except NotCompiled:  # by now it runs eagerly
+        return loss(forward, *parts, scaler=scaler)
+    result = Tensor(value)
+    result.mpcore_pending = _Pending(params, grads, scale)
+    result.backward = lambda *args, **kwargs: backward(result, *args, **kwargs)
+    return result
+
+
+def backward(
+    value: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False
+) -> None:
+    """Add the gradients of a loss to its parameters; graphs are neither kept nor made."""
+    del retain_graph  # another loss of the same forward pass runs it again
+    pending = getattr(value, "mpcore_pending", None)
+    if pending is None:
+        msg = "`backward` must be called on what port.loss returned, this tensor has no gradients"
+        raise BackendError(msg)
+    _check_plain(gradient, create_graph)
+    pending.add(1.0)
+
+
+def _check_plain(gradient: Any, create_graph: bool) -> None:
+    if gradient is not None or create_graph:
+        name = "create_graph" if create_graph else "gradient"
+        msg = f"`{name}` must be left out: use ms.grad of a function, or amp.gradient of mpcore"
+        raise NotImplementedError(msg)
+
+
+def _parameters_of(parts: Iterable[Any]) -> list[Any]:
+    found: dict[int, Any] = {}
+    for part in parts:
+        if isinstance(part, nn.Cell):
+            found |= {id(param): param for param in part.trainable_params()}
+        elif isinstance(part, Parameter) and part.requires_grad:
+            found[id(part)] = part
+    if not found:
+        msg = "`parts` must hold a Cell with trainable parameters, there is none"
+        raise BackendError(msg)
+    return list(found.values())
+
+
+class GradScaler:
+    """torch.amp.GradScaler's interface and numbers, over mpcore's loss scale.
+
+    Source: torch/amp/grad_scaler.py, torch 2.13.0.
+    """
+
+    _alive: ClassVar[weakref.WeakSet[GradScaler]] = weakref.WeakSet()
+
+    def __init__(
+        self,
+        *,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        """Take torch's arguments; ``device`` means nothing here."""
+        self._enabled = enabled
+        self._rule = LossScale.named(
+            "torch",
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+        )
+        self._state = initial_state(self._rule)
+        self._finite: dict[int, bool] = {}  # optimizers whose gradients are true ones by now
+        self._stepped: set[int] = set()
+        GradScaler._alive.add(self)
+
+    def is_enabled(self) -> bool:
+        """Return whether it scales at all."""
+        return self._enabled
+
+    def get_scale(self) -> float:
+        """Return the scale of the next backward pass."""
+        return float(self._state.scale) if self._enabled else 1.0
+
+    def get_growth_factor(self) -> float:
+        """Return the multiplier on growth."""
+        return self._rule.growth_factor
+
+    def get_backoff_factor(self) -> float:
+        """Return the multiplier on overflow."""
+        return self._rule.backoff_factor
+
+    def get_growth_interval(self) -> int:
+        """Return the finite steps before a growth."""
+        return self._rule.growth_interval
+
+    def scale(self, outputs: Any) -> Any:
+        """Return what ``backward`` is called on."""
+        return _Scaled(self, outputs)
+
+    def unscale_(self, optimizer: Any) -> None:
+        """Divide the gradients of an optimizer's parameters by the scale, in float32."""
+        if not self._enabled:
+            return
+        if id(optimizer) in self._finite:
+            msg = "`unscale_` must be called once for each optimizer since the last `update`"
+            raise RuntimeError(msg)
+        factor = inverse(self.get_scale())
+        finite = True
+        for param in optimizer.parameters:
+            grad = getattr(param, "grad", None)
+            if grad is not None:
+                param.grad = grad * factor
+                finite = finite and bool(ops.isfinite(param.grad).all())
+        self._finite[id(optimizer)] = finite
+
+    def step(self, optimizer: Any) -> None:
+        """Run the optimizer unless its gradients overflowed."""
+        if not self._enabled:
+            step(optimizer)
+            return
+        if id(optimizer) in self._stepped:
+            msg = "`step` must be called once for each optimizer since the last `update`"
+            raise RuntimeError(msg)
+        if id(optimizer) not in self._finite:
+            self.unscale_(optimizer)
+        self._stepped.add(id(optimizer))
+        if self._finite[id(optimizer)]:
+            step(optimizer)
+
+    def update(self, new_scale: Any = None) -> None:
+        """Move the scale, after all optimizers have stepped."""
+        if not self._enabled:
+            return
+        if new_scale is not None:
+            self._state = self._state._replace(scale=float(new_scale))
+        elif not self._finite:
+            msg = "`update` must come after a `step`, no gradients were looked at"
+            raise RuntimeError(msg)
+        else:
+            self._state = advance(self._rule, self._state, all(self._finite.values()))
+        self._finite, self._stepped = {}, set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's keys; empty if it is not enabled."""
+        if not self._enabled:
+            return {}
+        return {
+            "scale": self.get_scale(),
+            "growth_factor": self._rule.growth_factor,
+            "backoff_factor": self._rule.backoff_factor,
+            "growth_interval": self._rule.growth_interval,
+            "_growth_tracker": int(self._state.good_steps),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what ``state_dict`` of this class or of torch's returned."""
+        if not self._enabled:
+            return
+        if not state_dict:
+            msg = "`state_dict` must not be empty: the scaler it came from was not enabled"
+            raise RuntimeError(msg)
+        self._rule = LossScale.named(
+            "torch",
+            init_scale=float(state_dict["scale"]),
+            growth_factor=float(state_dict["growth_factor"]),
+            backoff_factor=float(state_dict["backoff_factor"]),
+            growth_interval=int(state_dict["growth_interval"]),
+        )
+        self._state = LossScaleState(float(state_dict["scale"]), int(state_dict["_growth_tracker"]))
+
+
+class _Scaled:
+    """A loss times the scale of a scaler."""
+
+    def __init__(self, scaler: Any, value: Any) -> None:
+        self.scaler, self.value = scaler, value
+
+    def backward(
+        self, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False
+    ) -> None:
+        """Add the gradients of the scaled loss to the parameters."""
+        del retain_graph
+        pending = getattr(self.value, "mpcore_pending", None)
+        if pending is None:
+            backward(self.value)
+        else:
+            _check_plain(gradient, create_graph)
+            pending.add(self.scaler.get_scale())
+
+
+def scaled_by(scaler: Any, value: Any) -> _Scaled:
+    """Return a loss times the scale of anything that has ``get_scale``."""
+    return _Scaled(scaler, value)
+
+
+def _scale_for(scaler: Any) -> float:
+    if scaler is not None:
+        return float(scaler.get_scale())
+    alive = [one for one in GradScaler._alive if one.is_enabled()]
+    if len(alive) > 1:
+        msg = f"`scaler` must be given to port.loss: there are {len(alive)} in this process"
+        raise BackendError(msg)
+    return alive[0].get_scale() if alive else 1.0
+
+
+def step(optimizer: Any) -> None:
+    """Run an optimizer on ``param.grad``; anything else that has a ``step`` is stepped."""
+    if not hasattr(optimizer, "parameters") or not isinstance(optimizer, nn.Cell):
+        optimizer.step()
+        return
+    if getattr(optimizer, "mpcore_skips", False):  # apex: the gradients overflowed
+        optimizer.mpcore_skips = False
+        return
+    grads, without = [], []
+    for param in optimizer.parameters:
+        grad = getattr(param, "grad", None)
+        if grad is None:
+            grad = ops.zeros(param.shape, ms.float32)
+            without.append((param, param.value().copy()))
+        grads.append(grad)
+    optimizer(tuple(grads))
+    for param, value in without:  # torch passes them by, weight decay and all
+        ops.assign(param, value)
+
+
+def zero_grad(holder: Any, set_to_none: bool = True) -> None:
+    """Forget the gradients of an optimizer's or a Cell's parameters."""
+    del set_to_none
+    params = holder.parameters if hasattr(holder, "param_groups") else holder.trainable_params()
+    for param in params:
+        param.grad = None
+
+
+def _with_grads(parameters: Any) -> list[Any]:
+    listed = [parameters] if isinstance(parameters, Parameter) else list(parameters)
+    return [param for param in listed if getattr(param, "grad", None) is not None]
+
+
+def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, **_: Any) -> Any:
+    """Scale gradients so that their total L2 norm is at most ``max_norm``; return the norm.
+
+    Source: torch/nn/utils/clip_grad.py, torch 2.13.0, with its 1e-6.
+    """
+    params = _with_grads(parameters)
+    if not params:
+        return Tensor(0.0, ms.float32)
+    if norm_type == math.inf:
+        total = ops.stack([param.grad.abs().max() for param in params]).max()
+    elif norm_type == 2:
+        total = ops.sqrt(ops.stack([(param.grad * param.grad).sum() for param in params]).sum())
+    else:
+        msg = f"`norm_type` must be 2 or inf, got {norm_type!r}"
+        raise NotImplementedError(msg)
+    factor = ops.minimum(float(max_norm) / (total + 1e-6), Tensor(1.0, ms.float32))
+    for param in params:
+        param.grad = param.grad * factor
+    return total
+
+
+def clip_grad_value_(parameters: Any, clip_value: float, **_: Any) -> None:
+    """Cut each element of the gradients to [-clip_value, clip_value]."""
+    for param in _with_grads(parameters):
+        param.grad = param.grad.clamp(-float(clip_value), float(clip_value))
+
+
+def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return ``settings`` without those that mean nothing here."""
+    return {name: value for name, value in settings.items() if name not in names}

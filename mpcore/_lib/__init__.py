@@ -1,0 +1,1 @@
+"""Helpers that know nothing of mixed precision: processes, versions, sizes, files."""

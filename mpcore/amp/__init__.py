@@ -1,0 +1,1 @@
+"""What people hold after ``prepare``: the model, its optimizers and the steps."""

@@ -1,0 +1,435 @@
+"""What ``prepare`` returns: a model, an optimizer and a policy, bound into steps."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from mpcore.amp.schedule import Scheduler
+from mpcore.checkpoint.portable import read_portable, write_portable
+from mpcore.checkpoint.run import check_weights, load_run, save_run
+from mpcore.checkpoint.scaler import Checkpoint, save_state
+from mpcore.errors import (
+    BackendError,
+    CheckpointError,
+    LossScaleError,
+    MpcoreWarning,
+    check_choice,
+)
+from mpcore.scaling.transition import check_abort
+from mpcore.step.stagnation import StallDetector
+from mpcore.step.transaction import Latest, StepCall
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from mpcore.checkpoint.layer_weights import LayerWeights
+    from mpcore.policy.plan import Plan
+    from mpcore.policy.policy import Policy
+    from mpcore.scaling.transition import LossScaleState
+    from mpcore.step.result import StepResult
+
+__all__ = ["Amp", "Home"]
+
+
+class _HasModel(Protocol):
+    """What the prepared models of the frameworks have besides."""
+
+    model: Any
+
+
+class Home(Protocol):
+    """The backend that a prepared model came from; see ``mpcore.backend.backend.Backend``."""
+
+    name: str
+
+    def compare_driver(self) -> Any:
+        """Return what reads and writes weights in the neutral form."""
+        ...
+
+
+class Amp(ABC):
+    """A prepared model: the same object in every framework.
+
+    Attributes:
+        backend: what carried the policy out; ``prepare`` sets it.
+        plan: what each layer does, and why.
+        optimizers: the optimizers by name; one that is alone is called ``"optimizer"``.
+        simulated: whether a 16-bit format is imitated by rounding around float32 operations.
+        last: what the latest step did; None before the first.
+        observers: called with the result of each step, when it has ended; see ``mpcore.Monitor``.
+    """
+
+    backend: Home
+
+    def __init__(self, plan: Plan, optimizers: Mapping[str, Any], *, simulated: bool) -> None:
+        """Keep the plan and the optimizers; a backend's subclass keeps the rest."""
+        self.plan = plan
+        self.optimizers = dict(optimizers)
+        self.simulated = simulated
+        self.last: StepResult | None = None
+        self.observers: list[Callable[[StepResult], None]] = []
+        self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
+        self._since_look = 0
+        self._skipped_then = 0
+        self._stall = StallDetector(plan.policy)
+        self._steps_done = 0
+        self._latest: Latest | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that the plan came from."""
+        return self.plan.policy
+
+    @property
+    @abstractmethod
+    def state(self) -> LossScaleState:
+        """State of the loss scale, as numbers on the host."""
+
+    @state.setter
+    @abstractmethod
+    def state(self, state: LossScaleState) -> None: ...
+
+    @property
+    def scale(self) -> float:
+        """Loss scale of the next step."""
+        return float(self.state.scale)
+
+    def step(
+        self,
+        loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]],
+        *batch: Any,
+        clip_norm: float | None = None,
+        keep_grads: bool = False,
+        micro_batches: int = 1,
+        optimizer: str | Iterable[str] | None = None,
+    ) -> StepResult:
+        """Run one transaction: forward, backward, judge, then update everything or nothing.
+
+        Args:
+            loss_fn: called as ``loss_fn(*batch)``; runs the model and returns a scalar loss.
+                Frameworks that compile keep one compiled step per function object, so pass
+                the same function each time. With several optimizers it may be a dict of loss
+                functions by the optimizer's name: each moves only the parameters of its own,
+                all are taken at the same weights, and judged together.
+            batch: the framework's tensors, or numpy arrays.
+            clip_norm: largest L2 norm of the true (unscaled) gradients, > 0, or None.
+            keep_grads: put the true float32 gradients into the result.
+            micro_batches: cut the batch along its first axis into so many equal parts, run them
+                one after the other, and step by the mean of their losses.
+            optimizer: name of the optimizer that moves, or several; None for all.
+
+        Returns:
+            What happened; reading it may wait for the device.
+
+        Raises:
+            BackendError: ``loss_fn`` returned something that is no scalar loss, or an argument
+                is out of its range; nothing has moved.
+            LossScaleError: the rule of the loss scale ends the run; nothing but the state of
+                the scale has moved.
+        """
+        call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
+        # Reading the state waits for the device: only rules that can end a run need it.
+        before = self.state if self._rule.can_abort else None
+        self._latest = None  # the batch before must not be kept alive through this step
+        random = self._random_state()
+        result = self._step(loss_fn, batch, call)
+        self._latest = Latest(loss_fn, batch, call, random, self._steps_done + 1)
+        if before is not None:
+            check_abort(self._rule, before, self.state)
+        self._done(result)
+        return result
+
+    @abstractmethod
+    def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
+        """Carry out ``step``."""
+
+    def _chosen(self, asked: str | Iterable[str] | None, loss_fn: Any) -> tuple[str, ...]:
+        """Return the names of the optimizers that take part, in their own order."""
+        if asked is None:
+            wanted = list(loss_fn) if isinstance(loss_fn, dict) else list(self.optimizers)
+        else:
+            wanted = [asked] if isinstance(asked, str) else list(asked)
+        for name in wanted:
+            check_choice("optimizer", name, self.optimizers, BackendError)
+        if isinstance(loss_fn, dict) and set(loss_fn) != set(wanted):
+            msg = (
+                f"`loss_fn` must have one function for each optimizer of this step, "
+                f"{', '.join(wanted)}, got {', '.join(loss_fn)}"
+            )
+            raise BackendError(msg)
+        if not wanted:
+            msg = f"`optimizer` must name at least one of {', '.join(self.optimizers)}"
+            raise BackendError(msg)
+        return tuple(name for name in self.optimizers if name in wanted)
+
+    def _done(self, result: StepResult) -> None:
+        """Keep the result of a step; every ``patience`` steps look for a collapse."""
+        self._steps_done += 1
+        self.last = result
+        for each in (result, self.last):  # a backend may keep another record of the same step
+            each.step = self._steps_done
+        self._stall.add(result)
+        for observe in self.observers:
+            observe(result)
+        self._since_look += 1
+        if self._since_look >= self._rule.patience:
+            self.check_collapse()
+
+    def check_collapse(self) -> None:
+        """Report, as the loss scale's ``on_collapse`` says, if all steps of late were skipped.
+
+        ``step`` calls it after every ``patience`` steps, so that the device is waited for no
+        more often; loops of a framework's own (``fit``, a compiled train cell) may call it
+        themselves at the end of an epoch.
+
+        Raises:
+            LossScaleError: the run has collapsed, and the rule says so.
+        """
+        skipped, steps = int(self.state.skipped_steps), self._since_look
+        collapsed = steps > 0 and skipped - self._skipped_then == steps
+        self._since_look, self._skipped_then = 0, skipped
+        if not collapsed or self._rule.on_collapse == "ignore":
+            return
+        msg = self._collapse(steps)
+        if self._rule.on_collapse == "raise":
+            raise LossScaleError(msg)
+        warnings.warn(msg, MpcoreWarning, stacklevel=4)
+
+    def _collapse(self, steps: int) -> str:
+        text = f"{steps} steps in a row were skipped, the loss scale is {self.scale:g}"
+        if self.last is None or self.last.stepped:
+            return f"{text}: nothing has been learnt since"
+        text += f"; the last because {self.last.reason}"
+        if self.last.forward_overflow:
+            return (
+                f"{text}. No loss scale cures that: keep the layers that overflow in float32 "
+                "(policy.full(...)), or use bfloat16"
+            )
+        return (
+            f"{text}. The forward pass is finite, only the gradients overflow: lower min_scale "
+            f"(it is {self._rule.min_scale:g}), clip or shrink the loss, or use bfloat16"
+        )
+
+    def _random_state(self) -> Any:
+        """Return what ``_replayed`` needs; cheap, as each step calls it."""
+        return None
+
+    @contextmanager
+    def _replayed(self, random: Any) -> Iterator[None]:
+        """Let the framework's generators of random numbers be what ``_random_state`` saw."""
+        yield
+
+    @contextmanager
+    def _under(self, policy: Policy) -> Iterator[Callable[[Any], Any]]:
+        """Let the model run under another policy for a while, at the same weights.
+
+        Yields:
+            What turns a loss function into one that runs under it.
+
+        Raises:
+            BackendError: the framework cannot honour the policy; nothing has changed.
+        """
+        msg = f"`diagnose` is not possible yet with {type(self).__name__}"
+        raise BackendError(msg)
+        yield
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Real steps so far, by which the noise of stochastic rounding is counted.
+
+        ``save`` and ``load`` keep it under master weights ``stochastic``; the other schemes do
+        not need it, and there it may stay 0. A backend that rounds by chance overrides it.
+        """
+        return 0
+
+    @optimizer_steps.setter
+    def optimizer_steps(self, steps: int) -> None:
+        if steps:
+            msg = f"`optimizer_steps` is not counted by {type(self).__name__}, got {steps!r}"
+            raise BackendError(msg)
+
+    def scheduler(self, scheduler: Any) -> Scheduler:
+        """Return ``scheduler`` such that its ``step`` moves only after a real step.
+
+        Args:
+            scheduler: any object with a ``step`` method: a torch.optim.lr_scheduler, one of
+                mindspore.experimental.optim.lr_scheduler. Keras schedules and MindSpore's
+                dynamic learning rates count real steps by themselves.
+        """
+        return Scheduler(self, scheduler)
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the model back as it was before ``prepare``; this object ends with it.
+
+        Weights keep their trained float32 values (those of the masters, where there are any).
+        What the model then computes is what an unprepared model with the same weights computes,
+        bit for bit, and the optimizers can be used natively. A second call does nothing.
+        """
+
+    @abstractmethod
+    def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.
+
+        For penalties on gradients: call it inside ``loss_fn``; what it returns can be
+        differentiated again. The backward pass inside is scaled, so that float16 does not lose
+        it, and the scale is divided out: it is the true gradient.
+
+        Args:
+            function: runs the model; returns a tensor of any shape.
+            inputs: tensors; the first is the one to differentiate for.
+
+        Returns:
+            A float32 tensor of the shape of ``inputs[0]``.
+        """
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the float32 truth of every parameter and float buffer, by the framework's path.
+
+        Copies on the host, exact for every scheme of master weights; frozen parameters are there
+        too. Under master weights ``none`` and ``stochastic`` the truth is the 16-bit parameter.
+        """
+        return self._read_weights()
+
+    def load_weights(self, weights: Mapping[str, npt.ArrayLike]) -> None:
+        """Put float32 values into the model, whatever its scheme of master weights; between steps.
+
+        16-bit parameters become what the scheme makes of the values, and the truth is kept
+        beside them. The state of the optimizers stays.
+
+        Args:
+            weights: as ``weights`` returns: float32, every name, every shape.
+
+        Raises:
+            CheckpointError: a name is missing or unknown, or an array has another shape or dtype.
+                Nothing has changed.
+        """
+        before = self._read_weights()
+        checked = check_weights(weights, before)
+        try:
+            self._write_weights(checked)
+        except BaseException:
+            self._write_weights(before)
+            raise
+
+    def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return new float32 arrays for ``weights``: parameters (their truth) and float buffers."""
+        msg = f"`weights` is not possible yet with {type(self).__name__}"
+        raise BackendError(msg)
+
+    def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Put in what ``_read_weights`` returned, or the like: all names, all shapes, float32.
+
+        Stored parts, truth and buffers take the values; optimizer moments stay. What
+        ``_read_weights`` returned a moment ago always goes in again without an error.
+        """
+        msg = f"`load_weights` is not possible yet with {type(self).__name__}"
+        raise BackendError(msg)
+
+    def array_bytes(self) -> dict[str, int]:
+        """Return the bytes of what is alive between steps, measured from the arrays themselves.
+
+        Keys: ``"parameters"`` (as stored in the model, 16-bit ones with 2 bytes), ``"gradients"``
+        (of the latest step, as the backward pass makes them; 0 before the first), ``"masters"``
+        (what the scheme keeps beside the parameters: copies, rests, tie lists, remainders),
+        ``"optimizer"`` (all of the optimizers' state arrays). Each array counts once. A
+        simulated 16-bit format counts what its float32 arrays take.
+        """
+        msg = f"`array_bytes` is not possible yet with {type(self).__name__}"
+        raise BackendError(msg)
+
+    def allocator_bytes(self) -> dict[str, int]:
+        """Return what a device's allocator tells: ``"now"`` and ``"peak"``; empty where none does.
+
+        A CPU has none: there, look at the process as a whole.
+        """
+        return {}
+
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False) -> None:
+        """Write the state of the loss scale and the policy into a small JSON file.
+
+        Call it between steps. The file is the same in every framework; optimizer state is not in
+        it. At every moment the old or the new file is there, whole.
+
+        Args:
+            path: the file.
+            weights: write the float32 truth of the weights as well, into ``PATH.safetensors``.
+
+        Raises:
+            CheckpointError: ``path`` holds something else, or it cannot be written.
+        """
+        steps = self.optimizer_steps if self.policy.scheme.name == "stochastic" else 0
+        if not weights:
+            save_state(path, self.policy, self.state, steps)
+            return
+        state = Checkpoint(self.policy, self._rule, self.state, steps)
+        save_run(path, state, read_portable(self))
+
+    def load(
+        self, path: str | os.PathLike[str], *, any_policy: bool = False, weights: bool = True
+    ) -> list[str]:
+        """Resume from a file of ``save``, of any framework, between steps.
+
+        Args:
+            path: the file.
+            any_policy: keep the running policy where the file's is another one, and take what
+                still makes sense: the scale, within the range of the running rule, and the
+                weights, which every scheme of master weights can hold.
+            weights: whether weights that were saved with it are put in.
+
+        Returns:
+            The fields in which the policies differ; empty unless ``any_policy``.
+
+        Raises:
+            CheckpointError: a file is damaged, of another kind, of another policy or another
+                model; or this backend cannot hold the state. Nothing has changed.
+        """
+        saved = load_run(path, weights=weights)
+        state, differing = saved.state_for(path, self.policy, any_policy=any_policy)
+        before, looked = self.state, (self._since_look, self._skipped_then)
+        try:
+            self._take_state(path, state)
+            if saved.weights is not None:
+                write_portable(self, path, saved.weights)
+        except BaseException:
+            self.state = before
+            self._since_look, self._skipped_then = looked
+            raise
+        if self.policy.scheme.name == "stochastic":
+            self.optimizer_steps = saved.checkpoint.optimizer_steps
+        return differing
+
+    def _take_state(self, path: str | os.PathLike[str], state: LossScaleState) -> None:
+        self.state = state
+        held = self.state
+        self._since_look, self._skipped_then = 0, held.skipped_steps
+        if held != state:
+            msg = f"{path}: `state` must be kept exactly, {state} would become {held} here"
+            raise CheckpointError(msg)
+
+    def _read_layers(self) -> list[LayerWeights]:
+        """Return the float32 truth by layer, in the layouts of ``checkpoint.layer_weights``."""
+        weights: list[LayerWeights] = self.backend.compare_driver().weights(
+            self._trained_model, self
+        )
+        return weights
+
+    def _write_layers(self, weights: list[LayerWeights]) -> None:
+        """Put in what ``_read_layers`` returns, or the like, as ``_write_weights`` does."""
+        self.backend.compare_driver().load_weights(self._trained_model, weights, self)
+
+    @property
+    def _trained_model(self) -> Any:
+        return cast("_HasModel", self).model
+
+    def __repr__(self) -> str:
+        """Return policy, scale and whether it is simulated."""
+        simulated = ", simulated" if self.simulated else ""
+        return f"{type(self).__name__}({self.policy}, scale={self.scale:g}{simulated})"

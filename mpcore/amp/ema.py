@@ -1,0 +1,101 @@
+"""An average of the weights in float32, whatever the model's parameters are stored in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpcore.errors import BackendError, check_count
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from mpcore.amp.amp import Amp
+    from mpcore.step.result import StepResult
+
+__all__ = ["EMA"]
+
+
+class EMA:
+    """Exponential moving average of the float32 truth of a prepared model.
+
+    An average that is kept in bfloat16 stops moving: at decay 0.999 its steps are smaller than half
+    the spacing of the format. This one is float32, of ``amp.weights()``: parameters and floating
+    buffers. It moves after each real step of ``amp.step``, torch's ``amp.apply`` and MindSpore's
+    ``amp.callback()``, and not after a skipped one.
+
+    Cost: one copy of the weights to the host for each step that is followed, and 4 bytes a
+    parameter there; ``every=10`` follows one real step in ten.
+
+    Args:
+        amp: what ``mpcore.prepare`` returned.
+        decay: share of the old average that stays, in [0, 1).
+        every: follow every so many real steps, >= 1.
+
+    Raises:
+        BackendError: ``decay`` or ``every`` is out of its range.
+
+    Example::
+
+        average = mp.EMA(amp, decay=0.999)
+        for x, y in batches:
+            amp.step(loss_fn, x, y)
+        with average:  # the model has the averaged weights
+            evaluate(model)
+    """
+
+    def __init__(self, amp: Amp, decay: float = 0.999, every: int = 1) -> None:
+        if not isinstance(decay, int | float) or isinstance(decay, bool) or not 0 <= decay < 1:
+            msg = f"`decay` must be in [0, 1), got {decay!r}"
+            raise BackendError(msg)
+        check_count("every", every, BackendError)
+        self._amp, self._decay, self._every = amp, np.float32(decay), every
+        self._steps = 0
+        self._values = _copied(amp.weights())
+        self._put_aside: dict[str, npt.NDArray[np.float32]] | None = None
+        amp.observers.append(self._follow)
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the averages by the framework's path; ``amp.load_weights`` takes them."""
+        return _copied(self._values)
+
+    def _follow(self, result: StepResult) -> None:
+        if not result.stepped:
+            return
+        if self._put_aside is not None:
+            msg = "`amp.step` must not run inside `with average:`: the model has averaged weights"
+            raise BackendError(msg)
+        self._steps += 1
+        if self._steps % self._every:
+            return
+        for name, value in self._amp.weights().items():
+            average = self._values[name]
+            average += (value - average) * (np.float32(1) - self._decay)
+
+    def close(self) -> None:
+        """Follow no more steps; the averages stay."""
+        if self._follow in self._amp.observers:
+            self._amp.observers.remove(self._follow)
+
+    def __enter__(self) -> EMA:
+        """Give the model the averaged weights."""
+        if self._put_aside is not None:
+            msg = "`with average:` must not be entered twice at once"
+            raise BackendError(msg)
+        weights = self._amp.weights()
+        self._amp.load_weights(self._values)
+        self._put_aside = weights
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give it its own weights back."""
+        weights, self._put_aside = self._put_aside, None
+        if weights is not None:
+            self._amp.load_weights(weights)
+
+
+def _copied(
+    weights: dict[str, npt.NDArray[np.float32]],
+) -> dict[str, npt.NDArray[np.float32]]:
+    return {name: np.array(value, np.float32) for name, value in weights.items()}

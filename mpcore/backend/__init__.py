@@ -1,0 +1,1 @@
+"""What a backend may implement, and how one is found."""

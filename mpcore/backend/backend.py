@@ -1,0 +1,241 @@
+"""What the core asks of a framework, what a framework says it can do, and how one is found."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from mpcore.errors import BackendError, BackendMissingError, check_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mpcore.amp.amp import Amp
+    from mpcore.policy.layer import Layer
+    from mpcore.policy.plan import Plan
+    from mpcore.policy.policy import Policy
+    from mpcore.step.transaction import StepOptions
+
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "Support",
+    "backend_names",
+    "check_policy",
+    "find_backend",
+    "load_backend",
+    "load_part",
+]
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether something can be had, and why.
+
+    Attributes:
+        level: ``"native"``: the framework has it; ``"simulated"``: this backend rounds around
+            float32 operations; ``"wrong"``: it runs, and the numbers are wrong; ``"absent"``.
+        reason: why, or what to know beside it, such as that it is slow.
+        advice: what to do instead; ``""`` for nothing.
+        source: where this is known from; ``""`` for the backend itself.
+    """
+
+    level: str
+    reason: str = ""
+    advice: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown level."""
+        check_choice("support.level", self.level, ("native", "simulated", "wrong", "absent"))
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can do on one device.
+
+    Attributes:
+        backend: name of the backend.
+        device: device in the framework's words, such as ``"cpu"`` or ``"cuda:0"``.
+        versions: versions of the packages that carry it out.
+        compute: support of each 16-bit compute dtype.
+        by: support of each mechanism ``"op"``, ``"layer"``, ``"model"``.
+        overflow: kind of the detector that ``"auto"`` stands for on this device.
+        rules: rule targets that each mechanism honours.
+        masters: schemes of master weights that it carries out.
+        optimizer_state: dtypes that it can keep an optimizer's moments in.
+        op_lists: op lists that it has under by="op".
+        mode: how it runs here: ``"eager"`` or ``"graph"``.
+    """
+
+    backend: str
+    device: str
+    versions: Mapping[str, str]
+    compute: Mapping[str, Support]
+    by: Mapping[str, Support]
+    overflow: str = "values"
+    rules: Mapping[str, tuple[str, ...]] = field(
+        default_factory=lambda: {
+            "op": (),
+            "layer": ("path", "layer", "op"),
+            "model": ("path", "layer", "op"),
+        }
+    )
+    masters: tuple[str, ...] = ("none", "copy")
+    optimizer_state: tuple[str, ...] = ("float32",)
+    op_lists: tuple[str, ...] = ("native",)
+    mode: str = "eager"
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One framework. Adapters hold no decisions: they list, say what they can, and carry out."""
+
+    name: str
+
+    def capabilities(self, model: Any = None, /) -> Capabilities:
+        """Return what can be done on the device that ``model`` lives on (or the default one)."""
+        ...
+
+    def layers(self, model: Any, /) -> list[Layer]:
+        """Return every layer of ``model``, containers included, in the order of definition."""
+        ...
+
+    def check_pair(self, model: Any, optimizer: Any, /) -> None:
+        """Raise OptimizerError unless ``optimizer`` can train ``model``."""
+        ...
+
+    def check_apart(self, optimizers: Mapping[str, Any], /) -> None:
+        """Raise OptimizerError if two optimizers hold the same parameter."""
+        ...
+
+    def attach(
+        self,
+        model: Any,
+        optimizers: Mapping[str, Any],
+        plan: Plan,
+        options: StepOptions,
+        /,
+        *,
+        simulated: bool,
+    ) -> Amp:
+        """Apply ``plan`` to ``model`` in place and return the object that runs its steps."""
+        ...
+
+    def compare_driver(self) -> Any:
+        """Return the backend's ``mpcore.backend.driver.Driver``."""
+        ...
+
+
+def backend_names() -> list[str]:
+    """Return the names of the installed backends; imports none of them."""
+    return sorted(point.name for point in metadata.entry_points(group="mpcore.backends"))
+
+
+def load_backend(name: str) -> Backend:
+    """Return the backend called ``name``; this imports its framework.
+
+    Raises:
+        BackendError: no backend has that name.
+        BackendMissingError: its framework is not installed.
+    """
+    points = {point.name: point for point in metadata.entry_points(group="mpcore.backends")}
+    check_choice("backend", name, sorted(points), BackendError)
+    try:
+        backend: Backend = points[name].load()()
+    except ImportError as exc:
+        msg = (
+            f"the {name} backend needs a package that is missing ({exc}); "
+            f'install it with: pip install "mpcore[{name}]"'
+        )
+        raise BackendMissingError(msg) from exc
+    return backend
+
+
+@cache
+def load_part(name: str, part: str) -> Any:
+    """Return the module ``part`` of the package that a backend comes from; None if it has none.
+
+    Args:
+        name: of an installed backend.
+        part: name of the module, such as ``"observe"``.
+    """
+    points = {point.name: point for point in metadata.entry_points(group="mpcore.backends")}
+    root = points[name].module.partition(".")[0]
+    package = find_spec(root)
+    # A backend may be a single module.
+    if package is None or package.submodule_search_locations is None:
+        return None
+    where = f"{root}.{part}"
+    return None if find_spec(where) is None else importlib.import_module(where)
+
+
+def find_backend(model: Any) -> Backend:
+    """Return the backend that ``model`` belongs to, judged by its classes' modules alone.
+
+    Raises:
+        BackendError: no installed backend knows objects of this kind.
+    """
+    points = {point.name: point for point in metadata.entry_points(group="mpcore.models")}
+    for cls in type(model).__mro__:
+        root = cls.__module__.partition(".")[0]
+        if root in points:
+            backend: Backend = points[root].load()()
+            return backend
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    msg = (
+        f"`model` must be a torch.nn.Module, keras.Model, mindspore.nn.Cell or "
+        f"mpcore_numpy.Model, got {kind}"
+    )
+    raise BackendError(msg)
+
+
+def check_policy(policy: Policy, can: Capabilities) -> bool:
+    """Return whether ``policy`` has to be simulated on this backend.
+
+    Raises:
+        BackendError: the backend cannot honour the policy; with the reason and what it can.
+    """
+    where = f"{can.backend} on {can.device}"
+    by = can.by[policy.by]
+    if by.level == "absent":
+        others = ", ".join(repr(name) for name, s in can.by.items() if s.level != "absent")
+        msg = f"by={policy.by!r} is not possible in {where}: {by.reason}; it has by={others}"
+        raise BackendError(msg)
+    for name, value, has in (
+        ("master", policy.scheme.name, can.masters),
+        ("optimizer_state", policy.optimizer_state, can.optimizer_state),
+        ("op_list", policy.op_list, can.op_lists),
+    ):
+        if value not in has:
+            msg = f"`{name}` {value!r} is not possible in {where}; it has {', '.join(has)}"
+            raise BackendError(msg)
+    rules = (*policy.rules, *policy.defaults)
+    for rule in rules:
+        if rule.target not in can.rules[policy.by]:
+            msg = (
+                f"rule {str(rule)!r} is not possible in {where} with by={policy.by!r}; "
+                "use by='layer' with a path or a layer"
+            )
+            raise BackendError(msg)
+    words = {word for rule in rules for word in (rule.precision, rule.output)}
+    wanted = {policy.compute, *words} & set(can.compute)
+    simulated = False
+    for dtype in sorted(wanted):
+        support = can.compute[dtype]
+        if support.level == "absent" or (
+            support.level == "simulated" and (policy.simulation == "refuse" or policy.by == "op")
+        ):
+            fits = [d for d, s in can.compute.items() if s.level == "native"]
+            msg = (
+                f"{dtype} is {support.level} in {where}: {support.reason}; native there: "
+                f"{', '.join(['float32', *fits])}"
+                + (" (by='layer' can simulate it)" if support.level == "simulated" else "")
+            )
+            raise BackendError(msg)
+        simulated |= support.level == "simulated"
+    return simulated

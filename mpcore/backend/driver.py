@@ -1,0 +1,132 @@
+"""What a backend provides so that an experiment can run in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mpcore.errors import ExperimentError, check_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from mpcore.amp.amp import Amp
+    from mpcore.checkpoint.layer_weights import LayerWeights, Slots
+    from mpcore.checkpoint.places import Place
+
+__all__ = ["Driver", "OptimizerSpec"]
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An optimizer by its constants; every framework builds its own from them.
+
+    Attributes:
+        name: ``"sgd"`` or ``"adam"``.
+        learning_rate: > 0, constant.
+        momentum: in [0, 1), for sgd.
+        betas: decay of the two running averages, each in [0, 1), for adam.
+        eps: added to the denominator, > 0, for adam. Keras and MindSpore add it before the
+            bias correction and torch after, so their first updates differ by up to
+            32 * eps / abs(gradient), relative.
+    """
+
+    name: str = "sgd"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown optimizer and constants out of range."""
+        check_choice("optimizer.name", self.name, ("sgd", "adam"), ExperimentError)
+        rules = {
+            "learning_rate": (0 < self.learning_rate < float("inf"), "> 0 and finite"),
+            "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
+            "betas": (all(0 <= beta < 1 for beta in self.betas), "two numbers in [0, 1)"),
+            "eps": (self.eps > 0, "> 0"),
+        }
+        for name, (holds, rule) in rules.items():
+            if not holds:
+                msg = f"`optimizer.{name}` must be {rule}, got {getattr(self, name)!r}"
+                raise ExperimentError(msg)
+
+
+class Driver(Protocol):
+    """One framework's part in a comparison; every method is a translation, none decides."""
+
+    @property
+    def files(self) -> Any:
+        """What reads and writes the framework's own files, for ``mpcore convert-weights``."""
+        ...
+
+    def places(self, model: Any) -> list[dict[str, Place]]:
+        """Return, for every layer of ``weights``, where its arrays are in the framework's files."""
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Seed the framework's random numbers."""
+        ...
+
+    def build(self, builder: Callable[[], Any], x: npt.NDArray[Any], layout: str) -> Any:
+        """Return the model that ``builder`` makes, with its weights created, ready to train.
+
+        Args:
+            builder: the experiment's function for this framework.
+            x: a few inputs, for frameworks that create weights at the first call.
+            layout: ``"channels_first"`` if ``x`` holds images (batch, channels, height,
+                width), else ``""``; a framework that wants another layout converts.
+        """
+        ...
+
+    def batch(self, x: npt.NDArray[Any], y: npt.NDArray[Any], layout: str) -> tuple[Any, Any]:
+        """Return inputs and targets as the framework's tensors; integers become int32 or int64."""
+        ...
+
+    def loss(self, name: str, model: Any) -> Callable[..., Any]:
+        """Return ``loss_fn(x, y)`` that runs ``model``.
+
+        Args:
+            name: ``"cross_entropy"``: mean over all targets, of logits (..., classes) and
+                integer targets (...); ``"mse"``: mean of squared differences.
+            model: the model, its output already in the policy's output dtype.
+        """
+        ...
+
+    def optimizer(self, spec: OptimizerSpec, model: Any) -> Any:
+        """Return the framework's own optimizer over the trainable parameters of ``model``."""
+        ...
+
+    def weights(self, model: Any, amp: Amp | None = None) -> list[LayerWeights]:
+        """Return the float32 truth of every layer with weights, buffers included.
+
+        Args:
+            model: the model.
+            amp: what ``prepare`` returned for it, if it was prepared: masters live there.
+        """
+        ...
+
+    def load_weights(self, model: Any, weights: list[LayerWeights], amp: Amp | None = None) -> None:
+        """Put ``weights`` (already matched to this model's layers) into ``model`` and masters."""
+        ...
+
+    def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
+        """Return ``StepResult.grads`` in the neutral form."""
+        ...
+
+    def slots(self, model: Any, amp: Amp) -> Slots:
+        """Return the optimizer state in the neutral form."""
+        ...
+
+    def load_slots(self, model: Any, amp: Amp, slots: Slots) -> None:
+        """Put ``slots`` into the optimizer."""
+        ...
+
+    def predict(
+        self, model: Any, amp: Amp, x: npt.NDArray[Any], layout: str
+    ) -> npt.NDArray[np.float32]:
+        """Return the model's output in evaluation mode, under its policy, as float32."""
+        ...

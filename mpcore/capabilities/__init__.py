@@ -1,0 +1,1 @@
+"""What a backend can do on this machine: known, cached, or measured."""

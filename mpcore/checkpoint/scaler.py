@@ -1,0 +1,550 @@
+"""State that outlives a process: the loss scale and the policy it ran under, as one JSON file.
+
+The file knows no framework: what torch wrote, MindSpore and Keras resume. Weights go into a file
+beside it (``mpcore.checkpoint.run``) or, like optimizer state, by the framework's own way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import secrets
+import stat
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore.errors import CheckpointError, PolicyError
+from mpcore.policy.policy import Policy
+from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, narrow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+__all__ = [
+    "FORMAT",
+    "Checkpoint",
+    "check_ours",
+    "check_state",
+    "load_state",
+    "named",
+    "read_json",
+    "save_state",
+    "scale_range",
+    "write_file",
+    "write_text",
+]
+
+FORMAT = "mpcore-state"
+VERSION = 2
+_KEYS = (
+    "format",
+    "version",
+    "policy",
+    "loss_scale",
+    "state",
+    "optimizer_steps",
+    "weights",
+    "sha256",
+)
+_RENAMED = {
+    "refill": "hysteresis_reset",
+    "tolerance": "overflow_ratio",
+    "imitates": "preset",
+    "real_steps": "optimizer_steps",
+}
+"""What version 1 called them."""
+
+# keys, and fields of Policy and LossScale, that files of older mpcore lack; the first two stand in
+# a file only if they say something
+_NEWER = (
+    "optimizer_steps",
+    "weights",
+    "optimizer_state",
+    "op_list",
+    "defaults",
+    "inputs",
+    "float32",
+    "skip_scope",
+    "count_skipped_steps",
+    "on_collapse",
+    "patience",
+)
+_LARGEST = 1_000_000  # bytes; a state is about two thousand
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds: the state of a loss scale, its rule, and the policy around it.
+
+    Attributes:
+        policy: the policy of the run.
+        rule: its loss scale, every field spelled out, so that a later change of a preset
+            cannot change what an old file says.
+        state: state before the next step.
+        optimizer_steps: real steps taken, where stochastic rounding counts its noise by them, else
+            0.
+        weights: digest of the weights that were saved with it; ``""`` if none were.
+    """
+
+    policy: Policy
+    rule: LossScale
+    state: LossScaleState
+    optimizer_steps: int = 0
+    weights: str = ""
+
+    def differences(self, policy: Policy) -> list[str]:
+        """Return every field in which ``policy`` is another one, with both values.
+
+        Left out are the policy's name, and what no later step depends on: the first scale of a
+        dynamic rule and the name of the preset it came from.
+        """
+        return _differences("policy", self.policy, policy, ("name", "loss_scale")) + (
+            _differences("loss_scale", self.rule, policy.scaling, _idle(self.rule))
+        )
+
+    def state_for(
+        self, policy: Policy, *, any_policy: bool = False
+    ) -> tuple[LossScaleState, list[str]]:
+        """Return the state a run under ``policy`` resumes from, and what differs.
+
+        Args:
+            policy: the policy of the run that resumes.
+            any_policy: allow another policy. Under another loss scale only the scale is taken,
+                moved into its range, and the number of skipped steps; the counts start anew.
+
+        Raises:
+            CheckpointError: the policies differ, and ``any_policy`` is not set.
+        """
+        found = self.differences(policy)
+        if found and not any_policy:
+            msg = (
+                f"`policy` must be that of the file: {'; '.join(found)}; prepare with that "
+                "policy, or any_policy=True keeps this one and takes what still makes sense"
+            )
+            raise CheckpointError(msg)
+        rule = policy.scaling
+        if not _differences("", self.rule, rule, _idle(self.rule)):
+            return self.state, found
+        state = initial_state(rule)
+        if rule.kind == "dynamic" and self.rule.kind != "none":
+            low, high = scale_range(rule)
+            scale = narrow(rule, min(max(self.state.scale, low), high))
+            if 0 < scale < math.inf:  # the others say nothing, and no step leaves them
+                state = state._replace(scale=scale)
+        return state._replace(skipped_steps=self.state.skipped_steps), found
+
+    def to_text(self) -> str:
+        """Return the file's text: JSON in ASCII, the same for equal values.
+
+        Raises:
+            CheckpointError: the state is none of its rule.
+        """
+        check_state(self.rule, self.state)
+        scale, *counts = self.state
+        body = {
+            "format": FORMAT,
+            "version": VERSION,
+            "policy": _plain(self.policy.to_dict()),
+            "loss_scale": _plain({f.name: getattr(self.rule, f.name) for f in fields(self.rule)}),
+            "state": dict(
+                zip(
+                    LossScaleState._fields,
+                    (_plain(float(scale)), *(int(count) for count in counts)),
+                    strict=True,
+                )
+            ),
+        }
+        body |= {"optimizer_steps": self.optimizer_steps} if self.optimizer_steps else {}
+        body |= {"weights": self.weights} if self.weights else {}
+        return json.dumps({**body, "sha256": _digest(body)}, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Checkpoint:
+        """Return what the JSON object of a file says; everything is checked.
+
+        Raises:
+            CheckpointError: with the key, the rule and the value.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            found = data.get("format") if isinstance(data, dict) else type(data).__name__
+            msg = f"`format` must be {FORMAT!r}, got {found!r}: it is no file of amp.save"
+            raise CheckpointError(msg)
+        version = data.get("version")
+        if type(version) is not int or version < 1:
+            msg = f"`version` must be a whole number >= 1, got {version!r}"
+            raise CheckpointError(msg)
+        if version > VERSION:
+            msg = f"`version` must be <= {VERSION}, got {version}: a newer mpcore wrote it; upgrade"
+            raise CheckpointError(msg)
+        _check_keys("", data if version > 1 else _in_new_words(data), _KEYS)
+        digest = _digest({key: value for key, value in data.items() if key != "sha256"})
+        if data["sha256"] != digest:
+            msg = (
+                f"`sha256` must be that of the content, {digest}, got {data['sha256']!r}: "
+                "the file was changed or damaged"
+            )
+            raise CheckpointError(msg)
+        if version == 1:
+            data = _in_new_words(data)
+        policy, rule = _read_policy(data["policy"]), _read_rule(data["loss_scale"])
+        state = _read_state(data["state"])
+        check_state(rule, state)
+        steps = _read_value("optimizer_steps", "int", data.get("optimizer_steps", 0))
+        if not 0 <= steps < 2**63:
+            msg = f"`optimizer_steps` must be a whole number in [0, 2^63), got {steps!r}"
+            raise CheckpointError(msg)
+        weights = _read_value("weights", "str", data.get("weights", ""))
+        if policy.scaling != rule:  # the preset that the policy names has changed since
+            policy = policy.with_loss_scale(rule)
+        return cls(policy, rule, state, steps, weights)
+
+    @classmethod
+    def from_text(cls, text: str) -> Checkpoint:
+        """Return what the text of a file says; see ``from_dict``."""
+        return cls.from_dict(_parse(text.encode("utf-8")))
+
+
+def _in_new_words(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {_RENAMED.get(key, key): _in_new_words(item) for key, item in value.items()}
+
+
+def save_state(
+    path: str | os.PathLike[str],
+    policy: Policy,
+    state: LossScaleState,
+    optimizer_steps: int = 0,
+    weights: str = "",
+) -> None:
+    """Write ``state`` and the policy it belongs to into the file ``path``; see ``Amp.save``.
+
+    The other arguments are as in ``Checkpoint``.
+
+    Raises:
+        CheckpointError: the state is none of the policy's rule, ``path`` holds something else,
+            or it cannot be written. What was there stays whole.
+    """
+    where = Path(path)
+    with named(where):
+        text = Checkpoint(policy, policy.scaling, state, optimizer_steps, weights).to_text()
+        if os.path.lexists(where):
+            check_ours(where)
+        write_text(where, text)
+
+
+def load_state(path: str | os.PathLike[str]) -> Checkpoint:
+    """Return what the file ``path`` holds, checked as a whole.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, of another kind, or of a newer mpcore.
+    """
+    where = Path(path)
+    with named(where):
+        return Checkpoint.from_dict(read_json(where))
+
+
+def scale_range(rule: LossScale) -> tuple[float, float]:
+    """Return the smallest and the largest scale that ``rule`` can reach.
+
+    Example:
+        >>> scale_range(LossScale()), scale_range(LossScale.named("keras"))
+        ((1.0, 16777216.0), (0.0, inf))
+    """
+    first = initial_state(rule).scale
+    if rule.kind != "dynamic":
+        return first, first
+    low, high = rule.min_scale, rule.max_scale
+    if rule.nonfinite_growth != "allow":
+        high = min(high, _FLOAT32_MAX)
+    # MindSpore's manager takes a factor below 1: good steps lead down then, bad ones up.
+    if rule.growth_factor < 1:
+        low = 0.0
+    if (rule.backoff_factor < 1) == (rule.backoff_op != "mul"):
+        high = math.inf
+    return min(low, first), max(high, first)
+
+
+def check_state(
+    rule: LossScale, state: LossScaleState, names: Mapping[str, str] | None = None
+) -> None:
+    """Raise CheckpointError unless ``state`` is one that ``rule`` can be in.
+
+    Args:
+        rule: the machine.
+        state: numbers on the host.
+        names: what the fields of the state are called in the message.
+    """
+    shown = names or {name: f"state.{name}" for name in LossScaleState._fields}
+    low, high = scale_range(rule)
+    scale = float(state.scale)
+    if not low <= scale <= high:
+        holds = f"{low!r}" if low == high else f"in [{low!r}, {high!r}]"
+        msg = f"`{shown['scale']}` must be {holds} under {rule}, got {scale!r}"
+        raise CheckpointError(msg)
+    if scale != narrow(rule, scale) and scale not in (low, high):
+        near = narrow(rule, scale)
+        msg = f"`{shown['scale']}` must be a {rule.state_dtype} value, got {scale!r}, not {near!r}"
+        raise CheckpointError(msg)
+    for name, (least, most) in _count_ranges(rule, state).items():
+        value = getattr(state, name)
+        if not least <= value <= most:
+            msg = (
+                f"`{shown.get(name, name)}` must be a whole number in [{least}, {most}] under "
+                f"{rule}, got {value!r}"
+            )
+            raise CheckpointError(msg)
+
+
+def _count_ranges(rule: LossScale, state: LossScaleState) -> dict[str, tuple[int, int]]:
+    moves = rule.kind == "dynamic"
+    shares = moves and rule.overflow_ratio is not None
+    waits = moves and not shares and rule.hysteresis > 1
+    most_bad = rule.hysteresis - 1 if "backoff" in rule.hysteresis_reset else _INT32_MAX
+    return {
+        "good_steps": (-rule.growth_warmup, rule.growth_interval - 1 if moves else 0),
+        "skipped_steps": (0, _INT32_MAX),
+        "bad_steps": (0, most_bad if waits else 0),
+        "skips_in_a_row": (0, 0 if rule.max_skips is None else _INT32_MAX),
+        "steps": (0, _INT32_MAX if shares else 0),
+        "last_change": (-1, state.steps - 1),
+        "overflows": (0, state.steps - state.last_change - 1),
+    }
+
+
+def _idle(rule: LossScale) -> tuple[str, ...]:
+    """Return the fields of a rule that no later step depends on."""
+    without = ("preset", "on_collapse", "patience")
+    return (*without, "init_scale") if rule.kind == "dynamic" else without
+
+
+def _differences(key: str, saved: Any, running: Any, without: Collection[str]) -> list[str]:
+    return [
+        f"{key}.{item.name} is {_shown(getattr(saved, item.name))} in the file and "
+        f"{_shown(getattr(running, item.name))} here"
+        for item in fields(saved)
+        if item.name not in without and getattr(saved, item.name) != getattr(running, item.name)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return f"'{'; '.join(map(str, value))}'" if isinstance(value, tuple) else repr(value)
+
+
+# --- values
+
+
+def _plain(value: Any) -> Any:
+    """Return data for strict JSON: floats by their shortest exact form, inf as text."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        if math.isnan(value):
+            msg = "`state` and `policy` must hold no NaN, got nan"
+            raise CheckpointError(msg)
+        return str(value)
+    return value
+
+
+def _digest(body: dict[str, Any]) -> str:
+    try:
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as exc:
+        msg = "`file` must hold finite numbers only (inf is the text 'inf'), got NaN or Infinity"
+        raise CheckpointError(msg) from exc
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _check_keys(key: str, data: Any, wanted: Collection[str]) -> None:
+    name = key or "file"
+    if not isinstance(data, dict):
+        msg = f"`{name}` must be a JSON object, got {type(data).__name__}"
+        raise CheckpointError(msg)
+    for kind, found in (
+        ("lacks", [k for k in wanted if k not in data and k not in _NEWER]),
+        ("must not hold", [k for k in data if k not in wanted]),
+    ):
+        if found:
+            msg = f"`{name}` {kind} {', '.join(map(repr, found))}; its keys are {', '.join(wanted)}"
+            raise CheckpointError(msg)
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "rules": (list,),
+    "defaults": (list,),
+    "loss_scale": (str, dict),
+}
+
+
+def _read_policy(data: Any) -> Policy:
+    _check_keys("policy", data, [item.name for item in fields(Policy)])
+    for key, value in data.items():
+        kinds = _KINDS.get(key, (str,))
+        if not isinstance(value, kinds):
+            msg = f"`policy.{key}` must be {' or '.join(k.__name__ for k in kinds)}, got {value!r}"
+            raise CheckpointError(msg)
+    for key in ("rules", "defaults"):
+        if not all(isinstance(rule, str) for rule in data.get(key, ())):
+            msg = f"`policy.{key}` must be a list of texts, got {data[key]!r}"
+            raise CheckpointError(msg)
+    try:
+        return Policy.from_dict(data)
+    except PolicyError as exc:
+        msg = f"`policy`: {exc}"
+        raise CheckpointError(msg) from exc
+
+
+def _read_rule(data: Any) -> LossScale:
+    types = {item.name: str(item.type) for item in fields(LossScale)}
+    _check_keys("loss_scale", data, list(types))
+    given = {key: _read_value(f"loss_scale.{key}", types[key], data[key]) for key in data}
+    try:
+        return LossScale(**given)
+    except PolicyError as exc:
+        msg = f"`loss_scale`: {exc}"
+        raise CheckpointError(msg) from exc
+
+
+def _read_state(data: Any) -> LossScaleState:
+    _check_keys("state", data, LossScaleState._fields)
+    types = dict.fromkeys(LossScaleState._fields, "int") | {"scale": "float"}
+    return LossScaleState(**{k: _read_value(f"state.{k}", types[k], data[k]) for k in data})
+
+
+def _read_value(key: str, kind: str, value: Any) -> Any:
+    """Return a value of the kind that a dataclass says; True is no number, 3.0 no count."""
+    base = kind.removesuffix(" | None")
+    if value is None and base != kind:
+        return None
+    if base == "float" and value == "inf":
+        return math.inf
+    if base == "float" and type(value) is int and abs(value) < 2**53:
+        value = float(value)
+    if type(value).__name__ != base:
+        words = {"float": "a number", "int": "a whole number", "bool": "true or false"}
+        msg = f"`{key}` must be {words.get(base, 'a text')}, got {value!r}"
+        raise CheckpointError(msg)
+    return value
+
+
+# --- files
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Put the file's name before the message of what went wrong in it."""
+    try:
+        yield
+    except CheckpointError as exc:
+        msg = f"{path}: {exc}"
+        raise CheckpointError(msg) from exc
+    except OSError as exc:
+        msg = f"{path}: {exc.strerror or exc}"
+        raise CheckpointError(msg) from exc
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in names if names.count(key) > 1)
+        msg = f"`{twice}` must stand there once, it stands there {names.count(twice)} times"
+        raise CheckpointError(msg)
+    return data
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON value in a file; keys are unique, NaN and Infinity are read as floats.
+
+    Raises:
+        CheckpointError: it is no regular file, too large for a state, or not JSON.
+        OSError: it cannot be read.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        msg = f"`path` must be a regular file, got a {_kind(status.st_mode)}"
+        raise CheckpointError(msg)
+    if status.st_size > _LARGEST:
+        msg = f"`path` must hold at most {_LARGEST} bytes, got {status.st_size}: it is no state"
+        raise CheckpointError(msg)
+    return _parse(path.read_bytes())
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as exc:
+        msg = f"`path` must hold a JSON document; it is cut off, or of another kind ({exc})"
+        raise CheckpointError(msg) from exc
+
+
+def _kind(mode: int) -> str:
+    return "folder" if stat.S_ISDIR(mode) else "device or pipe"
+
+
+def check_ours(path: Path) -> None:
+    """Raise CheckpointError if ``path`` holds something other than a state; it may be damaged."""
+    try:
+        data = read_json(path)
+    except CheckpointError:
+        data = None
+    except FileNotFoundError:  # a link to nothing: there is nothing to lose
+        return
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        msg = "`path` must be new or a file of amp.save, it holds something else; nothing written"
+        raise CheckpointError(msg)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write an ASCII text as ``write_file`` does."""
+
+    def fill(beside: Path) -> None:
+        with beside.open("x", encoding="ascii", newline="\n") as file:
+            file.write(text)
+
+    write_file(path, fill)
+
+
+def write_file(path: Path, fill: Callable[[Path], None]) -> None:
+    """Write a file so that at every moment the old or the new content is there, whole.
+
+    Lets ``fill`` write a new file beside it, ``.mpcore-*.tmp``, and renames that; a link stays a
+    link. A killed process leaves the old file and may leave that one.
+
+    Raises:
+        OSError: the folder is missing, full, or not writable.
+    """
+    target = Path(os.path.realpath(path))
+    beside = target.parent / f".mpcore-{secrets.token_hex(8)}.tmp"
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    try:
+        fill(beside)
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
+        if mode is not None:
+            beside.chmod(mode)
+        os.replace(beside, target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    _flush_folder(target.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Put the new name, too, on the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,1 @@
+"""Readers and writers of the frameworks' own policies and scaler states."""

@@ -1,7 +1,0 @@
-"""Follow a training run: records of steps, where they go, and advice drawn from them."""
-
-from mpcore.monitor.advice import Advice, advise
-from mpcore.monitor.monitor import Monitor
-from mpcore.monitor.sinks import JsonLines, Live, Memory, Sink, TensorBoard
-
-__all__ = ["Advice", "JsonLines", "Live", "Memory", "Monitor", "Sink", "TensorBoard", "advise"]

@@ -1,0 +1,1 @@
+"""Number formats, the op table, the arithmetic of master weights, overflow detectors."""

@@ -1,0 +1,132 @@
+"""``prepare``: a model, an optimizer and a policy become one object that runs steps."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from mpcore.backend.backend import find_backend
+from mpcore.capabilities.capabilities import honour
+from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
+from mpcore.policy.policy import Policy
+from mpcore.step.transaction import StepOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mpcore.amp.amp import Amp
+    from mpcore.numerics.overflow import OverflowDetector
+    from mpcore.policy.layer import Layer
+    from mpcore.policy.plan import Plan
+
+__all__ = ["prepare"]
+
+_ONLY = "optimizer"  # the name of an optimizer that is alone
+
+
+def prepare(
+    model: Any,
+    optimizer: Any,
+    policy: Policy | str,
+    *,
+    restore_on_skip: Sequence[Any] = (),
+    after_step: Sequence[Callable[[], Any]] = (),
+    on_bad_micro_batch: str = "skip",
+    detector: str | OverflowDetector = "auto",
+    sync_overflow: bool = True,
+    count_lost_updates: str = "auto",
+    strict: bool = True,
+) -> Amp:
+    """Apply ``policy`` to ``model`` in place and bind it to ``optimizer``.
+
+    Finds the backend from the model's class; imports no other framework. Prepare a model
+    once, before its first training step.
+
+    Args:
+        model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.
+        optimizer: an optimizer of the same framework over parameters of this model; several, of
+            parameters that do not overlap, as a list or as a dict by name, share one loss scale.
+        policy: a policy, its name, or its text.
+        restore_on_skip: what besides the model's buffers a forward pass changes and a skipped step
+            puts
+            back: modules, models, tensors or variables of the framework, such as a teacher
+            model or a queue of features.
+        after_step: callables without arguments, called as a part of each real step, after the
+            optimizers: the update of an average of the weights, ``scheduler.step``.
+        on_bad_micro_batch: an overflow in one micro-batch: ``"skip"`` skips the whole step,
+            ``"drop"`` leaves that one out and steps by the mean of the others; the scale backs
+            off either way.
+        detector: how an overflow is noticed: ``"auto"``, ``"values"``, ``"status_register"``,
+            or an OverflowDetector; see ``mpcore.numerics.overflow``.
+        sync_overflow: in a distributed run, whether all ranks agree on each step before anything
+            changes. Each rank must then run the same number of steps.
+        count_lost_updates: whether each step counts the updates that rounding lost
+            (``StepResult.lost_updates``), and a warning tells when they are most: ``"on"``,
+            ``"off"``, or ``"auto"``: where 16-bit parameters have no float32 truth.
+        strict: whether to refuse a policy that cannot be honoured for the layers that the model
+            has. False: those layers stay float32, or are simulated, with one MpcoreWarning, and
+            ``amp.plan`` says why; see ``mpcore.capabilities.capabilities``.
+
+    Raises:
+        PolicyError: the policy's text is wrong.
+        BackendError: the framework cannot honour the policy; nothing was changed.
+        OptimizerError: the model has no parameters, or the optimizer is another model's.
+    """
+    options = StepOptions(
+        tuple(restore_on_skip),
+        tuple(after_step),
+        on_bad_micro_batch,
+        detector,
+        sync_overflow,
+        count_lost_updates,
+    )
+    optimizers = _named(optimizer)
+    policy = Policy.parse(policy) if isinstance(policy, str) else policy
+    backend = find_backend(model)
+    can = backend.capabilities(model)
+    layers = backend.layers(model)
+    plan, simulated = honour(policy, layers, can, strict=strict)
+    if not any(entry.param for entry in plan.layers):
+        msg = f"`model` must have parameters to train, {type(model).__name__} has none"
+        raise OptimizerError(msg)
+    for entry in optimizers.values():
+        backend.check_pair(model, entry)
+    backend.check_apart(optimizers)
+    _check_stored(plan, layers)
+    _warn_unused(plan)
+    amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
+    amp.backend = backend
+    return amp
+
+
+def _named(optimizer: Any) -> dict[str, Any]:
+    if isinstance(optimizer, dict):
+        named = {str(name): entry for name, entry in optimizer.items()}
+    elif isinstance(optimizer, list | tuple):
+        named = {str(number): entry for number, entry in enumerate(optimizer)}
+    else:
+        return {_ONLY: optimizer}
+    if not named:
+        msg = "`optimizer` must be an optimizer, or a list or dict of at least one, got none"
+        raise OptimizerError(msg)
+    return named
+
+
+def _warn_unused(plan: Plan) -> None:
+    for rule in plan.unused_rules:
+        paths = ", ".join(entry.path for entry in plan.layers if entry.path)
+        msg = f"rule {rule!r} decided for no layer; the layers are: {paths}"
+        warnings.warn(msg, MpcoreWarning, stacklevel=3)
+
+
+def _check_stored(plan: Plan, layers: list[Layer]) -> None:
+    # The float32 values are the truth that every scheme starts from.
+    for layer in layers:
+        for param in layer.params:
+            if param.dtype in ("float16", "bfloat16", "float64"):
+                msg = (
+                    f"`model` must hold float32 parameters when it is prepared, "
+                    f"{layer.path}.{param.name} is {param.dtype}; the policy does the casting "
+                    f"({plan.policy.param} under this one)"
+                )
+                raise BackendError(msg)

@@ -1,0 +1,1 @@
+"""The loss scale: its rule, its state, the one transition, and the presets."""

@@ -1,0 +1,1 @@
+"""One step as a transaction, and the record of what it did."""

@@ -1,0 +1,1 @@
+"""What is built on the core: comparing, explaining, profiling, diagnosing, converting."""

@@ -1,0 +1,85 @@
+"""One step in depth: what a worker looks at, and what the comparison makes of two looks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mpcore.backend.backend import load_backend
+from mpcore.errors import ExperimentError
+from mpcore.tools.divergence import Evidence, collect, save
+from mpcore.tools.divergence.evidence import STEPS
+from mpcore.tools.experiment.configuration import load_modes
+from mpcore.tools.experiment.job import read_data
+from mpcore.tools.experiment.prepared import Prepared, load_state, load_weights
+from mpcore.tools.inspection import Request, inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.tools.experiment.experiment import Experiment
+    from mpcore.tools.experiment.job import Job
+
+__all__ = ["exact", "one_step", "with_trajectory"]
+
+
+def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
+    """Collect the evidence of one side, and leave it in the job's folder."""
+    data = read_data(job.data)
+    run = Prepared(job, experiment, data, load_weights(job.initial))
+    if job.step >= 0 and not load_state(job.before(job.step), run):
+        msg = f"the reference left no state before step {job.step}"
+        raise ExperimentError(msg)
+    x, y = _batch(job, data)
+    emit(phase="depth", step=0, of=1)
+    look = frozenset(job.look)
+    evidence = collect(
+        run.driver,
+        run.model,
+        run.amp,
+        run.loss_fn,
+        run.batch(x, y),
+        request=Request(keep=look, ops=look, layout=data.layout),
+        moved=0 if look else job.settings.band_runs,
+        steps=0 if look else STEPS,
+        seed=job.settings.seed,
+        optimizer=str(experiment.optimizer),
+        step=run.run,
+    )
+    save(evidence, job.own("evidence"))
+    emit(phase="depth", step=1, of=1)
+    return {}
+
+
+def exact(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
+    """Run the same step in float64, without a policy, to tell which of two sides is wrong."""
+    data = read_data(job.data)
+    modes: Any = load_modes(job.backend)
+    driver = load_backend(job.backend).compare_driver()
+    driver.seed(job.settings.seed)
+    model = driver.build(experiment.builder(job.backend), data.x_train[:2], data.layout)
+    path = job.initial if job.step < 0 else job.before(job.step) / "weights.safetensors"
+    weights = load_weights(path)
+    driver.load_weights(model, weights)
+    model, batch = modes.widened(model, driver.batch(*_batch(job, data), data.layout))
+    loss_fn = driver.loss(experiment.loss, model)
+    emit(phase="float64", step=0, of=1)
+    seen = inspect(model, None, loss_fn, *batch, request=Request(layout=data.layout))
+    grads = driver.gradients(model, modes.true_gradients(model, loss_fn(*batch)))
+    found = Evidence(job.backend, "float64", seen, weights=(weights,), grads=(grads,))
+    save(found, job.own("evidence"))
+    emit(phase="float64", step=1, of=1)
+    return {}
+
+
+def _batch(job: Job, data: Any) -> Any:
+    number = max(job.step, 0)
+    batches = data.batches(number + 1, job.settings.batch, job.settings.seed)
+    return next(islice(batches, number, None))
+
+
+def with_trajectory(evidence: Evidence, run: dict[str, Any]) -> Evidence:
+    """Return the evidence of one step, with what the loss scale of the free run did."""
+    scales = [float(scale) for scale in run["scale"]]
+    return replace(evidence, trajectory=tuple(zip(scales, run["stepped"], strict=True)))

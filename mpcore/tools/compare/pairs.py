@@ -1,0 +1,286 @@
+"""Two runs beside each other: do they agree, and if not, where do they part and why."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Protocol
+
+from safetensors.numpy import load_file
+
+from mpcore.checkpoint.layer_weights import unflatten
+from mpcore.errors import BackendMissingError, CheckpointError, ExperimentError
+from mpcore.numerics.dtypes import FORMATS
+from mpcore.policy.policy import Policy
+from mpcore.tools.compare.depth import with_trajectory
+from mpcore.tools.compare.verdict import (
+    LOCKSTEP_LIMITS,
+    free_difference,
+    lockstep_step,
+    lockstep_summary,
+    verdict,
+)
+from mpcore.tools.divergence import Evidence, find, load, which_is_wrong
+from mpcore.tools.experiment.configuration import Side, check_sides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mpcore.tools.experiment.experiment import Experiment
+    from mpcore.tools.experiment.job import Job
+
+    Events = Callable[[str, str, dict[str, Any]], None]
+
+__all__ = ["ACROSS", "DEPTHS", "EXACT", "Options", "Pairs", "read_records"]
+
+ACROSS = ("auto", "sides", "policies", "both")
+DEPTHS = ("auto", "always", "never")
+EXACT = ("auto", "never")
+_WIDEST = "torch"  # the backend whose models run in float64
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which runs are compared, and how deep.
+
+    Attributes:
+        across: ``"sides"`` under each policy, ``"policies"`` on each side (the first against
+            every other), ``"both"``, or ``"auto"``: sides, and policies where there is one side.
+        depth: ``"always"`` looks at every layer of one step, ``"auto"`` where two runs differ.
+        exact: ``"auto"`` runs a step in which two part in float64 too, to tell which is wrong.
+    """
+
+    across: str = "auto"
+    depth: str = "auto"
+    exact: str = "auto"
+
+
+class _Comparison(Protocol):
+    experiment: Experiment
+    sides: list[Side]
+    policies: list[str]
+    draws: dict[str, bool]
+
+    def job(self, kind: str, side: Side, policy: str, *, reference: bool = False) -> Job: ...
+    def reference(self, policy: str) -> Side: ...
+    def work(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str, Any]: ...
+
+
+class Pairs:
+    """The pairs of a comparison whose runs are done.
+
+    Args:
+        comparison: starts the workers that look closer.
+        runs: by (side, policy).
+        bands: how far noise goes, by policy.
+    """
+
+    def __init__(
+        self,
+        comparison: _Comparison,
+        runs: dict[tuple[str, str], dict[str, Any]],
+        bands: dict[str, list[float]],
+    ) -> None:
+        self._comparison, self._runs, self._bands = comparison, runs, bands
+        self._seen: dict[tuple[Any, ...], Evidence | str] = {}
+
+    def rows(self, options: Options) -> list[dict[str, Any]]:
+        """Return every pair with its verdict."""
+        sides, policies = self._comparison.sides, self._comparison.policies
+        across = options.across
+        if across == "auto":
+            across = "sides" if len(sides) > 1 else "policies"
+        keys = []
+        if across in ("sides", "both"):
+            keys += [((a, p), (b, p)) for p in policies for a, b in combinations(sides, 2)]
+        if across in ("policies", "both"):
+            keys += [((side, policies[0]), (side, p)) for side in sides for p in policies[1:]]
+        return [self._pair(a, b) for a, b in keys]
+
+    def _pair(self, a: tuple[Side, str], b: tuple[Side, str]) -> dict[str, Any]:
+        runs = [self._runs[str(side), policy] for side, policy in (a, b)]
+        row: dict[str, Any] = {
+            "a": str(a[0]),
+            "b": str(b[0]),
+            "policy": a[1],
+            "lockstep": None,
+            "free": None,
+        }
+        if a[1] != b[1]:
+            row |= {"a_policy": a[1], "b_policy": b[1]}
+        missing = [f"{r['backend']} {r['policy']}" for r in runs if r["status"] != "ok"]
+        if a[1] == b[1]:
+            missing = [run["backend"] for run in runs if run["status"] != "ok"]
+        if missing:
+            return {**row, "verdict": f"not compared: no run of {' and '.join(missing)}"}
+        if not any(isfinite(float(loss)) for run in runs for loss in run["loss"]):
+            return {**row, "verdict": "not compared: neither run has a finite loss"}
+        widest = max(a[1], b[1], key=lambda text: FORMATS[Policy.parse(text).compute].spacing)
+        noise, draws = self._bands.get(widest, []), self._comparison.draws.get(a[1], False)
+        row["lockstep"] = self._lockstep(a, b) if a[1] == b[1] else None
+        differences = free_difference(runs[0]["loss"], runs[1]["loss"])
+        row["free"] = {
+            "max_rel_loss_diff": max(differences),
+            "band": max(noise) if noise else None,
+        }
+        # Single steps of a model that draws random numbers differ by what it draws.
+        judged = None if draws else row["lockstep"]
+        text = verdict(Policy.parse(widest).compute, judged, differences, noise)
+        if draws and text == "same":
+            text = "same: it draws random numbers, so that single steps were not judged"
+        return {**row, "verdict": text + (_skips(runs) if text.startswith("different") else "")}
+
+    def _lockstep(self, a: tuple[Side, str], b: tuple[Side, str]) -> dict[str, Any] | None:
+        jobs = [self._comparison.job("run", *key) for key in (b, a)]
+        records = [read_records(job.own("lockstep.jsonl")) for job in jobs]
+        count = min(map(len, records))
+        if not count:
+            return None  # not asked for, or the reference failed before it had states to give
+        steps = []
+        for index in range(count):
+            losses = (float(records[1][index]["loss"]), float(records[0][index]["loss"]))
+            grads = _both(jobs, f"grads-{index}.safetensors")
+            after = _both(jobs, f"after-{index}.safetensors")
+            steps.append(lockstep_step(losses, grads, after))
+        summary = lockstep_summary(Policy.parse(a[1]).compute, steps)
+        kinks = {kink["step"] for kink in summary["kinks"]}
+        summary["first"] = next(
+            (
+                index
+                for index, step in enumerate(steps)
+                if index not in kinks
+                and any(step[n] > limit for n, limit in LOCKSTEP_LIMITS.items())
+            ),
+            None,
+        )
+        return summary
+
+    # --- closer -----------------------------------------------------------------------------
+
+    def look_closer(self, rows: list[dict[str, Any]], options: Options, on_event: Events) -> None:
+        """Look at one step in depth, of every pair or of those that differ; add what was found."""
+        if options.depth == "never":
+            return
+        for row in rows:
+            if options.depth == "always" or row["verdict"].startswith("different"):
+                if row["verdict"].startswith("not compared: no run"):
+                    continue
+                row["depth"] = self._depth(row, options, on_event)
+
+    def _depth(self, row: dict[str, Any], options: Options, on_event: Events) -> dict[str, Any]:
+        keys = [(row[x], row.get(f"{x}_policy", row["policy"])) for x in ("a", "b")]
+        step = -1 if keys[0][1] != keys[1][1] else ((row["lockstep"] or {}).get("first") or -1)
+
+        def look(paths: frozenset[str]) -> tuple[Evidence, Evidence]:
+            found = [self._evidence(key, step, tuple(sorted(paths)), on_event) for key in keys]
+            return found[0], found[1]
+
+        try:
+            reference, own = look(frozenset())
+            told = find(reference, own, look).to_dict()
+        except (ExperimentError, CheckpointError) as exc:
+            why = f"not looked at: {exc}"
+            return {"rows": [], "first": None, "causes": [], "verdict": why, "how": ""}
+        if keys[0][1] != keys[1][1]:
+            told["causes"] = [_meant(cause, keys[1][1]) for cause in told["causes"]]
+        if options.exact == "auto" and told["first"] is not None:
+            told["exact"] = self._exact(reference, own, keys, step, on_event)
+        return told
+
+    def _exact(
+        self,
+        a: Evidence,
+        b: Evidence,
+        keys: list[tuple[str, str]],
+        step: int,
+        on_event: Events,
+    ) -> dict[str, str]:
+        """Return which side is beyond its band of the same step in float64, in words too."""
+        experiment = self._comparison.experiment
+        if _WIDEST not in experiment.builders or not _installed(_WIDEST):
+            return {
+                "wrong": "",
+                "why": f"{experiment.path.name} has no build_{_WIDEST}(), or no torch",
+            }
+        policy, name = keys[0][1], f"{_WIDEST}:float64"
+        try:
+            exact = self._work(("exact", policy, step), Side(_WIDEST), policy, step, (), on_event)
+        except (ExperimentError, CheckpointError) as exc:
+            return {"wrong": "", "why": str(exc)}
+        wrong = which_is_wrong(exact, a, b)
+        words = {"a": keys[0], "b": keys[1]}
+        told = " ".join(words[wrong]) if wrong in words else wrong
+        return {"wrong": wrong, "why": f"against {name}, beyond rounding: {told}"}
+
+    def _evidence(
+        self, key: tuple[str, str], step: int, look: tuple[str, ...], on_event: Events
+    ) -> Evidence:
+        name, policy = key
+        side = next(s for s in self._comparison.sides if str(s) == name)
+        found = self._work(("depth", *key, step, look), side, policy, step, look, on_event)
+        return with_trajectory(found, self._runs[key])
+
+    def _work(
+        self,
+        key: tuple[Any, ...],
+        side: Side,
+        policy: str,
+        step: int,
+        look: tuple[str, ...],
+        on_event: Events,
+    ) -> Evidence:
+        """Return what a worker found, or raise what it failed with; each is asked once."""
+        if key not in self._seen:
+            job = replace(self._comparison.job(key[0], side, policy), step=step, look=look)
+            result = self._comparison.work(job, lambda e: on_event(str(side), policy, e))
+            evidence = job.own("evidence")
+            self._seen[key] = result["error"] if "error" in result else load(evidence)
+        found = self._seen[key]
+        if isinstance(found, str):
+            msg = f"{side} {policy}: {found}"
+            raise ExperimentError(msg)
+        return found
+
+
+def _installed(backend: str) -> bool:
+    try:
+        check_sides([Side(backend)])
+    except BackendMissingError:
+        return False
+    return True
+
+
+def _meant(cause: dict[str, Any], policy: str) -> dict[str, Any]:
+    """Return a cause between two policies: other dtypes are what they are for."""
+    if cause["kind"] != "dtype rule":
+        return cause
+    layer = cause["own_layer"]
+    return {**cause, "cure": f"the policies say so; 'full path={layer}' in {policy} undoes it"}
+
+
+def _skips(runs: list[dict[str, Any]]) -> str:
+    """Return, for two runs of which one skipped more steps, how many each did."""
+    skipped = [len(run["skipped"]) for run in runs]
+    return f", {skipped[0]} against {skipped[1]} skipped steps" if skipped[0] != skipped[1] else ""
+
+
+def _both(jobs: list[Job], name: str) -> Any:
+    files = [job.own(name) for job in jobs]
+    if not all(file.exists() for file in files):
+        return None  # the step was skipped: no gradients to compare
+    reference, own = (unflatten(load_file(file)) for file in files)
+    return reference, own
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of step records, as far as they were written."""
+    records: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # the last line of a run that was killed while it wrote
+                records.append(json.loads(line))
+    return records

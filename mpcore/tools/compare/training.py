@@ -1,0 +1,184 @@
+"""The runs of a comparison: free, moved by rounding, and in lock-step with the reference."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore._lib.machine import resident
+from mpcore.errors import BackendError
+from mpcore.numerics.dtypes import FORMATS
+from mpcore.policy.policy import Policy
+from mpcore.tools.compare.verdict import LOCKSTEP_LIMITS, free_difference
+from mpcore.tools.diagnosis.diagnose import diagnose
+from mpcore.tools.divergence.evidence import perturbed
+from mpcore.tools.experiment.configuration import load_modes
+from mpcore.tools.experiment.job import read_data
+from mpcore.tools.experiment.prepared import (
+    Prepared,
+    load_state,
+    load_weights,
+    save_state,
+    save_weights,
+)
+from mpcore.tools.inspection.observe import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.checkpoint.layer_weights import LayerWeights
+    from mpcore.step.result import StepResult
+    from mpcore.tools.experiment.experiment import Data, Experiment
+    from mpcore.tools.experiment.job import Job
+
+__all__ = ["train"]
+
+_DIAGNOSED = 3  # skipped steps of a run that are looked at: each costs some ten batches
+
+
+def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
+    """Train freely, then (in the reference) moved, then in lock-step; return the result."""
+    data = read_data(job.data)
+    initial = load_weights(job.initial)
+    result = _free(job, Prepared(job, experiment, data, initial), emit)
+    if job.reference and job.settings.band_runs:
+        result["band_losses"] = []
+        for number in range(1, job.settings.band_runs + 1):
+            seed = job.settings.seed + number
+            unit = FORMATS[Policy.parse(job.policy).compute].spacing
+            moved = perturbed(initial, unit, seed)
+            # Another seed too: what dropout draws is noise as well.
+            run = Prepared(job, experiment, data, moved, seed)
+            losses = []
+            with _one_thread(job) if number > 1 else nullcontext():
+                for index, (x, y) in enumerate(_batches(job, data)):
+                    losses.append(run.step(x, y).loss)
+                    emit(phase=f"noise {number}", step=index + 1, of=job.settings.steps)
+            result["band_losses"].append(losses)
+    if job.settings.lockstep_steps:
+        run = Prepared(job, experiment, data, initial)
+        first = result["records"][0]["loss"]
+        result["draws"] = job.reference and _draws(job, experiment, data, initial, first)
+        _lockstep(job, run, emit)
+    return result
+
+
+def _one_thread(job: Job) -> AbstractContextManager[None]:
+    """Return a context of one thread, where a framework can change that while it runs."""
+    found: Any = getattr(load_modes(job.backend), "one_thread", nullcontext)
+    return found()  # type: ignore[no-any-return]  # a context without a value
+
+
+def _batches(job: Job, data: Data) -> Any:
+    return data.batches(job.settings.steps, job.settings.batch, job.settings.seed)
+
+
+def _free(job: Job, run: Prepared, emit: Callable[..., None]) -> dict[str, Any]:
+    records, seconds = [], []
+    found: list[dict[str, Any] | None] = []
+    with job.own("records.jsonl").open("w", encoding="utf-8", buffering=1) as stream:
+        for index, (x, y) in enumerate(_batches(job, run.data)):
+            start = time.perf_counter()
+            step = run.step(x, y)
+            loss = step.loss  # waits for the device
+            seconds.append(time.perf_counter() - start)
+            records.append({"step": index, "seconds": seconds[-1], **step.to_dict()})
+            stream.write(json.dumps(records[-1]) + "\n")
+            emit(phase="train", step=index + 1, of=job.settings.steps, loss=loss)
+            if not step.stepped and len(found) < _DIAGNOSED:
+                found.append(_diagnosed(run, step, index, run.batch(x, y), emit))
+    _, peak = resident()
+    timed = np.array(seconds[min(job.settings.warmup, len(seconds) - 1) :])
+    return {
+        "records": records,
+        "step_seconds": {
+            "median": float(np.median(timed)),
+            "p90": float(np.quantile(timed, 0.9)),
+        },
+        "peak_memory_bytes": peak,
+        "test_accuracy": _accuracy(run),
+        "array_bytes": sum(run.amp.array_bytes().values()),
+        "observed": _observed(run),
+        "postmortems": [each for each in found if each],
+    }
+
+
+def _diagnosed(
+    run: Prepared, step: StepResult, index: int, batch: tuple[Any, ...], emit: Any
+) -> dict[str, Any] | None:
+    """Return why a step was skipped; None, and a warning, where that cannot be found out."""
+    try:
+        return replace(diagnose(run.amp, step, run.loss_fn, *batch), step=index).to_dict()
+    except BackendError as exc:
+        emit(warning=f"step {index} was skipped, and cannot be diagnosed: {exc}")
+        return None
+
+
+def _accuracy(run: Prepared) -> float | None:
+    x, y = run.data.x_test, run.data.y_test
+    if not len(x) or not run.has_classes:
+        return None
+    count = min(len(x), 1000)  # MindSpore's convolution takes seconds for more
+    guess = run.driver.predict(run.model, run.amp, x[:count], run.data.layout).argmax(-1)
+    return float((guess == y[:count]).mean())
+
+
+def _observed(run: Prepared) -> dict[str, Any] | None:
+    """Return what the layers really ran in, for the page's dtype map; None if nothing tells."""
+    x, y = next(_batches(run.job, run.data))
+    try:
+        seen = observe(run.amp, *run.batch(x, y), loss_fn=run.loss_fn)
+    except BackendError:
+        return None  # a backend without an observer
+    called = [(row, row.seen.calls[0]) for row in seen.layers if row.seen is not None]
+    rows = [
+        {
+            "path": row.path,
+            "kernels": list(call.kernels),
+            "output": list(call.went),
+            "faults": list(row.faults),
+        }
+        for row, call in called
+    ]
+    judged = [row for row in seen.layers if row.judged]
+    return {"judged": len(judged), "differing": len(seen.differing), "rows": rows}
+
+
+def _draws(
+    job: Job, experiment: Experiment, data: Data, initial: list[LayerWeights], first: float | str
+) -> bool:
+    """Return whether the model draws random numbers: its ``first`` loss depends on the seed.
+
+    Beyond rounding: the sums of some frameworks depend on where their arrays lie in memory.
+    """
+    x, y = next(_batches(job, data))
+    loss = Prepared(job, experiment, data, initial, job.settings.seed + 1).step(x, y).loss
+    return free_difference([loss], [first])[0] > LOCKSTEP_LIMITS["max_rel_loss_diff"]
+
+
+def _lockstep(job: Job, run: Prepared, emit: Callable[..., None]) -> None:
+    """Run single steps that all start from the reference's state; keep what each one did.
+
+    Ends where the reference's states end: it may have failed on the way.
+    """
+    count = job.settings.lockstep_steps
+    batches = run.data.batches(count, job.settings.batch, job.settings.seed)
+    for index, (x, y) in enumerate(batches):
+        state = job.before(index)
+        if job.reference:
+            save_state(state, run)
+        elif not load_state(state, run):
+            return
+        step = run.step(x, y, keep_grads=True)
+        if step.stepped:
+            grads = run.driver.gradients(run.model, step.grads)
+            save_weights(job.own(f"grads-{index}.safetensors"), grads)
+        save_weights(job.own(f"after-{index}.safetensors"), run.weights())
+        emit(phase="lock-step", step=index + 1, of=count)
+        with job.own("lockstep.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(step.to_dict()) + "\n")

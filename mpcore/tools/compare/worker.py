@@ -1,0 +1,143 @@
+"""The runs of one backend under one policy, in a process of its own.
+
+Started as ``python -m mpcore.tools.compare.worker JOB`` by the runner. Progress goes as JSON lines
+to the real standard output; whatever a framework prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore._lib.process import end_with_parent, open_events
+from mpcore.backend.backend import check_policy, load_backend
+from mpcore.errors import BackendError, ExperimentError, MpcoreError
+from mpcore.policy.policy import Policy
+from mpcore.preparation import prepare
+from mpcore.tools.compare.depth import exact, one_step
+from mpcore.tools.compare.training import train
+from mpcore.tools.experiment.experiment import (
+    Data,
+    Experiment,
+    check_against_model,
+    load_experiment,
+)
+from mpcore.tools.experiment.job import Job, plain, read_data, write_json
+from mpcore.tools.experiment.prepared import begin, save_weights
+from mpcore.tools.inspection.explain import explain
+from mpcore.tools.memory.estimate import estimate_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.checkpoint.layer_weights import LayerWeights
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """Do one job; return 0, or 1 after writing the error to the result file."""
+    job = Job.from_json(argv[0])
+    end_with_parent()
+    emit = open_events()
+    job.result.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        experiment = load_experiment(job.experiment)
+        # The file may read what lies beside the user; what frameworks leave behind
+        # (MindSpore: rank_0/) goes where it is thrown away.
+        os.chdir(job.result.parent)
+        begin(job)
+        result = _JOBS[job.kind](job, experiment, emit)
+        code = 0
+    except (Exception, SystemExit) as exc:  # every failure becomes a line of the report
+        traceback.print_exc()
+        known = isinstance(exc, MpcoreError)
+        text = str(exc) if known else f"{type(exc).__name__}: {exc}"
+        result, code = {"error": " ".join(text.split()), "known": known}, 1
+    write_json(job.result, plain(result))
+    return code
+
+
+def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
+    """Build the model, list its weights, resolve every policy over it, and try the data on it."""
+    data = read_data(job.data)
+    backend = load_backend(job.backend)
+    driver = backend.compare_driver()
+    driver.seed(job.settings.seed)
+    model = driver.build(experiment.builder(job.backend), data.x_train[:2], data.layout)
+    own = driver.weights(model)
+    if not own:
+        msg = f"the {job.backend} model has no parameters to train"
+        raise ExperimentError(msg)
+    if job.reference:
+        save_weights(job.initial, own)
+    can = backend.capabilities(model)
+    policies = {}
+    for text in job.policy.split("\n"):
+        policy = Policy.parse(text)
+        plan = explain(model, policy)
+        entry: dict[str, Any] = {"plan": plan.to_dict(), "simulated": False, "refused": None}
+        entry["bytes"] = _predicted(job, experiment, model, policy)
+        try:
+            entry["simulated"] = check_policy(policy, can)
+        except BackendError as exc:
+            entry["refused"] = str(exc)
+        policies[text] = entry
+    layers = [
+        {"path": w.path, "category": w.category}
+        | {"arrays": {name: list(a.shape) for name, a in w.arrays.items()}}
+        for w in own
+    ]
+    _try_data(job, experiment, data, model, own)
+    return {
+        "layers": layers,
+        "device": can.device,
+        "versions": dict(can.versions),
+        "policies": policies,
+    }
+
+
+def _predicted(job: Job, experiment: Experiment, model: Any, policy: Policy) -> dict[str, Any]:
+    """Return the bytes between steps, and their parameters; empty if they cannot be foretold."""
+    driver = load_backend(job.backend).compare_driver()
+    try:
+        found = estimate_memory(model, driver.optimizer(experiment.optimizer, model), policy)
+    except BackendError:
+        return {}  # an optimizer whose state is not known
+    return {"total": found.total, "values": found.values}
+
+
+def _try_data(
+    job: Job, experiment: Experiment, data: Data, model: Any, own: list[LayerWeights]
+) -> None:
+    """Run the model on one batch and refuse data that does not fit it."""
+    driver = load_backend(job.backend).compare_driver()
+    amp = prepare(model, driver.optimizer(experiment.optimizer, model), "float32")
+    x, _ = next(data.batches(1, job.settings.batch, job.settings.seed))
+    tables = [len(w.arrays["weight"]) for w in own if w.category == "embedding"]
+    rows = max(tables, default=None)
+    # Before the model sees them: tokens out of range kill some frameworks, and others read on.
+    integers = x.dtype.kind in "iu" and rows is not None
+    x = np.clip(x, 0, rows - 1).astype(x.dtype) if integers and rows else x
+    try:
+        shape = driver.predict(model, amp, x[:256], data.layout).shape[1:]
+    except Exception as exc:
+        msg = f"the {job.backend} model cannot run data() of shape {x.shape}: {exc}"
+        raise ExperimentError(" ".join(msg.split())) from exc
+    check_against_model(data, experiment.loss, job.backend, tuple(shape), rows)
+
+
+_JOBS: dict[str, Callable[[Job, Experiment, Callable[..., None]], dict[str, Any]]] = {
+    "inspect": _inspect,
+    "run": train,
+    "depth": one_step,
+    "exact": exact,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""A post-mortem's sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from mpcore.tools.diagnosis.record import PHASES
+
+if TYPE_CHECKING:
+    from mpcore.scaling.loss_scale import LossScale
+    from mpcore.tools.diagnosis.fix import Cure
+    from mpcore.tools.diagnosis.locate import Finding
+    from mpcore.tools.diagnosis.record import Constant
+
+__all__ = ["advice", "sentence"]
+
+
+def sentence(finding: Finding, limit: float, step: int) -> str:
+    """Return the finding: what, where, in which format, and by how much."""
+    begin = f"Step {step} overflowed" if step else "The step overflows"
+    where = f"{begin} {PHASES[finding.phase]}{_place(finding)}"
+    if finding.source and finding.anyway:
+        return f"{where}: {finding.source} holds inf or NaN before anything is computed."
+    if finding.source:
+        return (
+            f"{where}: {finding.source} does not fit {finding.dtype}, which ends at {limit:g}; the "
+            f"largest value there is {finding.peak:.3g} in a float32 run."
+        )
+    if not math.isfinite(finding.peak):
+        return f"{where}: not even float32 can hold it."
+    size = f"{finding.peak:.3g} in a float32 run"
+    if finding.peak > limit:
+        return f"{where}: {finding.dtype} ends at {limit:g}, and there it is {size}."
+    if finding.phase == "loss":
+        return f"{where}: it is {size}, and not finite in {finding.dtype}."
+    return (
+        f"{where}: not finite in {finding.dtype}, which ends at {limit:g}, though what comes out "
+        f"is {size}: a value on the way there was out of range."
+    )
+
+
+def _place(finding: Finding) -> str:
+    if finding.phase == "loss":
+        return ""
+    if not finding.layer:
+        at = f", op {finding.op}" if finding.op else ""
+        return f" of the model's own code{at}"
+    kind = f" ({finding.type})" if finding.type else ""
+    at = f", op {finding.op}" if finding.op else ""
+    return f" at {finding.layer}{kind}{at}"
+
+
+def advice(
+    finding: Finding,
+    cure: Cure,
+    safe: float | None,
+    rule: LossScale,
+    constants: tuple[Constant, ...],
+) -> str:
+    """Return what to do."""
+    if finding.source and finding.anyway:
+        return (
+            f"No precision cures that: look at {finding.source} "
+            "(data, an earlier step that went wrong, or a constant of the model)."
+        )
+    if finding.phase == "unscale":
+        return (
+            "A loss scale below 1 makes gradients larger when it is divided out: raise min_scale."
+        )
+    if finding.phase == "clip":
+        return (
+            "Every gradient is finite, but their norm is beyond float32, so clipping makes them "
+            "zero: divide the loss, such as by taking a mean instead of a sum."
+        )
+    if finding.anyway:
+        return (
+            "No precision cures that: float32 overflows too. Look at the learning rate, at the "
+            "size of inputs and targets, and at divisions and logarithms of zero."
+        )
+    parts = []
+    if safe is not None and safe >= rule.min_scale and rule.kind == "dynamic":
+        parts.append(
+            f"The loss scale backs off to {safe:g} by itself; nothing needs to change unless it "
+            "happens again and again."
+        )
+    elif safe is not None:
+        parts.append(f"A loss scale of at most {safe:g} lets the batch pass.")
+    if constants:
+        first = constants[0]
+        parts.append(f"Use {first.suggest:g} instead of the constant {first.value:g}.")
+    if cure.rule is not None:
+        parts.append(f"The smallest change of the policy that lets the batch pass: {cure.rule}.")
+    elif not parts:
+        parts.append("None of the policies that were tried lets the batch pass.")
+    return " ".join(parts)

@@ -1,0 +1,67 @@
+"""Trains an experiment until a step is skipped, and diagnoses it; in a process of its own.
+
+Started as ``python -m mpcore.tools.diagnosis.worker TASK``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpcore._lib.process import end_with_parent, open_events
+from mpcore.backend.backend import load_backend
+from mpcore.errors import MpcoreError
+from mpcore.preparation import prepare
+from mpcore.tools.diagnosis.diagnose import diagnose
+from mpcore.tools.experiment.experiment import load_experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["main"]
+
+_TOLD = 10  # steps between two events of progress
+
+
+def main(argv: list[str]) -> int:
+    """Do one task; return 0, or 1 after sending the error."""
+    task = json.loads(argv[0])
+    end_with_parent()
+    emit = open_events()
+    try:
+        _train(task, emit)
+    except (Exception, SystemExit) as exc:  # every failure becomes the answer
+        traceback.print_exc()
+        text = str(exc) if isinstance(exc, MpcoreError) else f"{type(exc).__name__}: {exc}"
+        emit(error=" ".join(text.split()))
+        return 1
+    return 0
+
+
+def _train(task: dict[str, Any], emit: Callable[..., None]) -> None:
+    experiment = load_experiment(Path(task["experiment"]))
+    os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
+    data = experiment.data()
+    driver = load_backend(task["backend"]).compare_driver()
+    driver.seed(0)
+    model = driver.build(experiment.builder(task["backend"]), data.x_train[:2], data.layout)
+    amp = prepare(model, driver.optimizer(experiment.optimizer, model), task["policy"])
+    loss_fn = driver.loss(experiment.loss, model)
+    steps = task["steps"]
+    for x, y in data.batches(steps, experiment.batch, 0):
+        result = amp.step(loss_fn, *driver.batch(x, y, data.layout))
+        if not result.stepped:
+            emit(phase="diagnose", step=result.step, of=steps)
+            emit(postmortem=diagnose(amp, result).to_dict())
+            return
+        if result.step % _TOLD == 0:
+            emit(phase="train", step=result.step, of=steps, loss=result.loss)
+    emit(taken=steps)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

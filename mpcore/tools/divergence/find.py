@@ -1,0 +1,209 @@
+"""From the evidence of two sides to a verdict: do they agree, where do they part, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isinf
+from typing import TYPE_CHECKING, Any
+
+from mpcore.tools.divergence import hypotheses
+from mpcore.tools.divergence.dtypes import layer_facts, op_facts
+from mpcore.tools.divergence.first import First, first_backward, first_forward, first_update
+from mpcore.tools.divergence.noise import Bands
+from mpcore.tools.divergence.ops import inside
+from mpcore.tools.divergence.root_cause import Case, Cause
+from mpcore.tools.divergence.rows import Row, tabulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.tools.divergence.evidence import Evidence
+
+__all__ = ["Verdict", "find", "which_is_wrong"]
+
+_LOSS = "(loss)"
+_NOISY = 0.5  # relative: a band this wide tells nothing about a loss
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What two sides have to do with each other.
+
+    Attributes:
+        verdict: ``"same"``, ``"different: ..."`` or ``"too noisy to tell: ..."``.
+        rows: one a layer, in forward order.
+        first: where they part first; None if they do not.
+        causes: the best for the first parting, then those behind it.
+        how: in one sentence how it was found.
+        ops: inside of the layer that parts first, one row an op, where it could be looked into.
+    """
+
+    verdict: str
+    rows: tuple[Row, ...]
+    first: First | None
+    causes: tuple[Cause, ...]
+    how: str
+    ops: tuple[Row, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether noise explains all differences."""
+        return self.verdict == "same"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON."""
+        return {
+            "verdict": self.verdict,
+            "rows": [row.to_dict() for row in self.rows],
+            "first": None if self.first is None else self.first.to_dict(),
+            "causes": [cause.to_dict() for cause in self.causes],
+            "how": self.how,
+            "ops": [row.to_dict() for row in self.ops],
+        }
+
+
+def find(
+    reference: Evidence,
+    own: Evidence,
+    closer: Callable[[frozenset[str]], tuple[Evidence, Evidence]] | None = None,
+) -> Verdict:
+    """Return where ``own`` parts from ``reference``, and the likely causes.
+
+    Args:
+        reference: what ``collect`` returned for one side.
+        own: the same for the other, from the same weights and batch.
+        closer: called with paths of layers (of both sides); returns the two sides collected once
+            more, those layers with whole tensors. Without it causes that show in numbers alone
+            are not named.
+    """
+    bands = Bands(reference, own)
+    table = tabulate(reference, own, bands)
+    facts = layer_facts(reference, own, [match.pair for match in table.matches])
+    case = Case(reference, own, bands, table, facts, op_facts(reference, own), closer=closer)
+    causes = hypotheses.about_inputs(case)
+    first = _first(case, causes)
+    case.first = first
+    causes += hypotheses.about(case)
+    first = _placed(first, causes)
+    ops = _ops(case, first)
+    rows = tuple(table.rows())
+    if causes and causes[0].kind == "unknown":
+        causes[0] = causes[0].with_evidence(*_differing(ops))
+    if causes and first is not None and first.phase == "forward":
+        causes[0] = causes[0].with_evidence(*_alone(rows, first))
+    return Verdict(
+        _verdict(case, first, causes),
+        rows,
+        first,
+        tuple(causes),
+        _how(case),
+        ops,
+    )
+
+
+def _ops(case: Case, first: First | None) -> tuple[Row, ...]:
+    if first is None or first.phase != "forward":
+        return ()
+    known = {match.path for match in case.table.matches if match.pair.own is not None}
+    if first.layer not in known:
+        return ()
+    sides = case.look(frozenset({first.layer, first.own_layer}))
+    if sides is None:
+        return ()
+    return inside(*sides, (first.layer, first.own_layer), first.band)
+
+
+def _alone(rows: tuple[Row, ...], first: First) -> list[str]:
+    """Return in words the layers inside of the one that parts that only one side has."""
+    found = []
+    for row in rows:
+        home = first.layer if row.lone == "reference" else first.own_layer
+        inside = row.lone and row.path != home and f"{row.path}.".startswith(home and f"{home}.")
+        if inside and row.category != "container":
+            who = "the reference" if row.lone == "reference" else "this side"
+            found.append(f"only {who} has the layer {row.path} ({row.type})")
+    return found[:3]
+
+
+def _differing(ops: tuple[Row, ...]) -> list[str]:
+    """Return in words the first op that differs, of those inside of the layer that parts."""
+    for row in ops:
+        if row.lone:
+            who = "the reference" if row.lone == "reference" else "this side"
+            return [f"inside, only {who} has the op {row.type} ({row.path})"]
+        if row.output is not None and row.output.beyond:
+            away = row.output.found.relative
+            return [f"inside, the first op that differs is {row.type} ({row.path}), by {away:.1e}"]
+    return []
+
+
+def _first(case: Case, inputs: list[Cause]) -> First | None:
+    if inputs:
+        return First("input", inputs[0].layer, inputs[0].own_layer)
+    found = first_forward(case.table, case.bands, case.facts)
+    if found is not None:
+        return found
+    inside = next((fact.path for fact in case.ops if fact.path != _LOSS), None)
+    if inside is not None:
+        return First("forward", inside, inside)
+    relative, band = case.table.loss
+    if not relative <= band or any(fact.path == _LOSS for fact in case.ops):
+        return First("loss", _LOSS, _LOSS, relative, band)
+    return first_backward(case.table) or first_update(case.table)
+
+
+def _placed(first: First | None, causes: list[Cause]) -> First | None:
+    """Return where they part, now that it is known why."""
+    best = next(iter(causes), None)
+    if best is None:
+        return first
+    if first is None:
+        return First(best.phase, best.layer, best.own_layer)
+    if first.phase == "update" and best.phase == "update":
+        return replace(first, layer=best.layer, own_layer=best.own_layer)
+    return first
+
+
+def _verdict(case: Case, first: First | None, causes: list[Cause]) -> str:
+    band = case.bands.loss()
+    if first is None:
+        return "same" if band <= _NOISY else "too noisy to tell: noise moves the loss by half"
+    cause = next((f", {c.kind}" for c in causes), "")
+    where = first.layer or "the model"
+    if not first.band or first.relative <= first.band:
+        return f"different: {first.phase}, {where}{cause}"
+    ratio = first.relative / first.band
+    size = "without bound" if isinf(ratio) else f"{ratio:.3g}x"
+    return f"different: {first.phase}, {where}, beyond noise by {size}{cause}"
+
+
+def _how(case: Case) -> str:
+    runs = len(case.reference.moved) + len(case.own.moved)
+    closer = "with" if case.closer else "without"
+    return (
+        f"one batch from the same weights, {len(case.table.matches)} layer calls side by side; "
+        f"bands from {runs} passes with moved weights; {closer} whole tensors where they part"
+    )
+
+
+def which_is_wrong(exact: Evidence, a: Evidence, b: Evidence) -> str:
+    """Return which of two sides lies beyond its band of an exact third: ``a``, ``b``, ...
+
+    Args:
+        exact: the same model, weights and batch in float64 (or in another trusted way).
+        a: one side.
+        b: the other.
+
+    Returns:
+        ``"a"``, ``"b"``, ``"both"`` or ``"neither"``.
+    """
+    wrong = [name for name, side in (("a", a), ("b", b)) if _wrong(exact, side)]
+    return {0: "neither", 1: "".join(wrong)}.get(len(wrong), "both")
+
+
+def _wrong(exact: Evidence, side: Evidence) -> bool:
+    bands = Bands(exact, side)
+    table = tabulate(exact, side, bands)
+    forward = first_forward(table, bands, {})
+    relative, band = table.loss
+    return forward is not None or not relative <= band or first_backward(table) is not None

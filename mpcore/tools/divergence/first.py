@@ -1,0 +1,170 @@
+"""Where two sides part first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from mpcore.tools.divergence.settings import QUIET, differing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mpcore.tools.divergence.dtypes import DtypeFact
+    from mpcore.tools.divergence.noise import Bands
+    from mpcore.tools.divergence.rows import Match, Table
+
+__all__ = ["First", "first_backward", "first_forward", "first_update"]
+
+
+@dataclass(frozen=True)
+class First:
+    """The first place where two sides part.
+
+    Attributes:
+        phase: ``"input"``, ``"forward"``, ``"loss"``, ``"backward"``, ``"update"`` or
+            ``"scaler"``.
+        layer: path in the reference; ``"batch[1]"``, ``"(loss)"``, ``"(optimizer)"`` or
+            ``"(loss scale)"`` where it is none.
+        own_layer: path in the other side.
+        relative: relative distance there; 0 where the numbers agree and the settings do not.
+        band: what noise explains there.
+        match: the aligned call, if it is one.
+    """
+
+    phase: str
+    layer: str
+    own_layer: str
+    relative: float = 0.0
+    band: float = 0.0
+    match: Match | None = field(default=None, compare=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON; numbers that are not finite as text."""
+        sizes = {"relative": self.relative, "band": self.band}
+        plain = {n: float(v) if isfinite(v) else str(v) for n, v in sizes.items()}
+        return {"phase": self.phase, "layer": self.layer, "own_layer": self.own_layer, **plain}
+
+
+def first_forward(table: Table, bands: Bands, facts: Mapping[str, DtypeFact]) -> First | None:
+    """Return the first layer that makes something else of what it was given alike.
+
+    A layer whose input already differs though none before it parted was given it by code
+    between the layers: the container around it is named then.
+    """
+    for number, match in enumerate(table.matches):
+        if match.container:
+            continue
+        if match.pair.reference is None or match.pair.own is None:
+            if _matters(table, number):
+                return _at("forward", match, "outputs")
+            continue
+        if match.parts("inputs"):
+            return _between(table, number)
+        if _parts_here(match, bands, facts):
+            return _at("forward", match, "outputs")
+    closed = [m for m in table.matches if m.container and m.parts("outputs")]
+    # Containers begin before what is in them: the last to begin is the innermost.
+    return _at("forward", closed[-1], "outputs") if closed else None
+
+
+def _parts_here(match: Match, bands: Bands, facts: Mapping[str, DtypeFact]) -> bool:
+    random = [bands.random(place, side) for side, place in enumerate(match.pair.places)]
+    if random[0] != random[1]:
+        return True
+    if match.parts("outputs"):
+        return True
+    if match.path in facts:
+        return True
+    return not match.same_bits("outputs") and bool(set(differing(match.pair)) & set(QUIET))
+
+
+def _matters(table: Table, number: int) -> bool:
+    """Return whether a layer that one side lacks changes numbers: the next input differs."""
+    lone = table.matches[number].pair.reference or table.matches[number].pair.own
+    if lone is None:
+        return False
+    if lone.category == "dropout":
+        return any(m.parts("inputs") or m.parts("outputs") for m in table.matches[number + 1 :])
+    later = [m for m in table.matches[number + 1 :] if not m.container and m.seen]
+    return bool(later) and later[0].parts("inputs")
+
+
+def _between(table: Table, number: int) -> First:
+    """Return the container whose own code made an input differ."""
+    match = table.matches[number]
+    path = match.path
+    # A container that is through, and was given the same: what it hands on is its own work.
+    for earlier in reversed(table.matches[:number]):
+        inside = not earlier.path or path.startswith(f"{earlier.path}.")
+        if (
+            earlier.container
+            and not inside
+            and earlier.parts("outputs")
+            and not earlier.parts("inputs")
+        ):
+            return _at("forward", earlier, "outputs")
+    before = [m for m in table.matches[:number] if not m.container and m.seen]
+    if before and before[-1].seen.get("outputs") is None and before[-1].pair.reference is not None:
+        return _at("forward", before[-1], "outputs")  # what it handed on could not be compared
+    around = [m for m in table.matches[:number] if m.container and _holds(m.path, path)]
+    home = around[-1] if around else match
+    seen = match.seen["inputs"]
+    call = home.pair.own or match.pair.own
+    relative, band = (seen.found.relative, seen.band) if seen else (0.0, 0.0)
+    return First("forward", home.path, call.path if call else "", relative, band, match)
+
+
+def _holds(container: str, path: str) -> bool:
+    return not container or path.startswith(f"{container}.")
+
+
+def first_backward(table: Table) -> First | None:
+    """Return the last layer that hands down another gradient than it got alike."""
+    leaves = [m for m in reversed(table.matches) if not m.container and m.seen]
+    lost = any(d.beyond for d in table.grads.values())
+    for match in leaves:
+        if match.parts("grad_outputs"):
+            return _at("backward", match, "grad_outputs")
+        if match.parts("grad_inputs") or (lost and _stops(match)):
+            return _at("backward", match, "grad_inputs")
+        seen = [d for path, d in table.grads.items() if _owns(match.path, path)]
+        parted = [d for d in seen if d.beyond]
+        if parted:
+            return _at("backward", match, "", parted[0].found.relative, parted[0].band)
+    lone = [(path, d) for path, d in table.grads.items() if d.beyond]
+    if lone:
+        path, distance = lone[-1]
+        return First("backward", path, path, distance.found.relative, distance.band)
+    return None
+
+
+def _stops(match: Match) -> bool:
+    """Return whether one side alone hands no gradient down."""
+    calls = match.pair.reference, match.pair.own
+    handed = [call is not None and any(g is not None for g in call.grad_inputs) for call in calls]
+    got = [call is not None and any(g is not None for g in call.grad_outputs) for call in calls]
+    return all(got) and handed[0] != handed[1]
+
+
+def _owns(layer: str, path: str) -> bool:
+    return path.startswith(layer) and not path[len(layer) :][:1].isalnum() and bool(layer)
+
+
+def first_update(table: Table) -> First | None:
+    """Return the first layer whose parameters or statistics moved another way."""
+    for kind in (table.updates, table.statistics):
+        for path, distance in kind.items():
+            if distance.beyond:
+                own = next((b.path for a, b in table.pairs if a.path == path), "")
+                return First("update", path, own, distance.found.relative, distance.band)
+    return None
+
+
+def _at(phase: str, match: Match, quantity: str, relative: float = 0.0, band: float = 0.0) -> First:
+    seen = match.seen.get(quantity)
+    if seen is not None:
+        relative, band = seen.found.relative, seen.band
+    own = match.pair.own
+    return First(phase, match.path, own.path if own else "", relative, band, match)

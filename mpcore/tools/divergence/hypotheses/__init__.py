@@ -1,0 +1,168 @@
+"""Everything that may explain a parting, each tried in turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpcore.tools.divergence.distance import spacing
+from mpcore.tools.divergence.hypotheses.chance import from_chance, from_lone
+from mpcore.tools.divergence.hypotheses.inputs import from_batch
+from mpcore.tools.divergence.hypotheses.loss import from_backward, from_loss
+from mpcore.tools.divergence.hypotheses.numbers import hints, hints_between
+from mpcore.tools.divergence.hypotheses.optimizer import from_statistics, from_steps
+from mpcore.tools.divergence.hypotheses.precision import from_casts, from_dtypes, from_ops
+from mpcore.tools.divergence.hypotheses.scaler import from_scales
+from mpcore.tools.divergence.hypotheses.settings import from_settings, from_weights
+from mpcore.tools.divergence.root_cause import CONFIDENCES, Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mpcore.tools.divergence.first import First
+    from mpcore.tools.divergence.root_cause import Case
+    from mpcore.tools.divergence.rows import Match
+
+__all__ = ["about", "about_inputs"]
+
+_ROUNDING = 2.0  # spacings of a 16-bit format: what another dtype explains
+
+
+def about_inputs(case: Case) -> list[Cause]:
+    """Return why the batches differ; empty if they do not."""
+    return from_batch(case.reference, case.own)
+
+
+def about(case: Case) -> list[Cause]:
+    """Return the causes of the first parting, the best first, then those behind it."""
+    first = case.first
+    found: list[Cause] = [] if first is None else _of_first(case, first)
+    known = {(cause.kind, cause.layer) for cause in found}
+    for cause in _behind(case):
+        if (cause.kind, cause.layer) not in known:
+            known.add((cause.kind, cause.layer))
+            found.append(cause)
+    if first is not None and first.phase != "input" and not found:
+        found.append(_unknown(case, first))
+    return _together(found)
+
+
+def _of_first(case: Case, first: First) -> list[Cause]:
+    if first.phase == "input":
+        return []
+    if first.phase == "loss":
+        found = [*from_ops(case, "(loss)", "loss"), *from_loss(case)]
+        return _ranked(found) if found else [_unknown(case, first)]
+    if first.phase == "backward":
+        found = [*from_backward(case, first), *from_ops(case, first.layer, "backward")]
+        return _ranked(found) if found else [_unknown(case, first)]
+    if first.phase == "update":
+        found = [*from_statistics(case), *from_steps(case)]
+        return found or [_unknown(case, first)]
+    if first.match is None:
+        return [*from_ops(case, first.layer, first.phase)] or [_unknown(case, first)]
+    found = list(_forward(case, first, first.match))
+    return found or [_unknown(case, first)]
+
+
+def _forward(case: Case, first: First, match: Match) -> Iterable[Cause]:
+    if match.path != first.layer:
+        return _between(case, first, match)
+    found = [
+        *from_weights(case, match),
+        *from_settings(match),
+        *from_chance(case, match),
+        *from_lone(match),
+    ]
+    precise = [*from_dtypes(case, match), *from_ops(case, first.layer, "forward")]
+    numbers = hints(case, match) if match.parts("outputs") or not precise else []
+    found = [
+        _backed(cause, [h.sentence for h in numbers if h.kind == cause.kind]) for cause in found
+    ]
+    kinds = {cause.kind for cause in found}
+    own = first.own_layer
+    for hint in numbers:
+        if hint.kind not in kinds:
+            kinds.add(hint.kind)
+            found.append(
+                Cause(hint.kind, first.layer, own, "forward", (hint.sentence,), hint.cure, "likely")
+            )
+    if _far(match, "outputs") and found:
+        return [*_ranked(found), *precise]
+    return [*precise, *_ranked(found)]
+
+
+def _between(case: Case, first: First, match: Match) -> list[Cause]:
+    """Return what code between two layers does otherwise."""
+    casts = [*from_casts(match), *from_ops(case, first.layer, "forward")]
+    home = case.table.match(first.layer)
+    numbers = hints_between(case, home, match) if home is not None else []
+    found = [
+        Cause(h.kind, first.layer, first.own_layer, "forward", (h.sentence,), h.cure)
+        for h in numbers
+    ]
+    found += [] if home is None else from_chance(case, home)
+    if not _far(match, "inputs"):
+        return [*_ranked(casts), *found]
+    return [*(found or [_unknown(case, first)]), *_ranked(casts)]
+
+
+def _far(match: Match, quantity: str) -> bool:
+    """Return whether more differs than another dtype explains: a few roundings."""
+    seen = match.seen.get(quantity)
+    return seen is not None and seen.found.relative > _ROUNDING * spacing("bfloat16")
+
+
+def _backed(cause: Cause, sentences: list[str]) -> Cause:
+    return cause.with_evidence(*sentences, confidence="sure") if sentences else cause
+
+
+def _ranked(found: Iterable[Cause]) -> list[Cause]:
+    return sorted(found, key=lambda cause: CONFIDENCES.index(cause.confidence))
+
+
+def _behind(case: Case) -> Iterable[Cause]:
+    """Return what differs whatever the numbers that come in: settings, weights, rules."""
+    first = case.first
+    for match in case.table.matches:
+        if match.container or (first is not None and match.path == first.layer):
+            continue
+        yield from (_less_sure(cause) for cause in from_weights(case, match))
+        if match.parts("outputs"):
+            yield from (_less_sure(cause) for cause in from_settings(match))
+        if match.path in case.facts and case.facts[match.path].planned:
+            yield from from_dtypes(case, match)
+    if first is None or first.phase != "update":
+        yield from from_statistics(case)
+        yield from from_steps(case)
+    yield from from_scales(case)
+
+
+def _less_sure(cause: Cause) -> Cause:
+    return Cause(**{**vars(cause), "confidence": "possible"})
+
+
+def _together(found: list[Cause]) -> list[Cause]:
+    """Return causes of one kind and evidence in many layers as one, at the first of them."""
+    heads: dict[tuple[object, ...], Cause] = {}
+    more: dict[tuple[object, ...], list[str]] = {}
+    for cause in found:
+        key = cause.kind, cause.phase, cause.evidence
+        if key in heads:
+            more.setdefault(key, []).append(cause.layer)
+        else:
+            heads[key] = cause
+    return [
+        cause.with_evidence(f"likewise in {', '.join(more[key])}") if key in more else cause
+        for key, cause in heads.items()
+    ]
+
+
+def _unknown(case: Case, first: First) -> Cause:
+    sentence = f"{first.relative:.2g} apart, noise explains {first.band:.2g}"
+    if first.phase in ("forward", "backward") and case.closer is None:
+        cure = "compare once more with whole tensors of that layer"
+    else:
+        cure = f"compare the code of {first.layer or 'the model'} on both sides"
+    return Cause(
+        "unknown", first.layer, first.own_layer, first.phase, (sentence,), cure, "possible"
+    )

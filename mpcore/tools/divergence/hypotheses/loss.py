@@ -1,0 +1,276 @@
+"""Losses and gradients that differ though the outputs agree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore.tools.divergence.formulas import softmax
+from mpcore.tools.divergence.root_cause import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mpcore.tools.divergence.first import First
+    from mpcore.tools.divergence.root_cause import Case
+    from mpcore.tools.divergence.rows import Match
+    from mpcore.tools.inspection import Sketch
+
+__all__ = ["from_backward", "from_loss"]
+
+
+def from_loss(case: Case) -> Iterator[Cause]:
+    """Yield why another loss comes from the same output."""
+    match = _last(case)
+    ratio = _ratio(case.reference.inspection.loss, case.own.inspection.loss)
+    if match is None:
+        return
+    factor, cosine = _factor(case, match, "grad_outputs")
+    alike = cosine > 0.999
+    other = abs(factor - 1) > 0.01
+    if alike and other and abs(ratio / factor - 1) < 0.02:  # loss and gradient by one factor
+        yield _reduction(case, match, ratio, factor)
+        return
+    smoothed = list(_smoothing(case, match)) if other or not alike else []
+    if smoothed:
+        yield from smoothed
+        return
+    if alike and other:
+        yield _reduction(case, match, ratio, factor)
+        return
+    if not alike:
+        yield from _labels(case, match)
+        return
+    if abs(ratio - 1) > 0.01 and abs(factor - 1) < 1e-3:
+        yield Cause(
+            "other setting",
+            "(loss)",
+            "(loss)",
+            "loss",
+            (
+                f"the loss is {ratio:.6g} times the reference's, its gradient for the output of "
+                f"{match.path or 'the model'} the same",
+            ),
+            "look for a term that does not depend on the output, or for how the loss is reported",
+            "possible",
+        )
+        return
+    yield Cause(
+        "reduction dtype",
+        "(loss)",
+        "(loss)",
+        "loss",
+        (f"the loss is off by {abs(ratio - 1):.1e}, of the size of a rounding to 16 bits",),
+        "compute the loss in float32",
+        "possible",
+    )
+
+
+def _reduction(case: Case, match: Match, ratio: float, factor: float) -> Cause:
+    sizes = _counts(case, match)
+    near = [
+        (n, word) for n, word in sizes if abs(factor / n - 1) < 0.02 or abs(factor * n - 1) < 0.02
+    ]
+    sentences = [
+        f"the loss is {ratio:.6g} times the reference's, its gradient for the output "
+        f"{factor:.6g} times"
+    ]
+    if near:
+        number, word = near[0]
+        sentences.append(f"{number} is the number of {word}: one side sums, the other averages")
+    both = abs(ratio / factor - 1) < 0.02
+    return Cause(
+        "loss reduction",
+        "(loss)",
+        "(loss)",
+        "loss",
+        tuple(sentences),
+        f"{'divide' if factor > 1 else 'multiply'} the loss by {max(factor, 1 / factor):.6g}: "
+        "use the mean on both sides",
+        "sure" if near and both else "likely",
+    )
+
+
+def _counts(case: Case, match: Match) -> list[tuple[int, str]]:
+    call = match.pair.reference
+    shape = call.outputs[0].shape if call and call.outputs else ()
+    batch = case.reference.inspection.batch
+    found = [(shape[0], "examples")] if shape else []
+    if len(batch) > 1:
+        found.append((batch[1].count, "targets"))
+    if shape:
+        found += [(int(np.prod(shape)), "outputs"), (shape[-1], "values of the last axis")]
+        found.append((int(np.prod(shape[1:])), "outputs of an example"))
+        found.append((max(int(np.prod(shape[1:-1])), 1), "places of an example"))
+    return [(n, word) for n, word in found if n > 1]
+
+
+def _last(case: Case) -> Match | None:
+    """Return the last layer whose output got a gradient."""
+    leaves = [m for m in case.table.matches if not m.container and m.seen.get("grad_outputs")]
+    return leaves[-1] if leaves else None
+
+
+def _ratio(reference: float, own: float) -> float:
+    return own / reference if reference else float("inf")
+
+
+def _factor(case: Case, match: Match, quantity: str) -> tuple[float, float]:
+    """Return own gradient over the reference's, unscaled, and the cosine between them."""
+    calls = match.pair.reference, match.pair.own
+    if calls[0] is None or calls[1] is None:
+        return 1.0, 0.0
+    grads = [g for c in calls for g in [g for g in getattr(c, quantity) if g is not None][:1]]
+    if len(grads) < 2:
+        return 1.0, 0.0
+    sides = (case.reference, case.own)
+    a, b = (_vector(g) / s.inspection.scale for g, s in zip(grads, sides, strict=True))
+    if a.shape != b.shape:
+        return 1.0, 0.0
+    norms = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+    if not (norms[0] and norms[1]):
+        return 0.0 if not norms[1] else float("inf"), 0.0
+    inner = float(a @ b)
+    return inner / norms[0] ** 2, inner / (norms[0] * norms[1])
+
+
+def _vector(found: Sketch) -> Any:
+    values = found.buckets if found.values is None else found.values
+    return np.where(np.isfinite(values), values, 0).astype(np.float64).ravel()
+
+
+def _labels(case: Case, match: Match) -> Iterator[Cause]:
+    """Yield other targets: the gradient of a cross-entropy is negative at the target alone."""
+    calls = case.whole(match)
+    if calls is None:
+        return
+    targets = [_targets(call) for call in calls]
+    if targets[0] is None or targets[1] is None or targets[0].shape != targets[1].shape:
+        return
+    classes = calls[0].outputs[0].shape[_axis(calls[0].outputs[0].shape)]
+    apart = (targets[1] - targets[0]) % classes
+    off = float((apart != 0).mean())
+    if not off:
+        return
+    values, counts = np.unique(apart, return_counts=True)
+    common, share = int(values[counts.argmax()]), float(counts.max() / counts.sum())
+    shifted = common != 0 and share > 0.9
+    yield Cause(
+        "label",
+        "(loss)",
+        "(loss)",
+        "loss",
+        (
+            f"the gradient for the logits of {match.path or 'the model'} is that of other targets "
+            f"in {off:.0%} of the places",
+            *([f"they are {common} higher, modulo {classes}, in {share:.0%}"] if shifted else []),
+        ),
+        "pass the same targets, counted from 0" if shifted else "pass the same targets",
+        "sure" if shifted else "likely",
+    )
+
+
+def _smoothing(case: Case, match: Match) -> Iterator[Cause]:
+    """Yield smoothed labels: part of the gradient at the target goes to all classes alike."""
+    calls = case.whole(match)
+    if calls is None or calls[0].outputs[0].values is None:
+        return
+    targets = _targets(calls[0])
+    if targets is None:
+        return
+    axis = _axis(calls[0].outputs[0].shape)
+    grads = [
+        np.moveaxis(call.grad_outputs[0].values / side.inspection.scale, axis, -1)
+        for call, side in zip(calls, (case.reference, case.own), strict=True)
+        if call.grad_outputs[0] is not None and call.grad_outputs[0].values is not None
+    ]
+    if len(grads) < 2 or grads[0].shape != grads[1].shape:
+        return
+    share = np.moveaxis(softmax(calls[0].outputs[0].values.astype(np.float64), axis), axis, -1)
+    hot = np.eye(share.shape[-1])[targets]
+    row = (grads[0] * hot).sum(-1, keepdims=True) / np.minimum(
+        (share * hot).sum(-1, keepdims=True) - 1, -1e-6
+    )
+    shape, apart = row * (hot - 1 / share.shape[-1]), grads[1] - grads[0]
+    amount = float((shape * apart).sum() / max(float(np.square(shape).sum()), 1e-30))
+    rest = float(np.linalg.norm(apart - amount * shape)) / (float(np.linalg.norm(apart)) or 1.0)
+    if rest < 0.2 and 1e-3 < abs(amount) < 1:
+        yield Cause(
+            "label",
+            "(loss)",
+            "(loss)",
+            "loss",
+            (f"the gradient for the logits is that of labels smoothed by {amount:.3g}",),
+            "smooth the labels alike on both sides",
+            "sure",
+        )
+
+
+def _axis(shape: tuple[int, ...]) -> int:
+    return 1 if len(shape) == 4 else -1
+
+
+def _targets(call: Any) -> Any:
+    """Return the class whose gradient is negative, by place; None where there is no such one."""
+    grad, logits = call.grad_outputs[0], call.outputs[0]
+    if grad is None or grad.values is None or logits.values is None or logits.values.ndim < 2:
+        return None
+    axis = _axis(logits.shape)
+    share = softmax(logits.values.astype(np.float64), axis)
+    below = (grad.values < 0).sum(axis=axis)
+    if share.shape[axis] < 2 or float((below == 1).mean()) < 0.9:
+        return None
+    return grad.values.argmin(axis=axis)
+
+
+def from_backward(case: Case, first: First) -> Iterator[Cause]:
+    """Yield why a layer that got the same gradient hands down another one."""
+    match = first.match
+    if match is None:
+        return
+    where, mine = first.layer, first.own_layer
+    ratios = []
+    for path, distance in case.table.grads.items():
+        if distance.beyond and path.startswith(where):
+            ratios += _gradient_ratios(case, path)
+    handed = [
+        call is not None and any(g is not None for g in call.grad_inputs)
+        for call in (match.pair.reference, match.pair.own)
+    ]
+    if handed[0] != handed[1]:
+        side = "this side" if handed[0] else "the reference"
+        sentence = f"{where} got a gradient on both sides and hands none down in {side}"
+        cure = "look for a detach, a stopped gradient or a frozen parameter"
+        yield Cause("other setting", where, mine, "backward", (sentence,), cure, "likely")
+        return
+    quantity = "grad_inputs" if match.parts("grad_inputs") else "grad_outputs"
+    if match.parts(quantity):
+        ratios.append(_factor(case, match, quantity))
+    for factor, cosine in ratios:
+        if factor == 0.0:
+            sentence = f"no gradient comes back through {mine or where}: it is zero"
+            cure = "look for a detach, a stopped gradient or a frozen parameter"
+        elif cosine > 0.999 and abs(factor - 1) > 0.01:
+            sentence = f"the gradient through {mine or where} is {factor:.4g} times the reference's"
+            cure = f"look for a factor of {factor:.4g} in the backward pass"
+        else:
+            continue
+        yield Cause("other setting", where, mine, "backward", (sentence,), cure, "likely")
+        return
+
+
+def _gradient_ratios(case: Case, path: str) -> list[tuple[float, float]]:
+    sides = [
+        next((w.arrays for w in s.grads[s.optimizer_steps[0]] if w.path == path), {})
+        for s in (case.reference, case.own)
+    ]
+    found = []
+    for name in set(sides[0]) & set(sides[1]):
+        a, b = (np.asarray(s[name], np.float64).ravel() for s in sides)
+        norms = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+        if a.shape != b.shape or not norms[0]:
+            continue
+        inner = float(a @ b)
+        found.append((inner / norms[0] ** 2, inner / (norms[0] * norms[1]) if norms[1] else 0.0))
+    return found

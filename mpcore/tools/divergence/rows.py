@@ -1,0 +1,336 @@
+"""One row a layer: how far output, gradients and update lie apart, each beside its band."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore.tools.divergence.align import Pair, align, align_weights, layer_of
+from mpcore.tools.divergence.distance import Distance, apart, between, is_float, same_shape, spacing
+from mpcore.tools.divergence.noise import QUANTITIES, Bands
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from mpcore.checkpoint.layer_weights import LayerWeights
+    from mpcore.tools.divergence.evidence import Evidence
+    from mpcore.tools.inspection import LayerCall, Sketch
+
+__all__ = ["Match", "Row", "Table", "tabulate"]
+
+_BUFFERS = ("running_mean", "running_var")
+_ROUNDED = 4.0  # roundings of a weight that are allowed for in its update
+_SAME_LOSS = 1e-5  # relative: a loss of outputs that are the same to the last bit
+_STATISTICS = 0.02  # relative: statistics of a batch whose values are rounded otherwise
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer of the reference and what stands for it on the other side.
+
+    Attributes:
+        path: in the reference; that of the other side where the reference has none.
+        own_path: in the other side; ``""`` where it has none.
+        type: class names, one where both are the same.
+        category: as in ``mpcore.policy.layer.CATEGORIES``.
+        output: of the forward pass; None where there was nothing to compare.
+        grad: gradient of what came in.
+        param_grad: true gradients of its parameters.
+        update: what the first step changed in its parameters and statistics.
+        lone: ``"reference"`` or ``"own"``: the side that alone has it; ``""`` for both.
+    """
+
+    path: str
+    own_path: str
+    type: str
+    category: str
+    output: Distance | None = None
+    grad: Distance | None = None
+    param_grad: Distance | None = None
+    update: Distance | None = None
+    lone: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON."""
+        names = ("output", "grad", "param_grad", "update")
+        found: dict[str, Distance | None] = {name: getattr(self, name) for name in names}
+        return {
+            "path": self.path,
+            "own_path": self.own_path,
+            "type": self.type,
+            "category": self.category,
+            **{name: None if d is None else d.to_dict() for name, d in found.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Match:
+    """One aligned call, with the distances of its quantities (see ``noise.QUANTITIES``)."""
+
+    pair: Pair
+    seen: dict[str, Distance | None]
+
+    @property
+    def path(self) -> str:
+        """Path in the reference, or the own one where it has none."""
+        return self.pair.path
+
+    @property
+    def container(self) -> bool:
+        """Whether it holds other layers."""
+        call = self.pair.reference or self.pair.own
+        return call is not None and call.category == "container"
+
+    def parts(self, quantity: str) -> bool:
+        """Return whether one quantity lies beyond its band."""
+        found = self.seen.get(quantity)
+        return found is not None and found.beyond
+
+    def same_bits(self, quantity: str) -> bool:
+        """Return whether one quantity is the same to the last bit; True where there is none."""
+        found = self.seen.get(quantity)
+        return found is None or found.equal
+
+
+@dataclass(frozen=True)
+class Table:
+    """Everything that was compared.
+
+    Attributes:
+        matches: calls, in forward order.
+        weights: weights before the first step, by path of the reference.
+        grads: true gradients of the first step, likewise.
+        updates: of the first step, parameters and statistics apart, likewise.
+        pairs: layers with weights, side by side, before the first step.
+        loss: relative difference of the losses, beside its band.
+    """
+
+    matches: list[Match]
+    pairs: list[tuple[LayerWeights, LayerWeights]]
+    weights: dict[str, Distance] = field(default_factory=dict)
+    grads: dict[str, Distance] = field(default_factory=dict)
+    updates: dict[str, Distance] = field(default_factory=dict)
+    statistics: dict[str, Distance] = field(default_factory=dict)
+    loss: tuple[float, float] = (0.0, 0.0)
+
+    def match(self, path: str) -> Match | None:
+        """Return the first call of the layer at ``path`` of the reference."""
+        return next((m for m in self.matches if m.path == path), None)
+
+    def rows(self) -> list[Row]:
+        """Return one row a layer, in forward order; of several calls the worst counts."""
+        found: dict[str, Row] = {}
+        paths = list(dict.fromkeys(m.path for m in self.matches))
+        by_layer = [_by_layer(kind, paths) for kind in (self.grads, self._all_updates())]
+        for match in self.matches:
+            old = found.get(match.path)
+            row = _row(match)
+            found[match.path] = row if old is None else _worse(old, row)
+        return [
+            Row(**{**vars(row), "param_grad": by_layer[0].get(p), "update": by_layer[1].get(p)})
+            for p, row in found.items()
+        ]
+
+    def _all_updates(self) -> dict[str, Distance]:
+        found = dict(self.updates)
+        for path, distance in self.statistics.items():
+            found[path] = _larger([found.get(path), distance]) or distance
+        return found
+
+
+def tabulate(reference: Evidence, own: Evidence, bands: Bands) -> Table:
+    """Compare everything that two sides have in common."""
+    pairs = align(reference.inspection.calls, own.inspection.calls)
+    scales = (reference.inspection.scale, own.inspection.scale)
+    matches = [Match(pair, _seen(pair, scales, bands)) for pair in pairs]
+    losses = reference.inspection.loss, own.inspection.loss
+    exact = bands.same_backend and all(match.same_bits("outputs") for match in matches)
+    loss = _SAME_LOSS if exact else bands.loss()
+    table = Table(matches, [], loss=(_relative(*losses), loss))
+    if not (reference.weights and own.weights):
+        return table
+    layers = align_weights(reference.weights[0], own.weights[0])
+    table.pairs.extend(layers)
+    for a, b in layers:
+        table.weights[a.path] = _arrays(a, b, 0.0)
+    if not (reference.optimizer_steps and own.optimizer_steps):
+        return table
+    grads = align_weights(*(side.grads[side.optimizer_steps[0]] for side in (reference, own)))
+    norms = [float(np.linalg.norm(array)) for a, _ in grads for array in a.arrays.values()]
+    least = 1e-2 * float(np.sqrt(np.mean(np.square(norms)))) if norms else 0.0
+    for a, b in grads:
+        table.grads[a.path] = _arrays(a, b, bands.gradient(b.path), least)
+    if min(len(reference.weights), len(own.weights)) > 1:
+        _compare_updates(table, reference, own, {a.path: (a, b) for a, b in grads})
+    return table
+
+
+def _relative(reference: float, own: float) -> float:
+    if reference == own or (reference != reference and own != own):
+        return 0.0
+    away = abs(own - reference) / max(abs(reference), 1e-12)
+    return away if np.isfinite(away) else inf
+
+
+def _seen(pair: Pair, scales: tuple[float, float], bands: Bands) -> dict[str, Distance | None]:
+    if pair.reference is None or pair.own is None:
+        return {}
+    found: dict[str, Distance | None] = {}
+    for quantity in QUANTITIES:
+        back = quantity.startswith("grad")
+        factors = (1.0 / scales[0], 1.0 / scales[1]) if back else (1.0, 1.0)
+        sides = [_floats(call, quantity) for call in (pair.reference, pair.own)]
+        recurrent = pair.reference.category == "recurrent" and not bands.same_backend
+        if recurrent or quantity in ("inputs", "grad_inputs"):
+            # One pads inside of a layer and the other before it; one hands on every step of a
+            # sequence and its states, the other the last step alone: the next output tells.
+            sides = [[a, b] for a, b in zip(*sides, strict=False) if _same_shape(a, b)]
+            sides = [list(side) for side in zip(*sides, strict=True)] or [[], []]
+        seen = between(sides[0], sides[1], factors)
+        found[quantity] = seen and Distance(seen[0], bands.of(pair, quantity), seen[1])
+    came, went = found["inputs"], found["outputs"]
+    leaf = pair.reference.category != "container"
+    if leaf and bands.same_backend and went is not None and (came is None or came.equal):
+        # The same numbers through the same kernels: only rounding inside is left.
+        found["outputs"] = Distance(went.found, min(went.band, bands.local(pair)), went.equal)
+    return found
+
+
+def _same_shape(a: Sketch | None, b: Sketch | None) -> bool:
+    return a is not None and b is not None and same_shape(a, b)
+
+
+def _floats(call: LayerCall, quantity: str) -> list[Sketch | None]:
+    """Return the tensors of one quantity; integers only where there are no floats."""
+    found = list(getattr(call, quantity))
+    floats = [x for x in found if x is None or is_float(x)]
+    return floats if any(x is not None for x in floats) else found
+
+
+def _arrays(a: LayerWeights, b: LayerWeights, band: float, least: float = 0.0) -> Distance:
+    seen = [apart(array, b.arrays[n], least) for n, array in a.arrays.items() if n in b.arrays]
+    if not seen or set(a.arrays) != set(b.arrays):
+        lone = {
+            n: x
+            for w in (a, b)
+            for n, x in w.arrays.items()
+            if n not in a.arrays or n not in b.arrays
+        }
+        seen += [apart(np.zeros_like(x), x, max(least, 1e-30)) for x in lone.values()]
+    if not seen:
+        return Distance(apart(np.zeros(1), np.zeros(1))[0], band, equal=True)
+    largest = max((found for found, _ in seen), key=lambda d: d.relative)
+    return Distance(largest, band, all(equal for _, equal in seen))
+
+
+def _compare_updates(
+    table: Table,
+    reference: Evidence,
+    own: Evidence,
+    grads: dict[str, tuple[LayerWeights, LayerWeights]],
+) -> None:
+    """Compare what the first step changed, where the gradients agree element by element."""
+    if any(len(side.weights) <= side.optimizer_steps[0] + 1 for side in (reference, own)):
+        return  # gradients without a step: an exact third side
+    later = (side.weights[side.optimizer_steps[0] + 1] for side in (reference, own))
+    after = {a.path: (a, b) for a, b in align_weights(*later)}
+    unit = max(_stored(side) for side in (reference, own))
+    for a, b in table.pairs:
+        moved, statistics = [], []
+        for name in sorted(set(a.arrays) & set(b.arrays)) if a.path in after else ():
+            steps = [
+                now.arrays[name].astype(np.float64) - before.arrays[name]
+                for now, before in zip(after[a.path], (a, b), strict=True)
+            ]
+            if steps[0].shape != steps[1].shape:
+                continue
+            if name in _BUFFERS:
+                match = table.match(layer_of(a.path, [m.path for m in table.matches]))
+                came = match.seen.get("inputs") if match else None
+                band = _STATISTICS + (came.band + came.found.relative if came else 0.0)
+                found, equal = apart(steps[0], steps[1])
+                statistics.append(Distance(found, band, equal))
+            elif a.path in grads and name in grads[a.path][0].arrays:
+                pair = [side.arrays.get(name) for side in grads[a.path]]
+                if pair[0] is not None and pair[1] is not None:
+                    sizes = a.arrays[name], b.arrays[name]
+                    moved.append(_update(steps, pair, sizes, unit))
+        for several, into in ((moved, table.updates), (statistics, table.statistics)):
+            largest = _larger(several)
+            if largest is not None:
+                into[a.path] = largest
+
+
+def _stored(side: Evidence) -> float:
+    """Return the spacing at 1.0 of the format that holds the truth of the weights."""
+    low = [e["param"] for e in side.plan.get("layers", ()) if e.get("param")]
+    kept = any(word in side.policy for word in ("master=copy", "master=split"))
+    return spacing("float32") if kept else spacing(*low)
+
+
+def _update(
+    steps: Sequence[npt.NDArray[Any]],
+    grads: Sequence[Any],
+    weights: Sequence[npt.NDArray[Any]],
+    unit: float,
+) -> Distance:
+    """Return the distance of two updates at the half of the elements whose gradients agree best.
+
+    An update of the first step is a function of one element's gradient and weight: where those
+    agree it agrees too, whatever the gradients do elsewhere.
+    """
+    left, right = (np.asarray(g, np.float64).reshape(-1) for g in grads)
+    size = np.maximum(np.abs(left), 1e-6 * max(float(np.abs(left).max(initial=0.0)), 1e-30))
+    away = np.abs(left - right) / size
+    away += np.abs(np.subtract(*weights).reshape(-1)) / np.maximum(
+        np.abs(weights[0]).reshape(-1), 1e-6
+    )
+    limit = max(1e-6, float(np.median(away))) if away.size else 0.0
+    chosen = (away <= limit) & (left != 0.0)
+    a, b = (step.reshape(-1)[chosen] for step in steps)
+    found, equal = apart(a, b)
+    norm = float(np.linalg.norm(a))
+    rounding = unit * float(np.linalg.norm(weights[0].reshape(-1)[chosen]))
+    rest = _ROUNDED * rounding / norm if norm else (inf if rounding else 0.0)
+    return Distance(found, 4.0 * limit + rest + 1e-5, equal)
+
+
+def _larger(found: Sequence[Distance | None]) -> Distance | None:
+    known = [d for d in found if d is not None]
+    return max(known, key=lambda d: (d.beyond, d.found.relative), default=None)
+
+
+def _by_layer(found: dict[str, Distance], paths: list[str]) -> dict[str, Distance]:
+    """Return the largest distance by layer: arrays of parts belong to the layer they are in."""
+    lists: dict[str, list[Distance]] = {}
+    for path, distance in found.items():
+        lists.setdefault(path if path in paths else layer_of(path, paths), []).append(distance)
+    return {
+        path: max(many, key=lambda d: (d.beyond, d.found.relative)) for path, many in lists.items()
+    }
+
+
+def _row(match: Match) -> Row:
+    a, b = match.pair.reference, match.pair.own
+    types = list(dict.fromkeys(call.type for call in (a, b) if call))
+    category = (a or b).category if (a or b) else ""  # type: ignore[union-attr]  # one is there
+    lone = "" if a and b else ("reference" if a else "own")
+    return Row(
+        match.path,
+        b.path if b else "",
+        " / ".join(types),
+        category,
+        match.seen.get("outputs"),
+        match.seen.get("grad_inputs") or match.seen.get("grad_outputs"),
+        lone=lone,
+    )
+
+
+def _worse(old: Row, new: Row) -> Row:
+    pairs = {name: _larger([getattr(old, name), getattr(new, name)]) for name in ("output", "grad")}
+    return Row(**{**vars(old), **pairs})

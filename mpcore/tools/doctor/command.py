@@ -1,0 +1,181 @@
+"""The command ``mpcore doctor``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from math import isfinite
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mpcore._lib.process import ended_cleanly
+from mpcore.backend.backend import backend_names
+from mpcore.capabilities.cache import keep
+from mpcore.capabilities.cases import DTYPES
+from mpcore.capabilities.examine import examine_here, facts_of
+from mpcore.errors import BackendError, check_choice
+from mpcore.tools.doctor.doctor import advice, examine, recommend, table, to_dict
+from mpcore.tools.experiment.job import plain, write_json
+from mpcore.tools.experiment.progress import Display, say
+
+if TYPE_CHECKING:
+    from mpcore.tools.doctor.doctor import Fact, Finding, Framework, Machine, Report, Verdict
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    backends: Annotated[
+        str,
+        typer.Option(help="Frameworks, by comma. Default: every one.", show_default=False),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out speed.")] = False,
+    time_limit: Annotated[
+        float, typer.Option(min=1, max=1e6, help="Seconds one framework may take.")
+    ] = 120,
+    save: Annotated[
+        Path | None, typer.Option(help="JSON file to write as well.", show_default=False)
+    ] = None,
+) -> int:
+    """Say what is here: frameworks, devices, what each dtype is and costs, what is wrong.
+
+    Each framework is tried in a process of its own, on numbers whose answers are known.
+    Exit codes: 0 nothing is wrong, 1 a problem was found, 2 the input was wrong.
+
+    Example: mpcore doctor
+
+    Example: mpcore doctor --backends torch,mindspore --quick --json
+    """
+    names = _names(backends)
+    if not isfinite(time_limit):  # nan passes for a number in range with older typer
+        msg = f"`--time-limit` must be a number of seconds, got {time_limit}"
+        raise BackendError(msg)
+    if save is not None:
+        _check_save(save)
+    console = Console()
+    # JSON alone goes to standard output; what happens on the way is for the terminal.
+    with ended_cleanly(), Display(Console(stderr=True) if as_json else console) as display:
+        report = examine_here(
+            names or backend_names(),
+            asked=bool(names),
+            quick=quick,
+            time_limit=time_limit,
+            on_event=display,
+        )
+    for found in report.frameworks:
+        if found.status == "ok" and found.facts:
+            keep(found.name, found.device, found.versions, facts_of(found, report.machine))
+    result: dict[str, Any] = plain(to_dict(report))
+    if save is not None:
+        write_json(save, result)
+    if as_json:
+        sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
+    else:
+        _show(console, report)
+    return int(result["exit_code"])
+
+
+def _names(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        check_choice("backends", name, backend_names(), BackendError)
+        if names.count(name) > 1:
+            msg = f"`backends` must name each one once, got {name!r} {names.count(name)} times"
+            raise BackendError(msg)
+    return names
+
+
+def _check_save(path: Path) -> None:
+    """Refuse a file that cannot be written, or that is not a doctor's: before measuring."""
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        msg = f"`--save` must lie in a folder that can be written, got {str(path)!r}"
+        raise BackendError(msg)
+    if os.path.lexists(path) and not _is_ours(path):
+        msg = f"`--save` must be a new file or an earlier answer, {str(path)!r} is something else"
+        raise BackendError(msg)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("format") == "mpcore-doctor"
+
+
+# --- the answer for people --------------------------------------------------------------------
+
+
+def _show(console: Console, report: Report) -> None:
+    say(console, _machine_line(report.machine))
+    for framework in report.frameworks:
+        say(console, f"\n{_heading(framework)}")
+        if framework.facts:
+            console.print(_table(framework, report.machine))
+            line = advice(framework, report.machine)
+            policy = recommend(framework, report.machine)
+            start = f"; begin with {policy}" if policy else ""
+            say(console, f"advice: {line}{start}")
+    findings = examine(report)
+    say(console, "")
+    for finding in findings:
+        say(console, _line(finding))
+    if not any(finding.kind == "problem" for finding in findings):
+        say(console, "no problems")
+
+
+def _machine_line(machine: Machine) -> str:
+    flags = "unknown" if machine.flags is None else ", ".join(machine.flags) or "none that matter"
+    packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
+    return (
+        f"{machine.cpu}, {machine.cores} cores ({machine.system}); flags: {flags}\n"
+        f"Python {machine.python}; installed: {packages or 'no framework'}"
+    )
+
+
+def _heading(framework: Framework) -> str:
+    if framework.status == "missing":
+        return f"{framework.name}: not installed"
+    versions = ", ".join(f"{name} {version}" for name, version in framework.versions.items())
+    parts = [versions or framework.name]
+    if framework.device:
+        parts.append(f"measured on {framework.device}")
+        parts.append(f"devices: {', '.join(framework.devices)}")
+    if framework.threads:
+        parts.append(f"threads: {framework.threads}")
+    parts += [f"{name}: {value}" for name, value in framework.settings.items()]
+    if framework.error:
+        parts.append(f"{framework.status}: {framework.error}")
+    return "; ".join(parts)
+
+
+def _table(framework: Framework, machine: Machine) -> Table:
+    facts = {(fact.family, fact.dtype): fact for fact in framework.facts}
+    shown = Table("operation", *DTYPES)
+    for family, row in table(framework, machine).items():
+        cells = [_cell(facts[family, d], row[d]) if d in row else "" for d in DTYPES]
+        shown.add_row(family, *cells)
+    return shown
+
+
+def _cell(fact: Fact, verdict: Verdict) -> str:
+    """Return the level, and the time, or for 16 bits the speed with half its quartiles' width."""
+    if not fact.seconds:
+        return verdict.level
+    if fact.dtype != "float32" and verdict.speed:
+        spread = (verdict.speed.high - verdict.speed.low) / 2 / verdict.speed.median
+        return f"{verdict.level} {verdict.speed.median:.2g}x +-{spread:.0%}"
+    level = "" if verdict.level == "native" else f"{verdict.level} "
+    return f"{level}{1e3 * median(fact.seconds):.3g} ms"
+
+
+def _line(finding: Finding) -> str:
+    where = f"{finding.where}: " if finding.where else ""
+    return f"{finding.kind}: {where}{finding.text}\n  -> {finding.remedy}"

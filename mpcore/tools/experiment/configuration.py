@@ -1,0 +1,157 @@
+"""One side of a comparison: a backend, and how, where and by which interpreter it runs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mpcore.backend.backend import backend_names, load_part
+from mpcore.errors import BackendMissingError, ExperimentError, check_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.amp.amp import Amp
+    from mpcore.step.result import StepResult
+
+__all__ = ["MODES", "Modes", "Side", "check_sides", "load_modes", "read_sides"]
+
+MODES = ("eager", "compiled")
+
+
+@dataclass(frozen=True)
+class Side:
+    """What runs an experiment.
+
+    Attributes:
+        backend: name of the backend.
+        mode: ``"eager"``, ``"compiled"``, or ``""`` for the way that ``amp.step`` has by itself.
+        device: in the framework's words, such as ``"cuda:1"``; ``""`` for its default.
+        python: path of another interpreter, with mpcore and a framework of its own; ``""`` for
+            the one that runs this.
+
+    Example:
+        >>> Side.parse("torch:compiled+cuda:1").device
+        'cuda:1'
+        >>> str(Side("mindspore", "compiled", python="/opt/new/bin/python"))
+        'mindspore:compiled@/opt/new/bin/python'
+    """
+
+    backend: str
+    mode: str = ""
+    device: str = ""
+    python: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Side:
+        """Return the side that ``NAME[:OPTION[+OPTION]][@PYTHON]`` names.
+
+        An option is ``eager``, ``compiled``, or else a device.
+
+        Raises:
+            ExperimentError: no such backend, two modes, two devices, or no interpreter there.
+        """
+        start, _, python = text.partition("@")
+        backend, _, options = start.partition(":")
+        check_choice("backends", backend, backend_names(), ExperimentError)
+        found: dict[str, str] = {}
+        for option in filter(None, options.split("+")):
+            field = "mode" if option in MODES else "device"
+            if field in found:
+                msg = f"`backends` must name one {field} for a side, got two in {text!r}"
+                raise ExperimentError(msg)
+            found[field] = option
+        if python:
+            path = Path(python).expanduser().absolute()  # not resolved: a link decides the packages
+            if not path.is_file():
+                msg = f"`backends` must name a Python interpreter after '@', got {python!r}"
+                raise ExperimentError(msg)
+            python = str(path)
+        return cls(backend, **found, python=python)
+
+    def __str__(self) -> str:
+        """Return the text that ``parse`` reads."""
+        options = "+".join(filter(None, (self.mode, self.device)))
+        start = f"{self.backend}:{options}" if options else self.backend
+        return f"{start}@{self.python}" if self.python else start
+
+    @property
+    def interpreter(self) -> str:
+        """Path of the interpreter that runs it."""
+        return self.python or sys.executable
+
+    def to_dict(self) -> dict[str, str]:
+        """Return plain data, ready for JSON."""
+        return dict(vars(self))
+
+
+class Modes(Protocol):
+    """What a backend's module ``modes`` offers: how its steps can be run."""
+
+    MODES: tuple[str, ...]
+    """The modes it has; the first is how ``amp.step`` runs by itself."""
+
+    def begin(self, mode: str, device: str) -> None:
+        """Set what must be set before a model is built.
+
+        Raises:
+            BackendError: the framework has no such device here.
+        """
+        ...
+
+    def called(self, model: Any, mode: str) -> Any:
+        """Return what the loss function is to call for ``model``."""
+        ...
+
+    def place(self, batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+        """Return a driver's batch where the model is."""
+        ...
+
+    def stepper(self, amp: Amp, loss_fn: Any, mode: str) -> Callable[..., StepResult]:
+        """Return ``step(*batch, keep_grads=False)`` that runs in ``mode``."""
+        ...
+
+
+def load_modes(backend: str) -> Modes | None:
+    """Return the module ``modes`` of the package that a backend comes from; None if it has none."""
+    modes: Modes | None = load_part(backend, "modes")
+    return modes
+
+
+def read_sides(texts: list[str]) -> list[Side]:
+    """Return the sides that ``texts`` name.
+
+    Raises:
+        ExperimentError: a text is wrong, or two name one side.
+    """
+    sides = [Side.parse(text) for text in texts]
+    for side in sides:
+        if sides.count(side) > 1:
+            msg = f"`backends` must name each one once, got {str(side)!r} {sides.count(side)} times"
+            raise ExperimentError(msg)
+    return sides
+
+
+def check_sides(sides: list[Side]) -> None:
+    """Refuse sides whose framework is not installed here; imports none of them.
+
+    Raises:
+        BackendMissingError: a framework is missing; names the command that installs it.
+    """
+    roots = {
+        point.value.partition(":")[0]: point.name
+        for point in metadata.entry_points(group="mpcore.models")
+    }
+    packages = {
+        point.name: roots.get(point.value.partition(":")[0], "")
+        for point in metadata.entry_points(group="mpcore.backends")
+    }
+    for side in sides:
+        needed = packages[side.backend]
+        if needed and not side.python and find_spec(needed) is None:
+            msg = f'the {side.backend} backend needs {needed}; pip install "mpcore[{side.backend}]"'
+            raise BackendMissingError(msg)

@@ -1,0 +1,27 @@
+"""A step looked at closely: sketches of every layer's tensors, forward and backward."""
+
+from mpcore.tools.inspection.record import Inspection, Inspector, LayerCall, Request
+from mpcore.tools.inspection.run import inspect, load_inspector
+from mpcore.tools.inspection.tensor_summary import (
+    BUCKETS,
+    SAMPLE,
+    Difference,
+    Sketch,
+    difference,
+    sketch,
+)
+
+__all__ = [
+    "BUCKETS",
+    "SAMPLE",
+    "Difference",
+    "Inspection",
+    "Inspector",
+    "LayerCall",
+    "Request",
+    "Sketch",
+    "difference",
+    "inspect",
+    "load_inspector",
+    "sketch",
+]

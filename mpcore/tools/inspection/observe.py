@@ -1,0 +1,134 @@
+"""``observe``: one batch forward and backward, the dtypes that really ran, against the plan."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mpcore._lib.generators import generators_kept
+from mpcore.amp.amp import Amp
+from mpcore.backend.backend import find_backend, load_backend, load_part
+from mpcore.errors import BackendError
+from mpcore.policy.plan import resolve_plan
+from mpcore.policy.policy import Policy
+from mpcore.tools.inspection.observation import Observation, judge
+from mpcore.tools.inspection.side_by_side import op_system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mpcore.policy.plan import Plan
+    from mpcore.tools.inspection.trace import Trace
+
+__all__ = ["Observation", "Observer", "foretell", "judge", "load_observer", "observe", "plan_of"]
+
+
+class Observer(Protocol):
+    """What the module ``observe`` of a backend's package offers."""
+
+    def trace(self, model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any, /) -> Trace:
+        """Run one batch forward and backward; leave model, optimizers and generators alone."""
+        ...
+
+
+def observe(
+    model_or_amp: Any,
+    *batch: Any,
+    loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+    policy: Policy | str | None = None,
+) -> Observation:
+    """Run one batch forward and backward and return what ran in which dtype, beside the plan.
+
+    Nothing is left changed: weights, gradients, buffers, random generators, optimizers and
+    their step count are what they were. tf.keras traces a graph, in which nothing runs at all.
+    One exception: the masks of MindSpore's ``nn.Dropout`` go on, from its kernel's own generator.
+
+    Args:
+        model_or_amp: what ``prepare`` returned; or a model, which runs as it is.
+        batch: the framework's tensors, or numpy arrays, as for ``Amp.step``.
+        loss_fn: called as ``loss_fn(*batch)``, as for ``Amp.step``; without it the model is
+            called on ``batch`` and the mean of its float outputs stands for the loss.
+        policy: for a model: what to compare it with; float32 if None.
+
+    Raises:
+        BackendError: the backend cannot be observed, or the loss is none; gradients wait for
+            ``apply``.
+
+    Example::
+
+        amp = mp.prepare(model, optimizer, "mixed_bfloat16")
+        print(mp.observe(amp, x, y, loss_fn=loss_fn))
+    """
+    amp = model_or_amp if isinstance(model_or_amp, Amp) else None
+    if amp is not None and policy is not None:
+        msg = "`policy` must be left out for a prepared model: it has one, amp.policy"
+        raise BackendError(msg)
+    if not batch:
+        msg = "`batch` must hold at least one tensor, got none"
+        raise BackendError(msg)
+    model: Any = model_or_amp if amp is None else getattr(amp, "model", None)
+    backend = find_backend(model) if amp is None else load_backend(_name_of(amp))
+    observer = load_observer(backend.name)
+    plan = plan_of(model, policy or "float32") if amp is None else amp.plan
+    device = backend.capabilities(model).device
+    with generators_kept():
+        trace = observer.trace(model, amp, batch, loss_fn)
+    return judge(plan, trace, op_system(backend.name, device))
+
+
+def plan_of(model: Any, policy: Policy | str) -> Plan:
+    """Return what every layer of ``model`` would do under ``policy``, on the device it is on."""
+    backend = find_backend(model)
+    policy = Policy.parse(policy) if isinstance(policy, str) else policy
+    return resolve_plan(policy, backend.layers(model), backend.capabilities(model).device)
+
+
+def foretell(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> Observation:
+    """Return what every layer and op would run in under ``policy``, on a device at hand or not.
+
+    A copy without values runs; nothing is computed, and the model is left alone. In torch alone:
+    elsewhere prepare a model and ``observe`` it.
+
+    Args:
+        model: a torch.nn.Module.
+        policy: a policy, its name, or its text.
+        batch: what the model is called with; its values do not matter.
+        device: such as ``"cuda"``; that of the model if empty.
+
+    Raises:
+        BackendError: the backend cannot do that, or not for that device.
+    """
+    backend = find_backend(model)
+    module = load_part(backend.name, "foretell")
+    if module is None:
+        msg = (
+            f"ops cannot be foretold in {backend.name}: it has no tensors without values; "
+            "prepare a model and use mpcore.tools.inspection.observe"
+        )
+        raise BackendError(msg)
+    device = device or backend.capabilities(model).device
+    parsed = Policy.parse(policy) if isinstance(policy, str) else policy
+    plan = resolve_plan(parsed, backend.layers(model), device)
+    return judge(plan, module.foretell(model, plan, batch, device), op_system(backend.name, device))
+
+
+def _name_of(amp: Amp) -> str:
+    root = type(amp).__module__.partition(".")[0]
+    for point in metadata.entry_points(group="mpcore.backends"):
+        if point.module.partition(".")[0] == root:
+            return point.name
+    msg = f"`model_or_amp` must be what mpcore.prepare returned, got a {type(amp).__qualname__}"
+    raise BackendError(msg)
+
+
+def load_observer(name: str) -> Observer:
+    """Return the module ``observe`` of the package that the backend ``name`` comes from.
+
+    Raises:
+        BackendError: it has none.
+    """
+    observer: Observer | None = load_part(name, "observe")
+    if observer is None:
+        msg = f"the {name} backend cannot be observed: its package has no module observe"
+        raise BackendError(msg)
+    return observer

@@ -1,0 +1,59 @@
+"""``mpcore explain --observe``: what an experiment's model really ran in, beside the plan."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from mpcore.backend.backend import load_backend
+from mpcore.preparation import prepare
+from mpcore.tools.inspection.observe import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mpcore.tools.experiment.experiment import Experiment
+    from mpcore.tools.inspection.observe import Observation
+
+__all__ = ["observe_experiment", "quietly"]
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keep what frameworks print and leave behind away from the answer and the user's folder."""
+    for variable, quiet in (("TF_CPP_MIN_LOG_LEVEL", "3"), ("GLOG_v", "3")):
+        os.environ.setdefault(variable, quiet)
+    with (
+        tempfile.TemporaryDirectory(prefix="mpcore-explain-") as scratch,
+        contextlib.chdir(scratch),
+        contextlib.redirect_stdout(sys.stderr),
+    ):
+        yield
+
+
+def observe_experiment(
+    experiment: Experiment, name: str, policy: Any, *, strict: bool = True
+) -> Observation:
+    """Prepare an experiment's model in one backend, run one batch, and return what ran.
+
+    Args:
+        experiment: the experiment.
+        name: of the backend; its framework is loaded into this process.
+        policy: the policy.
+        strict: as for ``mpcore.prepare``.
+
+    Raises:
+        BackendError: the backend cannot honour the policy, or cannot be observed.
+    """
+    data = experiment.data()
+    with quietly():
+        driver = load_backend(name).compare_driver()
+        driver.seed(0)
+        model = driver.build(experiment.builder(name), data.x_train[:2], data.layout)
+        amp = prepare(model, driver.optimizer(experiment.optimizer, model), policy, strict=strict)
+        x, y = next(data.batches(1, experiment.batch, 0))
+        batch = driver.batch(x, y, data.layout)
+        return observe(amp, *batch, loss_fn=driver.loss(experiment.loss, model))

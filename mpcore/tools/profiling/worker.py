@@ -1,0 +1,181 @@
+"""One profile, in a process of its own.
+
+Started as ``python -m mpcore.tools.profiling.worker TASK``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpcore._lib.process import end_with_parent, open_events
+from mpcore.backend.backend import load_backend
+from mpcore.errors import MpcoreError
+from mpcore.numerics.dtypes import is_low
+from mpcore.preparation import prepare
+from mpcore.tools.experiment.experiment import load_experiment
+from mpcore.tools.profiling.result import Measured, result_of
+from mpcore.tools.profiling.rules import Candidate, candidates, together
+from mpcore.tools.profiling.timing import cores
+from mpcore.tools.profiling.values import CAST, Spread, Versus, load_profiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.policy.plan import Plan
+    from mpcore.tools.experiment.experiment import Data, Experiment
+    from mpcore.tools.profiling.values import Recording
+
+__all__ = ["main"]
+
+_WARM_UP = 3  # steps that compile, allocate and make lazy state
+_KERNELS = 16  # the heaviest; those below are a few per mille of a step each
+_ROUNDS = 15  # pairs of steps under two policies
+_FEWEST = 5
+_SECONDS = 6.0  # for the pairs of one rival
+
+
+def main(argv: list[str]) -> int:
+    """Do one task; return 0, or 1 after sending the error."""
+    task = json.loads(argv[0])
+    end_with_parent()
+    emit = open_events()
+    try:
+        experiment = load_experiment(Path(task["experiment"]))
+        os.chdir(task["folder"])  # profilers and frameworks leave files behind
+        emit(profile=_profile(task, experiment, emit))
+    except (Exception, SystemExit) as exc:  # every failure becomes a row of the answer
+        traceback.print_exc()
+        text = str(exc) if isinstance(exc, MpcoreError) else f"{type(exc).__name__}: {exc}"
+        emit(error=" ".join(text.split()))
+        return 1
+    return 0
+
+
+class _Run:
+    """One prepared model of the experiment, with batches that its steps go round."""
+
+    def __init__(self, task: dict[str, Any], experiment: Experiment, data: Data, text: str) -> None:
+        self.backend = load_backend(task["backend"])
+        driver = self.backend.compare_driver()
+        driver.seed(0)
+        self.model = driver.build(
+            experiment.builder(task["backend"]), data.x_train[:2], data.layout
+        )
+        self.layers = self.backend.layers(self.model)
+        optimizer = driver.optimizer(experiment.optimizer, self.model)
+        self.amp = prepare(self.model, optimizer, text)
+        self.loss_fn = driver.loss(experiment.loss, self.model)
+        pairs = data.batches(task["steps"], task["batch"] or experiment.batch, 0)
+        self.batches = [driver.batch(x, y, data.layout) for x, y in pairs]
+        self._next = 0
+
+    def seconds(self) -> float:
+        """Take one step; return how long it took."""
+        batch = self.batches[self._next % len(self.batches)]
+        self._next += 1
+        start = time.perf_counter()
+        self.amp.step(self.loss_fn, *batch).loss  # noqa: B018  # waits for the device
+        return time.perf_counter() - start
+
+    def warm_up(self) -> None:
+        """Take the steps that are slower than the others."""
+        for _ in range(_WARM_UP):
+            self.seconds()
+
+
+def _profile(
+    task: dict[str, Any], experiment: Experiment, emit: Callable[..., None]
+) -> dict[str, Any]:
+    profiler = load_profiler(task["backend"])
+    threads = profiler.set_up()
+    data = experiment.data()
+    run = _Run(task, experiment, data, task["policy"])
+    emit(phase="warm up", step=0, of=1)
+    run.warm_up()
+    emit(phase="steps", step=0, of=1)
+    count = max(len(run.batches), _FEWEST)
+    plain = [run.seconds() for _ in range(count)]
+    emit(phase="profile", step=0, of=1)
+    before = int(run.amp.state.skipped_steps)
+    recording = profiler.record(run.amp, run.loss_fn, run.batches)
+    skipped = int(run.amp.state.skipped_steps) - before
+    plain += [run.seconds() for _ in range(count)]  # before and after: the machine drifts
+    plan, can = run.amp.plan, run.backend.capabilities(run.model)
+    low = plan.policy.compute
+    kernels = []
+    if is_low(low) and not run.amp.simulated:
+        emit(phase="kernels", step=0, of=1)
+        heaviest = _heaviest(recording)
+        kernels = profiler.kernels(run.amp, run.loss_fn, run.batches[0], heaviest, low)
+    worth = candidates(plan, run.layers, recording.ops, recording.steps, kernels, device=can.device)
+    rivals = [*_rivals(plan), *([] if run.amp.simulated else worth[: task["tries"]])]
+    versus: list[Versus] = []
+    untried: list[str] = []
+    while rivals:
+        rival = rivals.pop(0)
+        emit(phase="try rules", step=len(versus), of=len(versus) + len(rivals) + 1)
+        try:
+            versus.append(_against(run, _Run(task, experiment, data, rival.policy), rival))
+        except MpcoreError as exc:
+            untried.append(f"{rival.rule or rival.policy}: {' '.join(str(exc).split())}")
+        rivals += together(plan.policy, versus) if not rivals else []
+    measured = Measured(
+        plan, Spread.of(plain), recording, kernels, versus, untried, skipped, run.amp.simulated
+    )
+    about = {
+        "backend": task["backend"],
+        "device": can.device,
+        "versions": dict(can.versions),
+        "threads": threads,
+        "cores": cores(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,  # not on Windows
+        "batch": task["batch"] or experiment.batch,
+    }
+    return about | result_of(measured)
+
+
+def _rivals(plan: Plan) -> list[Candidate]:
+    """Return float32, unless that is what the policy is."""
+    if str(plan.policy) == "float32":
+        return []
+    return [Candidate("float32", "", "no mixed precision", 0.0)]
+
+
+def _heaviest(recording: Recording) -> list[str]:
+    """Return the kernels that most time goes to, casts left out."""
+    found: dict[str, float] = {}
+    for op in recording.ops:
+        for name, (_, seconds) in op.kernels.items() if op.op != CAST else ():
+            found[name] = found.get(name, 0.0) + seconds
+    return sorted(found, key=lambda name: -found[name])[:_KERNELS]
+
+
+def _against(run: _Run, other: _Run, rival: Candidate) -> Versus:
+    """Take steps under both in turn: what else the machine does falls on both."""
+    other.warm_up()
+    now: list[float] = []
+    then: list[float] = []
+    start = time.perf_counter()
+    while len(now) < _ROUNDS and (len(now) < _FEWEST or time.perf_counter() - start < _SECONDS):
+        now.append(run.seconds())
+        then.append(other.seconds())
+    saves = [a - b for a, b in zip(now, then, strict=True)]
+    return Versus(
+        rival.policy,
+        rival.rule,
+        rival.why,
+        Spread.of(now),
+        Spread.of(then),
+        Spread.of(saves),
+        len(now),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

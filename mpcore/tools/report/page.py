@@ -1,0 +1,100 @@
+"""The page of the report: ``templates/report.html.j2`` and what it is filled with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from mpcore.tools.report.answers import answers
+from mpcore.tools.report.cells import LIMITS, MEASURES, QUANTITIES
+from mpcore.tools.report.charts import draw
+from mpcore.tools.report.depth import cards, depth_views
+from mpcore.tools.report.dtypes import dtype_maps
+from mpcore.tools.report.numbers import raised, short_power
+from mpcore.tools.report.overflow import overflow_views
+from mpcore.tools.report.svg import HEAT, PALETTE, series
+from mpcore.tools.report.view import matrices, pair_views, run_views
+from mpcore.tools.report.words import findings, headline
+
+__all__ = ["page"]
+
+_GALLERIES = (
+    ("Loss", ("loss",)),
+    ("How far apart, step by step", ("difference",)),
+    ("Loss scale, speed and memory", ("scale", "speed", "bytes", "memory")),
+    ("Gradient norm", ("norm",)),
+)
+_OPEN = 4  # heat maps that are shown at once; the others unfold
+
+
+def page(result: dict[str, Any]) -> str:
+    """Return the page of a result, complete in itself; ``records`` are not needed."""
+    environment = Environment(
+        loader=PackageLoader("mpcore.tools.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    drawn = draw(result)
+    runs, pairs, depths = run_views(result), pair_views(result), depth_views(result)
+    causes, overflows = cards(depths), overflow_views(result)
+    return environment.get_template("report.html.j2").render(
+        result=result,
+        settings=result.get("settings") or {},
+        runs=runs,
+        pairs=pairs,
+        headline=headline(runs, pairs, interrupted=bool(result.get("interrupted"))),
+        findings=findings(runs, pairs, answers(result, causes, overflows)),
+        matrices=matrices(pairs),
+        depths=sorted(depths, key=lambda depth: not depth.causes),
+        cards=causes,
+        agreeing=[depth for depth in depths if not depth.causes],
+        depth_of={int(depth.key.rpartition("-")[2]): depth for depth in depths},
+        opened=[depth.key for depth in depths if depth.causes or len(depths) <= 2][:_OPEN],
+        noun="framework" if all(name.isalnum() for name in series(result)) else "set-up",
+        overflows=overflows,
+        quantities=QUANTITIES,
+        measures=MEASURES,
+        limits=[short_power(limit) for limit in LIMITS],
+        heat=HEAT,
+        galleries=[
+            (title, [chart for chart in drawn if chart.group in groups])
+            for title, groups in _GALLERIES
+        ],
+        svg=lambda chart: Markup(chart.svg),  # escaped where it was drawn
+        places=series(result),
+        palette=PALETTE,
+        raised=raised,
+        maps=dtype_maps(result),
+        skipped=_skipped(result),
+        versions=_versions(result),
+        sides={run["backend"]: run["side"] for run in result["runs"] if run.get("side")},
+    )
+
+
+def _skipped(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return (backend, policy, steps, reason); steps in a row with one reason are one entry."""
+    found: list[tuple[str, str, str, str]] = []
+    for run in result["runs"]:
+        ranges: list[list[Any]] = []
+        for skip in run.get("skipped") or []:
+            if ranges and ranges[-1][1:] == [skip["step"] - 1, skip["reason"]]:
+                ranges[-1][1] = skip["step"]
+            else:
+                ranges.append([skip["step"], skip["step"], skip["reason"]])
+        for first, last, reason in ranges:
+            steps = f"{first}" if first == last else f"{first} to {last}"
+            found.append((run["backend"], run["policy"], steps, reason or "no reason recorded"))
+    return found
+
+
+def _versions(result: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return, per package, its version in each backend's process."""
+    found: dict[str, dict[str, str]] = {}
+    for run in result["runs"]:
+        for package, version in (run.get("versions") or {}).items():
+            found.setdefault(package, {})[run["backend"]] = version
+    return found

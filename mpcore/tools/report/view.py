@@ -1,0 +1,170 @@
+"""A result as the reader sees it: every run and every pair as text, ready for a cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mpcore.tools.report.numbers import (
+    NONE,
+    format_difference,
+    format_loss,
+    format_megabytes,
+    format_milliseconds,
+    format_percent,
+    format_scale,
+    number,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["PairView", "RunView", "grouped", "matrices", "pair_views", "run_views"]
+
+# verdict: how the terminal shows it, and the class and sign of its badge in the page
+_LOOKS = {
+    "same": ("bold green", "good", "\N{CHECK MARK}"),
+    "different": ("bold red", "bad", "\N{MULTIPLICATION X}"),
+    "too noisy": ("yellow", "noisy", "~"),
+    "not compared": ("dim", "none", "\N{EN DASH}"),
+}
+_MANY = 12  # pairs of one policy that a reader takes in as a table
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run."""
+
+    backend: str
+    policy: str
+    device: str
+    simulated: bool
+    status: str
+    error: str
+    loss: str
+    skipped: str
+    scale: str
+    safe_scale: str
+    accuracy: str
+    median: str
+    p90: str
+    memory: str
+    speed: str
+
+
+@dataclass(frozen=True)
+class PairView:
+    """One comparison of two runs.
+
+    ``policy`` names both where they are two. ``left`` and ``right`` name the two sides, with
+    their policies then.
+    """
+
+    a: str
+    b: str
+    left: str
+    right: str
+    policy: str
+    lockstep: tuple[str, ...]
+    lockstep_loss: float
+    free: str
+    band: str
+    verdict: str
+    reason: str
+
+    @property
+    def look(self) -> tuple[str, str, str]:
+        """Style in the terminal, class in the page, sign."""
+        found = (look for word, look in _LOOKS.items() if self.verdict.startswith(word))
+        return next(found, _LOOKS["not compared"])
+
+
+def run_views(result: dict[str, Any]) -> list[RunView]:
+    """Return every run of a result, in its order."""
+    baselines = {r["backend"]: _median(r) for r in result["runs"] if r["policy"] == "float32"}
+    return [_run_view(run, baselines.get(run["backend"], 0.0)) for run in result["runs"]]
+
+
+def _run_view(run: dict[str, Any], baseline: float) -> RunView:
+    losses, scales = run.get("loss") or [], [number(scale) for scale in run.get("scale") or []]
+    stepped = run.get("stepped") or []
+    worked = [scale for scale, moved in zip(scales, stepped, strict=False) if moved]
+    memory, accuracy = number(run.get("peak_memory_bytes")), number(run.get("test_accuracy"))
+    p90 = number((run.get("step_seconds") or {}).get("p90"))
+    # emulated arithmetic is slower than the real one would be: no speed to tell
+    speed = baseline / _median(run) if baseline > 0 and not run.get("simulated") else float("nan")
+    return RunView(
+        backend=run["backend"],
+        policy=run["policy"],
+        device=run.get("device") or NONE,
+        simulated=bool(run.get("simulated")),
+        status=run["status"],
+        error=run.get("error") or "no reason recorded",
+        loss=format_loss(number(losses[-1])) if losses else NONE,
+        skipped=str(sum(not moved for moved in stepped)) if stepped else NONE,
+        scale=format_scale(scales[-1]) if scales else NONE,
+        safe_scale=format_scale(max(worked)) if worked else "none",
+        accuracy=f"{accuracy:.3f}" if isfinite(accuracy) else NONE,
+        median=format_milliseconds(_median(run)) if isfinite(_median(run)) else NONE,
+        p90=format_milliseconds(p90) if isfinite(p90) else NONE,
+        memory=format_megabytes(memory) if isfinite(memory) else NONE,
+        speed=f"{speed:.2f}x" if isfinite(speed) else NONE,
+    )
+
+
+def _median(run: dict[str, Any]) -> float:
+    median = number((run.get("step_seconds") or {}).get("median"))
+    return median if median > 0 else float("nan")
+
+
+def pair_views(result: dict[str, Any]) -> list[PairView]:
+    """Return every comparison of a result, in its order."""
+    return [_pair_view(pair) for pair in result.get("pairs") or []]
+
+
+def _pair_view(pair: dict[str, Any]) -> PairView:
+    lockstep, free = pair.get("lockstep") or {}, pair.get("free") or {}
+    sizes = [number(lockstep.get(f"max_rel_{what}_diff")) for what in ("loss", "grad", "update")]
+    verdict, _, reason = pair["verdict"].partition(": ")
+    own, other = (pair.get(f"{side}_policy") or pair["policy"] for side in "ab")
+    across = own != other
+    return PairView(
+        a=pair["a"],
+        b=pair["b"],
+        left=f"{pair['a']} {own}" if across else pair["a"],
+        right=f"{pair['b']} {other}" if across else pair["b"],
+        policy=f"{own} - {other}" if across else own,
+        lockstep=tuple(format_difference(size) if lockstep else NONE for size in sizes),
+        lockstep_loss=sizes[0],
+        free=format_percent(free.get("max_rel_loss_diff")),
+        band=format_percent(free.get("band")),
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def matrices(pairs: Sequence[PairView]) -> dict[str, list[tuple[str, list[PairView | None]]]]:
+    """Return, per policy with more pairs than one reads, each side and its pairs with all sides.
+
+    Example:
+        >>> matrices([])
+        {}
+    """
+    groups = grouped(pairs, lambda pair: pair.policy)
+    return {policy: _matrix(group) for policy, group in groups.items() if len(group) > _MANY}
+
+
+def _matrix(pairs: Sequence[PairView]) -> list[tuple[str, list[PairView | None]]]:
+    known = {frozenset((pair.left, pair.right)): pair for pair in pairs}
+    names = dict.fromkeys(name for pair in pairs for name in (pair.left, pair.right))
+    return [(row, [known.get(frozenset((row, column))) for column in names]) for row in names]
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], str]) -> dict[str, list[_Item]]:
+    """Return the items by what ``key`` says of them, in the order of its first appearance."""
+    groups: dict[str, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -1,0 +1,128 @@
+"""What each scheme of master weights costs in a training step, relative to float32 copies.
+
+    python tests/benchmarks/master_weights.py torch # or tensorflow, mindspore; one a process
+    python tests/benchmarks/master_weights.py torch --millions 10 --rows 1,64
+
+Each framework's part is ``master_weights_FRAMEWORK.py``: ``set_threads(count)``, ``versions()``,
+``device()`` and ``build(policy, width, layers, rows)``, which returns a step of a multilayer
+perceptron under AdamW (or Adam) as a callable. With one row of data the update is nearly all of
+the step. The variants alternate step by step, so that noise of the machine hits all of them; the
+time is CPU time of the whole process. Medians and their ratios to ``copy`` are printed and written
+to tests/benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("GLOG_v", "3")
+sys.path.insert(0, str(Path(__file__).parent))
+
+RESULTS = Path(__file__).parent / "results"
+WIDTH = 1024
+SCHEMES = (
+    "copy",
+    "copy:away",
+    "split",
+    "split:truncate",
+    "split:nearest",
+    "kahan",
+    "stochastic",
+    "copy, optimizer_state=bfloat16",
+    "stochastic, optimizer_state=bfloat16",
+    "none",
+)
+
+
+def measure(variants: dict, steps: int, warmup: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    order = list(variants)
+    for index in range(steps + warmup):
+        order = order[1:] + order[:1]  # nobody is always first
+        for name in order:
+            start = time.process_time()
+            variants[name]()
+            if index >= warmup:
+                times[name].append(time.process_time() - start)
+    return times
+
+
+def rows_of(times: dict[str, list[float]], rows: int) -> list[dict]:
+    base = np.array(times["copy"])
+    found = []
+    for name, values in times.items():
+        low, median, high = np.quantile(values, [0.1, 0.5, 0.9])
+        # The ratio of neighbours in time is steadier than that of the medians.
+        ratio = float(np.median(np.array(values) / base))
+        found.append(
+            {
+                "rows": rows,
+                "scheme": name,
+                "median_ms": round(median * 1e3, 4),
+                "p10_ms": round(low * 1e3, 4),
+                "p90_ms": round(high * 1e3, 4),
+                "ratio_to_copy": round(ratio, 4),
+            }
+        )
+        print(
+            f"  {name:<38}{median * 1e3:9.3f} ms   [{low * 1e3:.3f}, {high * 1e3:.3f}]"
+            f"   {ratio:6.3f} x copy"
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("framework", choices=["torch", "tensorflow", "mindspore"])
+    parser.add_argument("--schemes", default=";".join(SCHEMES), help="separated by semicolons")
+    parser.add_argument("--millions", type=float, default=10, help="parameters of the model")
+    parser.add_argument("--rows", default="1,64", help="batch sizes")
+    parser.add_argument("--steps", type=int, default=30, help="timed steps a variant")
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1, help="threads inside an operation")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    given = parser.parse_args()
+    bench = importlib.import_module(f"master_weights_{given.framework}")
+    bench.set_threads(given.threads)
+    layers = max(1, round(given.millions * 1e6 / WIDTH**2))
+    found = []
+    for rows in map(int, given.rows.split(",")):
+        variants = {
+            scheme: bench.build(f"model_bfloat16, master={scheme}", WIDTH, layers, rows)
+            for scheme in (part.strip() for part in given.schemes.split(";"))
+        }
+        print(f"\n{given.framework}: {layers} layers of {WIDTH}, {rows} rows, one step")
+        found += rows_of(measure(variants, given.steps, given.warmup), rows)
+        del variants
+    if given.no_write:
+        return
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"master_weights_{given.framework}.json"
+    about = {
+        "date": date.today().isoformat(),
+        "parameters": layers * WIDTH * (WIDTH + 1),
+        "cores": os.cpu_count(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "threads": given.threads,
+        "machine": platform.machine(),
+        "versions": bench.versions(),
+        "steps": given.steps,
+        "device": bench.device(),
+    }
+    path.write_text(json.dumps({**about, "rows": found}, indent=2) + "\n", encoding="utf-8")
+    print(f"\nwritten: tests/benchmarks/results/{path.name}")
+
+
+if __name__ == "__main__":
+    main()

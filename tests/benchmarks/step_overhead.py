@@ -1,0 +1,107 @@
+"""Cost of one training step: plain float32, native AMP, a hand-written minimum, and mpcore.
+
+    python tests/benchmarks/step_overhead.py torch # or tensorflow, mindspore; one a process
+    python tests/benchmarks/step_overhead.py torch --steps 200 --threads 1
+
+The variants alternate step by step in one process, so that noise of the machine hits all of
+them; medians and their ratio to native AMP are printed and written to tests/benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("GLOG_v", "3")
+sys.path.insert(0, str(Path(__file__).parent))
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def batches(name: str) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    if name == "mlp":
+        return rng.normal(size=(64, 256)).astype("f4"), rng.integers(0, 10, 64).astype("i4")
+    if name == "cnn":
+        return rng.normal(size=(16, 1, 28, 28)).astype("f4"), rng.integers(0, 10, 16).astype("i4")
+    tokens = rng.integers(0, 65, (16, 33)).astype("i4")
+    return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+
+
+def measure(variants: dict, steps: int, warmup: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    order = list(variants)
+    for index in range(steps + warmup):
+        order = order[1:] + order[:1]  # nobody is always first
+        for name in order:
+            start = time.perf_counter()
+            variants[name]()
+            if index >= warmup:
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("framework", choices=["torch", "tensorflow", "mindspore"])
+    parser.add_argument("--models", default="mlp,cnn,transformer")
+    parser.add_argument("--steps", type=int, default=100, help="timed steps a variant")
+    parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1, help="threads inside an operation")
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    given = parser.parse_args()
+    bench = importlib.import_module(f"step_{given.framework}")
+    bench.set_threads(given.threads)
+    rows = []
+    for model in given.models.split(","):
+        x, y = batches(model)
+        variants = bench.variants(model, x, y)
+        times = measure(variants, given.steps, given.warmup)
+        native = np.median(times["native"])
+        print(f"\n{given.framework} {model}: one step, {given.steps} steps a variant")
+        for name, values in times.items():
+            low, median, high = np.quantile(values, [0.1, 0.5, 0.9])
+            # The ratio of neighbours in time is steadier than that of the medians.
+            ratio = float(np.median(np.array(values) / np.array(times["native"])))
+            rows.append(
+                {
+                    "model": model,
+                    "variant": name,
+                    "median_ms": round(median * 1e3, 4),
+                    "p10_ms": round(low * 1e3, 4),
+                    "p90_ms": round(high * 1e3, 4),
+                    "ratio_to_native": round(ratio, 4),
+                }
+            )
+            print(
+                f"  {name:<22}{median * 1e3:9.3f} ms   [{low * 1e3:.3f}, {high * 1e3:.3f}]"
+                f"   {ratio:6.3f} x native   {(median - native) * 1e6:+9.1f} us"
+            )
+    if not given.no_write:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"step_overhead_{given.framework}.json"
+        about = {
+            "date": date.today().isoformat(),
+            "cores": os.cpu_count(),
+            "threads": given.threads,
+            "machine": platform.machine(),
+            "versions": bench.versions(),
+            "steps": given.steps,
+            "device": "cpu",
+        }
+        path.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+        print(f"\nwritten: tests/benchmarks/results/{path.name}")
+
+
+if __name__ == "__main__":
+    main()
