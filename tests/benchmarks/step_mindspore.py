@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, amp, nn, ops
 
 import mpcore as mp
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "char_transformer"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "char_transformer"))
 
 
 def set_threads(count: int) -> None:

@@ -11,7 +11,7 @@ from keras import layers
 
 import mpcore as mp
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "char_transformer"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "char_transformer"))
 
 SCALE = "loss_scale=dynamic"
 
