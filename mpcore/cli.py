@@ -5,12 +5,16 @@ Other packages plug commands in by the entry point ``mpcore.commands``.
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from mpcore.errors import MpcoreError
+from mpcore._lib.versions import __version__
+from mpcore.errors import MpcoreError, check_choice
 
 __all__ = ["main"]
 
@@ -32,19 +36,21 @@ Exit codes: 0 done, 1 a run failed or a problem was found, 2 the input was wrong
 written), 130 interrupted."""
 
 
+_EXTRAS = {"port": "port"}
+"""Extra of ``pip install mpcore[...]`` that a command needs, where it is not ``compare``."""
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     try:
-        code = _app()(standalone_mode=False)
+        code = _app()(standalone_mode=False) if _has_typer() else _without_typer(sys.argv[1:])
         if code == 130:
             _stop()
         sys.exit(code if isinstance(code, int) else 0)
     except MpcoreError as exc:
         _fail(str(exc))
     except ImportError as exc:
-        if (exc.name or "").partition(".")[0] == "typer":
-            _fail('the commands need typer: pip install "mpcore[compare]"')
-        _fail(f'a package is missing ({exc}); pip install "mpcore[compare]"')
+        _fail(f"a package is missing ({exc}); {_install(*sys.argv[1:2])}")
     except KeyboardInterrupt:
         _stop()
     except BrokenPipeError:
@@ -60,6 +66,56 @@ def main() -> None:
         raise
 
 
+def _commands() -> dict[str, metadata.EntryPoint]:
+    found = metadata.entry_points(group="mpcore.commands")
+    return {point.name: point for point in sorted(found, key=lambda point: point.name)}
+
+
+def _install(command: str = "") -> str:
+    """Return the shell command that installs what a command of ours needs."""
+    return f'pip install "mpcore[{_EXTRAS.get(command, "compare")}]"'
+
+
+def _has_typer() -> bool:
+    try:
+        import typer  # noqa: F401  # the question is whether it can be imported
+    except ImportError:
+        return False
+    return True
+
+
+def _without_typer(arguments: list[str]) -> int:
+    """Answer with the standard library alone: what commands there are, and what they need."""
+    commands = _commands()
+    name = arguments[0] if arguments else "--help"
+    if name == "--version":
+        sys.stdout.write(f"mpcore {__version__}\n")
+    elif name == "--help":
+        width = max(map(len, commands), default=0)
+        lines = [f"  {name:{width}}  {_docs(point)[0]}" for name, point in commands.items()]
+        sys.stdout.write("\n".join([_HELP, "", "Commands:", *lines, ""]))
+    elif name not in commands:
+        check_choice("command", name, commands)
+    elif "--help" in arguments:
+        text = "\n".join(_docs(commands[name]))
+        sys.stdout.write(f"mpcore {name}\n\n{text}\n\nIts options: {_install(name)}\n")
+    else:
+        _fail(f"`{name}` needs packages that are not installed: {_install(name)}")
+    return 0
+
+
+def _docs(point: metadata.EntryPoint) -> list[str]:
+    """Return a command's docstring, read from its file: importing it would need typer."""
+    package, *rest = point.module.split(".")
+    found = find_spec(package)
+    for folder in (found and found.submodule_search_locations) or ():
+        file = Path(folder).joinpath(*rest).with_suffix(".py")
+        for node in ast.parse(file.read_bytes()).body if file.is_file() else ():
+            if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+                return (ast.get_docstring(node) or "").splitlines() or [""]
+    return [""]
+
+
 def _app() -> Any:
     import typer
 
@@ -70,8 +126,6 @@ def _app() -> Any:
         version: bool = typer.Option(False, "--version", help="Show the version and exit."),
     ) -> None:
         if version:
-            from mpcore._lib.versions import __version__
-
             sys.stdout.write(f"mpcore {__version__}\n")
         elif context.invoked_subcommand is None:
             sys.stdout.write(f"{context.get_help()}\n")
@@ -79,7 +133,7 @@ def _app() -> Any:
     # typer reads the annotations as text, in this module: it does not see a name imported here
     options.__annotations__["context"] = typer.Context
     app.callback(invoke_without_command=True, help=_HELP)(options)
-    for point in sorted(metadata.entry_points(group="mpcore.commands"), key=lambda p: p.name):
+    for point in _commands().values():
         _add(app, point)
     return app
 
@@ -92,7 +146,7 @@ def _add(app: Any, point: metadata.EntryPoint) -> None:
         text = f"it is not installed whole ({exc})"
 
         def absent() -> None:
-            _fail(f'`{point.name}`: {text}; pip install "mpcore[all]"')
+            _fail(f"`{point.name}`: {text}; {_install(point.name)}")
 
         takes_anything = {"ignore_unknown_options": True, "allow_extra_args": True}
         app.command(point.name, help=f"Not here: {text}.", context_settings=takes_anything)(absent)

@@ -539,7 +539,7 @@ def test_foreign_files_stay(place: Place) -> None:
     ("module", "message"),
     [
         ("torch", 'the torch backend needs torch; pip install "mpcore[torch]"'),
-        ("typer", 'the commands need typer: pip install "mpcore[compare]"'),
+        ("typer", '`compare` needs packages that are not installed: pip install "mpcore[compare]"'),
         ("jinja2", 'pip install "mpcore[compare]"'),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import pickle
 import pkgutil
 import subprocess
 import sys
@@ -90,3 +92,62 @@ def test_public_definitions_are_in_all() -> None:
 def test_every_public_object_has_a_docstring() -> None:
     for entry in mpcore.__all__:
         assert (getattr(mpcore, entry).__doc__ or "").strip(), entry
+
+
+# --- the core is light: names are imported when they are asked for
+
+
+def test_import_loads_few_files_and_no_numpy() -> None:
+    code = (
+        "import mpcore, sys; "
+        "print(len([name for name in sys.modules if name.partition('.')[0] == 'mpcore']), "
+        "'numpy' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    files, numpy = out.stdout.split()
+    assert int(files) <= 20
+    assert numpy == "False"
+
+
+def _typed_names() -> dict[str, str]:
+    """Return the names that editors see in ``mpcore/__init__.py``, with their modules."""
+    tree = ast.parse(Path(mpcore.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    found = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        for alias in node.names:
+            assert alias.asname == alias.name  # "as" makes it public to type checkers
+            found[alias.name] = str(node.module)
+    return found
+
+
+def test_editors_and_the_interpreter_see_the_same_names() -> None:
+    assert _typed_names() == mpcore._HOMES
+    assert sorted(mpcore.__all__) == sorted(mpcore._HOMES)
+
+
+@pytest.mark.parametrize("name", mpcore.__all__)
+def test_public_names_resolve_to_where_they_are_defined(name: str) -> None:
+    home = importlib.import_module(mpcore._HOMES[name])
+    value = getattr(mpcore, name)
+    assert value is getattr(home, name)
+    assert value.__module__ == home.__name__
+    assert pickle.loads(pickle.dumps(value)) is value
+
+
+def test_no_room_hides_a_public_name() -> None:
+    """``import mpcore.explain`` would replace the function ``mp.explain`` by a module."""
+    rooms = {module.name for module in pkgutil.iter_modules(mpcore.__path__)}
+    assert rooms & set(mpcore.__all__) == set()
+    code = f"import mpcore, {', '.join(MODULES)}; assert callable(mpcore.prepare)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_behaves_as_a_module() -> None:
+    assert set(mpcore.__all__) | {"__version__"} <= set(dir(mpcore))
+    assert mpcore.__version__ == "0.1.0"
+    with pytest.raises(AttributeError, match="module 'mpcore' has no attribute 'prepaer'"):
+        _ = mpcore.prepaer
+    with pytest.raises(ImportError, match="cannot import name 'prepaer'"):
+        exec("from mpcore import prepaer")
