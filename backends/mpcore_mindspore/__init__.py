@@ -7,7 +7,7 @@ docstrings.
 from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.ascend import EmulatedAscend, emulated_ascend
 from mpcore_mindspore.backend import MindsporeBackend
-from mpcore_mindspore.detect import StatusRegister
+from mpcore_mindspore.overflow import StatusRegister
 from mpcore_mindspore.step import TrainCell
 
 __all__ = [

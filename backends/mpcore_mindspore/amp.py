@@ -17,24 +17,24 @@ from mpcore.scaling.transition import LossScaleState, initial_state
 from mpcore.step.result import StepResult
 from mpcore.step.stagnation import measures
 from mpcore.step.transaction import StepCall
-from mpcore_mindspore import rerun
-from mpcore_mindspore.apply import (
+from mpcore_mindspore import trial
+from mpcore_mindspore.ascend import EmulatedAscend, top_of
+from mpcore_mindspore.bindings import Mover, Parts
+from mpcore_mindspore.buffers import buffers, copies, guarded_parameters
+from mpcore_mindspore.callback import StepCallback
+from mpcore_mindspore.casting import (
     FLOATS,
     apply_plan,
     compute_dtypes,
     simulated_parameters,
     store_low,
 )
-from mpcore_mindspore.ascend import EmulatedAscend, top_of
-from mpcore_mindspore.buffers import buffers, copies, guarded_parameters
-from mpcore_mindspore.callback import StepCallback
-from mpcore_mindspore.detect import Agreed, StatusRegister, Values, rank_sum
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.layers import parameter_paths
-from mpcore_mindspore.parts import Mover, Parts
+from mpcore_mindspore.master_storage import Storage, memory_of, put, truth_of, values_of
+from mpcore_mindspore.overflow import Agreed, StatusRegister, Values, rank_sum
 from mpcore_mindspore.release import Original
 from mpcore_mindspore.step import TrainCell
-from mpcore_mindspore.storage import Storage, memory_of, put, truth_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -362,11 +362,11 @@ class MindsporeAmp(Amp):
         return ms.get_rng_state()
 
     def _replayed(self, random: Any) -> Any:
-        return rerun.replayed(random)
+        return trial.replayed(random)
 
     def _under(self, policy: Policy) -> Any:
         self._parts.check_held()
-        return rerun.under(self, policy)
+        return trial.under(self, policy)
 
     def train_cell(
         self,

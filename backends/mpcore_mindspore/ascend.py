@@ -13,8 +13,8 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, ops
 
 from mpcore.numerics.dtypes import FORMATS
-from mpcore_mindspore.detect import Values
 from mpcore_mindspore.layers import leaves
+from mpcore_mindspore.overflow import Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from mpcore.backend.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
-from mpcore_mindspore.apply import check_plan, set_float32
 from mpcore_mindspore.ascend import EmulatedAscend
+from mpcore_mindspore.casting import check_plan, set_float32
 from mpcore_mindspore.layers import list_layers, parameter_paths
 
 if TYPE_CHECKING:

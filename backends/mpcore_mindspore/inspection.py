@@ -25,9 +25,9 @@ from mpcore.tools.inspection.calls import Visit, Visits
 from mpcore.tools.inspection.trace import words
 from mpcore_mindspore.attributes import attributes
 from mpcore_mindspore.guard import guarded
-from mpcore_mindspore.kept import left_alone
 from mpcore_mindspore.layers import dtype_name, leaves, parameter_paths
 from mpcore_mindspore.observe import as_array, is_float, mean_loss, tensors_in, watch_primitives
+from mpcore_mindspore.snapshot import left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from mindspore.ops.primitive import Primitive
 
 from mpcore.tools.profiling.timing import in_turn
 from mpcore.tools.profiling.values import KernelTime, Spread
-from mpcore_mindspore.apply import FLOATS
+from mpcore_mindspore.casting import FLOATS
 from mpcore_mindspore.layers import dtype_name, leaves
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.step.transaction import StepCall, Transaction
-from mpcore_mindspore.detect import on_all_ranks
 from mpcore_mindspore.guard import guarded
-from mpcore_mindspore.held import Watch
+from mpcore_mindspore.master_weights import Watch
+from mpcore_mindspore.overflow import on_all_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore_mindspore.parts import Mover, Parts
+    from mpcore_mindspore.bindings import Mover, Parts
 
 __all__ = ["TrainCell"]
 

@@ -14,17 +14,17 @@ from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError, MpcoreWarning
 from mpcore.step.result import StepResult
 from mpcore.step.stagnation import WINDOW, measures
-from mpcore_tensorflow.apply import release_plan
 from mpcore_tensorflow.ascend import unsaturated
+from mpcore_tensorflow.casting import release_plan
 from mpcore_tensorflow.collapse import CollapseCallback
 from mpcore_tensorflow.gradients import dense
 from mpcore_tensorflow.layers import variable_names
 from mpcore_tensorflow.memory import array_bytes
 from mpcore_tensorflow.optimizer import RELEASED
+from mpcore_tensorflow.parameter_dtypes import release_variables
 from mpcore_tensorflow.replicas import is_distributed
-from mpcore_tensorflow.rerun import under
 from mpcore_tensorflow.step import Part, StepTransaction
-from mpcore_tensorflow.storage import release_variables
+from mpcore_tensorflow.trial import under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -13,15 +13,15 @@ from mpcore.numerics.master_weights import SCHEMES
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore.step.stagnation import measures
 from mpcore_tensorflow.amp import KerasAmp
-from mpcore_tensorflow.apply import apply_plan, is_prepared
 from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
+from mpcore_tensorflow.casting import apply_plan, is_prepared
 from mpcore_tensorflow.layers import check_model, usual_dtype, variable_names, walk
-from mpcore_tensorflow.moments import check_state
+from mpcore_tensorflow.master_weights import parts_of, watch
 from mpcore_tensorflow.optimizer import TransactionalOptimizer
-from mpcore_tensorflow.parts import parts_of, watch
+from mpcore_tensorflow.optimizer_state import check_state
+from mpcore_tensorflow.parameter_dtypes import cast_variables
 from mpcore_tensorflow.replicas import check_strategy
-from mpcore_tensorflow.storage import cast_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

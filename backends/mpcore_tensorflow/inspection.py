@@ -24,9 +24,9 @@ from mpcore.tools.inspection.calls import Visit, Visits
 from mpcore.tools.inspection.trace import words
 from mpcore_tensorflow import channels
 from mpcore_tensorflow.attributes import attributes
-from mpcore_tensorflow.kept import left_alone
 from mpcore_tensorflow.layers import variable_names, walk
 from mpcore_tensorflow.observe import mean_loss
+from mpcore_tensorflow.snapshot import left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

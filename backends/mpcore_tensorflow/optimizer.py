@@ -17,9 +17,9 @@ from mpcore.scaling.transition import LossScale, LossScaleState, initial_state
 from mpcore.step.transaction import StepCall
 from mpcore_tensorflow import replicas
 from mpcore_tensorflow.gradients import float32
-from mpcore_tensorflow.lost import LostSums
-from mpcore_tensorflow.moments import Moment, chunks, store_moments
-from mpcore_tensorflow.parts import Copied, Parts, make_parts
+from mpcore_tensorflow.master_weights import Copied, Parts, make_parts
+from mpcore_tensorflow.optimizer_state import Moment, chunks, store_moments
+from mpcore_tensorflow.stagnation import LostSums
 from mpcore_tensorflow.step import KerasTransaction
 from mpcore_tensorflow.transient import opened
 

@@ -11,7 +11,7 @@ from mpcore.numerics.overflow import OverflowDetector
 from mpcore.step.transaction import Transaction
 from mpcore_tensorflow import gradients, replicas
 from mpcore_tensorflow.ascend import unsaturated
-from mpcore_tensorflow.lost import Sample
+from mpcore_tensorflow.stagnation import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

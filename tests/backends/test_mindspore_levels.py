@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).parent))
 import zoo  # noqa: E402
 from zoo_mindspore import ZOO  # noqa: E402
 
-from mpcore_mindspore import apply, backend  # noqa: E402
+from mpcore_mindspore import backend, casting  # noqa: E402
 from mpcore_mindspore.layers import leaves, list_layers  # noqa: E402
 
 pytestmark = pytest.mark.backend("mindspore")
@@ -701,8 +701,8 @@ def test_float32_is_pinned_on_ascend(word, expected, monkeypatch):
         precision_mode=lambda value: calls.append(("mode", value)),
     )
     monkeypatch.setattr(ms.device_context.ascend, "op_precision", fake)
-    apply.set_float32(mp.Policy(float32=word), "CPU")
+    casting.set_float32(mp.Policy(float32=word), "CPU")
     assert calls == []
-    apply.set_float32(mp.Policy(float32=word), "Ascend")
+    casting.set_float32(mp.Policy(float32=word), "Ascend")
     assert calls == expected
-    assert backend.set_float32 is apply.set_float32
+    assert backend.set_float32 is casting.set_float32

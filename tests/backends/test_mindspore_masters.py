@@ -24,7 +24,8 @@ sys.path.append(str(Path(__file__).parent))
 import zoo  # noqa: E402
 from zoo_mindspore import ZOO  # noqa: E402
 
-from mpcore_mindspore import bits, held  # noqa: E402
+from mpcore_mindspore import master_weights  # noqa: E402
+from mpcore_mindspore import rounding as rounding_bits  # noqa: E402
 
 pytestmark = pytest.mark.backend("mindspore")
 ms.runtime.launch_blocking()  # ten times faster on two cores
@@ -75,17 +76,17 @@ SIZE = int(np.prod(SHAPE))
 
 
 def all_bits(pattern, step):
-    pattern = bits.canonical(pattern)
+    pattern = rounding_bits.canonical(pattern)
     found = [pattern]
     for rounding in ("nearest", "away", "truncate"):
-        high, low = bits.rounded(pattern, rounding), bits.rest(pattern)
-        back = bits.joined(high, low, rounding)
+        high, low = rounding_bits.rounded(pattern, rounding), rounding_bits.rest(pattern)
+        back = rounding_bits.joined(high, low, rounding)
         if rounding == "nearest":
-            words = bits.pack(bits.ties(pattern))
-            back = back + bits.unpack(words, SHAPE, SIZE) * 65536
+            words = rounding_bits.pack(rounding_bits.ties(pattern))
+            back = back + rounding_bits.unpack(words, SHAPE, SIZE) * 65536
         found += [high, low, back]
-    chance = bits.noise(bits.noise_key(-2, step, 3), SHAPE, SIZE, 64)
-    return (*found, chance, bits.rounded_stochastic(pattern, chance))
+    chance = rounding_bits.noise(rounding_bits.noise_key(-2, step, 3), SHAPE, SIZE, 64)
+    return (*found, chance, rounding_bits.rounded_stochastic(pattern, chance))
 
 
 @pytest.mark.parametrize("how", ["eager", "compiled"])
@@ -499,7 +500,7 @@ def test_bits_of_bfloat16_parameters_are_their_own():
     """What a device with bfloat16 arithmetic stores: the storage alone runs here."""
     values = RNG.normal(size=(3, 7)).astype("f4")
     low = ms.Parameter(Tensor(values).astype(ms.bfloat16), name="low")
-    memory = held.Memory(low, "low")
+    memory = master_weights.Memory(low, "low")
 
     @ms.jit
     def write(pattern, done):

@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from mpcore_mindspore import StatusRegister, emulated_ascend  # noqa: E402
 from mpcore_mindspore.ascend import saturated  # noqa: E402
-from mpcore_mindspore.detect import Agreed, Values  # noqa: E402
+from mpcore_mindspore.overflow import Agreed, Values  # noqa: E402
 
 pytestmark = pytest.mark.backend("mindspore")
 

@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mpcore.numerics import master_weights as arithmetic
-from mpcore_mindspore.held import Held, Moment, settled
+from mpcore_mindspore.master_weights import Held, Moment, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

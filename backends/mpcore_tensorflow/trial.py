@@ -14,9 +14,9 @@ import tensorflow as tf
 from mpcore.backend.backend import find_backend
 from mpcore.capabilities.capabilities import honour
 from mpcore.numerics.dtypes import is_low
-from mpcore_tensorflow.apply import apply_plan, release_plan
+from mpcore_tensorflow.casting import apply_plan, release_plan
 from mpcore_tensorflow.layers import MARK, walk
-from mpcore_tensorflow.storage import set_storage
+from mpcore_tensorflow.parameter_dtypes import set_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mpcore.numerics.overflow import OverflowDetector
     from mpcore.scaling.transition import LossScale
     from mpcore_mindspore.ascend import EmulatedAscend
-    from mpcore_mindspore.storage import Storage
+    from mpcore_mindspore.master_storage import Storage
 
 __all__ = ["Mover", "Parts"]
 

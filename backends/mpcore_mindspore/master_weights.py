@@ -16,7 +16,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mpcore.numerics.master_weights import round_bits
 from mpcore.step.stagnation import sample
-from mpcore_mindspore import bits
+from mpcore_mindspore import rounding
 
 if TYPE_CHECKING:
     from mpcore.numerics.master_weights import MasterWeights
@@ -118,7 +118,7 @@ class Moment(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
     def close(self, done: Any, steps: Any) -> Any:
         """Keep ``live``, rounded to nearest, after ``done``; return a token."""
-        rounded = bits.rounded(bits.canonical(self.memory.bits(done)), "nearest")
+        rounded = rounding.rounded(rounding.canonical(self.memory.bits(done)), "nearest")
         return ops.depend(done, ops.assign(self.kept, half(rounded)))
 
 
@@ -130,7 +130,7 @@ class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         truth: float32 Parameter of the optimizer; its value between steps is that of the parts,
             unless the scheme is ``copy``.
         kept: Parameters that the scheme keeps beside ``low``: ``rest`` int16, ``ties`` int32
-            words of 32 flags, ``remainder`` int16 of bfloat16 bits.
+            words of 32 flags, ``remainder`` int16 of bfloat16 rounding.
         bitwise: whether ``open`` and ``close`` touch bits, and must be compiled.
     """
 
@@ -174,9 +174,9 @@ class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     def open(self, done: Any) -> Any:
         """Make ``truth`` the float32 value of the parts, after ``done``; return a token."""
         if self.splits:
-            value = bits.joined(self.low_memory.bits(done), self.rest.value(), self.rounding)
+            value = rounding.joined(self.low_memory.bits(done), self.rest.value(), self.rounding)
             if self.rounding == "nearest":
-                value = value + bits.unpack(self.ties.value(), self.dims, self.count) * 65536
+                value = value + rounding.unpack(self.ties.value(), self.dims, self.count) * 65536
             return self.truth_memory.write(value, done)
         if self.scheme == "copy":
             return done
@@ -193,7 +193,7 @@ class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             steps: real steps before this one, int32, shape (1,).
         """
         if self.splits:
-            done = self.keep_rest(bits.canonical(self.truth_memory.bits(done)), done)
+            done = self.keep_rest(rounding.canonical(self.truth_memory.bits(done)), done)
         if self.rounding != "nearest":
             return self.low_memory.write(self.rounded(done, steps), done)
         value = ops.depend(self.truth.value(), done)
@@ -209,19 +209,19 @@ class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
     def keep_rest(self, pattern: Any, done: Any) -> Any:
         """Store what the rounding leaves out; return a token."""
-        done = ops.depend(done, ops.assign(self.rest, bits.rest(pattern)))
+        done = ops.depend(done, ops.assign(self.rest, rounding.rest(pattern)))
         if self.rounding == "nearest":
-            done = ops.depend(done, ops.assign(self.ties, bits.pack(bits.ties(pattern))))
+            done = ops.depend(done, ops.assign(self.ties, rounding.pack(rounding.ties(pattern))))
         return done
 
     def rounded(self, done: Any, steps: Any) -> Any:
         """Return the bits of the 16-bit parameter."""
-        pattern = bits.canonical(self.truth_memory.bits(done))
+        pattern = rounding.canonical(self.truth_memory.bits(done))
         if self.rounding != "stochastic":
-            return bits.rounded(pattern, self.rounding)
-        key = bits.noise_key(self.seed, steps, self.ordinal)
-        chance = bits.noise(key, self.dims, self.count, self.columns)
-        return bits.rounded_stochastic(pattern, chance)
+            return rounding.rounded(pattern, self.rounding)
+        key = rounding.noise_key(self.seed, steps, self.ordinal)
+        chance = rounding.noise(key, self.dims, self.count, self.columns)
+        return rounding.rounded_stochastic(pattern, chance)
 
     def stored(self, done: Any) -> Any:
         """Return what a lost update leaves unchanged; ``truth`` is open or just closed."""

@@ -11,7 +11,7 @@ from mpcore.errors import OptimizerError
 from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.master_weights import MasterWeights
 from mpcore_tensorflow.layers import buffers, walk
-from mpcore_tensorflow.parts import Copied, Parts, make_parts, unwatch
+from mpcore_tensorflow.master_weights import Copied, Parts, make_parts, unwatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

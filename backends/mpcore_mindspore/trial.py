@@ -14,7 +14,7 @@ from mindspore import Parameter, Tensor, ops
 
 from mpcore.backend.backend import find_backend
 from mpcore.capabilities.capabilities import honour
-from mpcore_mindspore.apply import apply_plan, check_plan, simulated_parameters, store_low
+from mpcore_mindspore.casting import apply_plan, check_plan, simulated_parameters, store_low
 from mpcore_mindspore.release import MARK, Original, replace_parameters
 
 if TYPE_CHECKING:
