@@ -1,0 +1,53 @@
+"""The blocks of docs/quick-start.md, run as a reader would: one script for each framework."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "quick-start.md"
+
+
+def blocks(kind: str) -> str:
+    found = re.findall(rf"```python {kind}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    assert found, kind
+    return "\n".join(found)
+
+
+def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, command)],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "mindspore"])
+def test_the_blocks_run(framework: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(blocks(framework), encoding="utf-8")
+    ended = run(sys.executable, "mine.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "False" in ended.stdout  # the step that overflows was skipped,
+    assert "forward" in ended.stdout  # and diagnosed
+    assert (tmp_path / "run.amp").exists()
+
+
+@pytest.mark.slow
+def test_the_experiment_of_the_page_compares(tmp_path: Path) -> None:
+    (tmp_path / "my_experiment.py").write_text(blocks("experiment"), encoding="utf-8")
+    mpcore = Path(sys.executable).with_name("mpcore")
+    explained = run(mpcore, "explain", "my_experiment.py", folder=tmp_path)
+    assert explained.returncode == 0, explained.stderr
+    compared = run(mpcore, "compare", "my_experiment.py", folder=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert compared.stdout.count("same") >= 3
+    assert (tmp_path / "compare-report" / "report.html").exists()
