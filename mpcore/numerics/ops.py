@@ -278,7 +278,7 @@ def op(name: str) -> Op:
     """
     known = _table().ops
     if not isinstance(name, str) or name not in known:
-        rule = "`op` must be a neutral op name (docs/ops.md lists them)"
+        rule = "`op` must be a neutral op name (docs/reference/ops.md lists them)"
         raise _unknown(rule, name, known)
     return known[name]
 
@@ -311,7 +311,7 @@ def match(pattern: str) -> tuple[Op, ...]:
     )
     if not found:
         known = dict.fromkeys(text for row in ops() for text in (row.name, row.group))
-        rule = "`op` must match a neutral op or group (docs/ops.md lists them)"
+        rule = "`op` must match a neutral op or group (docs/reference/ops.md lists them)"
         raise _unknown(rule, pattern, known)
     return found
 
