@@ -12,7 +12,7 @@ JOBS   ?= 2
 SUITES := backend-mindspore backend-tensorflow backend-torch face-mindspore face-tensorflow \
           face-torch porter backend-numpy
 
-.PHONY: compare test setup lint types unit conformance slow packaging benchmark clean $(SUITES)
+.PHONY: compare test setup lint types unit conformance slow packaging docs benchmark clean $(SUITES)
 
 compare: setup
 	$(BIN)/mpcore compare examples/image_cnn/experiment.py $(ARGS)
@@ -61,10 +61,16 @@ slow: setup
 packaging: setup
 	$(RUN) $(BIN)/python -m pytest tests/packaging
 
+# The site, into site/; a dead link fails.
+docs: setup
+	@$(BIN)/python -c "import mkdocstrings, material" 2> /dev/null || \
+	  $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/mkdocs build --quiet --strict
+
 benchmark: setup
 	for framework in torch tensorflow mindspore; do \
 	  $(RUN) $(BIN)/python tests/benchmarks/step_overhead.py $$framework || exit 1; done
 	$(RUN) $(BIN)/python tests/benchmarks/scaler_overhead.py
 
 clean:
-	rm -rf $(VENV) compare-report dist
+	rm -rf $(VENV) compare-report dist site
