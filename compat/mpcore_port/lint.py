@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from mpcore_port.engine import Result
     from mpcore_port.source import Source
 
-__all__ = ["LINT_FORMATS", "lint"]
+__all__ = ["FORMATS", "lint"]
 
-LINT_FORMATS = ("text", "github", "json", "sarif")
+FORMATS = ("text", "github", "json", "sarif")
 
 
 def lint(result: Result, form: str) -> str:
-    """Return the hazards of all files in one of ``LINT_FORMATS``."""
+    """Return the hazards of all files in one of ``FORMATS``."""
     found = [hazard for file in result.files for hazard in file.hazards]
     return {"text": _text, "github": _github, "json": _json, "sarif": _sarif}[form](found, result)
 

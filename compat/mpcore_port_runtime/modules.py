@@ -82,11 +82,6 @@ def _every(cell: Any) -> Iterator[tuple[str, Any, Any]]:
                 yield dot + torch_name(inner, name), param, inner
 
 
-def torch_parameters(cell: Any) -> dict[str, Any]:
-    """Return Parameters, statistics among them, by torch's names."""
-    return {name: param for name, param, _ in _every(cell)}
-
-
 def _is_statistic(name: str) -> bool:
     return name.rpartition(".")[2] in _STATISTICS.values()
 

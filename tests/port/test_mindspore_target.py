@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mpcore.tools.convert.run import convert
 from mpcore_port.engine import port_text
 from mpcore_port.mindspore.replay import replay
 from mpcore_port.mindspore.tables import table
 from mpcore_port.mindspore.target import counts
 from mpcore_port.targets import Options, load_target
-from mpcore_port.weights import convert
 
 from .mindspore_examples import FUNCTIONS, LAYERS, LOSSES, METHODS, OPTIMIZERS, SCHEDULERS
 

@@ -32,7 +32,7 @@ _IMPORTS = {
     "port": "import mpcore_port_runtime as {}",
     "optim": "from mindspore.experimental import optim",
 }
-_OURS_IMPORTED = re.compile(r"^\s*(from|import)\s+(mindspore|mpcore_port)\b", re.M)
+_OURS_IMPORTED = re.compile(r"^\s*(from|import)\s+(mindspore|mpcore_port_runtime)\b", re.M)
 _TORCH = re.compile(r"^\s*(from\s+torch|import\s+(.*[\s,])?torch)\b", re.M)
 _OURS = re.compile(r"(?<![\w.'\"])(" + "|".join(_IMPORTS) + r")(?=\.)")
 _MODULE_NAME = re.compile(
