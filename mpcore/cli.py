@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 _HELP = """One mixed-precision policy for PyTorch, tf.keras and MindSpore.
 
-Example: mpcore compare examples/image_cnn/experiment.py --policies float32,mixed_bfloat16
+Example: mpcore compare examples/image_cnn/experiment.py --policy float32,mixed_bfloat16
 
 Example: mpcore explain examples/image_cnn/experiment.py --policy mixed_float16
 

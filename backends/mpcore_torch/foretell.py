@@ -80,7 +80,7 @@ def foretell(model: nn.Module, plan: Plan, batch: tuple[Any, ...], device: str) 
             msg = (
                 f"`device` {device!r} cannot be foretold for this model: this build of torch has "
                 f"no kernels of {kind} to ask (a build with them needs no device); "
-                f"mpcore.explain and --devices {kind} tell it layer by layer, from the op table"
+                f"mpcore.explain and --device {kind} tell it layer by layer, from the op table"
             )
             raise BackendError(msg) from exc
 

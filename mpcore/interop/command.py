@@ -40,6 +40,10 @@ def convert_state(
         typer.Option(help="Policy of the run, for --to mpcore: a native state holds none."),
     ] = "mixed_float16",
     force: Annotated[bool, typer.Option("--force", help="Write over OUT.")] = False,
+    form: Annotated[
+        str,
+        typer.Option("--format", metavar="text|json", help="What standard output gets."),
+    ] = "text",
 ) -> int:
     """Convert the state of a loss scale between mpcore and the scalers of other libraries.
 
@@ -48,8 +52,9 @@ def convert_state(
 
     Example: mpcore convert-state scaler.json run.amp --to mpcore
 
-    Example: mpcore convert-state run.amp manager.json --to mindspore_manager
+    Example: mpcore convert-state run.amp manager.json --to mindspore_manager --format json
     """
+    check_choice("format", form, ("text", "json"), CheckpointError)
     check_choice("to", to, _NAMES, CheckpointError)
     if from_:
         check_choice("from", from_, _NAMES, CheckpointError)
@@ -78,9 +83,18 @@ def convert_state(
     except (CheckpointError, OSError) as exc:
         msg = f"{target}: {_reason(exc)}"
         raise CheckpointError(msg) from exc
+    _tell(form, target, to, found, lost)
+    return 0
+
+
+def _tell(form: str, target: Path, to: str, found: Checkpoint, lost: list[str]) -> None:
+    if form == "json":
+        told = {"format": "mpcore-state", "version": 1, "out": str(target), "to": to}
+        told |= {"scale": float(found.state.scale), "rule": str(found.rule), "lost": lost}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return
     sys.stdout.write(f"wrote {target}: {to}, scale {found.state.scale:g}, rule {found.rule}\n")
     sys.stdout.writelines(f"lost: {line}\n" for line in lost)
-    return 0
 
 
 def _read(data: Any, name: str, policy: Policy) -> tuple[Checkpoint, list[str]]:

@@ -307,13 +307,13 @@ def build_torch():
 def test_the_command(tmp_path) -> None:
     (tmp_path / "exp.py").write_text(EXPERIMENT, encoding="utf-8")
     code = "from mpcore.cli import main; main()"
-    command = [sys.executable, "-c", code, "explain", "exp.py", "--observe", "--json"]
+    command = [sys.executable, "-c", code, "explain", "exp.py", "--observe", "--format", "json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    (found,) = json.loads(done.stdout)["runs"]
     assert (found["backend"], found["agreement"]) == ("torch", 1.0)
     assert found["layers"][1]["seen"]["calls"][0]["kernels"] == ["bfloat16"]
     refused = subprocess.run(
-        [*command, "--devices", "cuda"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*command, "--device", "cuda"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert refused.returncode == 2
-    assert "`--devices` must be left out with --observe" in refused.stderr
+    assert "`--device` must be left out with --observe" in refused.stderr

@@ -62,7 +62,7 @@ def deep(result: dict[str, Any]) -> dict[str, Any]:
         if run["status"] != "ok":
             continue
         framework, _, mode = run["backend"].partition(":")
-        run["side"] = {
+        run["configuration"] = {
             "backend": framework,
             "mode": mode or "eager",
             "device": "cpu",

@@ -279,7 +279,7 @@ class Place:
     def compare(
         self, *arguments: str, policies: str = "float32", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return self.run("compare", "exp.py", "--policies", policies, *arguments, **environment)
+        return self.run("compare", "exp.py", "--policy", policies, *arguments, **environment)
 
     def refused(self, *arguments: str, **environment: str) -> str:
         """Return the one line of a refusal, after looking at everything it must not do."""
@@ -340,27 +340,27 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--policies", "mixed_fp16"], "did you mean 'mixed_float16'", id="policy"),
-        pytest.param(["--policies", "mixed_float16; full"], "must look like", id="rule"),
-        pytest.param(["--policies", "compute=float8"], "float8", id="dtype"),
-        pytest.param(["--policies", "float32, speed=9"], "policy field", id="field"),
-        pytest.param(["--policies", ","], "at least one policy", id="no-policy"),
-        pytest.param(["--policies", "float32,float32"], "each one once", id="policy-twice"),
-        pytest.param(["--backends", "nort"], "did you mean 'north'", id="backend"),
-        pytest.param(["--backends", "north,north"], "each one once", id="backend-twice"),
-        pytest.param(["--backends", "torch"], "lacks a function build_torch()", id="builder"),
+        pytest.param(["--policy", "mixed_fp16"], "did you mean 'mixed_float16'", id="policy"),
+        pytest.param(["--policy", "mixed_float16; full"], "must look like", id="rule"),
+        pytest.param(["--policy", "compute=float8"], "float8", id="dtype"),
+        pytest.param(["--policy", "float32, speed=9"], "policy field", id="field"),
+        pytest.param(["--policy", ","], "at least one policy", id="no-policy"),
+        pytest.param(["--policy", "float32,float32"], "each one once", id="policy-twice"),
+        pytest.param(["--backend", "nort"], "did you mean 'north'", id="backend"),
+        pytest.param(["--backend", "north,north"], "each one once", id="backend-twice"),
+        pytest.param(["--backend", "torch"], "lacks a function build_torch()", id="builder"),
         pytest.param(["--steps", "0"], "'--steps'", id="steps"),
         pytest.param(["--batch", "0"], "'--batch'", id="batch"),
         pytest.param(["--batch", "many"], "'--batch'", id="not-a-number"),
         pytest.param(["--seed", "-1"], "'--seed'", id="seed"),
         pytest.param(["--lockstep-steps", "-1"], "'--lockstep-steps'", id="lockstep"),
-        pytest.param(["--band-runs", "-2"], "'--band-runs'", id="band"),
+        pytest.param(["--noise-runs", "-2"], "'--noise-runs'", id="band"),
         pytest.param(["--threads", "0"], "'--threads'", id="threads"),
-        pytest.param(["--across", "side"], "did you mean 'sides'", id="across"),
-        pytest.param(["--depth", "alway"], "did you mean 'always'", id="depth"),
-        pytest.param(["--exact", "yes"], "`exact` must be one of", id="exact"),
-        pytest.param(["--backends", "north@/no/python"], "Python interpreter", id="python"),
-        pytest.param(["--backends", "north:compiled"], "has no modes", id="mode"),
+        pytest.param(["--pairs", "backend"], "did you mean 'backends'", id="pairs"),
+        pytest.param(["--layers", "alway"], "did you mean 'always'", id="layers"),
+        pytest.param(["--float64", "yes"], "`float64` must be one of", id="float64"),
+        pytest.param(["--backend", "north@/no/python"], "Python interpreter", id="python"),
+        pytest.param(["--backend", "north:compiled"], "has no modes", id="mode"),
         pytest.param(["--time-limit", "nan"], "'--time-limit'", id="time-limit"),
         pytest.param(["--setps", "3"], "--steps", id="option"),
         pytest.param(["--output", "exp.py"], "'exp.py' is a file", id="output"),
@@ -491,7 +491,7 @@ def test_targets_that_do_not_fit_the_model(place: Place, text: str, message: str
             {text}
             return Data(x, y, x[:16], y[:16])
         """)
-    assert message in place.refused("compare", "exp.py", "--backends", "north")
+    assert message in place.refused("compare", "exp.py", "--backend", "north")
 
 
 @pytest.mark.slow
@@ -503,7 +503,7 @@ def test_numbers_that_would_broadcast_are_refused(place: Place) -> None:
             x = right().x_train
             return Data(x, x[:, 0], x, x[:, 0])
         """)
-    message = place.refused("compare", "exp.py", "--backends", "north")
+    message = place.refused("compare", "exp.py", "--backend", "north")
     assert "must have the shape (examples, 4) to fit the output (examples, 4)" in message
 
 
@@ -520,11 +520,11 @@ def test_tokens_out_of_the_vocabulary_are_refused(place: Place) -> None:
             return north.mlp(rows=5)
         """
     place.write(tokens.format(token=5))
-    message = place.refused("compare", "exp.py", "--backends", "north")
+    message = place.refused("compare", "exp.py", "--backend", "north")
     assert "`data.x_train` must be in [0, 5), the 5 rows of the largest embedding" in message
     assert "got 5 (the first such example is 11)" in message
     place.write(tokens.format(token=4))
-    assert place.compare("--backends", "north").returncode == 0
+    assert place.compare("--backend", "north").returncode == 0
 
 
 def test_foreign_files_stay(place: Place) -> None:
@@ -551,7 +551,7 @@ def test_missing_packages(place: Place, module: str, message: str) -> None:
         f"import sys; sys.modules[{module!r}] = None", encoding="utf-8"
     )
     path = f"{hide}{os.pathsep}{place.plugins}"
-    asked = ["compare", "exp.py", "--backends", "north,torch"]
+    asked = ["compare", "exp.py", "--backend", "north,torch"]
     assert message in place.refused(*asked, PYTHONPATH=path)
 
 
@@ -582,7 +582,7 @@ def test_two_backends_agree_and_leave_only_the_report(place: Place) -> None:
 @pytest.mark.slow
 def test_log_lines_are_plain_and_come_in_time(place: Place) -> None:
     place.write(SLOW_SOUTH)
-    child = place.start("compare", "exp.py", "--policies", "float32")
+    child = place.start("compare", "exp.py", "--policy", "float32")
     assert child.stdout is not None
     seen = ""
     deadline = time.monotonic() + 60
@@ -601,7 +601,7 @@ def test_terminal_shows_bars(place: Place) -> None:
     place.write()
     own, other = pty.openpty()
     child = place.start(
-        "compare", "exp.py", "--policies", "float32; full [c-d]", stdout=other, stderr=other
+        "compare", "exp.py", "--policy", "float32; full [c-d]", stdout=other, stderr=other
     )
     os.close(other)
     shown = b""
@@ -625,7 +625,7 @@ def test_terminal_shows_bars(place: Place) -> None:
 def test_second_comparison_replaces_the_first(place: Place) -> None:
     place.write()
     assert place.compare(policies="float32,mixed_float16").returncode == 0
-    assert place.compare("--steps", "1", "--backends", "south").returncode == 0
+    assert place.compare("--steps", "1", "--backend", "south").returncode == 0
     names = sorted(path.name for path in (place.work / "compare-report").iterdir())
     assert names == ["report.html", "report.json", "south-float32.jsonl"]
     report = place.report()
@@ -637,7 +637,7 @@ def test_second_comparison_replaces_the_first(place: Place) -> None:
 @pytest.mark.slow
 def test_two_comparisons_at_once_do_not_mix(place: Place) -> None:
     place.write()
-    options = ["--policies", "float32", "--band-runs", "1"]
+    options = ["--policy", "float32", "--noise-runs", "1"]
     children = [
         place.start("compare", "exp.py", *options, "--steps", str(n), "--output", f"out{n}")
         for n in (3, 5)
@@ -653,9 +653,13 @@ def test_two_comparisons_at_once_do_not_mix(place: Place) -> None:
     ("options", "policy", "verdict"),
     [
         (["--lockstep-steps", "0"], "float32", "same"),
-        (["--band-runs", "0"], "float32", "same"),
-        (["--band-runs", "0"], "mixed_bfloat16", "not compared: no noise runs to judge by"),
-        (["--band-runs", "0", "--lockstep-steps", "0"], "float32", "not compared: no lock-step or"),
+        (["--noise-runs", "0"], "float32", "same"),
+        (["--noise-runs", "0"], "mixed_bfloat16", "not compared: no noise runs to judge by"),
+        (
+            ["--noise-runs", "0", "--lockstep-steps", "0"],
+            "float32",
+            "not compared: no lock-step or",
+        ),
     ],
 )
 def test_less_to_judge_by(place: Place, options: list[str], policy: str, verdict: str) -> None:
@@ -668,9 +672,9 @@ def test_less_to_judge_by(place: Place, options: list[str], policy: str, verdict
 def test_policies_by_comma_and_by_option(place: Place) -> None:
     place.write()
     done = place.compare(
-        *("--backends", "north", "--band-runs", "0", "--lockstep-steps", "0"),
-        *("--policies", "float32, loss_scale=dynamic(init_scale=1024, growth_interval=5)"),
-        *("--policies", "compute=bfloat16"),
+        *("--backend", "north", "--noise-runs", "0", "--lockstep-steps", "0"),
+        *("--policy", "float32, loss_scale=dynamic(init_scale=1024, growth_interval=5)"),
+        *("--policy", "compute=bfloat16"),
         policies="mixed_float16; full a, float32",
     )
     assert done.returncode == 0, done.stderr
@@ -686,8 +690,8 @@ def test_policies_by_comma_and_by_option(place: Place) -> None:
 @pytest.mark.slow
 def test_policies_that_differ_in_signs_alone_do_not_mix(place: Place) -> None:
     place.write()
-    options = ["--policies", "float32; float16 path=?"]
-    done = place.compare("--backends", "north", *options, policies="float32; float16 path=*")
+    options = ["--policy", "float32; float16 path=?"]
+    done = place.compare("--backend", "north", *options, policies="float32; float16 path=*")
     assert done.returncode == 0
     runs = place.report()["runs"]
     assert [len(run["loss"]) for run in runs] == [4, 4]
@@ -708,7 +712,7 @@ def test_rule_without_a_layer_is_a_warning(place: Place) -> None:
 @pytest.mark.slow
 def test_what_a_backend_cannot_do_is_not_run(place: Place) -> None:
     place.write()
-    done = place.compare("--policies", "mixed_bfloat16, simulation=refuse")
+    done = place.compare("--policy", "mixed_bfloat16, simulation=refuse")
     assert done.returncode == 0, done.stderr
     north, south = place.report()["runs"][-2:]
     assert (north["status"], south["status"]) == ("not run", "ok")
@@ -747,7 +751,7 @@ def test_peak_memory_is_the_worker_s_own(place: Place) -> None:
             np.ones(100_000_000)  # 800 MB, for a moment, where the data is made
             return right()
         """)
-    assert place.compare("--backends", "north", "--band-runs", "0").returncode == 0
+    assert place.compare("--backend", "north", "--noise-runs", "0").returncode == 0
     assert place.report()["runs"][0]["peak_memory_bytes"] < 400e6
 
 
@@ -785,7 +789,7 @@ def test_crash_of_one_run(place: Place, act: str, words: str, steps: int) -> Non
 @pytest.mark.slow
 def test_crash_of_the_reference_leaves_the_others(place: Place) -> None:
     place.write(SOUTH_FAILS.format(act="os._exit(7)"))
-    assert place.compare("--backends", "south,north").returncode == 1
+    assert place.compare("--backend", "south,north").returncode == 1
     runs = place.runs()
     assert runs["south", "float32"]["status"] == "failed"
     assert runs["north", "float32"]["status"] == "ok"
@@ -794,7 +798,7 @@ def test_crash_of_the_reference_leaves_the_others(place: Place) -> None:
 @pytest.mark.slow
 def test_builder_that_kills_the_process(place: Place) -> None:
     place.write("def build_north():\n    os._exit(9)\n")
-    assert place.compare("--backends", "north,south").returncode == 1
+    assert place.compare("--backend", "north,south").returncode == 1
     runs = place.runs()
     assert runs["north", "float32"]["status"] == "failed"
     assert "ended with code 9" in runs["north", "float32"]["error"]
@@ -832,7 +836,7 @@ def test_nan_from_the_first_step(place: Place) -> None:
     for pair in place.report()["pairs"]:
         assert pair["verdict"].startswith("different: ")
         assert "only one loss is finite at step 0" in pair["verdict"]
-    done = place.compare("--backends", "south")
+    done = place.compare("--backend", "south")
     assert done.returncode == 0, done.stderr
 
 
@@ -873,7 +877,7 @@ def _until(place: Place, child: subprocess.Popen[str], words: str) -> None:
 @needs_proc
 def test_interrupt_reports_what_was_done(place: Place) -> None:
     place.write(SLOW_SOUTH)
-    child = place.start("compare", "exp.py", "--policies", "float32,mixed_float16")
+    child = place.start("compare", "exp.py", "--policy", "float32,mixed_float16")
     _until(place, child, "south float32: start")
     time.sleep(2)
     child.send_signal(signal.SIGINT)
@@ -897,7 +901,7 @@ def test_interrupt_reports_what_was_done(place: Place) -> None:
 )
 def test_end_from_outside_leaves_nothing(place: Place, number: int, code: int) -> None:
     place.write(SLOW_SOUTH)
-    child = place.start("compare", "exp.py", "--policies", "float32")
+    child = place.start("compare", "exp.py", "--policy", "float32")
     _until(place, child, "south float32: start")
     time.sleep(1)
     assert len(place.workers()) == 2
@@ -935,8 +939,8 @@ def test_interrupt_before_the_first_run(place: Place) -> None:
     [
         ([], ["Example: mpcore compare", "explain", "Exit codes"]),
         (["--help"], ["Example: mpcore compare", "explain", "Exit codes"]),
-        (["compare", "--help"], ["Example: mpcore compare", "--threads", "--policies"]),
-        (["explain", "--help"], ["Example: mpcore explain", "--json"]),
+        (["compare", "--help"], ["Example: mpcore compare", "--threads", "--policy", "--format"]),
+        (["explain", "--help"], ["Example: mpcore explain", "--format"]),
     ],
 )
 def test_help_teaches(place: Place, arguments: list[str], words: list[str]) -> None:
@@ -967,7 +971,9 @@ def test_explain_prints_a_table_or_json(place: Place) -> None:
     shown = place.run("explain", "exp.py", "--policy", policy)
     assert shown.returncode == 0, shown.stderr
     assert "rule: full path=b" in shown.stdout
-    done = place.run("explain", "exp.py", "--policy", policy, "--backend", "south", "--json")
+    done = place.run(
+        "explain", "exp.py", "--policy", policy, "--backend", "south", "--format", "json"
+    )
     plan = json.loads(done.stdout)  # although the framework talks on standard output
     assert [layer["compute"] for layer in plan["layers"]][1:] == ["bfloat16", "float32"]
     assert sorted(path.name for path in place.work.iterdir()) == ["exp.py"]

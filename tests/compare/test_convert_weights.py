@@ -221,12 +221,14 @@ for other in ("d.pt", "e.pt"):
 @pytest.mark.slow
 def test_ten_architectures_go_round_through_three_frameworks_bit_for_bit(tmp_path: Path) -> None:
     in_torch(tmp_path, MAKE)
-    both = ("--experiment", EVERYTHING, "--json")
+    both = ("--experiment", EVERYTHING, "--format", "json")
     keras = told(run(tmp_path, "a.pt", "b.weights.h5", *both))
     mindspore = told(run(tmp_path, "b.weights.h5", "c.ckpt", *both))
     torch = told(run(tmp_path, "c.ckpt", "d.pt", *both))
     # and by the names in MindSpore's file, with torch's model alone
-    named = told(run(tmp_path, "c.ckpt", "e.pt", "--model", f"{EVERYTHING}:build_torch", "--json"))
+    named = told(
+        run(tmp_path, "c.ckpt", "e.pt", "--model", f"{EVERYTHING}:build_torch", "--format", "json")
+    )
     summed = "lstm.rnn.bias_ih_l0 lstm.rnn.bias_hh_l0"
     assert in_torch(tmp_path, COMPARE).splitlines() == [summed, summed]
 
@@ -320,12 +322,12 @@ def test_hostile_and_wrong_input_is_one_clear_error(folder: Path, args: str, mes
 @pytest.mark.slow
 def test_files_for_one_model_say_what_did_not_match(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.ckpt"
-    found = told(run(folder, "four.pt", out, "--model", "net.py:cell", "--json"), code=1)
+    found = told(run(folder, "four.pt", out, "--model", "net.py:cell", "--format", "json"), code=1)
     assert (found["missing"], found["surplus"]) == (["1.bias"], ["rest"])
     assert "1.weight: float16 is written as float32, which holds every value" in found["notes"]
     out = tmp_path / "x.weights.h5"
     # by order: Keras' names have nothing in common with torch's
-    keras = told(run(folder, "two.pt", out, "--model", "net.py:keras_model", "--json"))
+    keras = told(run(folder, "two.pt", out, "--model", "net.py:keras_model", "--format", "json"))
     assert (keras["matched"], keras["rows"][0]["changes"]) == ("order", ["transposed"])
     models = ("--source-model", "net.py:keras_model", "--model", "net.py:torch_model")
     back = run(folder, out, tmp_path / "y.safetensors", *models)
@@ -352,10 +354,10 @@ print([torch.equal(first[name], last[name]) for name in first])
 @pytest.mark.slow
 def test_weights_of_a_run_and_files_without_a_model(folder: Path, tmp_path: Path) -> None:
     in_torch(tmp_path, SAVE)
-    cell = ("--model", f"{folder / 'net.py'}:cell", "--json")
+    cell = ("--model", f"{folder / 'net.py'}:cell", "--format", "json")
     found = told(run(tmp_path, "run.safetensors", "x.ckpt", *cell))
     assert found["matched"] == "layers"
-    named = told(run(tmp_path, "x.ckpt", "x.safetensors", "--json"))
+    named = told(run(tmp_path, "x.ckpt", "x.safetensors", "--format", "json"))
     assert named["matched"] == "kept"
-    told(run(tmp_path, "x.safetensors", "y.pt", "--json"))
+    told(run(tmp_path, "x.safetensors", "y.pt", "--format", "json"))
     assert in_torch(tmp_path, SAME) == "[True, True, True, True]\n"

@@ -42,7 +42,7 @@ def _experiment(folder: Path, factor: float) -> Path:
 @pytest.mark.slow
 def test_an_experiment_is_trained_until_it_overflows(tmp_path: Path, capsys) -> None:
     path = _experiment(tmp_path, 1e6)
-    assert diagnose(path, steps=8, as_json=True) == 1
+    assert diagnose(path, steps=8, form="json") == 1
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert (run["error"], run["skipped"]) == ("", 1)
     found = PostMortem.from_dict(run["postmortems"][0])
@@ -55,7 +55,7 @@ def test_an_experiment_is_trained_until_it_overflows(tmp_path: Path, capsys) -> 
 @pytest.mark.slow
 def test_a_sound_experiment_and_one_that_fails(tmp_path: Path, capsys) -> None:
     path = _experiment(tmp_path, 1)
-    assert diagnose(path, steps=3, policy="mixed_bfloat16") == 0
+    assert diagnose(path, steps=3, policy=["mixed_bfloat16"]) == 0
     assert "nothing overflowed in 3 steps" in capsys.readouterr().out
     broken = path.read_text(encoding="utf-8").replace("nn.Tanh()", "nn.Linear(3, 3)")
     path.write_text(broken, encoding="utf-8")
@@ -71,7 +71,7 @@ def test_what_was_written_before_is_shown(tmp_path: Path, capsys) -> None:
     out = capsys.readouterr().out
     assert out.count("torch mixed_float16\nStep 3 overflowed.") == 2
     DEAD.save(tmp_path / "dead.json")
-    assert diagnose(tmp_path / "dead.json", as_json=True) == 1
+    assert diagnose(tmp_path / "dead.json", form="json") == 1
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert run["postmortems"] == [DEAD.to_dict()]
     lines = tmp_path / "steps.jsonl"
@@ -87,7 +87,7 @@ def test_what_was_written_before_is_shown(tmp_path: Path, capsys) -> None:
         ("absent.jsonl", {}, "is not there"),
         ("absent.py", {}, "absent.py"),
         ("odd.json", {}, "is no JSON"),
-        ("odd.json", {"backend": "torch"}, "`--backend` is for an EXPERIMENT.py"),
+        ("odd.json", {"backend": ["torch"]}, "`--backend` is for an EXPERIMENT.py"),
         ("odd.json", {"time_limit": float("nan")}, "`--time-limit`"),
     ],
 )

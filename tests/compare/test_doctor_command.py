@@ -105,7 +105,7 @@ class Shell:
         return done
 
     def answer(self, *arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
-        done = self.run("--quick", "--json", *arguments, **environment)
+        done = self.run("--quick", "--format", "json", *arguments, **environment)
         assert done.returncode == code, done.stdout[-2000:] + done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         assert answer["exit_code"] == code
@@ -113,7 +113,7 @@ class Shell:
 
     def north(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """Return what was found about north, with the problems of the whole."""
-        answer = self.answer("--backends", "north", *arguments, code=code)
+        answer = self.answer("--backend", "north", *arguments, code=code)
         (found,) = answer["frameworks"]
         problems = [f["text"] for f in answer["findings"] if f["kind"] == "problem"]
         return found | {"problems": problems}
@@ -137,7 +137,7 @@ def test_a_third_party_backend_offers_a_probe(shell: Shell) -> None:
 
 def test_speed_is_measured_in_turn(shell: Shell) -> None:
     shell.plug_in("families = ('softmax',)")
-    done = shell.run("--json", "--backends", "north")
+    done = shell.run("--format", "json", "--backend", "north")
     (found,) = json.loads(done.stdout)["frameworks"]
     float32, _, float16 = found["facts"]
     assert len(float32["seconds"]) == len(float16["seconds"]) >= 3
@@ -148,7 +148,7 @@ def test_speed_is_measured_in_turn(shell: Shell) -> None:
 
 def test_the_answer_for_people(shell: Shell) -> None:
     shell.plug_in("families = ('softmax',)")
-    done = shell.run("--backends", "north")
+    done = shell.run("--backend", "north")
     assert done.returncode == 0
     for words in ("north: start", "softmax", "simulated", "advice: on this CPU", "no problems"):
         assert words in done.stdout
@@ -156,7 +156,7 @@ def test_the_answer_for_people(shell: Shell) -> None:
 
 def test_json_is_alone_on_standard_output_though_the_framework_talks(shell: Shell) -> None:
     shell.plug_in(init="print('a framework that talks')")
-    done = shell.run("--json", "--quick", "--backends", "north")
+    done = shell.run("--format", "json", "--quick", "--backend", "north")
     assert json.loads(done.stdout)["format"] == "mpcore-doctor"
     assert "north: ok" in done.stderr
 
@@ -238,7 +238,7 @@ def test_wrong_numbers_are_found(shell: Shell) -> None:
 
 def test_the_other_frameworks_go_on(shell: Shell) -> None:
     shell.plug_in(init="import os; os.abort()")
-    answer = shell.answer("--backends", "north,numpy", code=1)
+    answer = shell.answer("--backend", "north,numpy", code=1)
     assert [f["status"] for f in answer["frameworks"]] == ["failed", "ok"]
 
 
@@ -269,13 +269,13 @@ def test_numpy_2_under_mindspore(shell: Shell, numpy: str, code: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--backends", "torhc"), "did you mean 'torch'?"),
-        (("--backends", "numpy,numpy"), "each one once"),
+        (("--backend", "torhc"), "did you mean 'torch'?"),
+        (("--backend", "numpy,numpy"), "each one once"),
         (("--time-limit", "0"), "--time-limit"),
         (("--time-limit", "nan"), "--time-limit"),
-        (("--save", "no/such/folder.json"), "`--save` must lie in a folder"),
-        (("--save", "mine.txt"), "is something else"),
-        (("--save", "."), "is something else"),
+        (("--output", "no/such/folder.json"), "`--output` must lie in a folder"),
+        (("--output", "mine.txt"), "is something else"),
+        (("--output", "."), "is something else"),
         (("--sped",), "--sped"),
     ],
 )
@@ -292,10 +292,10 @@ def test_wrong_input_is_one_line_and_measures_nothing(
     assert mine.read_text(encoding="utf-8") == "mine"
 
 
-def test_save_writes_the_same_answer_and_over_an_earlier_one(shell: Shell) -> None:
+def test_output_writes_the_same_answer_and_over_an_earlier_one(shell: Shell) -> None:
     shell.plug_in("families = ('softmax',)")
     for _ in range(2):
-        answer = shell.answer("--backends", "north", "--save", "here.json")
+        answer = shell.answer("--backend", "north", "--output", "here.json")
         saved = json.loads((shell.work / "here.json").read_text(encoding="utf-8"))
         assert saved == answer
 
@@ -312,7 +312,7 @@ def test_interrupted_it_leaves_nothing_behind(shell: Shell) -> None:
     )
     pid_file = shell.work / "pid"
     child = subprocess.Popen(
-        shell.command("--backends", "north"),
+        shell.command("--backend", "north"),
         cwd=shell.work,
         env=shell.environment | {"PID_FILE": str(pid_file)},
         stdout=subprocess.PIPE,
@@ -353,7 +353,7 @@ def _until(true: Any, seconds: float = 60) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "mindspore", "numpy"])
 def test_a_real_framework(shell: Shell, name: str) -> None:
-    answer = shell.answer("--backends", name)
+    answer = shell.answer("--backend", name)
     (found,) = answer["frameworks"]
     assert found["status"] == "ok"
     levels = {(fact["family"], fact["dtype"]): fact for fact in found["facts"]}
@@ -370,7 +370,7 @@ def test_a_real_framework(shell: Shell, name: str) -> None:
 
 @pytest.mark.slow
 def test_everything_with_speed(shell: Shell) -> None:
-    done = shell.run("--json", "--save", "all.json")
+    done = shell.run("--format", "json", "--output", "all.json")
     assert done.returncode == 0, done.stderr
     for found in json.loads(done.stdout)["frameworks"]:
         ran = [f for f in found["facts"] if not f["refused"]]

@@ -31,7 +31,7 @@ RUN_FIELDS = {
 }
 OUR_FIELDS = {
     *("status", "error", "skipped", "plan"),  # beyond what was promised
-    *("side", "memory", "observed", "postmortems"),
+    *("configuration", "memory", "observed", "postmortems"),
 }
 
 DATA = """
@@ -192,7 +192,7 @@ def test_float32_lock_step_is_within_the_limits(full: dict[str, Any]) -> None:
 
 
 def test_another_eps_in_one_batch_norm_is_different(tmp_path: Path) -> None:
-    report = compare(tmp_path, DATA + NORM, "--policies", "float32", "--lockstep-steps", "3")
+    report = compare(tmp_path, DATA + NORM, "--policy", "float32", "--lockstep-steps", "3")
     found = verdicts(report)
     assert found["torch", "mindspore"] == "same"
     for pair in (("torch", "tensorflow"), ("tensorflow", "mindspore")):
@@ -218,7 +218,7 @@ def extra_layers():
     from keras import layers
     return [layers.Rescaling({factor})]
 """
-    options = ["--backends", "torch,tensorflow", "--policies", "float32", "--band-runs", "1"]
+    options = ["--backend", "torch,tensorflow", "--policy", "float32", "--noise-runs", "1"]
     report = compare(tmp_path, DATA + MLP + extra, *options)
     assert verdicts(report)["torch", "tensorflow"].startswith("different: ")
     assert words in verdicts(report)["torch", "tensorflow"]
@@ -237,7 +237,7 @@ def data():
 
 
 def test_skipped_steps_are_explained_and_policies_compared(tmp_path: Path) -> None:
-    options = ["--policies", "float32,mixed_float16", "--backends", "torch", "--band-runs", "1"]
+    options = ["--policy", "float32,mixed_float16", "--backend", "torch", "--noise-runs", "1"]
     report = compare(tmp_path, DATA + MLP + LARGE, *options)
     (pair,) = report["pairs"]
     assert (pair["a_policy"], pair["b_policy"]) == ("float32", "mixed_float16")
@@ -275,25 +275,25 @@ def build_mindspore():
 
 
 def test_single_steps_of_a_model_that_draws_random_numbers_are_not_judged(tmp_path: Path) -> None:
-    options = ["--policies", "float32", "--lockstep-steps", "2", "--depth", "never"]
-    report = compare(tmp_path, DATA + DROPOUT, "--backends", "mindspore,torch", *options)
+    options = ["--policy", "float32", "--lockstep-steps", "2", "--layers", "never"]
+    report = compare(tmp_path, DATA + DROPOUT, "--backend", "mindspore,torch", *options)
     (pair,) = report["pairs"]
     assert pair["lockstep"]["max_rel_loss_diff"] > LOCKSTEP_LIMITS["max_rel_loss_diff"]
     assert "one step's" not in pair["verdict"]
 
 
-def test_another_interpreter_is_a_side(tmp_path: Path) -> None:
+def test_another_interpreter_is_a_configuration(tmp_path: Path) -> None:
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "python").chmod(0o755)
     other = f"torch@{tmp_path / 'python'}"
-    options = ["--backends", f"torch,{other},tensorflow:eager", "--policies", "float32"]
+    options = ["--backend", f"torch,{other},tensorflow:eager", "--policy", "float32"]
     done = command(tmp_path, DATA + MLP, "compare", "exp.py", *options, "--lockstep-steps", "2")
     assert done.returncode == 0, done
     report = json.loads((tmp_path / "compare-report" / "report.json").read_text())
     assert [pair["verdict"] for pair in report["pairs"]] == ["same"] * 3
-    sides = [run["side"] for run in report["runs"]]
-    assert [side["python"] for side in sides] == ["", str(tmp_path / "python"), ""]
-    assert [side["mode"] for side in sides] == ["", "", "eager"]
+    ran = [run["configuration"] for run in report["runs"]]
+    assert [one["python"] for one in ran] == ["", str(tmp_path / "python"), ""]
+    assert [one["mode"] for one in ran] == ["", "", "eager"]
     losses = [run["loss"] for run in report["runs"]]
     assert losses[0] == losses[1]  # the same framework, bit for bit
 
@@ -302,8 +302,8 @@ def test_what_a_framework_cannot_do_is_not_run(tmp_path: Path) -> None:
     report = compare(
         tmp_path,
         DATA + MLP,
-        *("--steps", "1", "--lockstep-steps", "0", "--band-runs", "0"),
-        *("--policies", "autocast_bfloat16", "--policies", "mixed_bfloat16, simulation=refuse"),
+        *("--steps", "1", "--lockstep-steps", "0", "--noise-runs", "0"),
+        *("--policy", "autocast_bfloat16", "--policy", "mixed_bfloat16, simulation=refuse"),
     )
     status = [(run["backend"], run["status"]) for run in report["runs"]]
     assert status[:2] == [("torch", "ok"), ("tensorflow", "not run")]
@@ -323,8 +323,8 @@ def build_torch():
     assert os.environ["TF_NUM_INTRAOP_THREADS"] == "1"
     return right()
 """
-    options = ["--backends", "torch", "--policies", "float32", "--threads", "1", "--steps", "1"]
-    report = compare(tmp_path, DATA + MLP + asks, *options, "--band-runs", "0")
+    options = ["--backend", "torch", "--policy", "float32", "--threads", "1", "--steps", "1"]
+    report = compare(tmp_path, DATA + MLP + asks, *options, "--noise-runs", "0")
     assert report["settings"]["threads"] == 1
 
 
@@ -361,14 +361,21 @@ def build_mindspore():
         ("class", "`data.y_train` must be in [0, 3), the 3 classes of the model's output"),
     ):
         text = f"{DATA}{models}\nWHAT = {what!r}\n"
-        done = command(tmp_path, text, "compare", "exp.py", "--backends", backend)
+        done = command(tmp_path, text, "compare", "exp.py", "--backend", backend)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
         assert message in done.stderr
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_explain_as_json(tmp_path: Path, backend: str) -> None:
-    options = ["--backend", backend, "--policy", "mixed_bfloat16; full layer=linear", "--json"]
+    options = [
+        "--backend",
+        backend,
+        "--policy",
+        "mixed_bfloat16; full layer=linear",
+        "--format",
+        "json",
+    ]
     done = command(tmp_path, DATA + MLP, "explain", "exp.py", *options)
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)

@@ -45,7 +45,7 @@ def run(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_prediction_measurement_and_proposal_in_one_json(experiment: Path) -> None:
     done = run(
-        experiment, "--policy", "float32", "--policy", SPLIT, "--measure", "--json",
+        experiment, "--policy", "float32", "--policy", SPLIT, "--measure", "--format", "json",
         "--budget", f"{15 * VALUES}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

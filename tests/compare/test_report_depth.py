@@ -201,7 +201,7 @@ def test_hostile_words_stay_text(tmp_path: Path) -> None:
         for row in depth["rows"]:
             row |= {"path": HOSTILE, "own_path": HOSTILE, "type": HOSTILE}
     for run in data["runs"]:
-        run["side"] = {HOSTILE: HOSTILE}
+        run["configuration"] = {HOSTILE: HOSTILE}
         for found in run.get("postmortems") or []:
             found |= dict.fromkeys(("layer", "op", "rule", "policy", "advice", "sentence"), HOSTILE)
     found = reading.page(data, tmp_path)

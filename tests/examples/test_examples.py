@@ -50,7 +50,7 @@ def plans(experiment: Path, cwd: Path) -> dict[str, list[dict[str, str]]]:
     command = [Path(sys.executable).parent / "mpcore", "explain", experiment]
     found = {}
     for framework in FRAMEWORKS:
-        options = ("--backend", framework, "--policy", "mixed_float16", "--json")
+        options = ("--backend", framework, "--policy", "mixed_float16", "--format", "json")
         plan = json.loads(run(*command, *options, cwd=cwd))
         found[framework] = [layer for layer in plan["layers"] if layer["param"]]
     return found
@@ -68,8 +68,8 @@ def test_transformer_agrees_in_three_frameworks(tmp_path: Path) -> None:
     run(
         Path(sys.executable).parent / "mpcore",
         *("compare", EXAMPLES / "char_transformer" / "experiment.py"),
-        *("--policies", "float32,mixed_bfloat16", "--steps", 6, "--batch", 4),
-        *("--lockstep-steps", 4, "--band-runs", 2, "--output", "report"),
+        *("--policy", "float32,mixed_bfloat16", "--steps", 6, "--batch", 4),
+        *("--lockstep-steps", 4, "--noise-runs", 2, "--output", "report"),
         cwd=tmp_path,
     )
     report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))

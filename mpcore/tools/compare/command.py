@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,165 +12,146 @@ from rich.console import Console
 from mpcore._lib.process import ended_cleanly
 from mpcore.errors import ExperimentError, check_choice
 from mpcore.tools.compare.lock import locked
-from mpcore.tools.compare.pairs import ACROSS, DEPTHS, EXACT, Options
+from mpcore.tools.compare.pairs import FLOAT64, LAYERS, PAIRS, Options
 from mpcore.tools.compare.runner import compare as run_comparison
+from mpcore.tools.experiment.configuration import read_configurations
 from mpcore.tools.experiment.job import Settings
 from mpcore.tools.experiment.options import (
+    Batch,
     ExperimentFile,
+    Format,
+    Texts,
+    Threads,
+    TimeLimit,
+    backend_option,
+    check_seconds,
     load,
+    parts,
+    policy_option,
     read_policies,
-    split,
-    split_policies,
 )
 from mpcore.tools.experiment.progress import Display, say
 
 __all__ = ["compare"]
 
-_POLICIES = "float32,mixed_bfloat16,mixed_float16"
+_POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
 _LARGEST_SEED = 2**32 - 1  # of every framework and of numpy
 
 # --- options --------------------------------------------------------------------------------
 
-_Backends = Annotated[
-    str,
-    typer.Option(
-        metavar="SIDE,...",
-        help="What runs it, by comma; the first one is the reference. A side is a framework, "
-        "and may say more: torch:compiled, tensorflow:eager, torch:cuda:1, torch:compiled+cuda, "
-        "torch@/path/to/python (another environment that has mpcore). "
-        "Default: every framework that the file builds a model for.",
-        show_default=False,
-    ),
-]
-_Policies = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Policies, by comma, or the option several times; one policy may have "
-        f"fields and rules: 'mixed_float16; full *.head'. Default: {_POLICIES}.",
-        show_default=False,
-    ),
-]
+_CONFIGURATION = """The first one is the reference. A name may say more: torch:compiled,
+tensorflow:eager, torch:cuda:1, torch:compiled+cuda, torch@/path/to/python (another environment
+that has mpcore). """
+
 _Steps = Annotated[
     int | None,
     typer.Option(min=1, help="Training steps. Default: the file's.", show_default=False),
-]
-_Batch = Annotated[
-    int | None,
-    typer.Option(min=1, help="Examples a step. Default: the file's.", show_default=False),
 ]
 _Seed = Annotated[int, typer.Option(min=0, max=_LARGEST_SEED, help="Seed of weights and batches.")]
 _LockstepSteps = Annotated[
     int, typer.Option(min=0, help="Steps in which all start from the reference's state.")
 ]
-_BandRuns = Annotated[
+_NoiseRuns = Annotated[
     int, typer.Option(min=0, help="Perturbed runs of the reference that calibrate noise.")
 ]
-_Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Threads inside an operation, in every framework. Default: its own choice.",
-        show_default=False,
-    ),
-]
-_TimeLimit = Annotated[float, typer.Option(min=1, max=1e6, help="Seconds one run may take.")]
-_Across = Annotated[
+_Pairs = Annotated[
     str,
     typer.Option(
-        help="What is compared with what: sides (under each policy), policies (on each side, "
-        "with the first one), both; auto: sides, and policies where there is one side."
+        metavar="|".join(PAIRS),
+        help="What is compared with what: backends (under each policy), policies (in each "
+        "backend, with the first one), both; auto: backends, and policies where there is one "
+        "backend.",
     ),
 ]
-_Depth = Annotated[
+_Layers = Annotated[
     str,
     typer.Option(
-        help="Look at every layer of one step, find where two runs part first, and why: "
-        "always, never, or auto: where two runs differ."
+        metavar="|".join(LAYERS),
+        help="Look at every layer of one step, find where two runs diverge first, and why: "
+        "always, never, or auto: where two runs differ.",
     ),
 ]
-_Exact = Annotated[
+_Float64 = Annotated[
     str,
     typer.Option(
-        help="Where two runs part, run that step in float64 (torch) to tell which one is wrong: "
-        "auto, or never."
+        metavar="|".join(FLOAT64),
+        help="Where two runs diverge, run that step in float64 (torch) to tell which one is "
+        "wrong: auto, or never.",
     ),
 ]
-_Output = Annotated[Path, typer.Option(help="Folder for the report.")]
+_Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the report.")]
+
 # --- commands -------------------------------------------------------------------------------
 
 
 def compare(
     experiment: ExperimentFile,
-    backends: _Backends = "",
-    policies: _Policies = None,
+    backend: Annotated[
+        Texts, backend_option("all that the file builds a model for", more=_CONFIGURATION)
+    ] = None,
+    policy: Annotated[Texts, policy_option(", ".join(_POLICIES))] = None,
     steps: _Steps = None,
-    batch: _Batch = None,
+    batch: Batch = None,
     seed: _Seed = 0,
     lockstep_steps: _LockstepSteps = 10,
-    band_runs: _BandRuns = 3,
-    across: _Across = "auto",
-    depth: _Depth = "auto",
-    exact: _Exact = "auto",
-    threads: _Threads = None,
-    time_limit: _TimeLimit = 600,
+    noise_runs: _NoiseRuns = 3,
+    pairs: _Pairs = "auto",
+    layers: _Layers = "auto",
+    float64: _Float64 = "auto",
+    threads: Threads = None,
+    time_limit: TimeLimit = 600,
+    form: Format = "text",
     output: _Output = Path("compare-report"),
 ) -> int:
-    """Train one model on several sides under several policies, and say whether they agree.
+    """Train one model in several backends under several policies, and say whether they agree.
 
-    A side is a framework, or one mode, device or environment of it. Every run starts from the
-    same weights and sees the same batches, in a process of its own. Where two runs differ, one
-    step is looked at layer by layer: where they part first, why, and what cures it. Writes
-    report.html, report.json and one JSONL of step records per run.
+    Every run starts from the same weights and sees the same batches, in a process of its own.
+    Where two runs differ, one step is looked at layer by layer: where they diverge first, the
+    root cause, and a fix. Writes report.html, report.json and one JSONL of step records per run.
 
     Exit codes: 0 all runs ended, 1 a run failed, 2 the input was wrong, 130 stopped by Ctrl-C
     (the report holds what was done until then).
 
     Example: mpcore compare examples/image_cnn/experiment.py --steps 50
 
-    Example: mpcore compare model.py --backends torch,mindspore
-    --policies float32 --policies "mixed_float16; full *.head"
+    Example: mpcore compare model.py --backend torch,mindspore
+    --policy float32 --policy "mixed_float16; full *.head"
 
-    Example: mpcore compare model.py --backends torch,torch:compiled --depth always
+    Example: mpcore compare model.py --backend torch,torch:compiled --layers always
 
-    Example: mpcore compare model.py --backends torch --policies float32,mixed_bfloat16
+    Example: mpcore compare model.py --backend torch --policy float32,mixed_bfloat16 --format json
     """
     # Here, not above: it brings matplotlib, half a second that --help should not cost.
-    from mpcore.tools.report.report import check_folder, table, write_report
+    from mpcore.tools.report.report import check_folder, json_text, table, write_report
 
-    _check_time_limit(time_limit)
-    check_choice("across", across, ACROSS, ExperimentError)
-    check_choice("depth", depth, DEPTHS, ExperimentError)
-    check_choice("exact", exact, EXACT, ExperimentError)
+    check_seconds(time_limit)
+    check_choice("format", form, ("text", "json"), ExperimentError)
+    check_choice("pairs", pairs, PAIRS, ExperimentError)
+    check_choice("layers", layers, LAYERS, ExperimentError)
+    check_choice("float64", float64, FLOAT64, ExperimentError)
     check_folder(output)
-    texts = read_policies(split_policies(policies or [_POLICIES]))
-    loaded, names = load(experiment, split(backends))
-    options = Options(across, depth, exact)
+    texts = read_policies(policy or _POLICIES)
+    asked = [str(one) for one in read_configurations(parts(backend))]
+    loaded, names = load(experiment, asked, every=True)
     sizes = (steps or loaded.steps, batch or loaded.batch)
-    settings = Settings(*sizes, seed, lockstep_steps, band_runs, threads=threads)
-    console = Console()
+    console = Console(stderr=form == "json")
     with locked(output), ended_cleanly(), Display(console) as display:
         result = run_comparison(
             loaded,
             names,
             texts,
-            settings,
+            Settings(*sizes, seed, lockstep_steps, noise_runs, threads=threads),
             time_limit=time_limit,
-            options=options,
+            options=Options(pairs, layers, float64),
             on_event=display,
         )
     written = write_report(result, output)
-    console.print(table(result))
+    if form == "json":
+        sys.stdout.write(json_text(result))
+    else:
+        console.print(table(result))
     say(console, f"report: {output / 'report.html'} (and {len(written) - 1} more files)")
     return _exit_code(result)
-
-
-# --- what they do ---------------------------------------------------------------------------
-
-
-def _check_time_limit(seconds: float) -> None:
-    if not seconds <= 1e6:  # nan passes for a number in range
-        msg = f"`time_limit` must be a number of seconds, got {seconds}"
-        raise ExperimentError(msg)
 
 
 def _exit_code(result: dict[str, Any]) -> int:

@@ -25,7 +25,7 @@ __all__ = ["exact", "one_step", "with_trajectory"]
 
 
 def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
-    """Collect the evidence of one side, and leave it in the job's folder."""
+    """Collect the evidence of one configuration, and leave it in the job's folder."""
     data = read_data(job.data)
     run = Prepared(job, experiment, data, load_weights(job.initial))
     if job.step >= 0 and not load_state(job.before(job.step), run):
@@ -41,7 +41,7 @@ def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
         run.loss_fn,
         run.batch(x, y),
         request=Request(keep=look, ops=look, layout=data.layout),
-        moved=0 if look else job.settings.band_runs,
+        moved=0 if look else job.settings.noise_runs,
         steps=0 if look else STEPS,
         seed=job.settings.seed,
         optimizer=str(experiment.optimizer),
@@ -53,7 +53,7 @@ def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
 
 
 def exact(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
-    """Run the same step in float64, without a policy, to tell which of two sides is wrong."""
+    """Run the same step in float64, without a policy, to tell which of two is wrong."""
     data = read_data(job.data)
     modes: Any = load_modes(job.backend)
     driver = load_backend(job.backend).compare_driver()

@@ -24,7 +24,7 @@ from mpcore.tools.compare.verdict import (
     verdict,
 )
 from mpcore.tools.divergence import Evidence, find, load, which_is_wrong
-from mpcore.tools.experiment.configuration import Side, check_sides
+from mpcore.tools.experiment.configuration import Configuration, check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     Events = Callable[[str, str, dict[str, Any]], None]
 
-__all__ = ["ACROSS", "DEPTHS", "EXACT", "Options", "Pairs", "read_records"]
+__all__ = ["FLOAT64", "LAYERS", "PAIRS", "Options", "Pairs", "read_records"]
 
-ACROSS = ("auto", "sides", "policies", "both")
-DEPTHS = ("auto", "always", "never")
-EXACT = ("auto", "never")
+PAIRS = ("auto", "backends", "policies", "both")
+LAYERS = ("auto", "always", "never")
+FLOAT64 = ("auto", "never")
 _WIDEST = "torch"  # the backend whose models run in float64
 
 
@@ -48,25 +48,29 @@ class Options:
     """Which runs are compared, and how deep.
 
     Attributes:
-        across: ``"sides"`` under each policy, ``"policies"`` on each side (the first against
-            every other), ``"both"``, or ``"auto"``: sides, and policies where there is one side.
-        depth: ``"always"`` looks at every layer of one step, ``"auto"`` where two runs differ.
-        exact: ``"auto"`` runs a step in which two part in float64 too, to tell which is wrong.
+        pairs: ``"backends"`` under each policy, ``"policies"`` in each configuration (the first
+            against every other), ``"both"``, or ``"auto"``: backends, and policies where there is
+            one configuration.
+        layers: ``"always"`` looks at every layer of one step, ``"auto"`` where two runs differ.
+        float64: ``"auto"`` runs a step in which two diverge in float64 too, to tell which one is
+            wrong.
     """
 
-    across: str = "auto"
-    depth: str = "auto"
-    exact: str = "auto"
+    pairs: str = "auto"
+    layers: str = "auto"
+    float64: str = "auto"
 
 
 class _Comparison(Protocol):
     experiment: Experiment
-    sides: list[Side]
+    configurations: list[Configuration]
     policies: list[str]
     draws: dict[str, bool]
 
-    def job(self, kind: str, side: Side, policy: str, *, reference: bool = False) -> Job: ...
-    def reference(self, policy: str) -> Side: ...
+    def job(
+        self, kind: str, configuration: Configuration, policy: str, *, reference: bool = False
+    ) -> Job: ...
+    def reference(self, policy: str) -> Configuration: ...
     def work(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str, Any]: ...
 
 
@@ -75,7 +79,7 @@ class Pairs:
 
     Args:
         comparison: starts the workers that look closer.
-        runs: by (side, policy).
+        runs: by (configuration, policy).
         bands: how far noise goes, by policy.
     """
 
@@ -90,19 +94,19 @@ class Pairs:
 
     def rows(self, options: Options) -> list[dict[str, Any]]:
         """Return every pair with its verdict."""
-        sides, policies = self._comparison.sides, self._comparison.policies
-        across = options.across
-        if across == "auto":
-            across = "sides" if len(sides) > 1 else "policies"
+        configurations, policies = self._comparison.configurations, self._comparison.policies
+        wanted = options.pairs
+        if wanted == "auto":
+            wanted = "backends" if len(configurations) > 1 else "policies"
         keys = []
-        if across in ("sides", "both"):
-            keys += [((a, p), (b, p)) for p in policies for a, b in combinations(sides, 2)]
-        if across in ("policies", "both"):
-            keys += [((side, policies[0]), (side, p)) for side in sides for p in policies[1:]]
+        if wanted in ("backends", "both"):
+            keys += [((a, p), (b, p)) for p in policies for a, b in combinations(configurations, 2)]
+        if wanted in ("policies", "both"):
+            keys += [((c, policies[0]), (c, p)) for c in configurations for p in policies[1:]]
         return [self._pair(a, b) for a, b in keys]
 
-    def _pair(self, a: tuple[Side, str], b: tuple[Side, str]) -> dict[str, Any]:
-        runs = [self._runs[str(side), policy] for side, policy in (a, b)]
+    def _pair(self, a: tuple[Configuration, str], b: tuple[Configuration, str]) -> dict[str, Any]:
+        runs = [self._runs[str(configuration), policy] for configuration, policy in (a, b)]
         row: dict[str, Any] = {
             "a": str(a[0]),
             "b": str(b[0]),
@@ -134,7 +138,9 @@ class Pairs:
             text = "same: it draws random numbers, so that single steps were not judged"
         return {**row, "verdict": text + (_skips(runs) if text.startswith("different") else "")}
 
-    def _lockstep(self, a: tuple[Side, str], b: tuple[Side, str]) -> dict[str, Any] | None:
+    def _lockstep(
+        self, a: tuple[Configuration, str], b: tuple[Configuration, str]
+    ) -> dict[str, Any] | None:
         jobs = [self._comparison.job("run", *key) for key in (b, a)]
         records = [read_records(job.own("lockstep.jsonl")) for job in jobs]
         count = min(map(len, records))
@@ -163,10 +169,10 @@ class Pairs:
 
     def look_closer(self, rows: list[dict[str, Any]], options: Options, on_event: Events) -> None:
         """Look at one step in depth, of every pair or of those that differ; add what was found."""
-        if options.depth == "never":
+        if options.layers == "never":
             return
         for row in rows:
-            if options.depth == "always" or row["verdict"].startswith("different"):
+            if options.layers == "always" or row["verdict"].startswith("different"):
                 if row["verdict"].startswith("not compared: no run"):
                     continue
                 row["depth"] = self._depth(row, options, on_event)
@@ -187,7 +193,7 @@ class Pairs:
             return {"rows": [], "first": None, "causes": [], "verdict": why, "how": ""}
         if keys[0][1] != keys[1][1]:
             told["causes"] = [_meant(cause, keys[1][1]) for cause in told["causes"]]
-        if options.exact == "auto" and told["first"] is not None:
+        if options.float64 == "auto" and told["first"] is not None:
             told["exact"] = self._exact(reference, own, keys, step, on_event)
         return told
 
@@ -199,7 +205,7 @@ class Pairs:
         step: int,
         on_event: Events,
     ) -> dict[str, str]:
-        """Return which side is beyond its band of the same step in float64, in words too."""
+        """Return which one is beyond its band of the same step in float64, in words too."""
         experiment = self._comparison.experiment
         if _WIDEST not in experiment.builders or not _installed(_WIDEST):
             return {
@@ -208,7 +214,9 @@ class Pairs:
             }
         policy, name = keys[0][1], f"{_WIDEST}:float64"
         try:
-            exact = self._work(("exact", policy, step), Side(_WIDEST), policy, step, (), on_event)
+            exact = self._work(
+                ("exact", policy, step), Configuration(_WIDEST), policy, step, (), on_event
+            )
         except (ExperimentError, CheckpointError) as exc:
             return {"wrong": "", "why": str(exc)}
         wrong = which_is_wrong(exact, a, b)
@@ -220,14 +228,14 @@ class Pairs:
         self, key: tuple[str, str], step: int, look: tuple[str, ...], on_event: Events
     ) -> Evidence:
         name, policy = key
-        side = next(s for s in self._comparison.sides if str(s) == name)
-        found = self._work(("depth", *key, step, look), side, policy, step, look, on_event)
+        configuration = next(s for s in self._comparison.configurations if str(s) == name)
+        found = self._work(("depth", *key, step, look), configuration, policy, step, look, on_event)
         return with_trajectory(found, self._runs[key])
 
     def _work(
         self,
         key: tuple[Any, ...],
-        side: Side,
+        configuration: Configuration,
         policy: str,
         step: int,
         look: tuple[str, ...],
@@ -235,20 +243,20 @@ class Pairs:
     ) -> Evidence:
         """Return what a worker found, or raise what it failed with; each is asked once."""
         if key not in self._seen:
-            job = replace(self._comparison.job(key[0], side, policy), step=step, look=look)
-            result = self._comparison.work(job, lambda e: on_event(str(side), policy, e))
+            job = replace(self._comparison.job(key[0], configuration, policy), step=step, look=look)
+            result = self._comparison.work(job, lambda e: on_event(str(configuration), policy, e))
             evidence = job.own("evidence")
             self._seen[key] = result["error"] if "error" in result else load(evidence)
         found = self._seen[key]
         if isinstance(found, str):
-            msg = f"{side} {policy}: {found}"
+            msg = f"{configuration} {policy}: {found}"
             raise ExperimentError(msg)
         return found
 
 
 def _installed(backend: str) -> bool:
     try:
-        check_sides([Side(backend)])
+        check_installed([Configuration(backend)])
     except BackendMissingError:
         return False
     return True

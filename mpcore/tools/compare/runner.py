@@ -16,7 +16,7 @@ from mpcore.checkpoint.layer_weights import LayerWeights, match
 from mpcore.errors import ExperimentError
 from mpcore.tools.compare.pairs import Options, Pairs, read_records
 from mpcore.tools.compare.verdict import band
-from mpcore.tools.experiment.configuration import Side, read_sides
+from mpcore.tools.experiment.configuration import Configuration, read_configurations
 from mpcore.tools.experiment.job import Job, Settings, plain, write_data
 from mpcore.tools.experiment.options import read_policies
 
@@ -46,25 +46,25 @@ def compare(
 
     Args:
         experiment: what is compared.
-        backends: texts of sides, such as ``"torch"`` or ``"torch:compiled"``; the first is the
-            reference that the others start from.
+        backends: texts of configurations, such as ``"torch"`` or ``"torch:compiled"``; the first
+            is the reference that the others start from.
         policies: texts of policies.
         settings: numbers of the comparison.
         time_limit: seconds that one run may take.
         options: which runs are compared, and how deep; the defaults if None.
-        on_event: called with (side, policy, event) while runs go on.
+        on_event: called with (configuration, policy, event) while runs go on.
 
     Raises:
         ExperimentError: the models differ, or a builder is missing or fails.
     """
-    sides = read_sides(backends)
-    for side in sides:
-        experiment.builder(side.backend)
+    configurations = read_configurations(backends)
+    for configuration in configurations:
+        experiment.builder(configuration.backend)
     texts = read_policies(policies)
     data = experiment.data()
     folder = Path(tempfile.mkdtemp(prefix="mpcore-compare-"))
     try:
-        comparison = _Comparison(experiment, sides, texts, settings, folder, time_limit)
+        comparison = _Comparison(experiment, configurations, texts, settings, folder, time_limit)
         write_data(folder / "data", data)
         return comparison.run(options or Options(), on_event)
     finally:
@@ -77,35 +77,37 @@ class _Comparison:
     def __init__(
         self,
         experiment: Experiment,
-        sides: list[Side],
+        configurations: list[Configuration],
         policies: list[str],
         settings: Settings,
         folder: Path,
         time_limit: float,
     ) -> None:
-        self.experiment, self.sides, self.policies = experiment, sides, policies
+        self.experiment, self.configurations, self.policies = experiment, configurations, policies
         self.settings, self.folder, self.time_limit = settings, folder, time_limit
-        self.inspected: dict[Side, dict[str, Any]] = {}
+        self.inspected: dict[Configuration, dict[str, Any]] = {}
         self.draws: dict[str, bool] = {}  # by policy: whether the model draws random numbers
 
-    def job(self, kind: str, side: Side, policy: str, *, reference: bool = False) -> Job:
+    def job(
+        self, kind: str, configuration: Configuration, policy: str, *, reference: bool = False
+    ) -> Job:
         path = self.experiment.path.resolve()
-        return Job(kind, side, policy, path, self.folder, reference, self.settings)
+        return Job(kind, configuration, policy, path, self.folder, reference, self.settings)
 
     def run(self, options: Options, on_event: Events) -> dict[str, Any]:
         self.inspect(on_event)
         runs, interrupted = [], False
         for policy in self.policies:
-            for side in self.sides:
+            for configuration in self.configurations:
                 if interrupted:
-                    frame = self.frame(side, policy, "stopped before its turn", "not run")
+                    frame = self.frame(configuration, policy, "stopped before its turn", "not run")
                 else:
                     try:
-                        frame = self.one(side, policy, on_event)
+                        frame = self.one(configuration, policy, on_event)
                     except KeyboardInterrupt:
                         interrupted = True
                         text = {"error": "stopped on the way"}
-                        frame = self.ended(side, policy, text, "interrupted")
+                        frame = self.ended(configuration, policy, text, "interrupted")
                 runs.append(frame)
         bands = self.bands(runs)
         pairs = Pairs(self, {(run["backend"], run["policy"]): run for run in runs}, bands)
@@ -134,7 +136,7 @@ class _Comparison:
             **vars(self.settings),
             "loss": self.experiment.loss,
             "optimizer": str(self.experiment.optimizer),
-            "reference": str(self.sides[0]),
+            "reference": str(self.configurations[0]),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "platform": platform.platform(),
             "python": platform.python_version(),
@@ -146,62 +148,69 @@ class _Comparison:
         Raises:
             ExperimentError: a model cannot be built or run, or two models differ.
         """
-        first: Side | None = None  # the first that lives: the others start from its weights
-        for side in self.sides:
-            name = str(side)
+        first: Configuration | None = None  # that lives: the others start from its weights
+        for configuration in self.configurations:
+            name = str(configuration)
             on_event(name, "", {"phase": "inspect", "step": 0, "of": 1})
-            job = self.job("inspect", side, "\n".join(self.policies), reference=first is None)
+            job = self.job(
+                "inspect", configuration, "\n".join(self.policies), reference=first is None
+            )
             result = self.work(job, lambda _: None)
             if "known" in result:
                 msg = result["error"]
                 raise ExperimentError(msg if result["known"] else f"{name}: {msg}")
-            self.inspected[side] = result
+            self.inspected[configuration] = result
             died = "error" in result
             on_event(name, "", {"phase": "failed" if died else "ok", "step": 1, "of": 1})
             if not died:
-                first = first or side
-                match(_shapes(self.inspected[first], first), _shapes(result, side))
+                first = first or configuration
+                match(_shapes(self.inspected[first], first), _shapes(result, configuration))
 
-    def about(self, side: Side, policy: str) -> dict[str, Any]:
+    def about(self, configuration: Configuration, policy: str) -> dict[str, Any]:
         """Return what the inspection found for one run."""
-        policies = self.inspected[side].get("policies", {})
+        policies = self.inspected[configuration].get("policies", {})
         about: dict[str, Any] = policies.get(policy, _NO_REASON)
         return about
 
-    def reference(self, policy: str) -> Side:
-        """Return the side that the others start from: the first that can run ``policy``."""
+    def reference(self, policy: str) -> Configuration:
+        """Return what the others start from: the first that can run ``policy``."""
         able = [
-            side
-            for side in self.sides
-            if "error" not in self.inspected[side] and not self.about(side, policy)["refused"]
+            configuration
+            for configuration in self.configurations
+            if "error" not in self.inspected[configuration]
+            and not self.about(configuration, policy)["refused"]
         ]
-        return next(iter(able), self.sides[0])
+        return next(iter(able), self.configurations[0])
 
-    def one(self, side: Side, policy: str, on_event: Events) -> dict[str, Any]:
-        about, died = self.about(side, policy), self.inspected[side].get("error")
-        name = str(side)
+    def one(self, configuration: Configuration, policy: str, on_event: Events) -> dict[str, Any]:
+        about, died = self.about(configuration, policy), self.inspected[configuration].get("error")
+        name = str(configuration)
         if about["refused"] or died:
             status = "failed" if died else "not run"
             on_event(name, policy, {"phase": status, "step": 0, "of": 1})
-            return self.frame(side, policy, died or about["refused"], status)
+            return self.frame(configuration, policy, died or about["refused"], status)
         for rule in about["plan"]["unused_rules"]:
             on_event(name, policy, {"warning": f"rule {rule!r} decided for no layer"})
         on_event(name, policy, {"phase": "start", "step": 0, "of": 1})
-        job = self.job("run", side, policy, reference=side == self.reference(policy))
+        job = self.job(
+            "run", configuration, policy, reference=configuration == self.reference(policy)
+        )
         result = self.work(job, lambda event: on_event(name, policy, event))
         if job.reference:
             self.draws[policy] = bool(result.get("draws"))
-        frame = self.ended(side, policy, result, "failed" if "error" in result else "ok")
+        frame = self.ended(configuration, policy, result, "failed" if "error" in result else "ok")
         done = {"phase": frame["status"], "step": len(frame["loss"]), "of": self.settings.steps}
         on_event(name, policy, done | ({"loss": frame["loss"][-1]} if frame["loss"] else {}))
         return frame
 
-    def frame(self, side: Side, policy: str, error: str | None, status: str) -> dict[str, Any]:
+    def frame(
+        self, configuration: Configuration, policy: str, error: str | None, status: str
+    ) -> dict[str, Any]:
         """Return the description of a run that has no steps yet."""
-        about, inspected = self.about(side, policy), self.inspected[side]
+        about, inspected = self.about(configuration, policy), self.inspected[configuration]
         return {
-            "backend": str(side),
-            "side": side.to_dict(),
+            "backend": str(configuration),
+            "configuration": configuration.to_dict(),
             "policy": policy,
             "device": inspected.get("device", ""),
             "simulated": about["simulated"],
@@ -222,12 +231,14 @@ class _Comparison:
             "plan": about["plan"],
         }
 
-    def ended(self, side: Side, policy: str, result: dict[str, Any], status: str) -> dict[str, Any]:
+    def ended(
+        self, configuration: Configuration, policy: str, result: dict[str, Any], status: str
+    ) -> dict[str, Any]:
         """Return the description of a run that ended somehow, with the steps it made."""
-        frame = self.frame(side, policy, result.get("error"), status)
-        job = self.job("run", side, policy)
+        frame = self.frame(configuration, policy, result.get("error"), status)
+        job = self.job("run", configuration, policy)
         records = result.pop("records", None) or read_records(job.own("records.jsonl"))
-        foretold = self.about(side, policy)["bytes"]
+        foretold = self.about(configuration, policy)["bytes"]
         if foretold and "array_bytes" in result:
             sizes = {"predicted": foretold["total"], "measured": result["array_bytes"]}
             per = {f"{kind}_bytes_per_param": n / foretold["values"] for kind, n in sizes.items()}
@@ -261,7 +272,7 @@ class _Comparison:
             time_limit=self.time_limit,
             on_event=take,
             environment=thread_variables(self.settings.threads),
-            python=job.side.interpreter,
+            python=job.configuration.interpreter,
         )
         if job.result.exists():
             result: dict[str, Any] = json.loads(job.result.read_text(encoding="utf-8"))
@@ -279,12 +290,12 @@ class _Comparison:
         return found
 
 
-def _shapes(inspected: dict[str, Any], side: Side) -> list[LayerWeights]:
+def _shapes(inspected: dict[str, Any], configuration: Configuration) -> list[LayerWeights]:
     import numpy as np
 
     return [
         LayerWeights(
-            f"{side}:{layer['path']}",
+            f"{configuration}:{layer['path']}",
             layer["category"],
             # Only the shape is read: one element, seen as many.
             {n: np.broadcast_to(np.float32(0), s) for n, s in layer["arrays"].items()},

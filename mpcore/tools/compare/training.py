@@ -46,9 +46,9 @@ def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
     data = read_data(job.data)
     initial = load_weights(job.initial)
     result = _free(job, Prepared(job, experiment, data, initial), emit)
-    if job.reference and job.settings.band_runs:
+    if job.reference and job.settings.noise_runs:
         result["band_losses"] = []
-        for number in range(1, job.settings.band_runs + 1):
+        for number in range(1, job.settings.noise_runs + 1):
             seed = job.settings.seed + number
             unit = FORMATS[Policy.parse(job.policy).compute].spacing
             moved = perturbed(initial, unit, seed)

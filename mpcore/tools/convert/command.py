@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import Annotated
 
@@ -11,6 +9,9 @@ import typer
 
 from mpcore._lib.process import ended_cleanly
 from mpcore.tools.convert.run import Options, convert
+from mpcore.tools.experiment.answer import Answer
+from mpcore.tools.experiment.options import Format, TimeLimit, check_seconds
+from mpcore.tools.experiment.progress import say
 
 __all__ = ["convert_weights"]
 
@@ -69,10 +70,8 @@ def convert_weights(
         str, typer.Option(help="Entry that holds the weights. Default: found.", show_default=False)
     ] = "",
     force: Annotated[bool, typer.Option("--force", help="Write over OUT.")] = False,
-    time_limit: Annotated[
-        float, typer.Option(min=1, max=1e6, help="Seconds each framework may take.")
-    ] = 600,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    time_limit: TimeLimit = 600,
+    form: Format = "text",
 ) -> int:
     """Convert a file of weights between torch, tf.keras and MindSpore.
 
@@ -87,14 +86,14 @@ def convert_weights(
 
     Example: mpcore convert-weights last.pt net.ckpt --model net.py:Net
 
-    Example: mpcore convert-weights last.pt last.safetensors
+    Example: mpcore convert-weights last.pt last.safetensors --format json
     """
+    check_seconds(time_limit)
+    answer = Answer("mpcore-weights", form, None)
     options = Options(model, source_model, experiment, from_, to, key, force, time_limit)
     with ended_cleanly():
         found = convert(source, target, options=options)
-    if as_json:
-        told = {"in": str(source), "out": str(target)} | found.to_dict()
-        sys.stdout.write(json.dumps(told, indent=2, allow_nan=False) + "\n")
-    else:
-        sys.stdout.write(f"wrote {target}: " + "\n".join(found.lines()) + "\n")
+    told = {"in": str(source), "out": str(target)} | found.to_dict()
+    lines = f"wrote {target}: " + "\n".join(found.lines())
+    answer.tell(told, lambda console: say(console, lines))
     return 0 if found.complete else 1

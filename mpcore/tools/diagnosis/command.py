@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from mpcore._lib.process import ended_cleanly, run_worker
 from mpcore.errors import CheckpointError, ExperimentError
 from mpcore.tools.diagnosis.read import read_record
 from mpcore.tools.diagnosis.record import PostMortem
-from mpcore.tools.experiment.options import load, read_policies
+from mpcore.tools.experiment.answer import Answer
+from mpcore.tools.experiment.options import (
+    FIRST_BUILT,
+    Format,
+    OutputFile,
+    Texts,
+    TimeLimit,
+    backend_option,
+    check_seconds,
+    load,
+    policy_option,
+    read_backends,
+    read_policies,
+)
 from mpcore.tools.experiment.progress import Display, say
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mpcore.tools.experiment.experiment import Experiment
+
 __all__ = ["diagnose"]
+
+_DEFAULT = "mixed_float16"
 
 
 def diagnose(
@@ -31,79 +50,70 @@ def diagnose(
             show_default=False,
         ),
     ],
-    backend: Annotated[
-        str,
-        typer.Option(
-            help="EXPERIMENT.py: framework. Default: the first one that the file builds for.",
-            show_default=False,
-        ),
-    ] = "",
-    policy: Annotated[
-        str, typer.Option(help="EXPERIMENT.py: name or text of the policy.")
-    ] = "mixed_float16",
+    backend: Annotated[Texts, backend_option(FIRST_BUILT)] = None,
+    policy: Annotated[Texts, policy_option(_DEFAULT)] = None,
     steps: Annotated[
-        int,
-        typer.Option(min=1, max=1_000_000, help="EXPERIMENT.py: steps to train, at most."),
+        int, typer.Option(min=1, max=1_000_000, help="Steps to train, at most.")
     ] = 100,
-    time_limit: Annotated[
-        float, typer.Option(min=1, max=1e6, help="EXPERIMENT.py: seconds that may take.")
-    ] = 600,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    time_limit: TimeLimit = 600,
+    form: Format = "text",
+    output: OutputFile = None,
 ) -> int:
-    """Say why steps were skipped: where it overflowed first, by how much, and what cures it.
+    """Say why steps were skipped: where it overflowed first, by how much, and what fixes it.
 
     An EXPERIMENT.py is trained until the first skipped step, which is then run again under the
-    policy, in float32, and under each cure that is tried. The other kinds of RUN are read.
+    policy, in float32, and under each fix that is tried. The other kinds of RUN are read:
+    --backend, --policy, --steps and --time-limit are for an EXPERIMENT.py.
 
     Exit codes: 0 nothing overflowed, 1 something did, or the run failed, 2 the input was wrong.
 
     Example: mpcore diagnose examples/image_cnn/experiment.py --policy mixed_float16
 
-    Example: mpcore diagnose report/
+    Example: mpcore diagnose model.py --backend torch,mindspore --policy mixed_float16,apex:O2
+
+    Example: mpcore diagnose compare-report --format json
 
     Example: mpcore diagnose steps.jsonl
     """
-    if not time_limit <= 1e6:  # nan passes for a number in range with older typer
-        msg = f"`--time-limit` must be a number of seconds, got {time_limit}"
-        raise ExperimentError(msg)
-    console = Console()
+    check_seconds(time_limit)
+    answer = Answer("mpcore-diagnosis", form, output)
     if run.suffix == ".py":
-        shown = Console(stderr=True) if as_json else console
-        answer = _trained(run, backend, policy, steps, time_limit, shown)
+        texts = read_policies(policy or [_DEFAULT])
+        experiment, names = load(run, read_backends(backend))
+        with ended_cleanly(), Display(answer.console) as display:
+            work = partial(_trained, experiment, steps, time_limit, display)
+            found = {"runs": [work(name, text) for name in names for text in texts]}
     else:
-        if backend:
-            msg = f"`--backend` is for an EXPERIMENT.py, got it with {run}"
-            raise ExperimentError(msg)
-        try:
-            answer = read_record(run)
-        except CheckpointError as exc:
-            raise ExperimentError(str(exc)) from exc
-    if as_json:
-        sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
-    else:
-        _show(console, answer)
-    bad = any(r["postmortems"] or r["skipped"] or r["error"] for r in answer["runs"])
+        found = _read(run, {"--backend": backend, "--policy": policy})
+    answer.tell(found, lambda console: _show(console, found))
+    bad = any(r["postmortems"] or r["skipped"] or r["error"] for r in found["runs"])
     return 1 if bad else 0
 
 
+def _read(path: Path, unused: dict[str, Texts]) -> dict[str, Any]:
+    for option, value in unused.items():
+        if value:
+            msg = f"`{option}` is for an EXPERIMENT.py, got it with {path}"
+            raise ExperimentError(msg)
+    try:
+        return read_record(path)
+    except CheckpointError as exc:
+        raise ExperimentError(str(exc)) from exc
+
+
 def _trained(
-    path: Path, backend: str, policy: str, steps: int, time_limit: float, console: Console
+    experiment: Experiment, steps: int, time_limit: float, display: Display, name: str, text: str
 ) -> dict[str, Any]:
-    (text,) = read_policies([policy])
-    experiment, (name,) = load(path, [backend] if backend else [], at_most=1)
+    """Train one backend under one policy until a step is skipped; return what is known of it."""
     events: list[dict[str, Any]] = []
-    with (
-        ended_cleanly(),
-        Display(console) as display,
-        tempfile.TemporaryDirectory(prefix="mpcore-diagnose-") as folder,
-    ):
 
-        def told(event: dict[str, Any]) -> None:
-            events.append(event)
-            if "phase" in event:
-                display(name, text, event)
+    def told(event: dict[str, Any]) -> None:
+        events.append(event)
+        if "phase" in event:
+            display(name, text, event)
 
-        display(name, text, {"phase": "start", "step": 0, "of": steps})
+    display(name, text, {"phase": "start", "step": 0, "of": steps})
+    with tempfile.TemporaryDirectory(prefix="mpcore-diagnose-") as folder:
         task = {
             "experiment": str(experiment.path.resolve()),
             "backend": name,
@@ -122,7 +132,7 @@ def _trained(
     error = next((event["error"] for event in events if "error" in event), ended.how)
     taken = next((event["taken"] for event in events if "taken" in event), None)
     run = {"run": f"{name} {text}", "postmortems": found, "skipped": len(found)}
-    return {"runs": [run | {"steps": taken, "error": error, "note": ""}]}
+    return run | {"steps": taken, "error": error, "note": ""}
 
 
 def _show(console: Console, answer: dict[str, Any]) -> None:

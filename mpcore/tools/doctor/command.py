@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from math import isfinite
-from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from mpcore._lib.process import ended_cleanly
@@ -19,49 +13,49 @@ from mpcore.backend.backend import backend_names
 from mpcore.capabilities.cache import keep
 from mpcore.capabilities.cases import DTYPES
 from mpcore.capabilities.examine import examine_here, facts_of
-from mpcore.errors import BackendError, check_choice
 from mpcore.tools.doctor.doctor import advice, examine, recommend, table, to_dict
-from mpcore.tools.experiment.job import plain, write_json
+from mpcore.tools.experiment.answer import Answer
+from mpcore.tools.experiment.job import plain
+from mpcore.tools.experiment.options import (
+    Format,
+    OutputFile,
+    Texts,
+    TimeLimit,
+    backend_option,
+    check_seconds,
+    read_backends,
+)
 from mpcore.tools.experiment.progress import Display, say
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mpcore.tools.doctor.doctor import Fact, Finding, Framework, Machine, Report, Verdict
 
 __all__ = ["doctor"]
 
 
 def doctor(
-    backends: Annotated[
-        str,
-        typer.Option(help="Frameworks, by comma. Default: every one.", show_default=False),
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    backend: Annotated[Texts, backend_option("every one")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out speed.")] = False,
-    time_limit: Annotated[
-        float, typer.Option(min=1, max=1e6, help="Seconds one framework may take.")
-    ] = 120,
-    save: Annotated[
-        Path | None, typer.Option(help="JSON file to write as well.", show_default=False)
-    ] = None,
+    time_limit: TimeLimit = 120,
+    form: Format = "text",
+    output: OutputFile = None,
 ) -> int:
     """Say what is here: frameworks, devices, what each dtype is and costs, what is wrong.
 
     Each framework is tried in a process of its own, on numbers whose answers are known.
+
     Exit codes: 0 nothing is wrong, 1 a problem was found, 2 the input was wrong.
 
     Example: mpcore doctor
 
-    Example: mpcore doctor --backends torch,mindspore --quick --json
+    Example: mpcore doctor --backend torch,mindspore --quick --format json
     """
-    names = _names(backends)
-    if not isfinite(time_limit):  # nan passes for a number in range with older typer
-        msg = f"`--time-limit` must be a number of seconds, got {time_limit}"
-        raise BackendError(msg)
-    if save is not None:
-        _check_save(save)
-    console = Console()
-    # JSON alone goes to standard output; what happens on the way is for the terminal.
-    with ended_cleanly(), Display(Console(stderr=True) if as_json else console) as display:
+    names = read_backends(backend)
+    check_seconds(time_limit)
+    answer = Answer("mpcore-doctor", form, output)
+    with ended_cleanly(), Display(answer.console) as display:
         report = examine_here(
             names or backend_names(),
             asked=bool(names),
@@ -73,41 +67,8 @@ def doctor(
         if found.status == "ok" and found.facts:
             keep(found.name, found.device, found.versions, facts_of(found, report.machine))
     result: dict[str, Any] = plain(to_dict(report))
-    if save is not None:
-        write_json(save, result)
-    if as_json:
-        sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    else:
-        _show(console, report)
+    answer.tell(result, lambda console: _show(console, report))
     return int(result["exit_code"])
-
-
-def _names(text: str) -> list[str]:
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    for name in names:
-        check_choice("backends", name, backend_names(), BackendError)
-        if names.count(name) > 1:
-            msg = f"`backends` must name each one once, got {name!r} {names.count(name)} times"
-            raise BackendError(msg)
-    return names
-
-
-def _check_save(path: Path) -> None:
-    """Refuse a file that cannot be written, or that is not a doctor's: before measuring."""
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        msg = f"`--save` must lie in a folder that can be written, got {str(path)!r}"
-        raise BackendError(msg)
-    if os.path.lexists(path) and not _is_ours(path):
-        msg = f"`--save` must be a new file or an earlier answer, {str(path)!r} is something else"
-        raise BackendError(msg)
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("format") == "mpcore-doctor"
 
 
 # --- the answer for people --------------------------------------------------------------------

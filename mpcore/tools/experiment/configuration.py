@@ -1,4 +1,4 @@
-"""One side of a comparison: a backend, and how, where and by which interpreter it runs."""
+"""A configuration: a backend, and how, where and by which interpreter it runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,20 @@ if TYPE_CHECKING:
     from mpcore.amp.amp import Amp
     from mpcore.step.result import StepResult
 
-__all__ = ["MODES", "Modes", "Side", "check_sides", "load_modes", "read_sides"]
+__all__ = [
+    "MODES",
+    "Configuration",
+    "Modes",
+    "check_installed",
+    "load_modes",
+    "read_configurations",
+]
 
 MODES = ("eager", "compiled")
 
 
 @dataclass(frozen=True)
-class Side:
+class Configuration:
     """What runs an experiment.
 
     Attributes:
@@ -35,9 +42,9 @@ class Side:
             the one that runs this.
 
     Example:
-        >>> Side.parse("torch:compiled+cuda:1").device
+        >>> Configuration.parse("torch:compiled+cuda:1").device
         'cuda:1'
-        >>> str(Side("mindspore", "compiled", python="/opt/new/bin/python"))
+        >>> str(Configuration("mindspore", "compiled", python="/opt/new/bin/python"))
         'mindspore:compiled@/opt/new/bin/python'
     """
 
@@ -47,8 +54,8 @@ class Side:
     python: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> Side:
-        """Return the side that ``NAME[:OPTION[+OPTION]][@PYTHON]`` names.
+    def parse(cls, text: str) -> Configuration:
+        """Return the configuration that ``NAME[:OPTION[+OPTION]][@PYTHON]`` names.
 
         An option is ``eager``, ``compiled``, or else a device.
 
@@ -57,18 +64,18 @@ class Side:
         """
         start, _, python = text.partition("@")
         backend, _, options = start.partition(":")
-        check_choice("backends", backend, backend_names(), ExperimentError)
+        check_choice("backend", backend, backend_names(), ExperimentError)
         found: dict[str, str] = {}
         for option in filter(None, options.split("+")):
             field = "mode" if option in MODES else "device"
             if field in found:
-                msg = f"`backends` must name one {field} for a side, got two in {text!r}"
+                msg = f"`backend` must name one {field}, got two in {text!r}"
                 raise ExperimentError(msg)
             found[field] = option
         if python:
             path = Path(python).expanduser().absolute()  # not resolved: a link decides the packages
             if not path.is_file():
-                msg = f"`backends` must name a Python interpreter after '@', got {python!r}"
+                msg = f"`backend` must name a Python interpreter after '@', got {python!r}"
                 raise ExperimentError(msg)
             python = str(path)
         return cls(backend, **found, python=python)
@@ -122,22 +129,22 @@ def load_modes(backend: str) -> Modes | None:
     return modes
 
 
-def read_sides(texts: list[str]) -> list[Side]:
-    """Return the sides that ``texts`` name.
+def read_configurations(texts: list[str]) -> list[Configuration]:
+    """Return the configurations that ``texts`` name.
 
     Raises:
-        ExperimentError: a text is wrong, or two name one side.
+        ExperimentError: a text is wrong, or two name one configuration.
     """
-    sides = [Side.parse(text) for text in texts]
-    for side in sides:
-        if sides.count(side) > 1:
-            msg = f"`backends` must name each one once, got {str(side)!r} {sides.count(side)} times"
+    found = [Configuration.parse(text) for text in texts]
+    for one in found:
+        if found.count(one) > 1:
+            msg = f"`backend` must name each one once, got {str(one)!r} {found.count(one)} times"
             raise ExperimentError(msg)
-    return sides
+    return found
 
 
-def check_sides(sides: list[Side]) -> None:
-    """Refuse sides whose framework is not installed here; imports none of them.
+def check_installed(configurations: list[Configuration]) -> None:
+    """Refuse configurations whose framework is not installed here; imports none of them.
 
     Raises:
         BackendMissingError: a framework is missing; names the command that installs it.
@@ -150,8 +157,8 @@ def check_sides(sides: list[Side]) -> None:
         point.name: roots.get(point.value.partition(":")[0], "")
         for point in metadata.entry_points(group="mpcore.backends")
     }
-    for side in sides:
-        needed = packages[side.backend]
-        if needed and not side.python and find_spec(needed) is None:
-            msg = f'the {side.backend} backend needs {needed}; pip install "mpcore[{side.backend}]"'
+    for one in configurations:
+        needed = packages[one.backend]
+        if needed and not one.python and find_spec(needed) is None:
+            msg = f'the {one.backend} backend needs {needed}; pip install "mpcore[{one.backend}]"'
             raise BackendMissingError(msg)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.tools.experiment.configuration import Side
+from mpcore.tools.experiment.configuration import Configuration
 from mpcore.tools.experiment.experiment import Data
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Settings:
         batch: examples a step, >= 1.
         seed: of weights and batches.
         lockstep_steps: steps in which every backend starts from the reference's state, >= 0.
-        band_runs: perturbed runs of the reference that calibrate noise, >= 0.
+        noise_runs: perturbed runs of the reference that calibrate noise, >= 0.
         warmup: first steps that are left out of the timing (compilation, allocation).
         threads: threads inside an operation, >= 1; None leaves it to the framework.
     """
@@ -42,7 +42,7 @@ class Settings:
     batch: int
     seed: int = 0
     lockstep_steps: int = 10
-    band_runs: int = 3
+    noise_runs: int = 3
     warmup: int = 2
     threads: int | None = None
 
@@ -54,7 +54,7 @@ class Job:
     Attributes:
         kind: ``"inspect"`` (build, list weights and plans), ``"run"`` (train), ``"depth"`` (one
             step, layer by layer) or ``"exact"`` (the same in float64).
-        side: what runs it.
+        configuration: what runs it.
         policy: text of the policy; for ``"inspect"`` all of them, joined by newlines.
         experiment: path of the experiment file.
         folder: scratch folder of the comparison, shared by its workers.
@@ -66,7 +66,7 @@ class Job:
     """
 
     kind: str
-    side: Side
+    configuration: Configuration
     policy: str
     experiment: Path
     folder: Path
@@ -78,7 +78,7 @@ class Job:
     @property
     def backend(self) -> str:
         """Name of the backend."""
-        return self.side.backend
+        return self.configuration.backend
 
     @property
     def initial(self) -> Path:
@@ -95,15 +95,16 @@ class Job:
         """File that the worker writes its result to."""
         return self.own("result.json")
 
-    def own(self, name: str, side: str = "") -> Path:
-        """Return a path of this job (or of its twin on another side) in the scratch folder."""
+    def own(self, name: str, of: str = "") -> Path:
+        """Return a path of this job, or of its twin ``of`` another configuration."""
         kind = self.kind if self.step < 0 else f"{self.kind}-{self.step}"
         kind += f"-{_folder(repr(self.look))}" if self.look else ""
-        return self.folder / kind / _folder(self.policy) / _folder(side or str(self.side)) / name
+        who = _folder(of or str(self.configuration))
+        return self.folder / kind / _folder(self.policy) / who / name
 
     def before(self, step: int) -> Path:
         """Return the folder of the reference's state before a step in lock-step."""
-        return replace(self, kind="run", step=-1, look=()).own(f"before-{step}", side="reference")
+        return replace(self, kind="run", step=-1, look=()).own(f"before-{step}", of="reference")
 
     def to_json(self) -> str:
         """Return the task as text for the worker's command line."""
@@ -113,7 +114,8 @@ class Job:
     def from_json(cls, text: str) -> Job:
         """Return the task that ``to_json`` wrote."""
         data = json.loads(text)
-        data["settings"], data["side"] = Settings(**data["settings"]), Side(**data["side"])
+        data["settings"] = Settings(**data["settings"])
+        data["configuration"] = Configuration(**data["configuration"])
         data["experiment"], data["folder"] = Path(data["experiment"]), Path(data["folder"])
         data["look"] = tuple(data["look"])
         return cls(**data)

@@ -29,30 +29,30 @@ __all__ = ["Prepared", "begin", "load_state", "load_weights", "save_state", "sav
 
 
 def begin(job: Job) -> None:
-    """Set what a side's mode and device need, before its framework builds anything."""
-    modes = load_modes(job.backend)
+    """Set what a configuration's mode and device need, before its framework builds anything."""
+    modes, asked = load_modes(job.backend), job.configuration
     if modes is None:
-        if job.side.mode or job.side.device:
-            msg = f"the {job.backend} backend has no modes or devices to choose, got {job.side}"
+        if asked.mode or asked.device:
+            msg = f"the {job.backend} backend has no modes or devices to choose, got {asked}"
             raise ExperimentError(msg)
         return
-    if job.side.mode:
-        check_choice("mode", job.side.mode, modes.MODES, ExperimentError)
-    modes.begin(job.side.mode or modes.MODES[0], job.side.device)
+    if asked.mode:
+        check_choice("mode", asked.mode, modes.MODES, ExperimentError)
+    modes.begin(asked.mode or modes.MODES[0], asked.device)
 
 
 class Prepared:
     """One prepared model of the experiment, at the common initial weights.
 
     Args:
-        job: whose side, policy and settings it has.
+        job: whose configuration, policy and settings it has.
         experiment: what is compared.
         data: its data.
         initial: weights to start from, in the order of the model's layers; None for its own.
         seed: of dropout and the like; None for that of the settings.
 
     Attributes:
-        run: one step in the side's mode, on the framework's tensors.
+        run: one step in the mode of its configuration, on the framework's tensors.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Prepared:
         self.optimizer = self.driver.optimizer(experiment.optimizer, self.model)
         self.amp = prepare(self.model, self.optimizer, job.policy)
         self.loss_fn = self.driver.loss(experiment.loss, self.model)
-        modes, mode = load_modes(job.backend), job.side.mode
+        modes, mode = load_modes(job.backend), job.configuration.mode
         self._modes = modes
         self.run: Callable[..., StepResult] = partial(self.amp.step, self.loss_fn)
         if modes is not None:
@@ -86,14 +86,15 @@ class Prepared:
     def batch(self, x: Any, y: Any) -> tuple[Any, ...]:
         """Return numpy arrays as the framework's tensors, where the model is."""
         batch = self.driver.batch(x, y, self.data.layout)
-        return batch if self._modes is None else self._modes.place(batch, self.job.side.device)
+        device = self.job.configuration.device
+        return batch if self._modes is None else self._modes.place(batch, device)
 
     def step(self, x: Any, y: Any, *, keep_grads: bool = False) -> StepResult:
-        """Run one step on numpy arrays, in the side's mode."""
+        """Run one step on numpy arrays, in the mode of its configuration."""
         return self.run(*self.batch(x, y), keep_grads=keep_grads)
 
     def weights(self) -> list[LayerWeights]:
-        """Return the float32 truth of every layer with weights."""
+        """Return the float32 master values of every layer with weights."""
         return self.driver.weights(self.model, self.amp)
 
 

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from mpcore._lib.process import ended_cleanly, run_worker
 from mpcore._lib.sizes import parse_bytes, show_bytes
 from mpcore.errors import ExperimentError, check_choice
-from mpcore.tools.experiment.options import load, read_policies, split, split_policies
+from mpcore.tools.experiment.answer import Answer
+from mpcore.tools.experiment.options import (
+    FIRST_BUILT,
+    ExperimentFile,
+    Format,
+    OutputFile,
+    Texts,
+    TimeLimit,
+    backend_option,
+    check_seconds,
+    load,
+    policy_option,
+    read_backends,
+    read_policies,
+)
 from mpcore.tools.experiment.progress import Display, say
 from mpcore.tools.memory.estimate import KINDS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mpcore.tools.experiment.experiment import Experiment
 
 __all__ = ["memory"]
@@ -32,33 +46,13 @@ _DEFAULT = (
     "model_bfloat16, master=kahan",
     "model_bfloat16, master=stochastic, optimizer_state=bfloat16",
 )
+_DEFAULT_WORDS = "float32, mixed_bfloat16, and each kind of master weights"
 
 
 def memory(
-    experiment: Annotated[
-        Path,
-        typer.Argument(
-            metavar="EXPERIMENT.py",
-            help="Python file with data() and build_<backend>(), as for mpcore compare. "
-            "It is run: trust it first.",
-            show_default=False,
-        ),
-    ],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name or text of a policy; the option several times for several. "
-            "Default: float32, mixed, and each scheme of master weights.",
-            show_default=False,
-        ),
-    ] = None,
-    backend: Annotated[
-        str,
-        typer.Option(
-            help="Frameworks, by comma. Default: the first one that the file builds for.",
-            show_default=False,
-        ),
-    ] = "",
+    experiment: ExperimentFile,
+    backend: Annotated[Texts, backend_option(FIRST_BUILT)] = None,
+    policy: Annotated[Texts, policy_option(_DEFAULT_WORDS)] = None,
     optimizer: Annotated[
         str,
         typer.Option(help="sgd or adam. Default: the file's.", show_default=False),
@@ -66,7 +60,7 @@ def memory(
     budget: Annotated[
         str,
         typer.Option(
-            help="Size such as 1.5GB or 800MiB: proposes the most exact scheme that fits.",
+            help="Size such as 1.5GB or 800MiB: proposes the most exact policy that fits.",
             show_default=False,
         ),
     ] = "",
@@ -74,15 +68,14 @@ def memory(
         bool,
         typer.Option("--measure", help="Train 3 steps under each policy, and count what is there."),
     ] = False,
-    time_limit: Annotated[
-        float, typer.Option(min=1, max=1e6, help="Seconds one run may take.")
-    ] = 600,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    time_limit: TimeLimit = 600,
+    form: Format = "text",
+    output: OutputFile = None,
 ) -> int:
     """Say how many bytes training takes under each policy, and what fits into a budget.
 
     Counted is what lives between two steps: parameters (4 bytes each in float32, 2 in 16 bits),
-    gradients (the same), master weights (what keeps the float32 truth of 16-bit parameters: 4 for
+    gradients (the same), master weights (what keeps the float32 value of 16-bit parameters: 4 for
     a copy, 2 for split and kahan) and optimizer state (8 with Adam). Activations are not: they
     depend on the batch. "In a step" is on top of it for a moment, at most.
 
@@ -95,25 +88,23 @@ def memory(
 
     Example: mpcore memory model.py --budget 1.5GB
     """
-    if not time_limit <= 1e6:  # nan passes for a number in range with older typer
-        msg = f"`--time-limit` must be a number of seconds, got {time_limit}"
-        raise ExperimentError(msg)
+    check_seconds(time_limit)
+    answer = Answer("mpcore-memory", form, output)
     if optimizer:
         check_choice("optimizer", optimizer, ("sgd", "adam"), ExperimentError)
     if budget:
         parse_bytes(budget)
-    texts = read_policies(split_policies(policy) if policy else list(_DEFAULT))
-    asked = split(backend)
-    loaded, names = load(experiment, asked, at_most=len(asked) or 1)
-    console = Console()
-    with ended_cleanly(), Display(Console(stderr=True) if as_json else console) as display:
+    texts = read_policies(policy or _DEFAULT)
+    loaded, names = load(experiment, read_backends(backend))
+    with ended_cleanly(), Display(answer.console) as display:
         runs = _Runs(loaded, texts, optimizer, budget, time_limit, display)
         found = [runs.backend(name, measure=measure) for name in names]
-    if as_json:
-        sys.stdout.write(json.dumps({"backends": found}, indent=2, allow_nan=False) + "\n")
-    else:
+
+    def tables(console: Console) -> None:
         for result in found:
             _show(console, result)
+
+    answer.tell({"backends": found}, tables)
     failed = any(r["error"] or any(row["error"] for row in r["rows"]) for r in found)
     return 1 if failed else 0
 

@@ -3,79 +3,57 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from mpcore._lib.process import ended_cleanly, run_worker, thread_variables
-from mpcore.errors import ExperimentError
-from mpcore.tools.experiment.job import plain, write_json
-from mpcore.tools.experiment.options import load, read_policies, split, split_policies
+from mpcore.tools.experiment.answer import Answer
+from mpcore.tools.experiment.job import plain
+from mpcore.tools.experiment.options import (
+    FIRST_BUILT,
+    Batch,
+    ExperimentFile,
+    Format,
+    OutputFile,
+    Texts,
+    Threads,
+    TimeLimit,
+    backend_option,
+    check_seconds,
+    load,
+    policy_option,
+    read_backends,
+    read_policies,
+)
 from mpcore.tools.experiment.progress import Display
 from mpcore.tools.profiling.table import show
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mpcore.tools.experiment.experiment import Experiment
 
 __all__ = ["profile"]
 
-_FORMAT = {"format": "mpcore-profile", "version": 1}
+_DEFAULT = "mixed_bfloat16"
 
 
 def profile(
-    experiment: Annotated[
-        Path,
-        typer.Argument(
-            metavar="EXPERIMENT.py",
-            help="Python file with data() and build_<backend>(), as for mpcore compare. "
-            "It is run: trust it first.",
-            show_default=False,
-        ),
-    ],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name or text of a policy; the option several times for several. "
-            "Default: mixed_bfloat16.",
-            show_default=False,
-        ),
-    ] = None,
-    backend: Annotated[
-        str,
-        typer.Option(
-            help="Frameworks, by comma. Default: the first one that the file builds for.",
-            show_default=False,
-        ),
-    ] = "",
+    experiment: ExperimentFile,
+    backend: Annotated[Texts, backend_option(FIRST_BUILT)] = None,
+    policy: Annotated[Texts, policy_option(_DEFAULT)] = None,
     steps: Annotated[int, typer.Option(min=1, max=1000, help="Steps under the profiler.")] = 5,
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Examples a step. Default: the file's.", show_default=False),
-    ] = None,
-    tries: Annotated[
-        int, typer.Option("--try", min=0, max=20, help="Rules to try on whole steps.")
-    ] = 3,
+    batch: Batch = None,
+    trials: Annotated[int, typer.Option(min=0, max=20, help="Rules to try on whole steps.")] = 3,
     rows: Annotated[int, typer.Option(min=1, help="Rows shown of each table.")] = 10,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Threads inside an operation. Default: the framework's choice.",
-            show_default=False,
-        ),
-    ] = None,
-    time_limit: Annotated[
-        float, typer.Option(min=1, max=1e6, help="Seconds one profile may take.")
-    ] = 600,
-    output: Annotated[
-        Path | None, typer.Option(help="JSON file to write, too.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    threads: Threads = None,
+    time_limit: TimeLimit = 600,
+    form: Format = "text",
+    output: OutputFile = None,
 ) -> int:
     """Say where the time of a training step goes, and which rules would make it shorter.
 
@@ -91,25 +69,19 @@ def profile(
 
     Example: mpcore profile model.py --policy "mixed_float16; full *.attn" --output profile.json
     """
-    if not time_limit <= 1e6:  # nan passes for a number in range with older typer
-        msg = f"`--time-limit` must be a number of seconds, got {time_limit}"
-        raise ExperimentError(msg)
-    _check_output(output)
-    texts = read_policies(split_policies(policy or ["mixed_bfloat16"]))
-    asked = split(backend)
-    loaded, names = load(experiment, asked, at_most=len(asked) or 1)
-    wanted = _Wanted(steps, batch, tries, threads, time_limit)
-    console = Console()
-    with ended_cleanly(), Display(Console(stderr=True) if as_json else console) as display:
+    check_seconds(time_limit)
+    answer = Answer("mpcore-profile", form, output)
+    texts = read_policies(policy or [_DEFAULT])
+    loaded, names = load(experiment, read_backends(backend))
+    wanted = _Wanted(steps, batch, trials, threads, time_limit)
+    with ended_cleanly(), Display(answer.console) as display:
         found = [_work(loaded, name, text, wanted, display) for name in names for text in texts]
-    result = plain({**_FORMAT, "experiment": loaded.name, "profiles": found})
-    if output is not None:
-        write_json(output, result)
-    if as_json:
-        sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    else:
+
+    def tables(console: Console) -> None:
         for one in found:
             show(console, one, rows)
+
+    answer.tell(plain({"experiment": loaded.name, "profiles": found}), tables)
     return 1 if any(one["error"] for one in found) else 0
 
 
@@ -119,20 +91,9 @@ class _Wanted:
 
     steps: int
     batch: int | None
-    tries: int
+    trials: int
     threads: int | None
     time_limit: float
-
-
-def _check_output(output: Path | None) -> None:
-    if output is None:
-        return
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        what = "a folder" if output.is_dir() else f"in {str(output.parent)!r}, which is not there"
-        msg = (
-            f"`--output` must be a file in a folder that exists, got {str(output)!r}: it is {what}"
-        )
-        raise ExperimentError(msg)
 
 
 def _work(
@@ -154,7 +115,7 @@ def _work(
             "policy": text,
             "steps": wanted.steps,
             "batch": wanted.batch,
-            "tries": wanted.tries,
+            "trials": wanted.trials,
             "folder": folder,
         }
         ended = run_worker(

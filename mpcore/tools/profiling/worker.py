@@ -114,7 +114,7 @@ def _profile(
         heaviest = _heaviest(recording)
         kernels = profiler.kernels(run.amp, run.loss_fn, run.batches[0], heaviest, low)
     worth = candidates(plan, run.layers, recording.ops, recording.steps, kernels, device=can.device)
-    rivals = [*_rivals(plan), *([] if run.amp.simulated else worth[: task["tries"]])]
+    rivals = [*_rivals(plan), *([] if run.amp.simulated else worth[: task["trials"]])]
     versus: list[Versus] = []
     untried: list[str] = []
     while rivals:

@@ -71,7 +71,11 @@ def page(result: dict[str, Any]) -> str:
         maps=dtype_maps(result),
         skipped=_skipped(result),
         versions=_versions(result),
-        sides={run["backend"]: run["side"] for run in result["runs"] if run.get("side")},
+        configurations={
+            run["backend"]: run["configuration"]
+            for run in result["runs"]
+            if run.get("configuration")
+        },
     )
 
 

@@ -20,7 +20,7 @@ from mpcore.tools.report.folder import check_folder, earlier_files, record_names
 from mpcore.tools.report.page import page
 from mpcore.tools.report.table import table
 
-__all__ = ["check_folder", "table", "write_report"]
+__all__ = ["check_folder", "json_text", "table", "write_report"]
 
 
 def write_report(result: dict[str, Any], folder: Path) -> list[Path]:
@@ -48,14 +48,23 @@ def write_report(result: dict[str, Any], folder: Path) -> list[Path]:
 def _contents(result: dict[str, Any]) -> dict[str, bytes]:
     """Return every file of the report by name; ``report.json``, which marks the folder, first."""
     runs = result["runs"]
-    lean = {**result, "runs": [{k: v for k, v in run.items() if k != "records"} for run in runs]}
-    text = {"report.json": _json(lean, indent=2) + "\n", "report.html": ""}
+    text = {"report.json": json_text(result), "report.html": ""}
     for name, run in zip(record_names(runs), runs, strict=True):
         if "records" in run:
             text[name] = "".join(f"{_json(record)}\n" for record in run["records"])
-    text["report.html"] = page(lean)
+    text["report.html"] = page(_lean(result))
     # a lone surrogate (a strange file name) becomes \udcxx, which JSON reads back
     return {name: value.encode("utf-8", "backslashreplace") for name, value in text.items()}
+
+
+def json_text(result: dict[str, Any]) -> str:
+    """Return the text of ``report.json``."""
+    return _json(_lean(result), indent=2) + "\n"
+
+
+def _lean(result: dict[str, Any]) -> dict[str, Any]:
+    runs = [{k: v for k, v in run.items() if k != "records"} for run in result["runs"]]
+    return {**result, "runs": runs}
 
 
 def _json(value: Any, indent: int | None = None) -> str:

@@ -10,49 +10,54 @@ import pytest
 
 from mpcore.errors import BackendMissingError, ExperimentError
 from mpcore.tools.compare.lock import locked
-from mpcore.tools.experiment.configuration import Side, check_sides, load_modes, read_sides
+from mpcore.tools.experiment.configuration import (
+    Configuration,
+    check_installed,
+    load_modes,
+    read_configurations,
+)
 
 
 @pytest.mark.parametrize(
-    ("text", "side"),
+    ("text", "configuration"),
     [
-        ("torch", Side("torch")),
-        ("torch:compiled", Side("torch", "compiled")),
-        ("tensorflow:eager", Side("tensorflow", "eager")),
-        ("torch:cuda:1", Side("torch", device="cuda:1")),
-        ("mindspore:compiled+Ascend:0", Side("mindspore", "compiled", "Ascend:0")),
-        (f"torch@{sys.executable}", Side("torch", python=sys.executable)),
+        ("torch", Configuration("torch")),
+        ("torch:compiled", Configuration("torch", "compiled")),
+        ("tensorflow:eager", Configuration("tensorflow", "eager")),
+        ("torch:cuda:1", Configuration("torch", device="cuda:1")),
+        ("mindspore:compiled+Ascend:0", Configuration("mindspore", "compiled", "Ascend:0")),
+        (f"torch@{sys.executable}", Configuration("torch", python=sys.executable)),
         (
             f"torch:compiled+cpu@{sys.executable}",
-            Side("torch", "compiled", "cpu", sys.executable),
+            Configuration("torch", "compiled", "cpu", sys.executable),
         ),
     ],
 )
-def test_text_and_side_round_trip(text: str, side: Side) -> None:
-    assert Side.parse(text) == side
-    assert str(side) == text
-    assert side.interpreter == sys.executable
+def test_text_and_side_round_trip(text: str, configuration: Configuration) -> None:
+    assert Configuration.parse(text) == configuration
+    assert str(configuration) == text
+    assert configuration.interpreter == sys.executable
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("toch:compiled", "did you mean 'torch'"),
-        ("torch:eager+compiled", "one mode for a side"),
-        ("torch:cuda+cpu", "one device for a side"),
+        ("torch:eager+compiled", "one mode, got two"),
+        ("torch:cuda+cpu", "one device, got two"),
         ("torch@/nowhere/python", "must name a Python interpreter after '@'"),
         ("torch@/", "must name a Python interpreter after '@'"),
     ],
 )
 def test_wrong_texts(text: str, message: str) -> None:
     with pytest.raises(ExperimentError, match=message):
-        Side.parse(text)
+        Configuration.parse(text)
 
 
 def test_each_side_once() -> None:
     with pytest.raises(ExperimentError, match="each one once, got 'torch' 2 times"):
-        read_sides(["torch", "numpy", "torch"])
-    assert len(read_sides(["torch", "torch:compiled"])) == 2
+        read_configurations(["torch", "numpy", "torch"])
+    assert len(read_configurations(["torch", "torch:compiled"])) == 2
 
 
 def test_a_framework_of_another_interpreter_is_not_looked_for_here(
@@ -60,8 +65,8 @@ def test_a_framework_of_another_interpreter_is_not_looked_for_here(
 ) -> None:
     monkeypatch.setattr("mpcore.tools.experiment.configuration.find_spec", lambda _: None)
     with pytest.raises(BackendMissingError, match="pip install"):
-        check_sides([Side("torch")])
-    check_sides([Side("torch", python=sys.executable)])
+        check_installed([Configuration("torch")])
+    check_installed([Configuration("torch", python=sys.executable)])
 
 
 def test_numpy_has_no_modes() -> None:
