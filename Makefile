@@ -36,7 +36,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(RUN) $(BIN)/python -m pytest --doctest-modules mpcore tests/core tests/compare -m "not slow"
+	$(RUN) $(BIN)/python -m pytest --doctest-modules mpcore tests/core tests/tools -m "not slow"
 
 # One process a framework: their states must not meet.
 conformance: setup
@@ -45,7 +45,7 @@ conformance: setup
 $(filter backend-%,$(SUITES)): backend-%: setup
 	@echo "== $*: its adapter"
 	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider \
-	  tests/backends tests/ranks tests/zoo tests/causes --backend $*
+	  tests/backends tests/ranks tests/zoo tests/divergence --backend $*
 
 $(filter face-%,$(SUITES)): face-%: setup
 	@echo "== $*: faces of its natives"
@@ -56,7 +56,7 @@ porter: setup
 	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider tests/port
 
 slow: setup
-	$(RUN) $(BIN)/python -m pytest tests/compare tests/examples -m slow
+	$(RUN) $(BIN)/python -m pytest tests/tools tests/examples -m slow
 
 packaging: setup
 	$(RUN) $(BIN)/python -m pytest tests/packaging

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
-from harness import load_kit  # found through the line above
+from harness import load_kit
 
 _FRAMEWORKS = ("torch", "tensorflow", "mindspore")
 

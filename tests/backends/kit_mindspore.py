@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -14,8 +12,6 @@ import mpcore as mp
 from mpcore.numerics.dtypes import round_to
 from mpcore_mindspore import emulated_ascend
 
-# The graph compiler imports the module of every function it reads, by name.
-sys.path.append(str(Path(__file__).parent))
 ms.runtime.launch_blocking()  # ten times faster on two cores
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections import OrderedDict
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,14 +12,10 @@ import pytest
 import mpcore as mp
 
 ms = pytest.importorskip("mindspore", reason="mindspore is not installed")
+import zoo  # noqa: E402
 from mindspore import ParameterTuple, Tensor, mint, nn  # noqa: E402
 from mindspore.amp import auto_mixed_precision, build_train_network  # noqa: E402
 from mindspore.graph.api import _pynative_executor  # noqa: E402
-
-# The graph compiler too imports the module of every function it reads, by name.
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))
-sys.path.append(str(Path(__file__).parent))
-import zoo  # noqa: E402
 from zoo_mindspore import ZOO  # noqa: E402
 
 from mpcore_mindspore import backend, casting  # noqa: E402

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +13,9 @@ from mpcore.numerics import master_weights as arithmetic
 from mpcore.numerics.dtypes import round_to
 
 ms = pytest.importorskip("mindspore", reason="mindspore is not installed")
+import zoo  # noqa: E402
 from mindspore import Tensor, nn, ops  # noqa: E402
 from mindspore.experimental import optim as experimental  # noqa: E402
-
-# The graph compiler imports the module of every function it reads, by name.
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))
-sys.path.append(str(Path(__file__).parent))
-import zoo  # noqa: E402
 from zoo_mindspore import ZOO  # noqa: E402
 
 from mpcore_mindspore import master_weights  # noqa: E402

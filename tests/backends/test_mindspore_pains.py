@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,6 @@ import mpcore as mp
 ms = pytest.importorskip("mindspore")
 from mindspore import Parameter, ParameterTuple, Tensor, amp, nn, ops  # noqa: E402
 from mindspore.experimental import optim as experimental  # noqa: E402
-
-# The graph compiler imports the module of every function it reads, by name.
-sys.path.append(str(Path(__file__).parent))
 
 pytestmark = pytest.mark.backend("mindspore")
 

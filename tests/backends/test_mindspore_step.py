@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,9 +17,6 @@ from mpcore.numerics.overflow import saturate
 
 ms = pytest.importorskip("mindspore")
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
-
-# The graph compiler imports the module of every function it reads, by name.
-sys.path.append(str(Path(__file__).parent))
 
 from mpcore_mindspore import StatusRegister, emulated_ascend  # noqa: E402
 from mpcore_mindspore.ascend import saturated  # noqa: E402

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import zoo
 from keras import layers
+from zoo_tensorflow import ZOO, first_float
 
 import mpcore as mp
 from mpcore.policy.policy import PRESETS
 from mpcore_tensorflow import TensorflowBackend
 from mpcore_tensorflow.layers import MARK
-
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))
-import zoo  # found through the line above
-from zoo_tensorflow import ZOO, first_float
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype("f4")

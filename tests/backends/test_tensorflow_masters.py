@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,16 +10,14 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 import tensorflow as tf  # noqa: E402
+import zoo  # noqa: E402
+import zoo_tensorflow  # noqa: E402
 from keras import layers  # noqa: E402
 
 import mpcore as mp  # noqa: E402
 from mpcore.numerics import master_weights as reference  # noqa: E402
 from mpcore_tensorflow import TransactionalOptimizer, rounding  # noqa: E402
 from mpcore_tensorflow.backend import _check_kept  # noqa: E402
-
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))
-import zoo  # noqa: E402
-import zoo_tensorflow  # noqa: E402
 
 pytestmark = pytest.mark.backend("tensorflow")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +12,12 @@ import mpcore as mp
 from mpcore.policy.policy import PRESETS
 
 torch = pytest.importorskip("torch")
+import zoo  # noqa: E402
+import zoo_torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed import fsdp  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
-
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))
-import zoo  # noqa: E402
-import zoo_torch  # noqa: E402
 
 from mpcore_torch.float32 import set_float32  # noqa: E402
 from mpcore_torch.layers import leaves  # noqa: E402

@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +15,11 @@ from mpcore.numerics import master_weights as reference
 from mpcore.step.stagnation import sample
 
 torch = pytest.importorskip("torch")
+import zoo_torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from mpcore_torch import rounding  # noqa: E402
-
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))
-import zoo_torch  # noqa: E402
 
 pytestmark = pytest.mark.backend("torch")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 from test_torch_ops import CASES, M, measured, positive
@@ -14,12 +12,10 @@ from mpcore.numerics import ops
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
+import zoo  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))
-import zoo  # noqa: E402
 from zoo_torch import ZOO  # noqa: E402
 
 from mpcore_torch.layers import leaves  # noqa: E402

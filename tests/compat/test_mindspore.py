@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,6 @@ from mpcore_mindspore.guard import guarded  # noqa: E402
 
 pytestmark = pytest.mark.backend("mindspore")
 
-# The graph compiler imports the module of every function it reads, by name.
-sys.path.append(str(Path(__file__).parent))
 
 TRACES = json.loads(
     (Path(__file__).parents[1] / "golden" / "loss_scale_traces.json").read_text(encoding="utf-8")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from harness import load_kit
 
 import mpcore as mp
-
-# MindSpore's graph compiler too imports the module of every function it reads, by name.
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "backends"))
-from harness import load_kit  # found through the line above
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -14,7 +14,7 @@ from mpcore import PolicyError
 from mpcore.numerics import ops
 from mpcore.policy.layer import CATEGORIES
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference" / "ops.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "ops.md"
 WORDS = ("lower", "full", "promote", "follow", "banned", "infer", "mixed", "absent")
 ROWS = [row.name for row in ops.ops()]
 TORCH = ("torch_cuda", "torch_cpu", "torch_npu", "torch_xpu", "torch_mps")

@@ -18,7 +18,7 @@ from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.tools.convert.names import fit
 from mpcore.tools.convert.run import convert
 
-EVERYTHING = Path(__file__).parents[1] / "zoo" / "everything.py"
+EVERYTHING = Path(__file__).parents[2] / "zoo" / "everything.py"
 
 
 def array(*shape: int, seed: int = 0) -> Any:

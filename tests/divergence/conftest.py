@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 _FRAMEWORKS = ("torch", "tensorflow", "mindspore")
-
-for folder in (Path(__file__).parent, Path(__file__).parents[1] / "zoo"):
-    sys.path.append(str(folder))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -24,7 +24,7 @@ from mpcore.scaling.loss_scale import PRESETS
 from mpcore.scaling.transition import advance, initial_state
 
 TRACES = json.loads(
-    (Path(__file__).parents[1] / "golden" / "loss_scale_traces.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "golden" / "loss_scale_traces.json").read_text(encoding="utf-8")
 )
 SAMPLES: dict[str, dict[str, Any]] = {
     "torch": {

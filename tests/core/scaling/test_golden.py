@@ -13,7 +13,7 @@ from mpcore import LossScale, LossScaleError
 from mpcore.scaling.transition import advance, initial_state
 
 TRACES = json.loads(
-    (Path(__file__).parents[1] / "golden" / "loss_scale_traces.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "golden" / "loss_scale_traces.json").read_text(encoding="utf-8")
 )
 # Another algorithm (an average of log2 of the gradient), and TensorFlow flushing subnormals.
 NOT_OURS = {"openseq2seq.LogMaxScaler"}

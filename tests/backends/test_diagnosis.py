@@ -6,20 +6,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
+import zoo
+from harness import X, Y
+from overflows import Plant, Planter
 
 import mpcore as mp
 from mpcore.tools.diagnosis import post_mortem
-
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))
-import zoo  # found through the line above
-from harness import X, Y
-from overflows import Plant, Planter
 
 # Seeds: Keras compiles each of its steps, and MindSpore's eager kernels are slow to begin.
 SEEDS = {

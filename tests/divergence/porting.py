@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.append(str(Path(__file__).parents[1] / "zoo"))  # when run as a script
-import zoo  # found through the line above
+import zoo
 
 import mpcore as mp
 from mpcore.checkpoint.layer_weights import match
@@ -65,7 +64,8 @@ def evidence(own: Port, optimizer: Any, policy: str = "float32") -> Evidence:
 def references(folder: Path, names: list[str], policy: str = "float32") -> dict[str, Evidence]:
     """Return torch's evidence, collected by a process of its own."""
     command = [sys.executable, str(Path(__file__)), str(folder), policy, *names]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # the zoo's, as pytest set it
+    subprocess.run(command, check=True, capture_output=True, timeout=300, env=paths)
     return {name: load(folder / name) for name in names}
 
 

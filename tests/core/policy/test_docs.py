@@ -7,7 +7,7 @@ from pathlib import Path
 from mpcore import Layer, ParamInfo, Policy, resolve_plan
 from mpcore.policy.policy import PRESETS
 
-DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
+DOCS = Path(__file__).parents[3] / "docs" / "policies.md"
 W = (ParamInfo("weight", (8, 8), "float32"),)
 LAYERS = [
     Layer("fc", "linear", "Linear", W, op="linear"),
