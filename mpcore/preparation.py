@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mpcore.amp.amp import Home
 from mpcore.backend.backend import find_backend
+from mpcore.backend.parts import DRIVER
 from mpcore.capabilities.capabilities import honour
 from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
 from mpcore.policy.policy import Policy
@@ -95,7 +98,7 @@ def prepare(
     _check_stored(plan, layers)
     _warn_unused(plan)
     amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
-    amp.backend = backend
+    amp.backend = Home(backend.name, partial(DRIVER.of, backend))
     return amp
 
 

@@ -15,14 +15,20 @@ from mpcore.numerics.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.ascend import EmulatedAscend
 from mpcore_mindspore.casting import check_plan, set_float32
-from mpcore_mindspore.layers import list_layers, parameter_paths
+from mpcore_mindspore.layers import list_layers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.backend.driver import Driver
+    from mpcore.backend.modes import Modes
+    from mpcore.backend.probe import Probe
+    from mpcore.backend.profiler import Profiler
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
+    from mpcore.tools.inspection.observe import Observer
+    from mpcore.tools.inspection.record import Inspector
 
 __all__ = ["MindsporeBackend"]
 
@@ -71,11 +77,6 @@ class MindsporeBackend:
     def layers(self, model: Any, /) -> list[Layer]:
         """Return the layer tree of ``model``."""
         return list_layers(model)
-
-    def trains(self, model: Any, /) -> dict[str, bool]:
-        """Return by path, each Parameter once, whether it is trained."""
-        paths = parameter_paths(model)
-        return {paths[id(p)]: p.requires_grad for p in model.get_parameters() if id(p) in paths}
 
     def check_pair(self, model: Any, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` on this device."""
@@ -142,8 +143,38 @@ class MindsporeBackend:
         set_float32(plan.policy, _device())
         return amp
 
-    def compare_driver(self) -> Any:
-        """Return the driver for ``mpcore compare``."""
+    def driver(self) -> Driver[MindsporeAmp]:
+        """Return what builds and trains an experiment's model, and reads and writes weights."""
         from mpcore_mindspore.driver import MindsporeDriver
 
         return MindsporeDriver()
+
+    def modes(self) -> Modes[MindsporeAmp]:
+        """Return how steps can be run."""
+        from mpcore_mindspore import modes
+
+        return modes
+
+    def profiler(self) -> Profiler:
+        """Return what tells where the time of a step goes."""
+        from mpcore_mindspore import profile
+
+        return profile
+
+    def probe(self) -> Probe:
+        """Return what ``mpcore doctor`` runs."""
+        from mpcore_mindspore import probe
+
+        return probe
+
+    def observer(self) -> Observer:
+        """Return what tells the dtypes that ran."""
+        from mpcore_mindspore import observe
+
+        return observe
+
+    def inspector(self) -> Inspector:
+        """Return what looks at every layer and op of a step."""
+        from mpcore_mindspore import inspection
+
+        return inspection

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.checkpoint.places import COUNTER, Place, by_depth
 from mpcore_mindspore import files
-from mpcore_mindspore.layers import leaves, own_parameters
+from mpcore_mindspore.layers import leaves, own_parameters, parameter_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,6 +89,11 @@ class MindsporeDriver:
             return nn.Momentum(params, spec.learning_rate, float(spec.momentum))
         beta1, beta2 = spec.betas
         return nn.Adam(params, spec.learning_rate, beta1=beta1, beta2=beta2, eps=spec.eps)
+
+    def trains(self, model: Any) -> dict[str, bool]:
+        """Return by path, each Parameter once, whether it is trained."""
+        paths = parameter_paths(model)
+        return {paths[id(p)]: p.requires_grad for p in model.get_parameters() if id(p) in paths}
 
     def weights(self, model: Any, amp: MindsporeAmp | None = None) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""

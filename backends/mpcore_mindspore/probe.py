@@ -12,7 +12,8 @@ import numpy as np
 from mindspore import nn, ops
 from mindspore.graph.api import _pynative_executor
 
-from mpcore.capabilities.cases import FAMILIES, Case, Prepared
+from mpcore.backend.probe import Case, Prepared
+from mpcore.capabilities.cases import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["about", "families", "prepare", "read"]
 
-families = tuple(FAMILIES)
+families: tuple[str, ...] = tuple(FAMILIES)
 
 _RATE = 1e-3
 _INPUTS = ops.GradOperation(get_all=True, sens_param=True)

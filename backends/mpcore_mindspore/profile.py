@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore.profiler import ProfilerActivity, tensorboard_trace_handler
 
+from mpcore.backend.profiler import CAST, KernelTime, OpTime, Recording, summed
 from mpcore.errors import BackendError, PolicyError
 from mpcore.numerics import ops as table
 from mpcore.tools.profiling.timing import Event, cores, own_times
-from mpcore.tools.profiling.values import CAST, KernelTime, OpTime, Recording, summed
 from mpcore_mindspore.observe import trace
 from mpcore_mindspore.replay import timed
 from mpcore_mindspore.timeline import Place, Timeline, watched

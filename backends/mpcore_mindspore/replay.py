@@ -10,8 +10,8 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn
 from mindspore.ops.primitive import Primitive
 
+from mpcore.backend.profiler import KernelTime, Spread
 from mpcore.tools.profiling.timing import in_turn
-from mpcore.tools.profiling.values import KernelTime, Spread
 from mpcore_mindspore.casting import FLOATS
 from mpcore_mindspore.layers import dtype_name, leaves
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mpcore.tools.profiling.values import LOSS
+from mpcore.backend.profiler import LOSS
 from mpcore_mindspore.casting import FLOATS
 from mpcore_mindspore.layers import leaves
 from mpcore_mindspore.step import TrainCell

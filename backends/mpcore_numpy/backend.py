@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.backend.backend import Capabilities, Support
-from mpcore.errors import BackendError, OptimizerError
+from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.policy.layer import Layer, ParamInfo
 from mpcore_numpy.ascend import EmulatedAscend
@@ -17,6 +17,7 @@ from mpcore_numpy.step import NumpyAmp
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.backend.probe import Probe
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
     from mpcore_numpy.model import Model
@@ -92,10 +93,8 @@ class NumpyBackend:
         """Bind the optimizers; nothing in the model changes."""
         return NumpyAmp(model, optimizers, plan, options, simulated=simulated)
 
-    def compare_driver(self) -> Any:
-        """Refuse: there is no autograd to build an experiment's model with."""
-        msg = (
-            "the numpy reference has no automatic differentiation, so it cannot run an "
-            "experiment; choose from torch, tensorflow, mindspore"
-        )
-        raise BackendError(msg)
+    def probe(self) -> Probe:
+        """Return what ``mpcore doctor`` runs."""
+        from mpcore_numpy import probe
+
+        return probe

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.capabilities.cases import Case, Prepared
+from mpcore.backend.probe import Case, Prepared
 from mpcore.errors import BackendError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["about", "families", "prepare", "read"]
 
-families = ("matmul", "elementwise", "norm", "softmax")
+families: tuple[str, ...] = ("matmul", "elementwise", "norm", "softmax")
 """numpy has no convolution, no recurrent layer and no gradients."""
 
 

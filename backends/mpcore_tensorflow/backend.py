@@ -16,7 +16,7 @@ from mpcore_tensorflow.amp import KerasAmp
 from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.casting import apply_plan, is_prepared
-from mpcore_tensorflow.layers import check_model, usual_dtype, variable_names, walk
+from mpcore_tensorflow.layers import check_model, usual_dtype, walk
 from mpcore_tensorflow.master_weights import parts_of, watch
 from mpcore_tensorflow.optimizer import TransactionalOptimizer
 from mpcore_tensorflow.optimizer_state import check_state
@@ -26,10 +26,16 @@ from mpcore_tensorflow.replicas import check_strategy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mpcore.backend.driver import Driver
+    from mpcore.backend.modes import Modes
+    from mpcore.backend.probe import Probe
+    from mpcore.backend.profiler import Profiler
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
     from mpcore.step.transaction import StepOptions
+    from mpcore.tools.inspection.observe import Observer
+    from mpcore.tools.inspection.record import Inspector
 
 __all__ = ["TensorflowBackend"]
 
@@ -78,11 +84,6 @@ class TensorflowBackend:
         check_model(model)
         usual = usual_dtype(model)
         return [entry.describe(_truths(model), usual) for entry in walk(model)]
-
-    def trains(self, model: Any, /) -> dict[str, bool]:
-        """Return by path, each variable once, whether it is trained."""
-        moving = {id(variable) for variable in model.trainable_variables}
-        return {path: key in moving for key, path in variable_names(model).items()}
 
     def check_pair(self, model: Any, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` in transactions."""
@@ -182,11 +183,41 @@ class TensorflowBackend:
         pairs = {name: (wrapper, owned[name]) for name, wrapper in wrappers.items()}
         return KerasAmp(model, pairs, plan, options, detector=detector, strategy=strategy)
 
-    def compare_driver(self) -> Any:
-        """Return the backend's part in comparisons."""
-        from mpcore_tensorflow.driver import KerasDriver  # only comparisons need it
+    def driver(self) -> Driver[KerasAmp]:
+        """Return what builds and trains an experiment's model, and reads and writes weights."""
+        from mpcore_tensorflow.driver import KerasDriver
 
         return KerasDriver()
+
+    def modes(self) -> Modes[KerasAmp]:
+        """Return how steps can be run."""
+        from mpcore_tensorflow import modes
+
+        return modes
+
+    def profiler(self) -> Profiler:
+        """Return what tells where the time of a step goes."""
+        from mpcore_tensorflow import profile
+
+        return profile
+
+    def probe(self) -> Probe:
+        """Return what ``mpcore doctor`` runs."""
+        from mpcore_tensorflow import probe
+
+        return probe
+
+    def observer(self) -> Observer:
+        """Return what tells the dtypes that ran."""
+        from mpcore_tensorflow import observe
+
+        return observe
+
+    def inspector(self) -> Inspector:
+        """Return what looks at every layer and op of a step."""
+        from mpcore_tensorflow import inspection
+
+        return inspection
 
 
 def _truths(model: Any) -> dict[int, Any]:

@@ -87,6 +87,11 @@ class KerasDriver:
             spec.learning_rate, beta_1=spec.betas[0], beta_2=spec.betas[1], epsilon=spec.eps
         )
 
+    def trains(self, model: Any) -> dict[str, bool]:
+        """Return by path, each variable once, whether it is trained."""
+        moving = {id(variable) for variable in model.trainable_variables}
+        return {path: key in moving for key, path in variable_names(model).items()}
+
     def weights(self, model: Any, amp: KerasAmp | None = None) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
         read = amp.truth if amp else _plain

@@ -1,7 +1,8 @@
-"""How TensorFlow runs the steps of a comparison; see ``experiment.configuration.Modes``."""
+"""How TensorFlow runs the steps of a comparison; see ``mpcore.backend.modes.Modes``."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     from mpcore.step.result import StepResult
     from mpcore_tensorflow.amp import KerasAmp
 
-__all__ = ["MODES", "begin", "called", "place", "stepper"]
+__all__ = ["MODES", "begin", "called", "one_thread", "place", "stepper"]
 
-MODES = ("compiled", "eager")
+one_thread = contextlib.nullcontext  # threads are set before the framework starts
+
+MODES: tuple[str, ...] = ("compiled", "eager")
 
 
 def begin(mode: str, device: str) -> None:

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from mpcore.capabilities.cases import FAMILIES, Case, Prepared
+from mpcore.backend.probe import Case, Prepared
+from mpcore.capabilities.cases import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["about", "families", "prepare", "read"]
 
-families = tuple(FAMILIES)
+families: tuple[str, ...] = tuple(FAMILIES)
 
 _RATE = 1e-3
 

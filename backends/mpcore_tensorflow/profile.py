@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from mpcore.backend.profiler import CAST, KernelTime, OpTime, Recording, summed
 from mpcore.errors import PolicyError
 from mpcore.numerics import ops
 from mpcore.tools.profiling.timing import Event, cores, own_times
-from mpcore.tools.profiling.values import CAST, KernelTime, OpTime, Recording, summed
 from mpcore_tensorflow.replay import timed
 from mpcore_tensorflow.traced import Made, Traced, watched
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from mpcore.backend.profiler import KernelTime, Spread
 from mpcore.tools.profiling.timing import in_turn
-from mpcore.tools.profiling.values import KernelTime, Spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,8 +10,8 @@ import keras
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
+from mpcore.backend.profiler import LOSS
 from mpcore.tools.inspection.trace import widest, words
-from mpcore.tools.profiling.values import LOSS
 from mpcore_tensorflow.layers import walk
 
 if TYPE_CHECKING:

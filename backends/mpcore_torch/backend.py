@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from mpcore.backend.driver import Driver
+    from mpcore.backend.exact import Exact
+    from mpcore.backend.modes import Modes
+    from mpcore.backend.probe import Probe
+    from mpcore.backend.profiler import Profiler
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
+    from mpcore.tools.inspection.observe import DryRun, Observer
+    from mpcore.tools.inspection.record import Inspector
 
 __all__ = ["TorchBackend"]
 
@@ -62,10 +69,6 @@ class TorchBackend:
     def layers(self, model: nn.Module, /) -> list[Layer]:
         """Return the layer tree of ``model``."""
         return list_layers(model)
-
-    def trains(self, model: nn.Module, /) -> dict[str, bool]:
-        """Return by path, each parameter once, whether it is trained."""
-        return {path: param.requires_grad for param, path in parameter_names(model).items()}
 
     def check_pair(self, model: nn.Module, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` is torch's, over parameters of ``model``."""
@@ -118,8 +121,50 @@ class TorchBackend:
         """Apply ``plan`` in place and bind the optimizers."""
         return TorchAmp(model, optimizers, plan, options, simulated=simulated)
 
-    def compare_driver(self) -> Any:
-        """Return the driver for ``mpcore compare``."""
+    def driver(self) -> Driver[TorchAmp]:
+        """Return what builds and trains an experiment's model, and reads and writes weights."""
         from mpcore_torch.driver import TorchDriver
 
         return TorchDriver()
+
+    def modes(self) -> Modes[TorchAmp]:
+        """Return how steps can be run."""
+        from mpcore_torch import modes
+
+        return modes
+
+    def exact(self) -> Exact:
+        """Return what runs a step in float64."""
+        from mpcore_torch import exact
+
+        return exact
+
+    def profiler(self) -> Profiler:
+        """Return what tells where the time of a step goes."""
+        from mpcore_torch import profile
+
+        return profile
+
+    def probe(self) -> Probe:
+        """Return what ``mpcore doctor`` runs."""
+        from mpcore_torch import probe
+
+        return probe
+
+    def observer(self) -> Observer:
+        """Return what tells the dtypes that ran."""
+        from mpcore_torch import observe
+
+        return observe
+
+    def inspector(self) -> Inspector:
+        """Return what looks at every layer and op of a step."""
+        from mpcore_torch import inspection
+
+        return inspection
+
+    def dry_run(self) -> DryRun:
+        """Return what runs a model without values."""
+        from mpcore_torch import foretell
+
+        return foretell

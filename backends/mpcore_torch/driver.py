@@ -71,6 +71,10 @@ class TorchDriver:
             params, spec.learning_rate, betas=spec.betas, eps=spec.eps, fused=True
         )
 
+    def trains(self, model: nn.Module) -> dict[str, bool]:
+        """Return by path, each parameter once, whether it is trained."""
+        return {path: param.requires_grad for param, path in parameter_names(model).items()}
+
     def weights(self, model: nn.Module, amp: TorchAmp | None = None) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
         kept = amp.masters if amp is not None else {}

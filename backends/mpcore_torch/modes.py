@@ -1,4 +1,4 @@
-"""How torch runs the steps of a comparison; see ``mpcore.tools.experiment.configuration.Modes``."""
+"""How torch runs the steps of a comparison; see ``mpcore.backend.modes.Modes``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpcore.errors import BackendError
-from mpcore_torch.layers import parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,18 +17,9 @@ if TYPE_CHECKING:
     from mpcore.step.result import StepResult
     from mpcore_torch.amp import TorchAmp
 
-__all__ = [
-    "MODES",
-    "begin",
-    "called",
-    "one_thread",
-    "place",
-    "stepper",
-    "true_gradients",
-    "widened",
-]
+__all__ = ["MODES", "begin", "called", "one_thread", "place", "stepper"]
 
-MODES = ("eager", "compiled")
+MODES: tuple[str, ...] = ("eager", "compiled")
 
 
 def begin(mode: str, device: str) -> None:
@@ -58,19 +48,6 @@ def place(batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
 def stepper(amp: TorchAmp, loss_fn: Any, mode: str) -> Callable[..., StepResult]:
     """Return ``amp.step``: the model that it runs is compiled or not."""
     return lambda *batch, keep_grads=False: amp.step(loss_fn, *batch, keep_grads=keep_grads)
-
-
-def widened(model: nn.Module, batch: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
-    """Return model and batch in float64, in which rounding is not seen."""
-    return model.double(), tuple(t.double() if t.is_floating_point() else t for t in batch)
-
-
-def true_gradients(model: nn.Module, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the gradients of a loss by parameter path, as ``StepResult.grads`` has them."""
-    names = {p: name for p, name in parameter_names(model).items() if p.requires_grad}
-    found = torch.autograd.grad(loss, list(names), allow_unused=True)
-    pairs = zip(names.values(), found, strict=True)
-    return {name: grad for name, grad in pairs if grad is not None}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name everybody knows
 
-from mpcore.capabilities.cases import FAMILIES, Case, Prepared
+from mpcore.backend.probe import Case, Prepared
+from mpcore.capabilities.cases import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["about", "families", "prepare", "read"]
 
-families = tuple(FAMILIES)
+families: tuple[str, ...] = tuple(FAMILIES)
 
 _RATE = 1e-3
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from mpcore.backend.profiler import CAST, LOSS, KernelTime, OpTime, Recording, summed
 from mpcore.errors import PolicyError
 from mpcore.numerics import ops
 from mpcore.tools.inspection.trace import widest, words
-from mpcore.tools.profiling.values import CAST, LOSS, KernelTime, OpTime, Recording, summed
 from mpcore_torch.detect import device_of
 from mpcore_torch.layers import leaves
 from mpcore_torch.replay import timed

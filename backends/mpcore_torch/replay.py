@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from mpcore.backend.profiler import KernelTime, Spread
 from mpcore.tools.inspection.trace import widest
 from mpcore.tools.profiling.timing import in_turn
-from mpcore.tools.profiling.values import KernelTime, Spread
 from mpcore_torch.watch import dtypes_of
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mpcore.amp.schedule import Scheduler
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from mpcore.scaling.transition import LossScaleState
     from mpcore.step.result import StepResult
 
-__all__ = ["Amp", "Home"]
+__all__ = ["Amp", "Home", "WeightsDriver"]
 
 
 class _HasModel(Protocol):
@@ -44,14 +45,30 @@ class _HasModel(Protocol):
     model: Any
 
 
-class Home(Protocol):
-    """The backend that a prepared model came from; see ``mpcore.backend.backend.Backend``."""
+class WeightsDriver(Protocol):
+    """The part of ``mpcore.backend.driver.Driver`` that saving and loading need."""
+
+    def weights(self, model: Any, amp: Amp | None = None) -> list[LayerWeights]:
+        """Return the float32 values of every layer with weights, buffers included."""
+        ...
+
+    def load_weights(self, model: Any, weights: list[LayerWeights], amp: Amp | None = None) -> None:
+        """Put in what ``weights`` returns."""
+        ...
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a prepared model came from.
+
+    Attributes:
+        name: of the backend.
+        driver: returns what reads and writes weights in the neutral form; BackendError if the
+            backend has no such part.
+    """
 
     name: str
-
-    def compare_driver(self) -> Any:
-        """Return what reads and writes weights in the neutral form."""
-        ...
+    driver: Callable[[], WeightsDriver]
 
 
 class Amp(ABC):
@@ -416,14 +433,11 @@ class Amp(ABC):
 
     def _read_layers(self) -> list[LayerWeights]:
         """Return the float32 truth by layer, in the layouts of ``checkpoint.layer_weights``."""
-        weights: list[LayerWeights] = self.backend.compare_driver().weights(
-            self._trained_model, self
-        )
-        return weights
+        return self.backend.driver().weights(self._trained_model, self)
 
     def _write_layers(self, weights: list[LayerWeights]) -> None:
         """Put in what ``_read_layers`` returns, or the like, as ``_write_weights`` does."""
-        self.backend.compare_driver().load_weights(self._trained_model, weights, self)
+        self.backend.driver().load_weights(self._trained_model, weights, self)
 
     @property
     def _trained_model(self) -> Any:

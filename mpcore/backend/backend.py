@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mpcore.errors import BackendError, BackendMissingError, check_choice
@@ -28,7 +25,6 @@ __all__ = [
     "check_policy",
     "find_backend",
     "load_backend",
-    "load_part",
 ]
 
 
@@ -126,10 +122,6 @@ class Backend(Protocol):
         """Apply ``plan`` to ``model`` in place and return the object that runs its steps."""
         ...
 
-    def compare_driver(self) -> Any:
-        """Return the backend's ``mpcore.backend.driver.Driver``."""
-        ...
-
 
 def backend_names() -> list[str]:
     """Return the names of the installed backends; imports none of them."""
@@ -154,24 +146,6 @@ def load_backend(name: str) -> Backend:
         )
         raise BackendMissingError(msg) from exc
     return backend
-
-
-@cache
-def load_part(name: str, part: str) -> Any:
-    """Return the module ``part`` of the package that a backend comes from; None if it has none.
-
-    Args:
-        name: of an installed backend.
-        part: name of the module, such as ``"observe"``.
-    """
-    points = {point.name: point for point in metadata.entry_points(group="mpcore.backends")}
-    root = points[name].module.partition(".")[0]
-    package = find_spec(root)
-    # A backend may be a single module.
-    if package is None or package.submodule_search_locations is None:
-        return None
-    where = f"{root}.{part}"
-    return None if find_spec(where) is None else importlib.import_module(where)
 
 
 def find_backend(model: Any) -> Backend:

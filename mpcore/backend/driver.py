@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mpcore.errors import ExperimentError, check_choice
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mpcore.amp.amp import Amp
     from mpcore.checkpoint.layer_weights import LayerWeights, Slots
     from mpcore.checkpoint.places import Place
 
@@ -55,7 +54,10 @@ class OptimizerSpec:
                 raise ExperimentError(msg)
 
 
-class Driver(Protocol):
+AmpT = TypeVar("AmpT", contravariant=True)  # the backend's own class of prepared models
+
+
+class Driver(Protocol[AmpT]):
     """One framework's part in a comparison; every method is a translation, none decides."""
 
     @property
@@ -100,7 +102,11 @@ class Driver(Protocol):
         """Return the framework's own optimizer over the trainable parameters of ``model``."""
         ...
 
-    def weights(self, model: Any, amp: Amp | None = None) -> list[LayerWeights]:
+    def trains(self, model: Any) -> dict[str, bool]:
+        """Return by path, each parameter once, whether it is trained."""
+        ...
+
+    def weights(self, model: Any, amp: AmpT | None = None) -> list[LayerWeights]:
         """Return the float32 truth of every layer with weights, buffers included.
 
         Args:
@@ -109,7 +115,9 @@ class Driver(Protocol):
         """
         ...
 
-    def load_weights(self, model: Any, weights: list[LayerWeights], amp: Amp | None = None) -> None:
+    def load_weights(
+        self, model: Any, weights: list[LayerWeights], amp: AmpT | None = None
+    ) -> None:
         """Put ``weights`` (already matched to this model's layers) into ``model`` and masters."""
         ...
 
@@ -117,16 +125,16 @@ class Driver(Protocol):
         """Return ``StepResult.grads`` in the neutral form."""
         ...
 
-    def slots(self, model: Any, amp: Amp) -> Slots:
+    def slots(self, model: Any, amp: AmpT) -> Slots:
         """Return the optimizer state in the neutral form."""
         ...
 
-    def load_slots(self, model: Any, amp: Amp, slots: Slots) -> None:
+    def load_slots(self, model: Any, amp: AmpT, slots: Slots) -> None:
         """Put ``slots`` into the optimizer."""
         ...
 
     def predict(
-        self, model: Any, amp: Amp, x: npt.NDArray[Any], layout: str
+        self, model: Any, amp: AmpT, x: npt.NDArray[Any], layout: str
     ) -> npt.NDArray[np.float32]:
         """Return the model's output in evaluation mode, under its policy, as float32."""
         ...

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import sys
 import tempfile
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.machine import cpu_here
 from mpcore.backend.backend import Support
+from mpcore.backend.parts import PROBE
 from mpcore.capabilities.examine import examine_here, facts_of
 
 if TYPE_CHECKING:
@@ -158,7 +156,7 @@ def measured(can: Capabilities, family: str, dtype: str, *, probe: bool = False)
 
 def _probe(can: Capabilities) -> dict[str, dict[str, tuple[str, str]]]:
     """Measure without speed, keep and return it; nothing is kept of a probe that failed."""
-    if not _has_probe(can.backend):
+    if PROBE.find(can.backend) is None:
         return {}
     report = examine_here([can.backend], asked=False, quick=True, time_limit=_TIME_LIMIT)
     framework = report.frameworks[0]
@@ -169,12 +167,3 @@ def _probe(can: Capabilities) -> dict[str, dict[str, tuple[str, str]]]:
     found = facts_of(framework, report.machine)
     keep(can.backend, can.device, can.versions, found)
     return found
-
-
-def _has_probe(backend: str) -> bool:
-    """Return whether the package of a backend offers a module ``probe``."""
-    for point in metadata.entry_points(group="mpcore.backends"):
-        if point.name == backend:
-            package = importlib.import_module(point.module).__package__
-            return bool(package) and find_spec(f"{package}.probe") is not None
-    return False

@@ -1,23 +1,16 @@
 """What the doctor runs in every framework: inputs, and the right answers in float64.
 
-A framework's part is its probe, the module ``probe`` of its backend's package:
-
-    families: tuple of names of ``FAMILIES`` that the framework has at all
-    about() -> dict: ``versions`` (name to text), ``device``, ``devices`` (texts), ``threads``
-        (int or None), ``settings`` (name to text)
-    prepare(family, dtype, case, grad) -> Prepared: ready to run with the case's arrays
-    read(tensor) -> (float32 array, name of the tensor's dtype)
-
-An operation that the framework refuses raises, in ``prepare`` or in ``run``.
+What a framework does with them is its ``mpcore.backend.probe.Probe``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpcore.backend.probe import Case
 from mpcore.numerics.dtypes import FORMATS, round_to
 
 if TYPE_CHECKING:
@@ -31,9 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DTYPES",
     "FAMILIES",
-    "Case",
-    "Prepared",
-    "Probe",
     "error",
     "limit",
     "make_case",
@@ -41,53 +31,6 @@ __all__ = [
 ]
 
 DTYPES = ("float32", "bfloat16", "float16")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One operation with numbers.
-
-    Attributes:
-        inputs: arrays by name, rounded to the dtype already; a gradient is wanted for each,
-            under the name ``d_<input>``.
-        data: arrays that get no gradient: ``g``, the gradient of the output, or ``t``, the
-            target of the training step.
-    """
-
-    inputs: Mapping[str, Array]
-    data: Mapping[str, Array]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An operation, ready to run.
-
-    Attributes:
-        run: runs it once, waits for the device and returns tensors by name: ``y``, or with
-            gradients ``d_<input>``.
-        axes: how to transpose what the framework lays out otherwise, as ``numpy.transpose``.
-    """
-
-    run: Callable[[], Mapping[str, Any]]
-    axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-
-class Probe(Protocol):
-    """What the ``probe`` module of a backend offers."""
-
-    families: tuple[str, ...]
-
-    def about(self) -> dict[str, Any]:
-        """Return versions, devices, threads and settings."""
-        ...
-
-    def prepare(self, family: str, dtype: str, case: Case, *, grad: bool) -> Prepared:
-        """Return the operation on the case's numbers in ``dtype``."""
-        ...
-
-    def read(self, tensor: Any) -> tuple[Array, str]:
-        """Return a tensor's values and the canonical name of its dtype."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -6,38 +6,33 @@ known, so that a crash or a hang costs only what comes after it.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
 import time
 import traceback
 from importlib import metadata
-from importlib.util import find_spec
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import end_with_parent, open_events
 from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import PROBE, PartMissingError
 from mpcore.capabilities.cases import DTYPES, FAMILIES, error, limit, make_case, right
 from mpcore.capabilities.load import moment, used_by_others
-from mpcore.errors import BackendError
+from mpcore.errors import BackendError, BackendMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mpcore.capabilities.cases import Prepared, Probe
+    from mpcore.backend.probe import Prepared, Probe
 
-__all__ = ["NoProbeError", "load_probe", "main"]
+__all__ = ["main"]
 
 _BUDGET = 0.6  # seconds that the rounds of one operation may take, all dtypes together
 _ROUNDS = (3, 15)
 _SHORTEST, _ENOUGH = 2e-4, 1e-3  # seconds; what takes less shows launching alone: made larger
 _LARGEST = 16
-
-
-class NoProbeError(BackendError):
-    """A backend that the doctor cannot examine; nothing is wrong with it."""
 
 
 def main(argv: list[str]) -> int:
@@ -48,27 +43,13 @@ def main(argv: list[str]) -> int:
     os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
     try:
         _examine(task["backend"], emit, quick=task["quick"])
-    except (Exception, SystemExit) as exc:  # every failure becomes a row of the answer
+    except (Exception, SystemExit) as raised:  # every failure becomes a row of the answer
         traceback.print_exc()
+        missing = isinstance(raised, BackendMissingError)
+        exc = (raised.__cause__ if missing else None) or raised
         emit(error=_told(exc), status=_status(exc, task["backend"]))
         return 1
     return 0
-
-
-def load_probe(name: str) -> Probe:
-    """Return the module ``probe`` of the package that the backend ``name`` comes from.
-
-    Raises:
-        NoProbeError: the package has none.
-        ImportError: the framework is missing or broken.
-    """
-    package = importlib.import_module(_module(name)).__package__
-    where = f"{package}.probe" if package else "probe"
-    if not package or find_spec(where) is None:
-        msg = f"the {name} backend offers nothing to examine: it has no module {where}"
-        raise NoProbeError(msg)
-    probe: Any = importlib.import_module(where)
-    return probe  # type: ignore[no-any-return]  # a module that has Probe's names
 
 
 def _module(name: str) -> str:
@@ -82,7 +63,7 @@ def _status(exc: BaseException, backend: str) -> str:
     It is missing if the module that is not found is what the backend's own code imports; a
     framework that misses a package of its own is broken.
     """
-    if isinstance(exc, NoProbeError):
+    if isinstance(exc, PartMissingError):
         return "no probe"
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -98,8 +79,9 @@ def _told(exc: BaseException) -> str:
 
 
 def _examine(name: str, emit: Callable[..., None], *, quick: bool) -> None:
-    probe = load_probe(name)
-    can = load_backend(name).capabilities()
+    backend = load_backend(name)
+    probe = PROBE.of(backend)
+    can = backend.capabilities()
     support = {dtype: [support.level, support.reason] for dtype, support in can.compute.items()}
     emit(about={**probe.about(), "support": support})
     count, load = len(probe.families), 0.0

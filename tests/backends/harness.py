@@ -65,7 +65,7 @@ def put_weights(kit, model, weights):
                 place = model.params if f"{layer.path}.{name}" in model.params else model.buffers
                 place[f"{layer.path}.{name}"][...] = value
         return
-    driver = mp.load_backend(kit.name).compare_driver()
+    driver = mp.load_backend(kit.name).driver()
     driver.load_weights(model, weights)
 
 

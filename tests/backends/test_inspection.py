@@ -28,7 +28,7 @@ def look(run, boost=1.0, loss_fn=None, **request):
 
 
 def weights(run):
-    driver = mp.load_backend(run.kit.name).compare_driver()
+    driver = mp.load_backend(run.kit.name).driver()
     return driver, {layer.path: layer.arrays for layer in driver.weights(run.model, run.amp)}
 
 

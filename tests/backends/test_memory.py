@@ -40,7 +40,7 @@ def trained(kit, policy: str, experiment) -> tuple[object, mp.Amp]:
         assert [run.step().stepped for _ in range(2)] == [True, True]
         return predicted, run.amp
     loaded, data = experiment
-    driver = mp.load_backend(kit.name).compare_driver()
+    driver = mp.load_backend(kit.name).driver()
     model = driver.build(loaded.builder(kit.name), data.x_train[:2], data.layout)
     optimizer = driver.optimizer(OptimizerSpec("adam", 1e-3), model)
     predicted = estimate_memory(model, optimizer, policy)

@@ -536,7 +536,7 @@ def test_driver_round_trips_weights_and_slots():
     from mpcore.backend.driver import OptimizerSpec
     from mpcore.checkpoint.layer_weights import relative_difference
 
-    driver = mp.load_backend("mindspore").compare_driver()
+    driver = mp.load_backend("mindspore").driver()
     for spec in (OptimizerSpec("sgd"), OptimizerSpec("adam", 0.01)):
         for policy in ("mixed_float16", "model_float16"):
             nets = [Net().set_train() for _ in range(2)]
@@ -556,7 +556,7 @@ def test_driver_round_trips_weights_and_slots():
 
 
 def test_driver_speaks_neutral_layouts():
-    driver = mp.load_backend("mindspore").compare_driver()
+    driver = mp.load_backend("mindspore").driver()
     net = nn.SequentialCell(nn.Conv1d(3, 4, 5, has_bias=True), nn.Embedding(7, 2))
     conv, embedding = driver.weights(net)
     assert {n: a.shape for n, a in conv.arrays.items()} == {"weight": (4, 3, 5), "bias": (4,)}
@@ -566,7 +566,7 @@ def test_driver_speaks_neutral_layouts():
 
 
 def test_driver_predicts_in_evaluation_mode():
-    driver = mp.load_backend("mindspore").compare_driver()
+    driver = mp.load_backend("mindspore").driver()
     net, _, bound = prepared("mixed_bfloat16")
     before = values(net)
     out = driver.predict(net, bound, np.tile(X, (9, 1)), "")

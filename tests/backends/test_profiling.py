@@ -6,8 +6,9 @@ import pytest
 from harness import X, Y
 
 import mpcore as mp
+from mpcore.backend.parts import PROFILER
+from mpcore.backend.profiler import CAST, LOSS, Spread
 from mpcore.tools.profiling.result import BETWEEN, Measured, result_of
-from mpcore.tools.profiling.values import CAST, LOSS, Spread, load_profiler
 
 RULE = "full path=fc2"
 
@@ -22,7 +23,7 @@ def prepared(kit, policy: str):
 def profiler(kit):
     if kit.name == "numpy":
         pytest.skip("the numpy reference has no profiler, as the first test checks")
-    return load_profiler(kit.name)
+    return PROFILER.of(kit.name)
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,9 @@ def recordings(kit, profiler):
 def test_a_backend_without_a_profiler_says_so(kit) -> None:
     if kit.name == "numpy":
         with pytest.raises(mp.BackendError, match="numpy backend cannot be profiled"):
-            load_profiler("numpy")
+            PROFILER.of("numpy")
     else:
-        assert load_profiler(kit.name).__name__ == f"mpcore_{kit.name}.profile"
+        assert PROFILER.of(kit.name).__name__ == f"mpcore_{kit.name}.profile"
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])

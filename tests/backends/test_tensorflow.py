@@ -664,7 +664,7 @@ def conv_net():
 
 
 def test_neutral_weights_are_torch_shaped_and_round_trip():
-    driver = TensorflowBackend().compare_driver()
+    driver = TensorflowBackend().driver()
     driver.seed(0)
     x = RNG.normal(size=(2, 2, 6, 5)).astype("f4")
     model = driver.build(conv_net, x, "channels_first")
@@ -691,7 +691,7 @@ def test_rows_after_flatten_are_in_channels_first_order(kind):
         def call(self, x):
             return self.net(x)
 
-    driver = TensorflowBackend().compare_driver()
+    driver = TensorflowBackend().driver()
     x = RNG.normal(size=(2, 2, 6, 5)).astype("f4")
     builder = Plain if kind == "subclassed" else conv_net
     model = builder() if kind == "not-from-build" else driver.build(builder, x, "channels_first")
@@ -711,7 +711,7 @@ def test_attention_has_the_layout_of_torch():
     i = keras.Input((5, 8))
     attention = layers.MultiHeadAttention(2, 4, name="att")
     model = keras.Model(i, attention(i, i))
-    driver = TensorflowBackend().compare_driver()
+    driver = TensorflowBackend().driver()
     (weights,) = driver.weights(model)
     assert {name: array.shape for name, array in weights.arrays.items()} == {
         "in_proj_weight": (24, 8),
@@ -728,7 +728,7 @@ def test_attention_has_the_layout_of_torch():
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "model_bfloat16"])
 def test_training_goes_on_from_neutral_state(name, policy):
     spec = mp.OptimizerSpec(name, learning_rate=0.05)
-    driver = TensorflowBackend().compare_driver()
+    driver = TensorflowBackend().driver()
 
     def start():
         model = net()
@@ -756,7 +756,7 @@ def test_training_goes_on_from_neutral_state(name, policy):
 @pytest.mark.parametrize("make", [layers.LSTM, layers.GRU])
 def test_recurrent_gates_are_in_the_order_of_torch(make):
     model = keras.Sequential([layers.Input((5, 8)), make(3, name="rnn")])
-    driver, cell = TensorflowBackend().compare_driver(), model.get_layer("rnn").cell
+    driver, cell = TensorflowBackend().driver(), model.get_layer("rnn").cell
     gates = 4 if make is layers.LSTM else 3
     order = [0, 1, 2, 3] if make is layers.LSTM else [1, 0, 2]
     for variable in cell.weights:
@@ -788,6 +788,6 @@ def test_layers_without_a_neutral_layout_are_refused_by_comparisons():
     rnn = layers.RNN(layers.StackedRNNCells(cells), name="rnn")
     model = keras.Sequential([layers.Input((5, 8)), rnn])
     with pytest.raises(mp.ExperimentError, match=r"'rnn'.*cannot be compared yet"):
-        TensorflowBackend().compare_driver().weights(model)
+        TensorflowBackend().driver().weights(model)
     amp = mp.prepare(model, keras.optimizers.SGD(), "mixed_bfloat16")
     assert amp.step(lambda x: tf.reduce_mean(model(x) ** 2), RNG.normal(size=(2, 5, 8))).stepped

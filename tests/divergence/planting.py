@@ -85,7 +85,7 @@ def evidence(own: Side, keep: frozenset[str] = frozenset(), *, whole: bool = Tru
     amp = mp.prepare(own.model, optimizer, own.policy)
     counts = {} if whole else {"moved": 0, "steps": 0}
     found = collect(
-        mp.load_backend("torch").compare_driver(),
+        mp.load_backend("torch").driver(),
         own.model,
         amp,
         own.loss,

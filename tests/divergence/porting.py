@@ -39,7 +39,7 @@ class Port:
 def port(framework: str, name: str) -> Port:
     """Return a port as it should be, with the zoo's neutral weights."""
     entry = importlib.import_module(f"zoo_{framework}").ZOO[name]
-    driver = mp.load_backend(framework).compare_driver()
+    driver = mp.load_backend(framework).driver()
     driver.seed(0)
     model = entry.build()
     if name in zoo.STOCHASTIC:
@@ -57,7 +57,7 @@ def evidence(own: Port, optimizer: Any, policy: str = "float32") -> Evidence:
     if named.scaling.kind == "dynamic":  # low enough that no step of these small models overflows
         named = named.with_loss_scale(mp.LossScale(init_scale=2.0**7))
     amp = mp.prepare(own.model, optimizer, named)
-    driver = mp.load_backend(own.framework).compare_driver()
+    driver = mp.load_backend(own.framework).driver()
     return collect(driver, own.model, amp, own.loss, own.batch, request=EVERYTHING, moved=1)
 
 

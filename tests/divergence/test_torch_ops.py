@@ -29,7 +29,7 @@ def evidence(slope: float, look: frozenset[str] = frozenset()):
     model = nn.Sequential(nn.Linear(4, 4), Gate(slope), nn.Linear(3, 2))
     x = torch.linspace(-2, 2, 20).reshape(5, 4)
     amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), "float32")
-    driver = mp.load_backend("torch").compare_driver()
+    driver = mp.load_backend("torch").driver()
     request = Request(keep=look, ops=look)
     return collect(
         driver, model, amp, lambda x: model(x).square().mean(), (x,), request=request, steps=1

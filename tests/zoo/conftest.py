@@ -21,5 +21,5 @@ def framework(request: pytest.FixtureRequest) -> SimpleNamespace:
     """Return the name, the zoo, the compare driver and the conformance kit of the framework."""
     name = request.config.getoption("--backend")
     module = importlib.import_module(f"zoo_{name}")
-    driver = mp.load_backend(name).compare_driver()
+    driver = mp.load_backend(name).driver()
     return SimpleNamespace(name=name, zoo=module.ZOO, driver=driver, kit=load_kit(name))

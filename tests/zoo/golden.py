@@ -106,7 +106,7 @@ def assert_near(ours, exact, rtol) -> None:
 def write() -> None:
     from zoo_torch import ZOO
 
-    driver = mp.load_backend("torch").compare_driver()
+    driver = mp.load_backend("torch").driver()
     maps = {name: layer_map(entry.build()) for name, entry in ZOO.items()}
     rows = {
         name: "[\n    " + ",\n    ".join(map(json.dumps, rows)) + "\n  ]"

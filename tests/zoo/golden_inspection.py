@@ -46,7 +46,7 @@ def rows(found):
 def write() -> None:
     from zoo_torch import ZOO
 
-    driver = mp.load_backend("torch").compare_driver()
+    driver = mp.load_backend("torch").driver()
     arrays, texts = {}, []
     for name, entry in ZOO.items():
         found = inspected(driver, name, entry)

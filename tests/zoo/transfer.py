@@ -79,7 +79,7 @@ def write() -> None:
     import torch
     import transfer_torch
 
-    driver = mp.load_backend("torch").compare_driver()
+    driver = mp.load_backend("torch").driver()
     arrays = {}
     for part, make in transfer_torch.PARTS.items():
         model = built(driver, part, make).double()

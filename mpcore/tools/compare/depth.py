@@ -6,11 +6,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import DRIVER, EXACT
 from mpcore.errors import ExperimentError
 from mpcore.tools.divergence import Evidence, collect, save
 from mpcore.tools.divergence.evidence import STEPS
-from mpcore.tools.experiment.configuration import load_modes
 from mpcore.tools.experiment.job import read_data
 from mpcore.tools.experiment.prepared import Prepared, load_state, load_weights
 from mpcore.tools.inspection import Request, inspect
@@ -55,18 +54,19 @@ def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
 def exact(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
     """Run the same step in float64, without a policy, to tell which of two is wrong."""
     data = read_data(job.data)
-    modes: Any = load_modes(job.backend)
-    driver = load_backend(job.backend).compare_driver()
+    widest = EXACT.of(job.backend)
+    driver = DRIVER.of(job.backend)
     driver.seed(job.settings.seed)
     model = driver.build(experiment.builder(job.backend), data.x_train[:2], data.layout)
     path = job.initial if job.step < 0 else job.before(job.step) / "weights.safetensors"
     weights = load_weights(path)
     driver.load_weights(model, weights)
-    model, batch = modes.widened(model, driver.batch(*_batch(job, data), data.layout))
+    x, y = _batch(job, data)
+    model, batch = widest.widened(model, driver.batch(x, y, data.layout))
     loss_fn = driver.loss(experiment.loss, model)
     emit(phase="float64", step=0, of=1)
     seen = inspect(model, None, loss_fn, *batch, request=Request(layout=data.layout))
-    grads = driver.gradients(model, modes.true_gradients(model, loss_fn(*batch)))
+    grads = driver.gradients(model, widest.true_gradients(model, loss_fn(*batch)))
     found = Evidence(job.backend, "float64", seen, weights=(weights,), grads=(grads,))
     save(found, job.own("evidence"))
     emit(phase="float64", step=1, of=1)

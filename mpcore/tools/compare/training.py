@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore._lib.machine import resident
+from mpcore.backend.parts import MODES
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import FORMATS
 from mpcore.policy.policy import Policy
 from mpcore.tools.compare.verdict import LOCKSTEP_LIMITS, free_difference
 from mpcore.tools.diagnosis.diagnose import diagnose
 from mpcore.tools.divergence.evidence import perturbed
-from mpcore.tools.experiment.configuration import load_modes
 from mpcore.tools.experiment.job import read_data
 from mpcore.tools.experiment.prepared import (
     Prepared,
@@ -70,8 +70,8 @@ def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
 
 def _one_thread(job: Job) -> AbstractContextManager[None]:
     """Return a context of one thread, where a framework can change that while it runs."""
-    found: Any = getattr(load_modes(job.backend), "one_thread", nullcontext)
-    return found()  # type: ignore[no-any-return]  # a context without a value
+    modes = MODES.find(job.backend)
+    return nullcontext() if modes is None else modes.one_thread()
 
 
 def _batches(job: Job, data: Data) -> Any:

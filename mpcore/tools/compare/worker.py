@@ -15,6 +15,7 @@ import numpy as np
 
 from mpcore._lib.process import end_with_parent, open_events
 from mpcore.backend.backend import check_policy, load_backend
+from mpcore.backend.parts import DRIVER
 from mpcore.errors import BackendError, ExperimentError, MpcoreError
 from mpcore.policy.policy import Policy
 from mpcore.preparation import prepare
@@ -66,7 +67,7 @@ def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
     """Build the model, list its weights, resolve every policy over it, and try the data on it."""
     data = read_data(job.data)
     backend = load_backend(job.backend)
-    driver = backend.compare_driver()
+    driver = DRIVER.of(backend)
     driver.seed(job.settings.seed)
     model = driver.build(experiment.builder(job.backend), data.x_train[:2], data.layout)
     own = driver.weights(model)
@@ -103,7 +104,7 @@ def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
 
 def _predicted(job: Job, experiment: Experiment, model: Any, policy: Policy) -> dict[str, Any]:
     """Return the bytes between steps, and their parameters; empty if they cannot be foretold."""
-    driver = load_backend(job.backend).compare_driver()
+    driver = DRIVER.of(job.backend)
     try:
         found = estimate_memory(model, driver.optimizer(experiment.optimizer, model), policy)
     except BackendError:
@@ -115,7 +116,7 @@ def _try_data(
     job: Job, experiment: Experiment, data: Data, model: Any, own: list[LayerWeights]
 ) -> None:
     """Run the model on one batch and refuse data that does not fit it."""
-    driver = load_backend(job.backend).compare_driver()
+    driver = DRIVER.of(job.backend)
     amp = prepare(model, driver.optimizer(experiment.optimizer, model), "float32")
     x, _ = next(data.batches(1, job.settings.batch, job.settings.seed))
     tables = [len(w.arrays["weight"]) for w in own if w.category == "embedding"]

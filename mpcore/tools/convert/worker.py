@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mpcore._lib.process import end_with_parent, open_events
-from mpcore.backend.backend import find_backend, load_backend
+from mpcore.backend.backend import find_backend
+from mpcore.backend.parts import DRIVER
 from mpcore.checkpoint.arrays import (
     TREE,
     from_tree,
@@ -61,7 +62,7 @@ def _build(task: dict[str, Any]) -> tuple[Any, Any]:
     if asked["experiment"]:
         experiment = load_experiment(Path(asked["experiment"]))
         data = experiment.data()
-        driver = load_backend(task["backend"]).compare_driver()
+        driver = DRIVER.of(task["backend"])
         driver.seed(0)
         builder = experiment.builder(task["backend"])
         return driver, driver.build(builder, data.x_train[:2], data.layout)
@@ -91,7 +92,7 @@ def _build(task: dict[str, Any]) -> tuple[Any, Any]:
             "give its first layer an Input, or use --experiment, which has data"
         )
         raise CheckpointError(msg)
-    return owner.compare_driver(), made
+    return DRIVER.of(owner), made
 
 
 def _owner(made: Any) -> Any:
@@ -118,7 +119,7 @@ def _run(file: str, option: str) -> dict[str, Any]:
 def _file_source(task: dict[str, Any], *_: Any) -> dict[str, Any]:
     """Leave the whole content of a file of torch or MindSpore."""
     notes: list[str] = []
-    driver = load_backend(task["backend"]).compare_driver()
+    driver = DRIVER.of(task["backend"])
     content = driver.files.read_file(Path(task["file"]), notes)
     arrays: dict[str, Any] = {}
     tree = to_tree(content, arrays, notes)
@@ -131,7 +132,7 @@ def _model_source(task: dict[str, Any], driver: Any, model: Any) -> dict[str, An
     notes: list[str] = []
     path, missing, surplus, known = Path(task["file"]), [], [], []
     if path.suffix in (".h5", ".keras"):
-        driver = driver or load_backend("tensorflow").compare_driver()
+        driver = driver or DRIVER.of("tensorflow")
         if not hasattr(driver.files, "open_model"):
             msg = f"{path.name} is Keras', the model of the source must be one of Keras"
             raise CheckpointError(msg)
@@ -227,7 +228,7 @@ def _layers(metadata: dict[str, str], arrays: dict[str, Any]) -> list[tuple[Laye
 def _plain_target(task: dict[str, Any], out: Path) -> dict[str, Any]:
     """Write the source's content with torch, names and layouts kept."""
     arrays, metadata = read_safetensors(Path("source.safetensors"), [])
-    driver = load_backend(task["backend"]).compare_driver()
+    driver = DRIVER.of(task["backend"])
     driver.files.write_content(from_tree(json.loads(metadata[TREE]), arrays), out)
     return {}
 

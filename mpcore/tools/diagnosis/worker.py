@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import end_with_parent, open_events
-from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import DRIVER
 from mpcore.errors import MpcoreError
 from mpcore.preparation import prepare
 from mpcore.tools.diagnosis.diagnose import diagnose
@@ -46,7 +46,7 @@ def _train(task: dict[str, Any], emit: Callable[..., None]) -> None:
     experiment = load_experiment(Path(task["experiment"]))
     os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
     data = experiment.data()
-    driver = load_backend(task["backend"]).compare_driver()
+    driver = DRIVER.of(task["backend"])
     driver.seed(0)
     model = driver.build(experiment.builder(task["backend"]), data.x_train[:2], data.layout)
     amp = prepare(model, driver.optimizer(experiment.optimizer, model), task["policy"])

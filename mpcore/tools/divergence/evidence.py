@@ -84,7 +84,7 @@ class Evidence:
 
 
 def collect(
-    driver: Driver,
+    driver: Driver[Any],
     model: Any,
     amp: Amp,
     loss_fn: Any,

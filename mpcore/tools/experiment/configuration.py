@@ -7,25 +7,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
 
-from mpcore.backend.backend import backend_names, load_part
+from mpcore.backend.backend import backend_names
 from mpcore.errors import BackendMissingError, ExperimentError, check_choice
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mpcore.amp.amp import Amp
-    from mpcore.step.result import StepResult
-
-__all__ = [
-    "MODES",
-    "Configuration",
-    "Modes",
-    "check_installed",
-    "load_modes",
-    "read_configurations",
-]
+__all__ = ["MODES", "Configuration", "check_installed", "read_configurations"]
 
 MODES = ("eager", "compiled")
 
@@ -94,39 +80,6 @@ class Configuration:
     def to_dict(self) -> dict[str, str]:
         """Return plain data, ready for JSON."""
         return dict(vars(self))
-
-
-class Modes(Protocol):
-    """What a backend's module ``modes`` offers: how its steps can be run."""
-
-    MODES: tuple[str, ...]
-    """The modes it has; the first is how ``amp.step`` runs by itself."""
-
-    def begin(self, mode: str, device: str) -> None:
-        """Set what must be set before a model is built.
-
-        Raises:
-            BackendError: the framework has no such device here.
-        """
-        ...
-
-    def called(self, model: Any, mode: str) -> Any:
-        """Return what the loss function is to call for ``model``."""
-        ...
-
-    def place(self, batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
-        """Return a driver's batch where the model is."""
-        ...
-
-    def stepper(self, amp: Amp, loss_fn: Any, mode: str) -> Callable[..., StepResult]:
-        """Return ``step(*batch, keep_grads=False)`` that runs in ``mode``."""
-        ...
-
-
-def load_modes(backend: str) -> Modes | None:
-    """Return the module ``modes`` of the package that a backend comes from; None if it has none."""
-    modes: Modes | None = load_part(backend, "modes")
-    return modes
 
 
 def read_configurations(texts: list[str]) -> list[Configuration]:

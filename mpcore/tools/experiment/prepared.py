@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load_file, save_file
 
-from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import DRIVER, MODES
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots, flatten, match, unflatten
 from mpcore.errors import ExperimentError, check_choice
 from mpcore.preparation import prepare
 from mpcore.scaling.transition import LossScaleState
-from mpcore.tools.experiment.configuration import load_modes
 from mpcore.tools.experiment.job import write_json
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ __all__ = ["Prepared", "begin", "load_state", "load_weights", "save_state", "sav
 
 def begin(job: Job) -> None:
     """Set what a configuration's mode and device need, before its framework builds anything."""
-    modes, asked = load_modes(job.backend), job.configuration
+    modes, asked = MODES.find(job.backend), job.configuration
     if modes is None:
         if asked.mode or asked.device:
             msg = f"the {job.backend} backend has no modes or devices to choose, got {asked}"
@@ -65,7 +64,7 @@ class Prepared:
     ) -> None:
         self.job, self.data = job, data
         self.has_classes = experiment.loss == "cross_entropy"
-        self.driver: Driver = load_backend(job.backend).compare_driver()
+        self.driver: Driver[Any] = DRIVER.of(job.backend)
         # Before the model is built: MindSpore's dropout takes its seed when it is made.
         self.driver.seed(job.settings.seed if seed is None else seed)
         builder = experiment.builder(job.backend)
@@ -76,7 +75,7 @@ class Prepared:
         self.optimizer = self.driver.optimizer(experiment.optimizer, self.model)
         self.amp = prepare(self.model, self.optimizer, job.policy)
         self.loss_fn = self.driver.loss(experiment.loss, self.model)
-        modes, mode = load_modes(job.backend), job.configuration.mode
+        modes, mode = MODES.find(job.backend), job.configuration.mode
         self._modes = modes
         self.run: Callable[..., StepResult] = partial(self.amp.step, self.loss_fn)
         if modes is not None:

@@ -1,7 +1,7 @@
 """A step looked at closely: sketches of every layer's tensors, forward and backward."""
 
 from mpcore.tools.inspection.record import Inspection, Inspector, LayerCall, Request
-from mpcore.tools.inspection.run import inspect, load_inspector
+from mpcore.tools.inspection.run import INSPECTOR, inspect
 from mpcore.tools.inspection.tensor_summary import (
     BUCKETS,
     SAMPLE,
@@ -13,6 +13,7 @@ from mpcore.tools.inspection.tensor_summary import (
 
 __all__ = [
     "BUCKETS",
+    "INSPECTOR",
     "SAMPLE",
     "Difference",
     "Inspection",
@@ -22,6 +23,5 @@ __all__ = [
     "Sketch",
     "difference",
     "inspect",
-    "load_inspector",
     "sketch",
 ]

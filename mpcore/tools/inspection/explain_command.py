@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import DRIVER
 from mpcore.capabilities.capabilities import honour, meaning_of_float32
 from mpcore.errors import BackendError
 from mpcore.policy.plan import resolve_plan
@@ -112,7 +113,7 @@ def _described(loaded: Experiment, name: str) -> tuple[list[Layer], Capabilities
     data = loaded.data()
     with quietly():
         found = load_backend(name)
-        model = found.compare_driver().build(loaded.builder(name), data.x_train[:2], data.layout)
+        model = DRIVER.of(found).build(loaded.builder(name), data.x_train[:2], data.layout)
         return found.layers(model), found.capabilities(model)
 
 

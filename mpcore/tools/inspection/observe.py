@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mpcore._lib.generators import generators_kept
 from mpcore.amp.amp import Amp
-from mpcore.backend.backend import find_backend, load_backend, load_part
+from mpcore.backend.backend import find_backend, load_backend
+from mpcore.backend.parts import Part
 from mpcore.errors import BackendError
 from mpcore.policy.plan import resolve_plan
 from mpcore.policy.policy import Policy
@@ -20,15 +21,42 @@ if TYPE_CHECKING:
     from mpcore.policy.plan import Plan
     from mpcore.tools.inspection.trace import Trace
 
-__all__ = ["Observation", "Observer", "foretell", "judge", "load_observer", "observe", "plan_of"]
+__all__ = [
+    "DRY_RUN",
+    "OBSERVER",
+    "DryRun",
+    "Observation",
+    "Observer",
+    "foretell",
+    "judge",
+    "observe",
+    "plan_of",
+]
 
 
 class Observer(Protocol):
-    """What the module ``observe`` of a backend's package offers."""
+    """The dtypes that ran, in one framework."""
 
     def trace(self, model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any, /) -> Trace:
         """Run one batch forward and backward; leave model, optimizers and generators alone."""
         ...
+
+
+class DryRun(Protocol):
+    """A run of a model without values."""
+
+    def foretell(self, model: Any, plan: Plan, batch: tuple[Any, ...], device: str, /) -> Trace:
+        """Return what every layer and op would run in under ``plan`` on ``device``."""
+        ...
+
+
+OBSERVER: Part[Observer] = Part("observer", "cannot be observed")
+
+DRY_RUN: Part[DryRun] = Part(
+    "dry_run",
+    "cannot tell what ops would run in: it has no tensors without values",
+    "prepare a model and use mpcore.observe",
+)
 
 
 def observe(
@@ -68,7 +96,7 @@ def observe(
         raise BackendError(msg)
     model: Any = model_or_amp if amp is None else getattr(amp, "model", None)
     backend = find_backend(model) if amp is None else load_backend(_name_of(amp))
-    observer = load_observer(backend.name)
+    observer = OBSERVER.of(backend)
     plan = plan_of(model, policy or "float32") if amp is None else amp.plan
     device = backend.capabilities(model).device
     with generators_kept():
@@ -99,17 +127,13 @@ def foretell(model: Any, policy: Policy | str, *batch: Any, device: str = "") ->
         BackendError: the backend cannot do that, or not for that device.
     """
     backend = find_backend(model)
-    module = load_part(backend.name, "foretell")
-    if module is None:
-        msg = (
-            f"ops cannot be foretold in {backend.name}: it has no tensors without values; "
-            "prepare a model and use mpcore.tools.inspection.observe"
-        )
-        raise BackendError(msg)
+    dry_run = DRY_RUN.of(backend)
     device = device or backend.capabilities(model).device
     parsed = Policy.parse(policy) if isinstance(policy, str) else policy
     plan = resolve_plan(parsed, backend.layers(model), device)
-    return judge(plan, module.foretell(model, plan, batch, device), op_system(backend.name, device))
+    return judge(
+        plan, dry_run.foretell(model, plan, batch, device), op_system(backend.name, device)
+    )
 
 
 def _name_of(amp: Amp) -> str:
@@ -119,16 +143,3 @@ def _name_of(amp: Amp) -> str:
             return point.name
     msg = f"`model_or_amp` must be what mpcore.prepare returned, got a {type(amp).__qualname__}"
     raise BackendError(msg)
-
-
-def load_observer(name: str) -> Observer:
-    """Return the module ``observe`` of the package that the backend ``name`` comes from.
-
-    Raises:
-        BackendError: it has none.
-    """
-    observer: Observer | None = load_part(name, "observe")
-    if observer is None:
-        msg = f"the {name} backend cannot be observed: its package has no module observe"
-        raise BackendError(msg)
-    return observer

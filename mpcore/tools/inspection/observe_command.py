@@ -8,7 +8,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import DRIVER
 from mpcore.preparation import prepare
 from mpcore.tools.inspection.observe import observe
 
@@ -50,7 +50,7 @@ def observe_experiment(
     """
     data = experiment.data()
     with quietly():
-        driver = load_backend(name).compare_driver()
+        driver = DRIVER.of(name)
         driver.seed(0)
         model = driver.build(experiment.builder(name), data.x_train[:2], data.layout)
         amp = prepare(model, driver.optimizer(experiment.optimizer, model), policy, strict=strict)

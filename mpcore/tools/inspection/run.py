@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.generators import generators_kept
-from mpcore.backend.backend import find_backend, load_part
-from mpcore.errors import BackendError
+from mpcore.backend.backend import find_backend
+from mpcore.backend.parts import Part
 from mpcore.tools.inspection.record import Inspection, Inspector, Request
 
 if TYPE_CHECKING:
     from mpcore.amp.amp import Amp
 
-__all__ = ["inspect", "load_inspector"]
+__all__ = ["INSPECTOR", "inspect"]
+
+INSPECTOR: Part[Inspector] = Part("inspector", "cannot be inspected")
 
 
 def inspect(
@@ -34,19 +36,6 @@ def inspect(
     Raises:
         BackendError: the backend has no inspector, or the model cannot be inspected.
     """
-    inspector = load_inspector(find_backend(model).name)
+    inspector = INSPECTOR.of(find_backend(model))
     with generators_kept():
         return inspector.inspect(model, amp, batch, loss_fn, request or Request())
-
-
-def load_inspector(name: str) -> Inspector:
-    """Return the module ``inspection`` of the package that the backend ``name`` comes from.
-
-    Raises:
-        BackendError: it has none.
-    """
-    inspector: Inspector | None = load_part(name, "inspection")
-    if inspector is None:
-        msg = f"the {name} backend cannot be inspected: its package has no module inspection"
-        raise BackendError(msg)
-    return inspector

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.sizes import show_bytes
 from mpcore.backend.backend import find_backend
+from mpcore.backend.parts import DRIVER
 from mpcore.numerics.dtypes import FORMATS, is_low
 from mpcore.numerics.master_weights import CHUNK
 from mpcore.policy.layer import Layer
@@ -184,8 +185,8 @@ def _described(
     if isinstance(model, list | tuple) and all(isinstance(entry, Layer) for entry in model):
         return list(model), None, None
     backend = find_backend(model)
-    tells = getattr(backend, "trains", None)
-    trained = None if tells is None else dict(tells(model))
+    driver = DRIVER.find(backend)
+    trained = None if driver is None else driver.trains(model)
     return backend.layers(model), trained, backend.capabilities(model)
 
 

@@ -19,6 +19,7 @@ from mpcore._lib.process import end_with_parent, open_events
 from mpcore._lib.sizes import parse_bytes
 from mpcore.backend.backend import check_policy, load_backend
 from mpcore.backend.driver import OptimizerSpec
+from mpcore.backend.parts import DRIVER
 from mpcore.errors import BackendError, MpcoreError
 from mpcore.policy.policy import Policy
 from mpcore.preparation import prepare
@@ -53,9 +54,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _built(task: dict[str, Any], experiment: Experiment) -> tuple[Driver, Any, Any, Any]:
+def _built(task: dict[str, Any], experiment: Experiment) -> tuple[Driver[Any], Any, Any, Any]:
     data = experiment.data()
-    driver: Driver = load_backend(task["backend"]).compare_driver()
+    driver = DRIVER.of(task["backend"])
     driver.seed(0)
     model = driver.build(experiment.builder(task["backend"]), data.x_train[:2], data.layout)
     name = task["optimizer"]

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpcore.backend.profiler import CAST, LOSS, summed
 from mpcore.numerics.dtypes import is_low
 from mpcore.tools.profiling.rules import kernel_saving, reason
-from mpcore.tools.profiling.values import CAST, LOSS, pattern_by_path, summed
+from mpcore.tools.profiling.values import pattern_by_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mpcore.backend.profiler import KernelTime, OpTime, Recording, Spread
     from mpcore.policy.plan import Plan
-    from mpcore.tools.profiling.values import KernelTime, OpTime, Recording, Spread, Versus
+    from mpcore.tools.profiling.values import Versus
 
 __all__ = ["BETWEEN", "Measured", "result_of"]
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mpcore.backend.profiler import CAST, LOSS
 from mpcore.errors import PolicyError
 from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.ops import op as table_row
 from mpcore.policy.policy import Policy
 from mpcore.policy.rule import Rule
-from mpcore.tools.profiling.values import CAST, LOSS, pattern_by_path
+from mpcore.tools.profiling.values import pattern_by_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from mpcore.backend.profiler import KernelTime, OpTime
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import LayerPlan, Plan
-    from mpcore.tools.profiling.values import KernelTime, OpTime, Versus
+    from mpcore.tools.profiling.values import Versus
 
 __all__ = ["Candidate", "candidates", "kernel_saving", "reason", "together"]
 

@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpcore.tools.profiling.values import KernelTime, Spread
+from mpcore.backend.profiler import KernelTime, Spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

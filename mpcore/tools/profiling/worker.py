@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import end_with_parent, open_events
 from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import DRIVER, PROFILER
+from mpcore.backend.profiler import CAST, Spread
 from mpcore.errors import MpcoreError
 from mpcore.numerics.dtypes import is_low
 from mpcore.preparation import prepare
@@ -22,14 +24,14 @@ from mpcore.tools.experiment.experiment import load_experiment
 from mpcore.tools.profiling.result import Measured, result_of
 from mpcore.tools.profiling.rules import Candidate, candidates, together
 from mpcore.tools.profiling.timing import cores
-from mpcore.tools.profiling.values import CAST, Spread, Versus, load_profiler
+from mpcore.tools.profiling.values import Versus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mpcore.backend.profiler import Recording
     from mpcore.policy.plan import Plan
     from mpcore.tools.experiment.experiment import Data, Experiment
-    from mpcore.tools.profiling.values import Recording
 
 __all__ = ["main"]
 
@@ -62,7 +64,7 @@ class _Run:
 
     def __init__(self, task: dict[str, Any], experiment: Experiment, data: Data, text: str) -> None:
         self.backend = load_backend(task["backend"])
-        driver = self.backend.compare_driver()
+        driver = DRIVER.of(self.backend)
         driver.seed(0)
         self.model = driver.build(
             experiment.builder(task["backend"]), data.x_train[:2], data.layout
@@ -92,7 +94,7 @@ class _Run:
 def _profile(
     task: dict[str, Any], experiment: Experiment, emit: Callable[..., None]
 ) -> dict[str, Any]:
-    profiler = load_profiler(task["backend"])
+    profiler = PROFILER.of(task["backend"])
     threads = profiler.set_up()
     data = experiment.data()
     run = _Run(task, experiment, data, task["policy"])

@@ -26,6 +26,14 @@ from mpcore_numpy import NumpyBackend as Base
 
 class Backend(Base):
     name = "north"
+    probe = None
+"""
+
+HAS_PROBE = """
+    def probe(self):
+        import {package}.probe
+
+        return {package}.probe
 """
 
 PROBE = """
@@ -80,10 +88,10 @@ class Shell:
         package = self.plugins / name
         package.mkdir()
         text = textwrap.dedent(init) + INIT
-        (package / "__init__.py").write_text(text, encoding="utf-8")
         if probe is not None:
-            text = PROBE + textwrap.dedent(probe)
-            (package / "probe.py").write_text(text, encoding="utf-8")
+            text += HAS_PROBE.format(package=name)
+            (package / "probe.py").write_text(PROBE + textwrap.dedent(probe), encoding="utf-8")
+        (package / "__init__.py").write_text(text, encoding="utf-8")
 
     def command(self, *arguments: str) -> list[str]:
         code = "from mpcore.cli import main; main()"
@@ -165,7 +173,7 @@ def test_a_backend_without_a_probe_is_a_row(shell: Shell) -> None:
     shell.plug_in(probe=None)
     found = shell.north()
     assert found["status"] == "no probe"
-    assert "north.probe" in found["error"]
+    assert "the north backend offers nothing to examine" in found["error"]
 
 
 def test_a_missing_framework_is_a_row_and_a_problem_only_if_asked_for(shell: Shell) -> None:

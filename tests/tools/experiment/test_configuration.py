@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from mpcore.backend.parts import MODES
 from mpcore.errors import BackendMissingError, ExperimentError
 from mpcore.tools.compare.lock import locked
 from mpcore.tools.experiment.configuration import (
     Configuration,
     check_installed,
-    load_modes,
     read_configurations,
 )
 
@@ -70,7 +70,7 @@ def test_a_framework_of_another_interpreter_is_not_looked_for_here(
 
 
 def test_numpy_has_no_modes() -> None:
-    assert load_modes("numpy") is None
+    assert MODES.find("numpy") is None
 
 
 def _hold(folder: str, ready: object, go: object) -> None:

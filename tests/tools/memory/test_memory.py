@@ -102,7 +102,8 @@ def test_tied_parameters_count_once_and_frozen_ones_have_no_gradients(
     model = Model({"fc": "linear", "norm": "norm", "head": "linear"}, params)
     backend = type(mp.load_backend("numpy"))
     told = {"fc.weight": False, "norm.weight": True}
-    monkeypatch.setattr(backend, "trains", lambda *_: told, raising=False)
+    driver = SimpleNamespace(trains=lambda _: told)
+    monkeypatch.setattr(backend, "driver", lambda _: driver, raising=False)
     found = estimate_memory(model, "adam", "float32")
     assert found.kinds == {"parameters": 440, "gradients": 40, "masters": 0, "optimizer": 80}
     assert found.values == 110

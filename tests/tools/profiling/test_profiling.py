@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import mpcore as mp
+from mpcore.backend.profiler import CAST, LOSS, KernelTime, OpTime, Recording, Spread
 from mpcore.policy.layer import Layer, ParamInfo
 from mpcore.policy.plan import resolve_plan
 from mpcore.tools.profiling.result import BETWEEN, Measured, result_of
 from mpcore.tools.profiling.rules import candidates, reason, together
 from mpcore.tools.profiling.table import advice, show
 from mpcore.tools.profiling.timing import Event, in_turn, own_times
-from mpcore.tools.profiling.values import CAST, LOSS, KernelTime, OpTime, Recording, Spread, Versus
+from mpcore.tools.profiling.values import Versus
 
 LOW, WIDE = "bfloat16", "float32"
 WEIGHT = (ParamInfo("weight", (4, 4), WIDE),)

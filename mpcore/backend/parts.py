@@ -1,0 +1,90 @@
+"""The optional parts of a backend, and the one way to get at them.
+
+A backend has a part if its class has the method of that name; the method returns the part, which
+may be an object or a module, and imports what only this part needs. To add a part: declare its
+Protocol in a file of this package, add a row here, and write the method in the backends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from mpcore.backend.backend import load_backend
+from mpcore.errors import BackendError
+
+if TYPE_CHECKING:
+    from mpcore.backend.backend import Backend
+    from mpcore.backend.driver import Driver
+    from mpcore.backend.exact import Exact
+    from mpcore.backend.modes import Modes
+    from mpcore.backend.probe import Probe
+    from mpcore.backend.profiler import Profiler
+
+__all__ = ["DRIVER", "EXACT", "MODES", "PROBE", "PROFILER", "Part", "PartMissingError"]
+
+PartT = TypeVar("PartT")
+
+
+class PartMissingError(BackendError):
+    """A backend does not have a part; nothing is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Part(Generic[PartT]):
+    """An optional part of a backend.
+
+    Attributes:
+        method: name of the method of the backend's class that returns it.
+        without: what cannot be done with a backend that lacks it, after "the torch backend".
+        advice: what to do instead; ``""`` for nothing.
+    """
+
+    method: str
+    without: str
+    advice: str = ""
+
+    def find(self, backend: str | Backend) -> PartT | None:
+        """Return the part of a backend, or of the one with that name; None if it has none."""
+        found = load_backend(backend) if isinstance(backend, str) else backend
+        get = getattr(found, self.method, None)
+        part: PartT | None = None if get is None else get()
+        return part
+
+    def of(self, backend: str | Backend) -> PartT:
+        """Return the part of a backend, or of the one with that name.
+
+        Raises:
+            PartMissingError: it has none.
+            BackendError: there is no such backend.
+            BackendMissingError: its framework is not installed.
+        """
+        part = self.find(backend)
+        if part is None:
+            name = backend if isinstance(backend, str) else backend.name
+            advice = f"; {self.advice}" if self.advice else ""
+            msg = f"the {name} backend {self.without}: it has no {self.method}(){advice}"
+            raise PartMissingError(msg)
+        return part
+
+
+DRIVER: Part[Driver[Any]] = Part(
+    "driver",
+    "cannot run an experiment, nor read and write weights in the neutral form",
+    "choose from torch, tensorflow, mindspore",
+)
+"""Experiments and weights: ``mpcore compare`` and most other commands, ``amp.save``."""
+
+MODES: Part[Modes[Any]] = Part("modes", "has no modes or devices to choose")
+"""Eager or compiled, and on which device."""
+
+EXACT: Part[Exact] = Part("exact", "cannot run in float64")
+"""The same step in float64, to tell which of two configurations is wrong."""
+
+PROFILER: Part[Profiler] = Part(
+    "profiler", "cannot be profiled", "profile torch, tensorflow or mindspore"
+)
+"""Where the time of a step goes: ``mpcore profile``."""
+
+PROBE: Part[Probe] = Part("probe", "offers nothing to examine")
+"""What runs natively, and how fast: ``mpcore doctor``."""
