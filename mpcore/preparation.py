@@ -30,7 +30,7 @@ _ONLY = "optimizer"  # the name of an optimizer that is alone
 def prepare(
     model: Any,
     optimizer: Any,
-    policy: Policy | str,
+    policy: Policy | str | object,
     *,
     restore_on_skip: Sequence[Any] = (),
     after_step: Sequence[Callable[[], Any]] = (),
@@ -49,13 +49,14 @@ def prepare(
         model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.
         optimizer: an optimizer of the same framework over parameters of this model; several, of
             parameters that do not overlap, as a list or as a dict by name, share one loss scale.
-        policy: a policy, its name, or its text.
-        restore_on_skip: what besides the model's buffers a forward pass changes and a skipped step
-            puts
-            back: modules, models, tensors or variables of the framework, such as a teacher
-            model or a queue of features.
-        after_step: callables without arguments, called as a part of each real step, after the
-            optimizers: the update of an average of the weights, ``scheduler.step``.
+        policy: a policy, its name or text, or a framework's own dtype: ``torch.bfloat16`` is
+            ``"mixed_bfloat16"``.
+        restore_on_skip: what besides the model's buffers a forward pass changes and a skipped
+            step puts back: modules, models, tensors or variables of the framework, such as a
+            teacher model or a queue of features.
+        after_step: callables without arguments, called as a part of each optimizer step that is
+            taken, after the optimizers: the update of an average of the weights,
+            ``scheduler.step``.
         on_bad_micro_batch: an overflow in one micro-batch: ``"skip"`` skips the whole step,
             ``"drop"`` leaves that one out and steps by the mean of the others; the scale backs
             off either way.
@@ -65,7 +66,7 @@ def prepare(
             changes. Each rank must then run the same number of steps.
         count_lost_updates: whether each step counts the updates that rounding lost
             (``StepResult.lost_updates``), and a warning tells when they are most: ``"on"``,
-            ``"off"``, or ``"auto"``: where 16-bit parameters have no float32 truth.
+            ``"off"``, or ``"auto"``: where 16-bit parameters have no float32 master values.
         strict: whether to refuse a policy that cannot be honoured for the layers that the model
             has. False: those layers stay float32, or are simulated, with one MpcoreWarning, and
             ``amp.plan`` says why; see ``mpcore.capabilities.capabilities``.
@@ -84,7 +85,7 @@ def prepare(
         count_lost_updates,
     )
     optimizers = _named(optimizer)
-    policy = Policy.parse(policy) if isinstance(policy, str) else policy
+    policy = Policy.of(policy)
     backend = find_backend(model)
     can = backend.capabilities(model)
     layers = backend.layers(model)
@@ -123,7 +124,7 @@ def _warn_unused(plan: Plan) -> None:
 
 
 def _check_stored(plan: Plan, layers: list[Layer]) -> None:
-    # The float32 values are the truth that every scheme starts from.
+    # Every scheme of master weights starts from float32 values.
     for layer in layers:
         for param in layer.params:
             if param.dtype in ("float16", "bfloat16", "float64"):

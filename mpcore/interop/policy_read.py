@@ -7,24 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import PolicyError, check_choice
-from mpcore.numerics.dtypes import is_low, parse_dtype
+from mpcore.numerics.dtypes import parse_dtype
 from mpcore.policy.policy import PRESETS, Policy
 from mpcore.policy.rule import Rule
+from mpcore.policy.words import cast_all, read_jmp
 from mpcore.scaling.loss_scale import LossScale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = ["read_policy"]
-
-_JMP = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "half": "float16",
-    "full": "float32",
-}
-_JMP_KEYS = {"p": "params", "c": "compute", "o": "output"}
 
 
 def read_policy(native: Any, lost: list[str]) -> Policy:
@@ -61,47 +53,11 @@ def _reader(native: Any) -> Callable[[Any, list[str]], Policy]:
 
 
 def _from_jmp(text: str, lost: list[str]) -> Policy:
-    """Source: ``jmp.get_policy`` of jmp 0.0.4: three dtypes, everything is cast."""
-    parts = dict.fromkeys(("params", "compute", "output"), text.strip())
-    if "=" in text:
-        parts = dict.fromkeys(parts, "float32")
-        for piece in filter(None, text.split(",")):
-            key, equals, value = (word.strip() for word in piece.partition("="))
-            key = _JMP_KEYS.get(key, key)
-            if not equals or key not in parts:
-                msg = (
-                    "`native` must look like 'params=float32,compute=float16,output=float32' "
-                    f"(jmp), got {text!r:.80}"
-                )
-                raise PolicyError(msg)
-            parts[key] = value
-    dtypes = {key: parse_dtype(_JMP.get(value, value), key) for key, value in parts.items()}
-    return _cast_all(dtypes["params"], dtypes["compute"], dtypes["output"], lost)
+    return Policy.parse(read_jmp(text, lost))
 
 
 def _cast_all(param: str, compute: str, output: str, lost: list[str]) -> Policy:
-    """Return the policy in which all layers run in ``compute``, protected by nothing."""
-    if output not in ("float32", compute):
-        lost.append(f"output={output} (the output is float32 or {compute})")
-        output = compute
-    if compute == "float32":
-        if is_low(param):
-            lost.append(f"parameters in {param} (they are float32 when compute is)")
-        return PRESETS["float32"]
-    defaults = (Rule.parse("lower layer=*"),)
-    if param == "float32":
-        return Policy(compute=compute, output=output, inputs="cast", defaults=defaults)
-    if param != compute:
-        lost.append(f"parameters in {param} (they are float32 or {compute})")
-    return Policy(
-        param=compute,
-        compute=compute,
-        output=output,
-        by="model",
-        inputs="cast",
-        defaults=defaults,
-        loss_scale=LossScale.none(),
-    )
+    return Policy.parse(cast_all(param, compute, output, lost))
 
 
 def _from_keras(native: Any, lost: list[str]) -> Policy:

@@ -30,7 +30,7 @@ class NativeFormat:
     Attributes:
         name: what it is called here.
         source: project, file and version that was read.
-        preset: the machine, by its name in ``mpcore.scaling.presets``.
+        preset: the machine, by its name in ``mpcore/scaling/presets.toml``.
         scale: key of the scale.
         good: key of the good steps since the last change.
         bad: key of the skipped steps that count towards a back-off; "" where there is none.

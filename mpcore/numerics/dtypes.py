@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpcore.errors import PolicyError, check_choice
+from mpcore.errors import check_choice
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["FORMATS", "Format", "is_low", "parse_dtype", "round_to"]
+__all__ = ["ALIASES", "FORMATS", "Format", "dtype_of", "is_low", "parse_dtype", "round_to"]
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,23 @@ FORMATS = {
     "float64": Format("float64", 64, float(np.finfo(np.float64).max), 2.0**-1022, 5e-324, 2.0**-52),
 }
 
-_ALIASES = {
+ALIASES = {
     "fp16": "float16",
+    "f16": "float16",
     "half": "float16",
     "bf16": "bfloat16",
     "fp32": "float32",
+    "f32": "float32",
     "single": "float32",
     "float": "float32",
     "fp64": "float64",
+    "f64": "float64",
     "double": "float64",
 }
+"""Other names of the formats: C's, numpy's, jmp's, and those of command lines."""
 
 
-def parse_dtype(value: Any, argument: str = "dtype") -> str:
+def parse_dtype(value: object, argument: str = "dtype") -> str:
     """Return the canonical name of a dtype given by name, alias or framework object.
 
     Args:
@@ -72,6 +76,17 @@ def parse_dtype(value: Any, argument: str = "dtype") -> str:
         >>> parse_dtype("bf16"), parse_dtype(np.float32)
         ('bfloat16', 'float32')
     """
+    return check_choice(argument, _named(value), FORMATS)
+
+
+def dtype_of(value: object) -> str | None:
+    """Return the canonical name of a floating-point dtype, or None for anything else."""
+    name = _named(value)
+    return name if name in FORMATS else None
+
+
+def _named(value: object) -> str:
+    """Return what a value calls itself, with aliases resolved; no framework is imported."""
     if isinstance(value, str):
         name = value
     elif isinstance(value, type) and issubclass(value, np.generic):
@@ -79,7 +94,7 @@ def parse_dtype(value: Any, argument: str = "dtype") -> str:
     else:
         name = str(getattr(value, "name", value))
     name = name.lower().removeprefix("torch.").removeprefix("tf.").removeprefix("mindspore.")
-    return check_choice(argument, _ALIASES.get(name, name), FORMATS, PolicyError)
+    return ALIASES.get(name, name)
 
 
 def is_low(dtype: str) -> bool:

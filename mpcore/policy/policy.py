@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import PolicyError, check_choice
-from mpcore.numerics.dtypes import is_low, parse_dtype
+from mpcore.numerics.dtypes import dtype_of, is_low, parse_dtype
 from mpcore.numerics.master_weights import MasterWeights
-from mpcore.policy.presets import LEVELS, ROWS
 from mpcore.policy.rule import Rule
+from mpcore.policy.text import check_length, read_object, read_text
+from mpcore.policy.words import check_word, translate
 from mpcore.scaling.loss_scale import LossScale
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["PRESETS", "Policy", "Rule"]
 
-_LONGEST = 20_000  # characters of a policy's text; a long one has some hundred
 _MOST_RULES = 500
-_FLOAT32 = ("strict", "fast", "native")
+_DTYPES = ("float32", "float16", "bfloat16")
+_CHOICES = {
+    "param": _DTYPES,
+    "compute": _DTYPES,
+    "output": _DTYPES,
+    "reduce": _DTYPES,
+    "by": ("op", "layer", "model"),
+    "optimizer_state": ("float32", "bfloat16"),
+    "op_list": ("native", "portable"),
+    "simulation": ("allow", "refuse"),
+    "inputs": ("keep", "cast"),
+    "float32": ("strict", "fast", "native"),
+}
+"""Words of each field that has a closed list of them."""
+_DTYPE_FIELDS = ("param", "compute", "output", "reduce", "optimizer_state")
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,7 @@ class Policy:
         by: mechanism. ``"layer"``: each layer casts its inputs and parameters, the same map
             in every framework. ``"op"``: the framework's own autocast op lists. ``"model"``:
             the parameters themselves are cast.
-        master: where the optimizer's float32 truth lives when ``param`` is a 16-bit format:
+        master: where the optimizer's float32 master values live when ``param`` is a 16-bit format:
             ``"copy"`` (float32 copies), ``"split"`` (the other 16 bits of each bfloat16),
             ``"kahan"`` (a bfloat16 remainder), ``"stochastic"`` (none, but rounded at random) or
             ``"none"``; ``"split:nearest"``, ``"stochastic:SEED"``: see ``mpcore.MasterWeights``.
@@ -85,15 +99,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse unknown words and contradictions."""
-        for name in ("param", "compute", "output", "reduce"):
-            check_choice(name, getattr(self, name), ("float32", "float16", "bfloat16"))
-        check_choice("by", self.by, ("op", "layer", "model"))
+        for name, choices in _CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         MasterWeights.parse(self.master)
-        check_choice("optimizer_state", self.optimizer_state, ("float32", "bfloat16"))
-        check_choice("op_list", self.op_list, ("native", "portable"))
-        check_choice("simulation", self.simulation, ("allow", "refuse"))
-        check_choice("inputs", self.inputs, ("keep", "cast"))
-        check_choice("float32", self.float32, _FLOAT32)
         for name in ("rules", "defaults"):
             rules = getattr(self, name)
             if not isinstance(rules, tuple) or not all(isinstance(rule, Rule) for rule in rules):
@@ -104,70 +112,9 @@ class Policy:
                 raise PolicyError(msg)
         if not isinstance(self.loss_scale, LossScale):
             check_choice("loss_scale", self.loss_scale, ("auto",))
-        for holds, msg in self._contradictions():
-            if holds:
-                raise PolicyError(msg)
-
-    def _contradictions(self) -> list[tuple[bool, str]]:
-        low_param = is_low(self.param)
-        rules = (*self.defaults, *self.rules)
-        lowering = [str(rule) for rule in rules if "lower" in (rule.precision, rule.output)]
-        return [
-            (
-                self.by != "model" and low_param,
-                f"`param` must be 'float32' when by={self.by!r}, got {self.param!r}; "
-                "use by='model' to store parameters in 16 bits",
-            ),
-            (
-                self.by == "model" and self.compute != self.param,
-                "`compute` must equal `param` when by='model' (the model itself is cast), "
-                f"got compute={self.compute!r}, param={self.param!r}",
-            ),
-            (
-                self.master != "none" and not low_param,
-                "`master` must be 'none' when param='float32' "
-                f"(the parameters are the float32 truth), got {self.master!r}",
-            ),
-            (
-                self.scheme.name in ("split", "kahan", "stochastic") and self.param == "float16",
-                f"`master` {self.master!r} needs param='bfloat16': the other bits of a float32 "
-                "do not fit a float16; use master='copy'",
-            ),
-            (
-                self.scheme.rounding != "nearest" and self.param == "float16",
-                f"`master` must round to nearest when param='float16', got {self.master!r}: the "
-                "other roundings are of bfloat16 bits; use master='copy'",
-            ),
-            (
-                self.optimizer_state != "float32" and self.master == "none",
-                "`optimizer_state` must be 'float32' without master weights, "
-                f"got {self.optimizer_state!r} with master={self.master!r}",
-            ),
-            (
-                self.op_list == "portable" and self.by != "op",
-                "`op_list` must be 'native' unless by='op': by layer and by model the map is "
-                "the same on every device anyway",
-            ),
-            (
-                self.output not in ("float32", self.compute),
-                f"`output` must be 'float32' or the compute dtype {self.compute!r}, "
-                f"got {self.output!r}",
-            ),
-            (
-                self.reduce != "float32",
-                "`reduce` must be 'float32': gradients are unscaled, clipped and summed in "
-                f"float32 so that nothing is lost there, got {self.reduce!r}",
-            ),
-            (
-                bool(lowering) and self.compute == "float32",
-                "`rules` must not lower layers when compute='float32', "
-                f"got {', '.join(lowering)}; name a dtype instead of 'lower'",
-            ),
-            (
-                self.inputs == "cast" and self.compute == "float32",
-                "`inputs` must be 'keep' when compute='float32': there is nothing to cast to",
-            ),
-        ]
+        for holds, message in _CONTRADICTIONS:
+            if holds(self):
+                raise PolicyError(message.format(p=self, lowering=", ".join(_lowering(self))))
 
     @property
     def scheme(self) -> MasterWeights:
@@ -221,16 +168,39 @@ class Policy:
         Raises:
             PolicyError: no policy has that name; the message gives the nearest one.
         """
-        if isinstance(name, str) and name in LEVELS:
-            choices = ", ".join(repr(level) for level in PRESETS if level.endswith(f":{name}"))
-            msg = f"`policy` {name!r} means another thing in each framework: choose from {choices}"
-            raise PolicyError(msg)
+        check_word(name)
         return PRESETS[check_choice("policy", name, PRESETS)]
+
+    @classmethod
+    def of(cls, value: object) -> Policy:
+        """Return the policy that a user means by a policy, a text, or a framework's own dtype.
+
+        Raises:
+            PolicyError: it is none of these, or the text is wrong.
+
+        Example:
+            >>> import numpy as np
+            >>> str(Policy.of(np.float16)), str(Policy.of("bf16; full *.head"))
+            ('mixed_float16', 'mixed_bfloat16; full path=*.head')
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            return cls.parse(value)
+        dtype = dtype_of(value)
+        if dtype is None:
+            msg = (
+                "`policy` must be a Policy, its text, or a dtype of a framework, got "
+                f"{value!r:.80}; mp.import_policy reads the policies of other libraries"
+            )
+            raise PolicyError(msg)
+        return cls.parse(dtype)
 
     @classmethod
     def parse(cls, text: str) -> Policy:
         """Return the policy that ``str`` wrote: a name or ``field=value`` pairs, then rules.
 
+        Users' words do as well: a dtype, jmp's and Lightning's texts; see ``docs/policies.md``.
         A rule behind the word ``default`` replaces the defaults of the named policy.
 
         Raises:
@@ -239,18 +209,20 @@ class Policy:
         Example:
             >>> Policy.parse("compute=bfloat16, output=float32; full layer=norm").compute
             'bfloat16'
+            >>> str(Policy.parse("bf16-mixed"))
+            'torch:autocast_bfloat16'
         """
-        if not isinstance(text, str) or len(text) > _LONGEST:
-            msg = f"`policy` must be a text of at most {_LONGEST} characters, got {text!r:.80}"
-            raise PolicyError(msg)
-        head, *rules = (part.strip() for part in text.split(";"))
-        base, changes = _parse_head(head)
-        given = [rule for rule in rules if rule]
-        defaults = [rule.removeprefix("default ") for rule in given if rule[:8] == "default "]
-        if defaults:
-            changes["defaults"] = tuple(Rule.parse(rule) for rule in defaults)
-        own = tuple(Rule.parse(rule) for rule in given if rule[:8] != "default ")
-        return replace(base, **changes, rules=own)
+        parts = read_text(translate(check_length(text)))
+        base = cls.named(parts.name) if parts.name else cls()
+        changes: dict[str, Any] = {}
+        choices = [
+            item.name for item in fields(cls) if item.name not in ("rules", "defaults", "name")
+        ]
+        for name, value in parts.fields.items():
+            changes[check_choice("policy field", name, choices)] = _read_value(name, value)
+        if parts.defaults:
+            changes["defaults"] = tuple(Rule.parse(rule) for rule in parts.defaults)
+        return replace(base, **changes, rules=tuple(Rule.parse(rule) for rule in parts.rules))
 
     def __str__(self) -> str:
         """Return one line that ``Policy.parse`` reads back."""
@@ -284,6 +256,8 @@ class Policy:
         given = dict(data)
         for name in given:
             check_choice("policy field", name, [item.name for item in fields(cls)])
+        for name in given.keys() & set(_DTYPE_FIELDS):
+            given[name] = parse_dtype(given[name], name)
         scale = given.get("loss_scale", "auto")
         if isinstance(scale, dict):
             given["loss_scale"] = LossScale.from_dict(scale)
@@ -308,7 +282,7 @@ class Policy:
     @classmethod
     def from_json(cls, text: str) -> Policy:
         """Return the policy that ``to_json`` wrote."""
-        return cls.from_dict(_object(json.loads, text, "JSON"))
+        return cls.from_dict(read_object(json.loads, text, "JSON"))
 
     def to_toml(self) -> str:
         """Return a TOML document; ``from_toml`` reads it back."""
@@ -325,62 +299,92 @@ class Policy:
     @classmethod
     def from_toml(cls, text: str) -> Policy:
         """Return the policy that ``to_toml`` wrote."""
-        return cls.from_dict(_object(tomllib.loads, text, "TOML"))
+        return cls.from_dict(read_object(tomllib.loads, text, "TOML"))
 
 
-def _object(loads: Any, text: str, kind: str) -> dict[str, Any]:
-    if not isinstance(text, str) or len(text) > _LONGEST:
-        msg = f"`policy` must be a {kind} text of at most {_LONGEST} characters, got {text!r:.80}"
-        raise PolicyError(msg)
-    try:
-        data = loads(text)
-    except (ValueError, RecursionError) as exc:
-        msg = f"`policy` must be a {kind} document: {exc}"
-        raise PolicyError(msg) from exc
-    if not isinstance(data, dict):
-        msg = f"`policy` must be a {kind} object, got {type(data).__name__}"
-        raise PolicyError(msg)
-    return data
+def _read_value(name: str, text: str) -> str | LossScale:
+    """Return the value of a field, from its text."""
+    if name in _DTYPE_FIELDS:
+        return parse_dtype(text, name)
+    if name == "loss_scale" and text != "auto":
+        return LossScale.parse(text)
+    return text
 
 
-def _parse_head(head: str) -> tuple[Policy, dict[str, Any]]:
-    parts = [part.strip() for part in re.split(r",(?![^(]*\))", head) if part.strip()]
-    base = Policy()
-    if not parts:
-        msg = f"`policy` must begin with a name or a field=value pair, got {head!r:.80}"
-        raise PolicyError(msg)
-    if "=" not in parts[0].split("(")[0]:
-        base = Policy.named(parts.pop(0))
-    changes: dict[str, Any] = {}
-    choices = [
-        item.name for item in fields(Policy) if item.name not in ("rules", "defaults", "name")
-    ]
-    for part in parts:
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            msg = f"`policy` must be a name, then field=value pairs, then rules, got {head!r}"
-            raise PolicyError(msg)
-        check_choice("policy field", name, choices)
-        if name in ("param", "compute", "output", "reduce"):
-            changes[name] = parse_dtype(value, name)
-        elif name == "loss_scale" and value != "auto":
-            changes[name] = LossScale.parse(value)
-        else:
-            changes[name] = value
-    return base, changes
+def _lowering(policy: Policy) -> list[str]:
+    rules = (*policy.defaults, *policy.rules)
+    return [str(rule) for rule in rules if "lower" in (rule.precision, rule.output)]
+
+
+_CONTRADICTIONS: list[tuple[Callable[[Policy], bool], str]] = [
+    (
+        lambda p: p.by != "model" and is_low(p.param),
+        "`param` must be 'float32' when by={p.by!r}, got {p.param!r}; use by='model' to store "
+        "parameters in 16 bits",
+    ),
+    (
+        lambda p: p.by == "model" and p.compute != p.param,
+        "`compute` must equal `param` when by='model' (the model itself is cast), got "
+        "compute={p.compute!r}, param={p.param!r}",
+    ),
+    (
+        lambda p: p.master != "none" and not is_low(p.param),
+        "`master` must be 'none' when param='float32' (the parameters are the float32 master "
+        "values), got {p.master!r}",
+    ),
+    (
+        lambda p: p.param == "float16" and p.scheme.name in ("split", "kahan", "stochastic"),
+        "`master` {p.master!r} needs param='bfloat16': the other bits of a float32 do not fit a "
+        "float16; use master='copy'",
+    ),
+    (
+        lambda p: p.param == "float16" and p.scheme.rounding != "nearest",
+        "`master` must round to nearest when param='float16', got {p.master!r}: the other "
+        "roundings are of bfloat16 bits; use master='copy'",
+    ),
+    (
+        lambda p: p.optimizer_state != "float32" and p.master == "none",
+        "`optimizer_state` must be 'float32' without master weights, got {p.optimizer_state!r} "
+        "with master={p.master!r}",
+    ),
+    (
+        lambda p: p.op_list == "portable" and p.by != "op",
+        "`op_list` must be 'native' unless by='op': by layer and by model the map is the same on "
+        "every device anyway",
+    ),
+    (
+        lambda p: p.output not in ("float32", p.compute),
+        "`output` must be 'float32' or the compute dtype {p.compute!r}, got {p.output!r}",
+    ),
+    (
+        lambda p: p.reduce != "float32",
+        "`reduce` must be 'float32': gradients are unscaled, clipped and summed in float32 so "
+        "that nothing is lost there, got {p.reduce!r}",
+    ),
+    (
+        lambda p: p.compute == "float32" and bool(_lowering(p)),
+        "`rules` must not lower layers when compute='float32', got {lowering}; name a dtype "
+        "instead of 'lower'",
+    ),
+    (
+        lambda p: p.inputs == "cast" and p.compute == "float32",
+        "`inputs` must be 'keep' when compute='float32': there is nothing to cast to",
+    ),
+]
+"""What no policy may say: when it does (``p`` is the policy), and the message."""
+
+
+def _presets() -> dict[str, Policy]:
+    rows = tomllib.loads(files("mpcore.policy").joinpath("presets.toml").read_text("utf-8"))
+    return {name: _preset(name, row) for name, row in rows.items()}
 
 
 def _preset(name: str, row: Mapping[str, Any]) -> Policy:
     scale = row.get("loss_scale", "auto")
-    return Policy(
-        **{
-            **row,
-            "loss_scale": scale if scale == "auto" else LossScale.parse(scale),
-            "defaults": tuple(Rule.parse(text) for text in row.get("defaults", ())),
-        },
-        name=name,
+    return Policy.from_dict(
+        {**row, "name": name, "loss_scale": scale if scale == "auto" else LossScale.parse(scale)}
     )
 
 
-PRESETS: dict[str, Policy] = {name: _preset(name, row) for name, row in ROWS.items()}
-"""The named policies; ``mpcore.policy.presets`` holds them as data."""
+PRESETS: dict[str, Policy] = _presets()
+"""The named policies; ``presets.toml`` holds them as data."""

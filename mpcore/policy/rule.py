@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from mpcore.errors import PolicyError, check_choice
+from mpcore.numerics.dtypes import ALIASES
 from mpcore.numerics.ops import match
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ when=('params<1024',))
         target, equals, pattern = words[1].partition("=")
         if not equals:
             target, pattern = "path", words[1]
+        precision, output = (ALIASES.get(word, word) for word in (precision, output))
         return cls(precision, target, pattern, output, tuple(words[3::2]))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpcore.errors import PolicyError, check_choice
-from mpcore.scaling.presets import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ class LossScale:
     A dynamic scale backs off on overflow and grows after a quiet run. Under the defaults floor
     and cap keep it a positive finite number, so no state exists from which finite steps could
     not recover. The further fields exist to imitate other machines exactly:
-    ``LossScale.named("deepspeed")``; ``mpcore.scaling.presets`` holds them as data.
+    ``LossScale.named("deepspeed")``; ``mpcore/scaling/presets.toml`` holds them.
 
     Source: skip and reduce on overflow, Micikevicius et al. 2018, arXiv:1710.03740; the
     defaults of growth and back-off are those of torch.amp.GradScaler, torch 2.13.0. The cap
@@ -269,5 +270,10 @@ def _read(name: str, kind: str, value: Any) -> Any:
         raise PolicyError(msg.replace("a bool number", "True or False")) from exc
 
 
-PRESETS: dict[str, LossScale] = {name: LossScale(preset=name, **row) for name, row in ROWS.items()}
-"""The machines of other libraries by name; ``mpcore.scaling.presets`` holds them as data."""
+def _presets() -> dict[str, LossScale]:
+    rows = tomllib.loads(files("mpcore.scaling").joinpath("presets.toml").read_text("utf-8"))
+    return {name: LossScale(preset=name, **row) for name, row in rows.items()}
+
+
+PRESETS: dict[str, LossScale] = _presets()
+"""The machines of other libraries by name; ``presets.toml`` holds them as data."""

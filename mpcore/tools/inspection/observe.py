@@ -107,7 +107,7 @@ def observe(
 def plan_of(model: Any, policy: Policy | str) -> Plan:
     """Return what every layer of ``model`` would do under ``policy``, on the device it is on."""
     backend = find_backend(model)
-    policy = Policy.parse(policy) if isinstance(policy, str) else policy
+    policy = Policy.of(policy)
     return resolve_plan(policy, backend.layers(model), backend.capabilities(model).device)
 
 
@@ -129,7 +129,7 @@ def foretell(model: Any, policy: Policy | str, *batch: Any, device: str = "") ->
     backend = find_backend(model)
     dry_run = DRY_RUN.of(backend)
     device = device or backend.capabilities(model).device
-    parsed = Policy.parse(policy) if isinstance(policy, str) else policy
+    parsed = Policy.of(policy)
     plan = resolve_plan(parsed, backend.layers(model), device)
     return judge(
         plan, dry_run.foretell(model, plan, batch, device), op_system(backend.name, device)

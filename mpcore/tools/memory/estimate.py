@@ -123,7 +123,7 @@ def estimate_memory(model: Any, optimizer: Any, policy: Policy | str) -> MemoryE
         >>> [estimate_memory([layer], "adam", name).per_parameter for name in policies]
         [16.0, 16.0]
     """
-    policy = Policy.parse(policy) if isinstance(policy, str) else policy
+    policy = Policy.of(policy)
     layers, trained, can = _described(model)
     rule = optimizer_slots(optimizer)
     plan = resolve_plan(policy, layers, "" if can is None else can.device)

@@ -6,7 +6,7 @@ import pytest
 
 from mpcore import Layer, ParamInfo, Policy, PolicyError, resolve_plan
 from mpcore.policy.policy import PRESETS
-from mpcore.policy.presets import LEVELS
+from mpcore.policy.words import AMBIGUOUS
 
 W = (ParamInfo("weight", (8, 8), "float32"),)
 TREE = [
@@ -84,13 +84,20 @@ def test_level_scales_the_loss_as_its_framework_does(name: str, scale: str) -> N
     assert str(Policy.named(name).scaling) == scale
 
 
-@pytest.mark.parametrize("letter", LEVELS)
-def test_letter_without_a_framework_is_refused_with_the_choices(letter: str) -> None:
+@pytest.mark.parametrize("letter", AMBIGUOUS)
+@pytest.mark.parametrize("read", [Policy.named, Policy.parse])
+def test_letter_without_a_framework_is_refused_with_the_choices(read, letter: str) -> None:
     with pytest.raises(PolicyError, match="means another thing in each framework") as caught:
-        Policy.named(letter)
-    choices = [name for name in PRESETS if name.endswith(f":{letter}")]
-    assert choices
+        read(letter)
+    choices = {name for name in PRESETS if name.endswith(f":{letter}")} | {*AMBIGUOUS[letter]}
+    assert choices <= set(PRESETS)
     assert all(repr(name) in str(caught.value) for name in choices)
+
+
+def test_every_level_is_ambiguous_without_its_framework() -> None:
+    """A level is what is neither a policy's name nor a word of its own."""
+    levels = {name.partition(":")[2] for name in PRESETS if ":" in name}
+    assert {level for level in levels if level[:1] == "O" or level == "auto"} <= set(AMBIGUOUS)
 
 
 def test_masters_exist_where_the_framework_keeps_them() -> None:
