@@ -19,6 +19,7 @@ PACKAGES = (
     "mpcore_mindspore",
     "mpcore_compat",
     "mpcore_port",
+    "mpcore_port_runtime",
 )
 
 
@@ -47,7 +48,9 @@ def test_wheel_holds_every_package_and_nothing_generic(wheel: Path) -> None:
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
     assert "mpcore/tools/report/templates/report.html.j2" in names
-    assert "mpcore/op_table.json" in names
+    assert "mpcore/numerics/op_table.json" in names
+    for data in ("policy/presets.toml", "policy/words.toml", "scaling/presets.toml"):
+        assert f"mpcore/{data}" in names
     assert "mpcore_port/torch_names.txt" in names
     assert "mpcore_port/stand_in/path/torch_npu/__init__.py" in names
     assert any(name.startswith("mpcore_port/mindspore/facts/") for name in names)

@@ -79,7 +79,7 @@ def test_a_failed_run_is_told(experiment: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--policy", "mixed"], "`policy` must be one of"),
+        (["--policy", "mixed"], "choose from 'mixed_float16', 'mixed_bfloat16'"),
         (["--optimizer", "adm"], "`optimizer` must be one of 'sgd', 'adam', got 'adm'; did you"),
         (["--budget", "much"], "`budget` must be a size > 0 such as '1.5GB'"),
         (["--backend", "pytorch"], "did you mean 'torch'"),
