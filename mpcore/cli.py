@@ -110,9 +110,13 @@ def _docs(point: metadata.EntryPoint) -> list[str]:
     found = find_spec(package)
     for folder in (found and found.submodule_search_locations) or ():
         file = Path(folder).joinpath(*rest).with_suffix(".py")
-        for node in ast.parse(file.read_bytes()).body if file.is_file() else ():
+        if not file.is_file():
+            continue
+        module = ast.parse(file.read_bytes())
+        for node in module.body:
             if isinstance(node, ast.FunctionDef) and node.name == point.attr:
                 return (ast.get_docstring(node) or "").splitlines() or [""]
+        return (ast.get_docstring(module) or "").splitlines() or [""]  # of several commands
     return [""]
 
 
@@ -141,7 +145,11 @@ def _app() -> Any:
 def _add(app: Any, point: metadata.EntryPoint) -> None:
     """Add one command; where its packages are not installed, one that says so."""
     try:
-        app.command(point.name)(point.load())
+        command = point.load()
+        if isinstance(command, type(app)):  # a command with commands of its own
+            app.add_typer(command, name=point.name)
+        else:
+            app.command(point.name)(command)
     except ImportError as exc:
         text = f"it is not installed whole ({exc})"
 

@@ -1,5 +1,5 @@
 """Imitations of existing APIs, one module each; importing one imports its framework alone.
 
 ``torch_amp`` (GradScaler), ``apex`` (amp), ``keras`` (LossScaleOptimizer) and ``mindspore`` (amp).
-``docs/faces.md`` says what is exact, and what ``safe=True`` changes.
+``docs/shims.md`` says what is exact, and what ``safe=True`` changes.
 """

@@ -1,19 +1,22 @@
-"""The command ``mpcore port``."""
+"""Port PyTorch mixed-precision scripts to Ascend, with a reason for every edit.
+
+``mpcore port PATH --to torch_npu -o OUT`` (or ``mpcore port convert``), ``mpcore port scan``,
+``mpcore port check``.
+"""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from functools import partial
-from pathlib import Path  # noqa: TC003  # typer reads the annotations
+from pathlib import Path  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
 
 from mpcore.errors import BackendMissingError, check_choice
-from mpcore.tools.experiment.progress import say
 from mpcore_port.errors import PortError
 
 if TYPE_CHECKING:
@@ -21,19 +24,58 @@ if TYPE_CHECKING:
 
     from mpcore_port.engine import Result
     from mpcore_port.source import Tree
+    from mpcore_port.targets import Options, Target
 
-__all__ = ["port"]
+__all__ = ["app", "check", "port", "scan"]
 
-_FORMATS = ("text", "github", "json", "sarif")
 _REPORTS = {
     "text": ("mpcore-port.txt",),
     "json": ("mpcore-port.json",),
     "html": ("mpcore-port.html",),
 }
+_PLAIN = "convert"
+_HELP = """Port PyTorch mixed-precision scripts to Ascend, with a reason for every edit.
+
+`mpcore port PATH --to TARGET -o OUT` is `mpcore port convert PATH --to TARGET -o OUT`; a folder
+that is called like a command is ./scan. Scripts are read, not run, unless --verify is given.
+
+Exit codes: 0 nothing is to be read, 1 something is, 2 the input was wrong (nothing was written).
+
+Example: mpcore port train.py --to torch_npu -o train_npu.py
+
+Example: mpcore port scan train.py
+
+Example: mpcore port check project/ --format sarif --output findings.sarif"""
 
 
+class _Port(TyperGroup):
+    """``mpcore port PATH ...`` means ``mpcore port convert PATH ...``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put ``convert`` in front of what is no command."""
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [_PLAIN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Port,
+    help=_HELP,
+    no_args_is_help=True,
+    subcommand_metavar="PATH --to TARGET -o OUT | COMMAND ...",
+)
+"""``mpcore port``: one command with three questions."""
+
+_Scripts = Annotated[Path, typer.Argument(help="Python file, notebook, or folder of them.")]
+_Answer = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="File to write the answer to.", show_default=False),
+]
+
+
+@app.command(_PLAIN)
 def port(
-    path: Annotated[Path, typer.Argument(help="Python file, notebook, or folder of them.")],
+    path: _Scripts,
     to: Annotated[
         str, typer.Option("--to", help="torch_npu or mindspore.", show_default=False)
     ] = "",
@@ -41,24 +83,17 @@ def port(
         Path | None,
         typer.Option("-o", "--output", help="File, or folder for a folder.", show_default=False),
     ] = None,
-    neutral: Annotated[
-        bool, typer.Option("--neutral", help="torch_npu: one script for NPU, CUDA and CPU.")
+    portable: Annotated[
+        bool, typer.Option("--portable", help="torch_npu: one script for NPU, CUDA and CPU.")
     ] = False,
-    flavour: Annotated[str, typer.Option(help="mindspore: nn or mint (not verified).")] = "nn",
+    api: Annotated[
+        str, typer.Option(help="mindspore: where layers come from, nn or mint (not verified).")
+    ] = "nn",
     jit: Annotated[bool, typer.Option("--jit", help="mindspore: compile the step.")] = False,
     data: Annotated[
         str,
         typer.Option(help="mindspore: what a DataLoader becomes, iterator or generator."),
     ] = "iterator",
-    scan_only: Annotated[
-        bool, typer.Option("--scan", help="Print what is in the scripts, as JSON; port nothing.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Print hazards in the scripts; port nothing.")
-    ] = False,
-    form: Annotated[
-        str, typer.Option("--format", help="Of --check: text, github, json or sarif.")
-    ] = "text",
     report: Annotated[
         str, typer.Option(help="Reports to write, by comma: text, json, html.")
     ] = "json,html",
@@ -79,36 +114,29 @@ def port(
         ),
     ] = "",
 ) -> int:
-    """Port PyTorch mixed-precision scripts to Ascend, with a reason for every site.
+    """Convert scripts; the plain `mpcore port PATH` does the same.
 
-    Each site is exact, changed (with its effect) or refused (it raises at run time, with the
+    Each edit is exact, changed (with its effect) or refused (it raises at run time, with the
     reason). The scripts are read, not run, unless --verify is given. All files appear, or none.
 
-    Exit codes: 0 every file runs, with exact sites only and no hazards; 1 something is to be read:
-    a changed or refused site, a hazard, a file that was not converted, a verification that failed;
-    2 the input was wrong, nothing was written.
+    Exit codes: 0 every file runs, with exact edits only and no lint findings; 1 something is to be
+    read: a changed or refused edit, a lint finding, a file that was not converted, a verification
+    that failed; 2 the input was wrong, nothing was written.
 
     Example: mpcore port train.py --to torch_npu -o train_npu.py
 
-    Example: mpcore port project/ --to torch_npu -o project_npu/ --neutral
-
-    Example: mpcore port --check project/ --format sarif
+    Example: mpcore port project/ --to torch_npu -o project_npu/ --portable
     """
-    _check_options(to, output, form, flavour, neutral, scan_only, check, verify)
+    output = _checked(to, output, api, portable)
     _check_mindspore(to, jit=jit, data=data)
     _check_inputs(inputs, verify)
     names = _names(report)
     _need_libcst()
     from mpcore_port.source import walk
-
-    tree = walk(path)
-    if scan_only or check:
-        return _look(tree, scan_only=scan_only, form=form)
-    if output is None:  # checked above; for the type checker
-        raise PortError
     from mpcore_port.targets import Options, load_target
     from mpcore_port.write import check_output, write_port
 
+    tree = walk(path)
     if tree.single and output.is_dir() and not force:
         output = output / path.name
     if tree.single and (path.suffix == ".ipynb") != (output.suffix == ".ipynb") and tree.sources:
@@ -116,7 +144,7 @@ def port(
         raise PortError(msg)
     check_output(path, output, single=tree.single, force=force)
     target = load_target(to)
-    result = _ported(tree, target, Options(neutral, flavour, jit, data))
+    result = _ported(tree, target, Options(portable, api, jit, data))
     if tree.single and not result.files:
         unread = result.unread[0]
         where = f"{unread.path}:{unread.line}" if unread.line else unread.path
@@ -131,52 +159,96 @@ def port(
     write_port(result, tree, output, reports)
     from mpcore_port.report import text
 
-    say(Console(), text(result).rstrip("\n"))
+    sys.stdout.write(text(result))
     failed = result.verification is not None and not result.verification["passed"]
     return 1 if failed else result.exit_code
 
 
-def _check_options(
-    to: str,
-    output: Path | None,
-    form: str,
-    flavour: str,
-    neutral: bool,
-    scan_only: bool,
-    check: bool,
-    verify: bool,
-) -> None:
-    check_choice("--format", form, _FORMATS, PortError)
-    check_choice("--flavour", flavour, ("nn", "mint"), PortError)
-    if scan_only or check:
-        for name, given in (("--to", to), ("-o", output), ("--verify", verify)):
-            if given:
-                question = "--scan" if scan_only else "--check"
-                msg = f"`{name}` has no meaning with {question}; leave it out"
-                raise PortError(msg)
-        if scan_only and check:
-            msg = "`--scan` and `--check` are two questions; ask one"
-            raise PortError(msg)
+@app.command("scan")
+def scan(path: _Scripts, output: _Answer = None) -> int:
+    """Say what is in scripts, as JSON: scalers, regions, optimizers, losses; port nothing.
+
+    Exit codes: 0 every file was read, 1 some were not, 2 the input was wrong.
+
+    Example: mpcore port scan train.py
+    """
+    import json
+
+    result = _read(path)
+    from mpcore_port.engine import project_facts, scan_facts
+
+    answer = {
+        "format": "mpcore-port-scan",
+        "version": 1,
+        "project": project_facts(result),
+        "files": {file.source.path: scan_facts(file.source, file.scan) for file in result.files},
+        "not_read": [vars(unread) for unread in result.unread],
+    }
+    _answer(json.dumps(answer, indent=2, allow_nan=False) + "\n", output)
+    return 1 if result.unread else 0
+
+
+@app.command("check")
+def check(
+    path: _Scripts,
+    form: Annotated[str, typer.Option("--format", help="text, github, json or sarif.")] = "text",
+    output: _Answer = None,
+) -> int:
+    """Lint scripts for mistakes with mixed precision; port nothing.
+
+    Exit codes: 0 no findings, 1 findings or files that were not read, 2 the input was wrong.
+
+    Example: mpcore port check project/ --format sarif --output findings.sarif
+    """
+    from mpcore_port.lint import FORMATS, lint
+
+    check_choice("--format", form, FORMATS, PortError)
+    result = _read(path)
+    _answer(lint(result, form), output)
+    found = any(file.findings for file in result.files)
+    return 1 if found or result.unread else 0
+
+
+def _answer(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
         return
+    from mpcore_port.write import write_answer
+
+    write_answer(output, text)
+
+
+def _read(path: Path) -> Result:
+    """Return scripts as they were read; nothing is ported."""
+    _need_libcst()
+    from mpcore_port.engine import check_tree
+    from mpcore_port.source import walk
+
+    tree = walk(path)
+    result: Result = _with_progress(len(tree.sources), lambda tell: check_tree(tree, tell))
+    return result
+
+
+def _checked(to: str, output: Path | None, api: str, portable: bool) -> Path:
+    """Refuse options that do not go together; return the output."""
     from mpcore_port.targets import TARGETS
 
+    check_choice("--api", api, ("nn", "mint"), PortError)
     check_choice("--to", to, TARGETS, PortError)
     if output is None:
         msg = "`-o` must name the file or folder of the port, got nothing"
         raise PortError(msg)
-    if neutral and to != "torch_npu":
-        msg = f"`--neutral` is for --to torch_npu, got --to {to}"
+    if portable and to != "torch_npu":
+        msg = f"`--portable` is for --to torch_npu, got --to {to}"
         raise PortError(msg)
-    if form != "text":
-        msg = f"`--format` {form} is for --check; a port writes --report text,json,html"
-        raise PortError(msg)
+    return output
 
 
 def _check_mindspore(to: str, *, jit: bool, data: str) -> None:
     check_choice("--data", data, ("iterator", "generator"), PortError)
     for name, given in (("--jit", jit), ("--data generator", data == "generator")):
         if given and to != "mindspore":
-            msg = f"`{name}` is for --to mindspore, got --to {to}" if to else f"`{name}` needs --to"
+            msg = f"`{name}` is for --to mindspore, got --to {to}"
             raise PortError(msg)
 
 
@@ -229,31 +301,7 @@ def _with_progress(total: int, work: Callable[[Callable[[str], None]], Any]) -> 
         return work(tell)
 
 
-def _look(tree: Tree, *, scan_only: bool, form: str) -> int:
-    import json
-
-    from mpcore_port.engine import check_tree, project_facts, scan_facts
-    from mpcore_port.lint import lint
-
-    result: Result = _with_progress(len(tree.sources), lambda tell: check_tree(tree, tell))
-    if scan_only:
-        answer = {
-            "format": "mpcore-port-scan",
-            "version": 1,
-            "project": project_facts(result),
-            "files": {
-                file.source.path: scan_facts(file.source, file.scan) for file in result.files
-            },
-            "not_read": [vars(unread) for unread in result.unread],
-        }
-        sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
-        return 1 if result.unread else 0
-    sys.stdout.write(lint(result, form))
-    found = any(file.hazards for file in result.files)
-    return 1 if found or result.unread else 0
-
-
-def _ported(tree: Tree, target: Any, options: Any) -> Result:
+def _ported(tree: Tree, target: Target, options: Options) -> Result:
     from mpcore_port.engine import port_tree
 
     total = 2 * len(tree.sources)
@@ -273,10 +321,14 @@ def _reports(result: Result, names: list[str], output: Path, *, single: bool) ->
     return {f"{stem}.{suffix[name]}": made[name](result) for name in wanted}
 
 
-def _verified(result: Result, tree: Tree, target: Any, args: str, inputs: str) -> Result:
+def _verified(result: Result, tree: Tree, target: Target, args: str, inputs: str) -> Result:
     """Run each script that trains, original against port, from a folder that goes away."""
     from mpcore_port.verify.judge import VerifyOptions
     from mpcore_port.verify.project import verify_port
 
     options = VerifyOptions(args=tuple(shlex.split(args)))
-    return verify_port(result, tree, target, options, inputs, partial(say, Console(stderr=True)))
+    return verify_port(result, tree, target, options, inputs, _say)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

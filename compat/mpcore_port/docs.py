@@ -1,6 +1,6 @@
-"""The tables in ``docs/porting.md``, from the fact tables of the targets.
+"""The tables in ``docs/reference/porting.md``, from the fact tables of the targets.
 
-``python -m mpcore_port.docs docs/porting.md`` renews them.
+``python -m mpcore_port.docs docs/reference/porting.md`` renews them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpcore_port.hazards import HAZARDS
+from mpcore_port.findings import LINTS
 from mpcore_port.targets import TARGETS, load_target
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def renewed(page: str) -> str:
 
 def _tables() -> dict[str, str]:
     tables = {name: _apis(load_target(name).apis()) for name in TARGETS}
-    rows = [f"| `{name}` | {text} | {remedy} |" for name, (text, remedy) in HAZARDS.items()]
-    head = ["| hazard | what it does | what to do |", "|---|---|---|"]
-    return {**tables, "hazards": "\n".join([*head, *rows]) + "\n"}
+    rows = [f"| `{name}` | {text} | {remedy} |" for name, (text, remedy) in LINTS.items()]
+    head = ["| lint finding | what it does | what to do |", "|---|---|---|"]
+    return {**tables, "findings": "\n".join([*head, *rows]) + "\n"}
 
 
 def _apis(rows: object) -> str:

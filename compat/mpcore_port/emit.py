@@ -10,7 +10,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from mpcore_port.imports import add_imports
 from mpcore_port.names import Names
-from mpcore_port.rule import KEEP, At, Rule, Site
+from mpcore_port.rule import KEEP, At, Edit, Rule
 from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def apply_pass(
     scan: Scan,
     project: Scan,
     options: Options,
-) -> tuple[str, list[Site], list[str], At]:
-    """Return the new text, the sites, and what went wrong in rules."""
+) -> tuple[str, list[Edit], list[str], At]:
+    """Return the new text, the edits, and what went wrong in rules."""
     at = At(source, tree.module, tree.names, scan, project, options, tree.positions)
     walk = _Walk(rules, at)
     module = tree.module.visit(walk)
@@ -97,7 +97,7 @@ def apply_pass(
         msg = f"{source.path}: a rule took the module away"
         raise TypeError(msg)
     module = add_imports(module, at)
-    return module.code + tree.tail, at.sites, walk.failures, at
+    return module.code + tree.tail, at.edits, walk.failures, at
 
 
 class _Walk(cst.CSTTransformer):
@@ -130,11 +130,11 @@ class _Walk(cst.CSTTransformer):
         return self._by_type[kind]
 
     def _try(self, rule: Rule, old: cst.CSTNode, new: cst.CSTNode) -> Any:
-        before = len(self.at.sites)
+        before = len(self.at.edits)
         try:
             return rule.leave(old, new, self.at)
         except Exception as exc:
-            del self.at.sites[before:]
+            del self.at.edits[before:]
             self.failures.append(
                 f"{self.at.source.path}:{self.at.line(old)}: rule {rule.name} failed "
                 f"({type(exc).__name__}: {exc}); the code stays as it is"

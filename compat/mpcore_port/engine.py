@@ -9,7 +9,7 @@ import libcst as cst
 
 from mpcore_port.emit import Read, apply_pass, line_map, read
 from mpcore_port.facts import Scan
-from mpcore_port.hazards import Hazard, find_hazards
+from mpcore_port.findings import Finding, lint_findings
 from mpcore_port.scan import joined, scan
 from mpcore_port.source import Source, Tree, Unread, parse_source
 from mpcore_port.targets import Options, Target
@@ -17,7 +17,7 @@ from mpcore_port.targets import Options, Target
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mpcore_port.rule import Site
+    from mpcore_port.rule import Edit
 
 __all__ = [
     "Ported",
@@ -50,23 +50,23 @@ class Ported:
     Attributes:
         source: the original.
         text: the port.
-        sites: what was done, by line; those of later passes have the original's lines too.
+        edits: what was done, by line; those of later passes have the original's lines too.
         failures: rules that crashed, one line each.
         scan: what was in the original.
-        hazards: mistakes that were in the original already.
+        findings: mistakes that were in the original already.
     """
 
     source: Source
     text: str
-    sites: tuple[Site, ...]
+    edits: tuple[Edit, ...]
     failures: tuple[str, ...]
     scan: Scan
-    hazards: tuple[Hazard, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def status(self) -> str:
         """``"runs"``, ``"runs with the listed changes"`` or ``"does not run"``."""
-        kinds = {site.kind for site in self.sites}
+        kinds = {edit.kind for edit in self.edits}
         if "refused" in kinds or self.failures:
             return "does not run"
         return "runs with the listed changes" if "changed" in kinds else "runs"
@@ -77,8 +77,8 @@ class Ported:
             "path": self.source.path,
             "status": self.status,
             "changed": self.text != self.source.text,
-            "sites": [self.source.placed(site.to_dict(), self.text) for site in self.sites],
-            "hazards": [self.source.placed(hazard.to_dict()) for hazard in self.hazards],
+            "edits": [self.source.placed(edit.to_dict(), self.text) for edit in self.edits],
+            "findings": [self.source.placed(finding.to_dict()) for finding in self.findings],
             "failures": list(self.failures),
             "policy": self.scan.policy,
         }
@@ -110,8 +110,8 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0 if every file runs with exact sites only and nothing was left out, else 1."""
-        clean = all(file.status == "runs" and not file.hazards for file in self.files)
+        """0 if every file runs with exact edits only and nothing was left out, else 1."""
+        clean = all(file.status == "runs" and not file.findings for file in self.files)
         return 0 if clean and not self.unread else 1
 
 
@@ -145,16 +145,16 @@ def scan_tree(
 
 
 def check_tree(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> Result:
-    """Return the hazards of the originals alone; nothing is ported."""
+    """Return the findings of the originals alone; nothing is ported."""
     scanned, unread, project = scan_tree(tree, progress)
     files = []
     for one in scanned:
         try:
-            hazards = _hazards(one, project)
+            findings = _findings(one, project)
         except Exception as exc:
             unread.append(_gave_up(one.source, exc))
         else:
-            files.append(Ported(one.source, one.source.text, (), (), one.scan, hazards))
+            files.append(Ported(one.source, one.source.text, (), (), one.scan, findings))
     return Result("", Options(), tuple(files), tuple(unread), (), project)
 
 
@@ -218,7 +218,7 @@ def port_part(text: str, path: str, target: Target, options: Options, project: S
 def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:
     source, tree, found = one.source, one.tree, one.scan
     text = source.text
-    sites: list[Site] = []
+    edits: list[Edit] = []
     failures: list[str] = []
     unmapped: list[Any] = []
     back: Callable[[int], int] = lambda line: line  # noqa: E731
@@ -227,7 +227,7 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
             tree = read(text)
             found = scan(tree, source.path)
         new, noted, failed, at = apply_pass(rules, source, tree, found, project, options)
-        sites += [replace(site, line=back(site.line)) for site in noted]
+        edits += [replace(edit, line=back(edit.line)) for edit in noted]
         failures += failed
         unmapped += at.memory.get("unmapped", [])
         if new != text:
@@ -236,17 +236,17 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
                 failures.append(
                     f"{source.path}: the port would not parse ({broken}), the original is kept"
                 )
-                text, sites = source.text, []
+                text, edits = source.text, []
                 break
             back = _composed(back, line_map(new, text))
             text = new
     forward = line_map(source.text, text)
-    placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in sites]
+    placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in edits]
     ordered = sorted(placed, key=lambda s: (s.line, s.column))
     kept = replace(one.scan, unmapped=tuple(unmapped))
-    # a condition that the port rewrites is no hazard of the port
-    hazards = tuple(h for h in _hazards(one, project) if h.name != "device-bound-amp")
-    return Ported(source, text, tuple(ordered), tuple(failures), kept, hazards)
+    # a condition that the port rewrites is no finding of the port
+    findings = tuple(h for h in _findings(one, project) if h.name != "device-bound-amp")
+    return Ported(source, text, tuple(ordered), tuple(failures), kept, findings)
 
 
 def _broken(source: Source, new: str) -> str:
@@ -257,14 +257,14 @@ def _broken(source: Source, new: str) -> str:
     return source.notebook.broken(source.text, new) if source.notebook is not None else ""
 
 
-def _hint(site: Site) -> str:
-    """Return text by which a site is found again in the port."""
-    new = site.new.splitlines()
-    return new[0] if new else f"removed: {' '.join(site.old.split())}"
+def _hint(edit: Edit) -> str:
+    """Return text by which an edit is found again in the port."""
+    new = edit.new.splitlines()
+    return new[0] if new else f"removed: {' '.join(edit.old.split())}"
 
 
-def _hazards(one: Scanned, project: Scan) -> tuple[Hazard, ...]:
-    return tuple(find_hazards(one.tree, one.scan, project))
+def _findings(one: Scanned, project: Scan) -> tuple[Finding, ...]:
+    return tuple(lint_findings(one.tree, one.scan, project))
 
 
 def _composed(first: Callable[[int], int], second: Callable[[int], int]) -> Callable[[int], int]:

@@ -39,7 +39,7 @@ class Api:
     Attributes:
         name: full name in torch; a ``*`` at the end stands for everything below.
         to: full name or code in the port; "" if there is none.
-        kind: as in ``Site``.
+        kind: as in ``Edit``.
         reason: why, or where it is from.
         effect: what changes; "" if exact.
     """

@@ -1,4 +1,4 @@
-"""The answer of ``--check``: hazards as text, GitHub annotations, JSON or SARIF."""
+"""The answer of ``mpcore port check``: lint findings as text, GitHub annotations, JSON or SARIF."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mpcore import __version__
-from mpcore_port.hazards import HAZARDS, Hazard
+from mpcore_port.findings import LINTS, Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from mpcore_port.engine import Result
     from mpcore_port.source import Source
 
@@ -18,36 +20,40 @@ FORMATS = ("text", "github", "json", "sarif")
 
 
 def lint(result: Result, form: str) -> str:
-    """Return the hazards of all files in one of ``FORMATS``."""
-    found = [hazard for file in result.files for hazard in file.hazards]
+    """Return the findings of all files in one of ``FORMATS``."""
+    found = [finding for file in result.files for finding in file.findings]
     return {"text": _text, "github": _github, "json": _json, "sarif": _sarif}[form](found, result)
 
 
-def _text(found: list[Hazard], result: Result) -> str:
+def _text(found: list[Finding], result: Result) -> str:
     lines = [f"{_where(h, result)}: {h.name}: {h.text}; {h.remedy}" for h in found]
     lines += [f"{u.path}:{u.line or 1}: not read: {u.reason}" for u in result.unread]
-    count = f"{len(found)} hazards in {len(result.files)} files"
+    count = f"{_count(found, 'lint finding')} in {_count(result.files, 'file')}"
     return "\n".join([*lines, count]) + "\n"
 
 
-def _source(hazard: Hazard, result: Result) -> Source:
-    return next(file.source for file in result.files if file.source.path == hazard.file)
+def _count(things: Sized, word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
-def _where(h: Hazard, result: Result) -> str:
+def _source(finding: Finding, result: Result) -> Source:
+    return next(file.source for file in result.files if file.source.path == finding.file)
+
+
+def _where(h: Finding, result: Result) -> str:
     source = _source(h, result)
     line = source.where(h.line)
     return f"{h.file}:{line}" if source.notebook else f"{h.file}:{line}:{h.column + 1}"
 
 
-def _words(h: Hazard, result: Result) -> str:
-    """Return the text of a hazard; in a notebook, whose lines nobody sees, with its cell."""
+def _words(h: Finding, result: Result) -> str:
+    """Return the text of a finding; in a notebook, whose lines nobody sees, with its cell."""
     source = _source(h, result)
     cell = f"{source.where(h.line)}: " if source.notebook else ""
     return f"{cell}{h.text}; {h.remedy}"
 
 
-def _github(found: list[Hazard], result: Result) -> str:
+def _github(found: list[Finding], result: Result) -> str:
     lines = [
         f"::warning file={_property(h.file)},{_place(h, result)}"
         f"title={_property(f'mpcore {h.name}')}::{_data(_words(h, result))}"
@@ -60,7 +66,7 @@ def _github(found: list[Hazard], result: Result) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _place(h: Hazard, result: Result) -> str:
+def _place(h: Finding, result: Result) -> str:
     return "" if _source(h, result).notebook else f"line={h.line},col={h.column + 1},"
 
 
@@ -72,17 +78,17 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _json(found: list[Hazard], result: Result) -> str:
+def _json(found: list[Finding], result: Result) -> str:
     answer = {
         "format": "mpcore-port-check",
         "version": 1,
-        "hazards": [_source(h, result).placed(h.to_dict()) for h in found],
+        "findings": [_source(h, result).placed(h.to_dict()) for h in found],
         "not_read": [vars(unread) for unread in result.unread],
     }
     return json.dumps(answer, indent=2, allow_nan=False) + "\n"
 
 
-def _sarif(found: list[Hazard], result: Result) -> str:
+def _sarif(found: list[Finding], result: Result) -> str:
     rules = [
         {
             "id": name,
@@ -90,7 +96,7 @@ def _sarif(found: list[Hazard], result: Result) -> str:
             "help": {"text": remedy},
             "defaultConfiguration": {"level": "warning"},
         }
-        for name, (text, remedy) in HAZARDS.items()
+        for name, (text, remedy) in LINTS.items()
     ]
     notes = [
         {
@@ -102,7 +108,7 @@ def _sarif(found: list[Hazard], result: Result) -> str:
     run: dict[str, Any] = {
         "tool": {"driver": {"name": "mpcore port", "version": __version__, "rules": rules}},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(hazard, result) for hazard in found],
+        "results": [_result(finding, result) for finding in found],
         "invocations": [{"executionSuccessful": not notes, "toolExecutionNotifications": notes}],
     }
     answer = {
@@ -113,14 +119,14 @@ def _sarif(found: list[Hazard], result: Result) -> str:
     return json.dumps(answer, indent=2) + "\n"
 
 
-def _result(hazard: Hazard, result: Result) -> dict[str, Any]:
-    location: dict[str, Any] = {"artifactLocation": {"uri": hazard.file}}
-    if _source(hazard, result).notebook is None:
-        location["region"] = {"startLine": hazard.line, "startColumn": hazard.column + 1}
+def _result(finding: Finding, result: Result) -> dict[str, Any]:
+    location: dict[str, Any] = {"artifactLocation": {"uri": finding.file}}
+    if _source(finding, result).notebook is None:
+        location["region"] = {"startLine": finding.line, "startColumn": finding.column + 1}
     return {
-        "ruleId": hazard.name,
-        "ruleIndex": list(HAZARDS).index(hazard.name),
+        "ruleId": finding.name,
+        "ruleIndex": list(LINTS).index(finding.name),
         "level": "warning",
-        "message": {"text": _words(hazard, result)},
+        "message": {"text": _words(finding, result)},
         "locations": [{"physicalLocation": location}],
     }

@@ -14,7 +14,7 @@ from mpcore_port.sections import key_map, pinned_defaults
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mpcore_port.rule import Site
+    from mpcore_port.rule import Edit
 
 __all__ = ["FORMATS", "html", "text", "to_dict", "to_json"]
 
@@ -72,28 +72,28 @@ def _heading(result: Result) -> Iterator[str]:
 
 def _file(file: Ported) -> list[str]:
     lines = [f"{file.source.path}: {file.status}"]
-    exact = sum(site.kind == "exact" for site in file.sites)
+    exact = sum(edit.kind == "exact" for edit in file.edits)
     if exact:
-        lines.append(f"  {exact} exact sites")
-    for site in file.sites:
-        if site.kind != "exact":
-            effect = f"; effect: {site.effect}" if site.effect else ""
+        lines.append(f"  {exact} exact edits")
+    for edit in file.edits:
+        if edit.kind != "exact":
+            effect = f"; effect: {edit.effect}" if edit.effect else ""
             lines.append(
-                f"  {_lines(file, site)}: {site.kind}: {_first(site)}: {site.reason}{effect}"
+                f"  {_lines(file, edit)}: {edit.kind}: {_first(edit)}: {edit.reason}{effect}"
             )
     lines += [f"  {failure}" for failure in file.failures]
-    for hazard in file.hazards:
-        where = file.source.where(hazard.line)
-        lines.append(f"  {where}: hazard {hazard.name}: {hazard.text}; {hazard.remedy}")
+    for finding in file.findings:
+        where = file.source.where(finding.line)
+        lines.append(f"  {where}: lint finding {finding.name}: {finding.text}; {finding.remedy}")
     return lines
 
 
-def _lines(file: Ported, site: Site) -> str:
-    return f"{file.source.where(site.line)} -> {file.source.where(site.new_line, file.text)}"
+def _lines(file: Ported, edit: Edit) -> str:
+    return f"{file.source.where(edit.line)} -> {file.source.where(edit.new_line, file.text)}"
 
 
-def _first(site: Site) -> str:
-    head, _, rest = site.old.partition("\n")
+def _first(edit: Edit) -> str:
+    head, _, rest = edit.old.partition("\n")
     return f"{head} ..." if rest else head
 
 
@@ -161,9 +161,9 @@ def _rows(file: Ported) -> list[dict[str, Any]]:
     old, new = (source.shown(text).splitlines() for text in (source.text, file.text))
     old_lines, new_lines = source.numbers(source.text), source.numbers(file.text)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=len(old) > 5000)
-    notes: dict[int, list[Site]] = {}
-    for site in file.sites:
-        notes.setdefault(site.line, []).append(site)
+    notes: dict[int, list[Edit]] = {}
+    for edit in file.edits:
+        notes.setdefault(edit.line, []).append(edit)
     rows: list[dict[str, Any]] = []
     for tag, a, b, c, d in matcher.get_opcodes():
         for index in range(max(b - a, d - c)):
@@ -175,14 +175,14 @@ def _rows(file: Ported) -> list[dict[str, Any]]:
                     "new": new_lines[right] if right < d else 0,
                     "old_text": old[left] if left < b else "",
                     "new_text": new[right] if right < d else "",
-                    "sites": notes.get(left + 1, []) if left < b else [],
+                    "edits": notes.get(left + 1, []) if left < b else [],
                 }
             )
     return _folded(rows)
 
 
 def _folded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    busy = [i for i, row in enumerate(rows) if row["kind"] != "equal" or row["sites"]]
+    busy = [i for i, row in enumerate(rows) if row["kind"] != "equal" or row["edits"]]
     near = {j for i in busy for j in range(i - _AROUND, i + _AROUND + 1)}
     shown: list[dict[str, Any]] = []
     for index, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Rules and what they leave behind: one small class for each transformation, one site each time.
+"""Rules and what they leave behind: one small class for each transformation, which notes its edits.
 
 A rule names the node types it looks at; ``leave`` gets a node of the original tree (ask ``at``
 about that one: names, positions and parents are known for it) and the node as the rules before
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpcore_port.source import Source
     from mpcore_port.targets import Options
 
-__all__ = ["KEEP", "MARK", "At", "Kind", "Rule", "Site"]
+__all__ = ["KEEP", "MARK", "At", "Edit", "Kind", "Rule"]
 
 Kind = Literal["exact", "changed", "refused"]
 MARK = "# mpcore port: "
@@ -30,7 +30,7 @@ KEEP = f"{MARK}keep"
 """A statement under this comment stays as it is."""
 
 REFUSED = "_mpcore_refused"
-_SHIM = f'''
+_STUB = f'''
 class {REFUSED}:
     """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
 
@@ -48,7 +48,7 @@ class {REFUSED}:
 
 
 @dataclass(frozen=True)
-class Site:
+class Edit:
     """One place of the script that the port touched, or says something about.
 
     Attributes:
@@ -59,9 +59,9 @@ class Site:
             ``"refused"``: raises at run time.
         rule: name of the rule.
         old: original code.
-        new: what stands there now; equal to ``old`` where the site is only commented on.
+        new: what stands there now; equal to ``old`` where the edit is only commented on.
         reason: why, one sentence.
-        effect: what it does to numbers, speed or output; empty for exact sites.
+        effect: what it does to numbers, speed or output; empty for exact edits.
         new_line: line in the port, from 1; 0 until it is known.
     """
 
@@ -85,7 +85,7 @@ class Rule:
     """One transformation.
 
     Attributes:
-        name: what reports and ``docs/porting.md`` call it.
+        name: what reports and ``docs/reference/porting.md`` call it.
         reason: why it exists, one sentence.
         visits: node types that ``leave`` is called for.
     """
@@ -100,7 +100,7 @@ class Rule:
         Args:
             old: node of the original tree.
             new: the same node, after its children and the rules before.
-            at: the module that is ported, and where sites are noted.
+            at: the module that is ported, and where edits are noted.
         """
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class At:
         scan: what was found in the module.
         project: the same, of all files together.
         options: what the user asked for.
-        sites: what rules have noted.
+        edits: what rules have noted.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class At:
     ) -> None:
         self.source, self.module, self.names = source, module, names
         self.scan, self.project, self.options = scan, project, options
-        self.sites: list[Site] = []
+        self.edits: list[Edit] = []
         self.comments: dict[cst.CSTNode, list[str]] = {}
         self.dropped: set[int] = set()  # by identity: nodes compare by it too
         self.wanted_imports: list[tuple[str, str]] = []
@@ -161,9 +161,9 @@ class At:
         reason: str = "",
         effect: str = "",
     ) -> None:
-        """Note a site; ``reason`` is the rule's own unless given."""
+        """Note an edit; ``reason`` is the rule's own unless given."""
         written = new if isinstance(new, str) else code_of(new)
-        site = Site(
+        edit = Edit(
             self.source.path,
             self.line(old),
             self.column(old),
@@ -174,16 +174,16 @@ class At:
             reason or rule.reason,
             effect,
         )
-        self.sites.append(site)
+        self.edits.append(edit)
 
     def refuse(self, rule: Rule, old: cst.CSTNode, reason: str) -> cst.BaseExpression:
-        """Note a refused site, comment on its line, and return the call that raises there.
+        """Note a refused edit, comment on its line, and return the call that raises there.
 
         The call takes the place of an expression: of a function that is called, of a name.
         """
         text = f"{code_of(old).splitlines()[0]}: {reason}"
         self.comment(old, f"refused: {text}")
-        self.need_shim()
+        self.need_stub()
         quoted = cst.SimpleString(_quoted(text))
         call = cst.Call(cst.Name(REFUSED), [cst.Arg(quoted)])
         self.note(rule, old, call, "refused", reason)
@@ -194,10 +194,10 @@ class At:
         call = self.refuse(rule, old, reason)
         return cst.Call(call)
 
-    def need_shim(self) -> None:
-        """Have the class that refused sites use defined in the port."""
+    def need_stub(self) -> None:
+        """Have the class that refused edits use defined in the port."""
         if REFUSED not in self.names.classes:
-            self.preambles["shim"] = _SHIM
+            self.preambles["stub"] = _STUB
 
     def comment(self, old: cst.CSTNode, text: str) -> None:
         """Put ``# mpcore port: text`` above the statement that ``old`` is part of."""
@@ -224,7 +224,7 @@ class At:
         self._kept_alive.append(line)
         where = old.body[0] if old.body else old
         self.note(rule, where, "", "changed", reason, effect or "none on numbers")
-        self.sites[-1] = _with_old(self.sites[-1], shown)
+        self.edits[-1] = _with_old(self.edits[-1], shown)
         return line
 
     # --- what it needs ----------------------------------------------------------------------
@@ -255,8 +255,8 @@ class At:
         return name
 
 
-def _with_old(site: Site, old: str) -> Site:
-    return Site(**{**site.to_dict(), "old": old})
+def _with_old(edit: Edit, old: str) -> Edit:
+    return Edit(**{**edit.to_dict(), "old": old})
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Parts of a report that are drawn from many sites: defaults written out, keys of checkpoints."""
+"""Parts of a report that are drawn from many edits: defaults written out, keys of checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpcore_port.scan import scan
 
 if TYPE_CHECKING:
     from mpcore_port.engine import Result
-    from mpcore_port.rule import Site
+    from mpcore_port.rule import Edit
 
 __all__ = ["key_map", "pinned_defaults"]
 
@@ -24,29 +24,29 @@ def pinned_defaults(result: Result) -> list[dict[str, Any]]:
     """
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for file in result.files:
-        for site in file.sites:
-            call, arguments = _added(site)
+        for edit in file.edits:
+            call, arguments = _added(edit)
             if not arguments:
                 continue
-            key = (file.source.path, call, *arguments, site.reason)
+            key = (file.source.path, call, *arguments, edit.reason)
             row = rows.setdefault(
                 key,
                 {
                     "file": file.source.path,
                     "call": call,
                     "arguments": arguments,
-                    "reason": site.reason,
+                    "reason": edit.reason,
                     "lines": [],
                 },
             )
-            row["lines"].append(file.source.where(site.line))
+            row["lines"].append(file.source.where(edit.line))
     return list(rows.values())
 
 
-def _added(site: Site) -> tuple[str, list[str]]:
-    """Return what a site calls, and the keyword arguments that say more than the original did."""
-    old, new = _call(site.old), _call(site.new)
-    if old is None or new is None or site.kind == "refused":
+def _added(edit: Edit) -> tuple[str, list[str]]:
+    """Return what an edit calls, and the keyword arguments that say more than the original did."""
+    old, new = _call(edit.old), _call(edit.new)
+    if old is None or new is None or edit.kind == "refused":
         return "", []
     said = [ast.unparse(arg) for arg in [*old.args, *(k.value for k in old.keywords)]]
     added = []

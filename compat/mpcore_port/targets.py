@@ -26,15 +26,15 @@ class Options:
     """What the user asked for.
 
     Attributes:
-        neutral: torch_npu: one file that runs on NPU, CUDA and CPU.
-        flavour: mindspore: ``"nn"`` or ``"mint"``.
+        portable: torch_npu: one file that runs on NPU, CUDA and CPU.
+        api: mindspore: ``"nn"`` or ``"mint"``.
         jit: mindspore: compile the step.
         data: mindspore: what a DataLoader becomes, ``"iterator"`` (in this process) or
             ``"generator"`` (a GeneratorDataset with workers).
     """
 
-    neutral: bool = False
-    flavour: str = "nn"
+    portable: bool = False
+    api: str = "nn"
     jit: bool = False
     data: str = "iterator"
 
@@ -48,7 +48,7 @@ class Target:
         title: what reports call it.
         passes: the rules; those of one pass see the tree that the pass before has left (names,
             scan and positions are taken anew), those of one list act in order on each node.
-        apis: rows of the table of mapped names, for ``docs/porting.md``.
+        apis: rows of the table of mapped names, for ``docs/reference/porting.md``.
         not_run: what could not be run where the target was built, for every report.
     """
 

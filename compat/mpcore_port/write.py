@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from mpcore_port.engine import Result
     from mpcore_port.source import Tree
 
-__all__ = ["check_output", "write_file", "write_port"]
+__all__ = ["check_output", "write_answer", "write_port"]
 
 _OURS = "mpcore-port.json"
 """The report that marks a folder as a port's."""
@@ -153,13 +154,18 @@ def _place(folder: Path, name: str) -> Path:
     return path
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write one text whole or not at all.
+def write_answer(path: Path, text: str) -> None:
+    """Write the answer of ``scan`` or ``check``, whole or not at all, over an earlier one only.
 
     Raises:
-        PortError: it cannot be written.
+        PortError: something else is there, or it cannot be written; nothing was changed.
     """
+    if os.path.lexists(path) and not _is_answer(path):
+        msg = f"`-o` {str(path)!r} is there already and no earlier answer; choose another"
+        raise PortError(msg)
+    _check_writable(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".mpcore-port-", dir=path.parent)
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
@@ -171,3 +177,18 @@ def write_file(path: Path, text: str) -> None:
     except OSError as exc:
         msg = f"{str(path)!r} cannot be written: {exc}"
         raise PortError(msg) from exc
+
+
+def _is_answer(path: Path) -> bool:
+    """Return whether a file is an answer of ours: by its last line, or by what its JSON says."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError):
+        return False
+    if re.search(r"^\d+ lint findings? in \d+ files?$", text, re.M) or not text.strip():
+        return True
+    lines = text.splitlines()
+    if all(line.startswith(("::warning file=", "::error file=")) for line in lines):
+        return True
+    words = ('"format": "mpcore-port-', '"name": "mpcore port"')
+    return text.startswith("{") and any(word in text for word in words)

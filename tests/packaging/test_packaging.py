@@ -52,7 +52,7 @@ def test_wheel_holds_every_package_and_nothing_generic(wheel: Path) -> None:
     for data in ("policy/presets.toml", "policy/words.toml", "scaling/presets.toml"):
         assert f"mpcore/{data}" in names
     assert "mpcore_port/torch_names.txt" in names
-    assert "mpcore_port/stand_in/path/torch_npu/__init__.py" in names
+    assert "mpcore_port/stubs/path/torch_npu/__init__.py" in names
     assert any(name.startswith("mpcore_port/mindspore/facts/") for name in names)
 
 

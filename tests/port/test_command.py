@@ -35,10 +35,39 @@ def test_exit_codes_are_0_for_exact_1_for_more_and_2_for_a_mistake(tmp_path: Pat
     )
 
 
-def test_help_documents_exit_codes_and_every_option(tmp_path: Path) -> None:
-    text = " ".join(_run("--help", cwd=tmp_path).stdout.split())
-    for part in ("Exit codes", "--to", "--neutral", "--scan", "--check", "--force", "--verify"):
-        assert part in text
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ([], ("Exit codes", "PATH --to TARGET -o OUT", "convert", "scan", "check")),
+        (["convert"], ("Exit codes", "--to", "--portable", "--api", "--force", "--verify")),
+        (["scan"], ("Exit codes", "--output")),
+        (["check"], ("Exit codes", "--format", "--output")),
+    ],
+)
+def test_help_documents_exit_codes_and_every_option(
+    tmp_path: Path, command: list[str], parts: tuple[str, ...]
+) -> None:
+    text = " ".join(_run(*command, "--help", cwd=tmp_path).stdout.split())
+    assert [part for part in parts if part not in text] == []
+
+
+def test_plain_form_and_convert_are_one_command(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch\n\nx = torch.ones(1).cuda()\n")
+    plain = _run("a.py", "--to", "torch_npu", "-o", "b.py", cwd=tmp_path)
+    first = _run("--to", "torch_npu", "-o", "c.py", "a.py", cwd=tmp_path)
+    named = _run("convert", "a.py", "--to", "torch_npu", "-o", "d.py", cwd=tmp_path)
+    assert [plain.returncode, first.returncode, named.returncode] == [0, 0, 0]
+    assert plain.stdout == first.stdout == named.stdout
+    assert len({(tmp_path / name).read_text() for name in ("b.py", "c.py", "d.py")}) == 1
+
+
+def test_scan_and_check_answer_on_standard_output(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch\ns = torch.amp.GradScaler()\n")
+    scanned = _run("scan", "a.py", cwd=tmp_path)
+    assert json.loads(scanned.stdout)["files"]["a.py"]["scalers"][0]["line"] == 2
+    checked = _run("check", "a.py", "--format", "github", cwd=tmp_path)
+    assert checked.stdout.startswith("::warning file=a.py,line=2")
+    assert (scanned.returncode, checked.returncode) == (0, 1)
 
 
 def test_missing_libcst_names_the_command_that_installs_it(
@@ -51,7 +80,8 @@ def test_missing_libcst_names_the_command_that_installs_it(
 
 
 def test_loading_the_command_imports_neither_libcst_nor_a_framework() -> None:
-    code = "import sys, mpcore_port.command; print(*{'libcst', 'torch'} & set(sys.modules))"
+    unwanted = "{'libcst', 'torch', 'matplotlib', 'safetensors', 'mpcore.tools'}"
+    code = f"import sys, mpcore_port.command; print(*{unwanted} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
     other = code.replace("mpcore_port.command", "mpcore_port.engine")

@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "port"
     [
         ("train_npu", {"to": "torch_npu"}),
         ("train_ms", {"to": "mindspore"}),
-        ("train_neutral", {"to": "torch_npu", "neutral": True, "report": ""}),
+        ("train_portable", {"to": "torch_npu", "portable": True, "report": ""}),
     ],
 )
 def test_example_is_current(tmp_path: Path, name: str, options: dict[str, object]) -> None:

@@ -29,8 +29,8 @@ def _left(done: Ported, target: str) -> set[str]:
 
 
 def _refused(done: Ported) -> list[str]:
-    assert all(site.reason for site in done.sites)
-    return [site.old for site in done.sites if site.kind == "refused"]
+    assert all(edit.reason for edit in done.edits)
+    return [edit.old for edit in done.edits if edit.kind == "refused"]
 
 
 @pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
@@ -58,13 +58,13 @@ def test_every_name_of_the_survey_is_mapped_or_refused(target: str) -> None:
         assert not _left(done, target), name
         assert not done.failures
         if target == "mindspore" or name.startswith("torch.cuda."):
-            assert any(site.line == 3 for site in done.sites), name
+            assert any(edit.line == 3 for edit in done.edits), name
         elif name in rows:
             called = port_text(f"import torch\n\n{name}(1)\n", found)
-            sites = [*done.sites, *called.sites]
-            assert any(site.old.startswith(name) for site in sites), name
+            edits = [*done.edits, *called.edits]
+            assert any(edit.old.startswith(name) for edit in edits), name
         else:  # it does not depend on the device
-            assert not done.sites
+            assert not done.edits
 
 
 def test_the_page_says_how_many_and_which() -> None:

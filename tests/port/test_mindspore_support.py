@@ -101,7 +101,7 @@ def total(x, weight, low, enabled):
 @pytest.mark.parametrize("enabled", [False, True])
 def test_functions_with_their_own_backward_compute_as_in_torch(enabled):
     found = port_text(FUNCTIONS, TARGET)
-    assert found.status == "runs", found.sites
+    assert found.status == "runs", found.edits
     draw = np.random.RandomState(0)
     x, weight, low = (draw.randn(4, 4).astype(np.float32) for _ in range(3))
     theirs, mine = {}, {}
@@ -227,7 +227,7 @@ def test_the_option_chooses_what_a_loader_becomes():
     ):
         found = port_text(code, TARGET, Options(data=data))
         assert wanted in found.text
-        assert any("random numbers" in site.effect for site in found.sites)
+        assert any("random numbers" in edit.effect for edit in found.edits)
     with pytest.raises(ValueError, match="`--data` must be one of 'iterator', 'generator'"):
         port_text(code, TARGET, Options(data="generater"))
 
@@ -501,7 +501,7 @@ def test_compiled_networks_train_as_eager_ones(low, module_of):
     """A discriminator too: its input needs a gradient in one loss and not in the other."""
     eager = module_of(port_text(COMPILED, TARGET).text, "eager_port")
     found = port_text(COMPILED, TARGET, Options(jit=True))
-    assert [site.rule for site in found.sites if site.kind == "changed"] == ["training mode"] * 3
+    assert [edit.rule for edit in found.edits if edit.kind == "changed"] == ["training mode"] * 3
     graphs = module_of(found.text, "jit_port")
     xs = ms.Tensor(np.random.RandomState(2).randn(4, 8, 6).astype(np.float32))
     wanted = eager.train(*set_all(eager.build()), xs, low)

@@ -49,7 +49,7 @@ def arrays():
 def ported(code):
     found = port_text(HEAD + code + "\n", TARGET)
     assert not found.failures
-    assert found.status != "does not run", found.sites
+    assert found.status != "does not run", found.edits
     assert "torch" not in found.text
     return found.text
 
@@ -246,10 +246,10 @@ def test_cases_become_what_is_written_down_and_stay_so(case):
     assert found.text == (case / "after.py").read_text("utf-8")
     again = port_text(found.text, TARGET)
     assert again.text == found.text
-    assert not again.sites
-    refused = [site for site in found.sites if site.kind == "refused"]
+    assert not again.edits
+    refused = [edit for edit in found.edits if edit.kind == "refused"]
     assert bool(refused) == ("_refused(" in found.text)
-    assert all(site.reason for site in found.sites)
+    assert all(edit.reason for edit in found.edits)
 
 
 def test_every_mapped_function_and_layer_has_an_example():
@@ -302,7 +302,7 @@ def test_counts_add_up_to_the_rows():
 def test_what_has_no_equal_raises_where_it_is_used_and_says_why(code, reason):
     found = port_text(f"{HEAD}sizes = [2, 3]\nresult = {code}\n", TARGET)
     assert found.status == "does not run"
-    assert any(reason in site.reason for site in found.sites if site.kind == "refused")
+    assert any(reason in edit.reason for edit in found.edits if edit.kind == "refused")
     with pytest.raises(NotImplementedError, match=re.escape(reason)):
         run(found.text, {}, "mindspore")
 
@@ -322,9 +322,9 @@ def test_a_package_of_torchs_world_raises_where_it_is_used(place):
 
 
 def test_mint_is_marked_as_not_run():
-    found = port_text(HEAD + "net = nn.Conv2d(3, 4, 3)\n", TARGET, Options(flavour="mint"))
+    found = port_text(HEAD + "net = nn.Conv2d(3, 4, 3)\n", TARGET, Options(api="mint"))
     assert "mint.nn.Conv2d(3, 4, 3)" in found.text
-    assert any("not run" in site.effect for site in found.sites)
+    assert any("not run" in edit.effect for edit in found.edits)
 
 
 def test_a_loss_of_something_else_is_refused_when_it_runs():

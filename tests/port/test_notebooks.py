@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mpcore_port.command import port
+from mpcore_port.command import check, port, scan
 from mpcore_port.engine import port_tree
 from mpcore_port.errors import PortError
 from mpcore_port.source import walk
@@ -104,13 +104,13 @@ def test_cells_are_ported_and_everything_else_is_kept(tmp_path: Path) -> None:
         "",
     ]
     said = (tmp_path / "b.mpcore-port.txt").read_text(encoding="utf-8")
-    assert "cell 7 line 9: hazard clip-scaled" in said
+    assert "cell 7 line 9: lint finding clip-scaled" in said
     assert "a.ipynb: not converted: cell 2 line 3: kept as it is; it says 'cuda'" in said
     report = json.loads((tmp_path / "b.mpcore-port.json").read_text(encoding="utf-8"))
     (file,) = report["files"]
-    placed = [(s["cell"], s["line"], s["new_cell"], s["new_line"]) for s in file["sites"]]
+    placed = [(s["cell"], s["line"], s["new_cell"], s["new_line"]) for s in file["edits"]]
     assert placed == [(2, 5, 2, 6), (3, 2, 3, 2), (7, 3, 7, 3)]
-    assert (file["hazards"][0]["cell"], file["hazards"][0]["line"]) == (7, 9)
+    assert (file["findings"][0]["cell"], file["findings"][0]["line"]) == (7, 9)
     assert (report["scan"]["scalers"][0]["cell"], report["scan"]["scalers"][0]["line"]) == (3, 4)
     page = (tmp_path / "b.mpcore-port.html").read_text(encoding="utf-8")
     assert "files = !ls" in page
@@ -133,16 +133,16 @@ def test_check_and_scan_name_cells(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "a.ipynb").write_text(WHOLE.replace("example/cuda", "example"), encoding="utf-8")
     said = {}
     for form in ("text", "github", "json", "sarif"):
-        assert port(tmp_path / "a.ipynb", check=True, form=form) == 1
+        assert check(tmp_path / "a.ipynb", form=form) == 1
         said[form] = capsys.readouterr().out
     assert said["text"].startswith("a.ipynb:cell 7 line 9: clip-scaled: gradients")
     assert said["github"].startswith("::warning file=a.ipynb,title=mpcore clip-scaled::cell 7 line")
-    (hazard,) = json.loads(said["json"])["hazards"]
-    assert (hazard["cell"], hazard["line"]) == (7, 9)
+    (finding,) = json.loads(said["json"])["findings"]
+    assert (finding["cell"], finding["line"]) == (7, 9)
     (result,) = json.loads(said["sarif"])["runs"][0]["results"]
     assert result["message"]["text"].startswith("cell 7 line 9: ")
     assert "region" not in result["locations"][0]["physicalLocation"]
-    assert port(tmp_path / "a.ipynb", scan_only=True) == 0
+    assert scan(tmp_path / "a.ipynb") == 0
     facts = json.loads(capsys.readouterr().out)["files"]["a.ipynb"]
     assert [(fact["cell"], fact["line"]) for fact in facts["scalers"]] == [(3, 4)]
 

@@ -10,6 +10,7 @@ import pytest
 
 from mpcore import Policy
 from mpcore_port.command import port
+from mpcore_port.command import scan as scan_command
 from mpcore_port.emit import read
 from mpcore_port.scan import joined, scan
 from mpcore_port.torch_names import EXPORTS
@@ -148,7 +149,7 @@ def test_scan_command_prints_json_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.py").write_text("import torch\ns = torch.cuda.amp.GradScaler()\n")
-    assert port(tmp_path, scan_only=True) == 0
+    assert scan_command(tmp_path) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["files"]["a.py"]["scalers"][0]["line"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
@@ -168,9 +169,9 @@ def test_reports_agree_and_the_page_shows_both_sides(
     answer = json.loads((tmp_path / "b.mpcore-port.json").read_text())
     (file,) = answer["files"]
     new = (tmp_path / "b.py").read_text().splitlines()
-    for site in file["sites"]:
-        assert site["new"].splitlines()[0] in new[site["new_line"] - 1], site
-        assert f"{site['line']} -> {site['new_line']}:" in said or site["kind"] == "exact"
+    for edit in file["edits"]:
+        assert edit["new"].splitlines()[0] in new[edit["new_line"] - 1], edit
+        assert f"{edit['line']} -> {edit['new_line']}:" in said or edit["kind"] == "exact"
     assert answer["scan"]["unmapped"] == [] or file["status"] == "does not run"
     page = (tmp_path / "b.mpcore-port.html").read_text()
     assert "torch.ones(1).npu()" in page

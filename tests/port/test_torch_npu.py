@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 CASES = sorted((HERE / "cases" / "torch_npu").iterdir())
 SCRIPTS = sorted((HERE / "scripts").glob("*.py"))
 TARGET = load_target("torch_npu")
-NEUTRAL = Options(neutral=True)
+PORTABLE = Options(portable=True)
 TEXTS = [*(case / "before.py" for case in CASES), *SCRIPTS]
 
 
@@ -37,23 +37,23 @@ def _read(path: Path) -> str:
 def test_case_becomes_what_is_written_beside_it(case: Path) -> None:
     done = port_text(_read(case / "before.py"), TARGET, path=f"{case.name}.py")
     assert done.text == _read(case / "after.py")
-    sites = [f"{site.line} {site.kind} {site.rule}" for site in done.sites]
-    assert sites == _read(case / "sites.txt").splitlines()
+    edits = [f"{edit.line} {edit.kind} {edit.rule}" for edit in done.edits]
+    assert edits == _read(case / "edits.txt").splitlines()
     assert not done.failures
-    for site in done.sites:
-        assert site.reason
-        assert (site.kind == "changed") == bool(site.effect), site
+    for edit in done.edits:
+        assert edit.reason
+        assert (edit.kind == "changed") == bool(edit.effect), edit
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if (case / "neutral.py").exists()], ids=lambda case: case.name
+    "case", [case for case in CASES if (case / "portable.py").exists()], ids=lambda case: case.name
 )
-def test_neutral_case_becomes_what_is_written_beside_it(case: Path) -> None:
-    done = port_text(_read(case / "before.py"), TARGET, NEUTRAL, f"{case.name}.py")
-    assert done.text == _read(case / "neutral.py")
+def test_portable_case_becomes_what_is_written_beside_it(case: Path) -> None:
+    done = port_text(_read(case / "before.py"), TARGET, PORTABLE, f"{case.name}.py")
+    assert done.text == _read(case / "portable.py")
 
 
-def test_neutral_port_trains_on_a_cpu_where_the_original_cannot() -> None:
+def test_portable_port_trains_on_a_cpu_where_the_original_cannot() -> None:
     pytest.importorskip("torch")
     text = (
         "import torch\nfrom torch.cuda.amp import GradScaler, autocast\n\n"
@@ -65,14 +65,14 @@ def test_neutral_port_trains_on_a_cpu_where_the_original_cannot() -> None:
         "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()\n"
     )
     room: dict[str, Any] = {}
-    exec(compile(port_text(text, TARGET, NEUTRAL).text, "port", "exec"), room)
+    exec(compile(port_text(text, TARGET, PORTABLE).text, "port", "exec"), room)
     assert room["_port_device"] == "cpu"
     assert str(room["out"].dtype) == "torch.float16"
     assert room["scaler"].is_enabled()
     assert room["scaler"].get_scale() == 16.0
 
 
-@pytest.mark.parametrize("options", [Options(), NEUTRAL], ids=["npu", "neutral"])
+@pytest.mark.parametrize("options", [Options(), PORTABLE], ids=["npu", "portable"])
 @pytest.mark.parametrize("path", TEXTS, ids=_name)
 def test_port_compiles_keeps_other_lines_and_is_left_alone_by_a_second_port(
     path: Path, options: Options
@@ -83,8 +83,8 @@ def test_port_compiles_keeps_other_lines_and_is_left_alone_by_a_second_port(
     compile(done.text, str(path), "exec")
     touched = {
         line
-        for site in done.sites
-        for line in range(site.line, site.line + site.old.count("\n") + 1)
+        for edit in done.edits
+        for line in range(edit.line, edit.line + edit.old.count("\n") + 1)
     }
     old, new = before.splitlines(), done.text.splitlines()
     for tag, start, end, _, _ in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
@@ -93,7 +93,7 @@ def test_port_compiles_keeps_other_lines_and_is_left_alone_by_a_second_port(
             assert set(changed) <= _moved_in(done), changed
     again = port_text(done.text, TARGET, options)
     assert again.text == done.text
-    assert not [site for site in again.sites if site.new != site.old]
+    assert not [edit for edit in again.edits if edit.new != edit.old]
 
 
 def _moved_in(done: object) -> set[str]:
@@ -101,7 +101,7 @@ def _moved_in(done: object) -> set[str]:
     text = done.text.splitlines()  # type: ignore[attr-defined]
     stripped = {line.strip() for line in text}
     before = done.source.text.splitlines()  # type: ignore[attr-defined]
-    o1 = any(site.rule == "apex O1" for site in done.sites)  # type: ignore[attr-defined]
+    o1 = any(edit.rule == "apex O1" for edit in done.edits)  # type: ignore[attr-defined]
     return {line for line in before if o1 and line.strip() in stripped}
 
 
@@ -150,15 +150,15 @@ STAYS = {
 def test_rule_leaves_alone_what_only_looks_like_its_own(rule: str) -> None:
     done = port_text(STAYS[rule], TARGET)
     assert done.text == STAYS[rule]
-    assert all(site.old == site.new for site in done.sites)
+    assert all(edit.old == edit.new for edit in done.edits)
 
 
-@pytest.mark.parametrize("rule", [rule.name for rule in rules(NEUTRAL)[0]])
-def test_neutral_rule_leaves_alone_what_only_looks_like_its_own(rule: str) -> None:
+@pytest.mark.parametrize("rule", [rule.name for rule in rules(PORTABLE)[0]])
+def test_portable_rule_leaves_alone_what_only_looks_like_its_own(rule: str) -> None:
     same = {"names": "names", "strings": "device strings", "methods": "device methods"}
     same |= {"amp": "custom_fwd", "imports": "imports", "process group": "process group"}
-    text = STAYS[same.get(rule.removeprefix("neutral "), rule)]
-    assert port_text(text, TARGET, NEUTRAL).text == text
+    text = STAYS[same.get(rule.removeprefix("portable "), rule)]
+    assert port_text(text, TARGET, PORTABLE).text == text
 
 
 def test_rule_that_crashes_becomes_a_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:

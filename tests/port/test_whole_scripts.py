@@ -26,9 +26,9 @@ LEFT = re.compile(r"--no-cuda|no_cuda|use_cuda|#.*|\"\"\".*?\"\"\"", re.DOTALL)
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_the_port_to_an_npu_trains_as_the_original(script, tmp_path):
-    """On a stand-in for the NPU: the CPU, with the NPU's scaler."""
+    """On a stub for the NPU: the CPU, with the NPU's scaler."""
     ported = port_text(script.read_text(encoding="utf-8"), load_target("torch_npu"))
-    assert not [site for site in ported.sites if site.kind == "refused"]
+    assert not [edit for edit in ported.edits if edit.kind == "refused"]
     assert not re.search(r"cuda|nccl", LEFT.sub("", ported.text))
     path = tmp_path / "ported.py"
     path.write_text(ported.text, encoding="utf-8")
@@ -38,5 +38,5 @@ def test_the_port_to_an_npu_trains_as_the_original(script, tmp_path):
         assert one.verdict in WANTED.get((script.stem, one.mode), ("same",)), one.words
         assert one.losses == (8, 8)
     if script.stem == "gan_one_scaler":
-        assert any("skips the steps" in site.effect + site.reason for site in ported.sites)
+        assert any("skips the steps" in edit.effect + edit.reason for edit in ported.edits)
         assert "7 steps against 6" in found.comparisons[1].words

@@ -130,12 +130,12 @@ def main() -> None:
 def _original(job: dict[str, Any]) -> Any:
     import torch
 
-    from mpcore_port import stand_in
-    from mpcore_port.stand_in.devices import install
+    from mpcore_port import stubs
+    from mpcore_port.stubs.devices import install
     from mpcore_port.verify.recorder import Recorder
 
     install("cuda")
-    sys.path.append(str(Path(stand_in.__file__).parent / "path"))  # an apex for the CPU
+    sys.path.append(str(Path(stubs.__file__).parent / "path"))  # an apex for the CPU
     _draw_apart(torch)
     optimizers: list[Any] = []
     _collect(torch.optim.Optimizer, optimizers)

@@ -59,7 +59,7 @@ class Mapping:
         fill: whether ``expr`` takes defaults for what is not given.
         stars: function that takes what is dropped out of ``**settings``.
         imports: name to module of what the new code needs.
-        reason, effect: as in a Site.
+        reason, effect: as in an Edit.
     """
 
     name: str
@@ -135,5 +135,5 @@ def table(file: str) -> dict[str, Mapping]:
 
 @cache
 def mint_layers() -> frozenset[str]:
-    """Return the classes of torch.nn that ``--flavour mint`` takes from mindspore.mint.nn."""
+    """Return the classes of torch.nn that ``--api mint`` takes from mindspore.mint.nn."""
     return frozenset(_read("mint")["layers"])

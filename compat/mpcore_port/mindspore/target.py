@@ -59,7 +59,7 @@ def _apis() -> list[Api]:
 
 
 def counts() -> dict[str, dict[str, int]]:
-    """Return how many names of torch each table maps and refuses, for ``docs/porting.md``."""
+    """Return how many names of torch each table maps and refuses, for the docs."""
     found: dict[str, dict[str, int]] = {}
     for file in FILES:
         kinds = [row.kind for row in table(file).values()]

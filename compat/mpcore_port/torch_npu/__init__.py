@@ -12,13 +12,13 @@ from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, Make
 from mpcore_port.torch_npu.apex import ApexImports, ApexParts
 from mpcore_port.torch_npu.apex_native import ApexNative
 from mpcore_port.torch_npu.devices import DeviceFlag, DeviceMethod, DeviceString, Environment
-from mpcore_port.torch_npu.neutral import (
-    NeutralAmp,
-    NeutralGroup,
-    NeutralImports,
-    NeutralMethods,
-    NeutralNames,
-    NeutralStrings,
+from mpcore_port.torch_npu.portable import (
+    PortableAmp,
+    PortableGroup,
+    PortableImports,
+    PortableMethods,
+    PortableNames,
+    PortableStrings,
 )
 from mpcore_port.torch_npu.renames import ImportNames, RenameNames
 from mpcore_port.torch_npu.settings import (
@@ -40,8 +40,8 @@ __all__ = ["TARGET", "rules"]
 
 def rules(options: Options) -> list[list[Rule]]:
     """Return the rules, in order."""
-    if options.neutral:
-        return [_neutral()]
+    if options.portable:
+        return [_portable()]
     return [
         [
             ApexImports(),
@@ -69,17 +69,17 @@ def rules(options: Options) -> list[list[Rule]]:
     ]
 
 
-def _neutral() -> list[Rule]:
+def _portable() -> list[Rule]:
     return [
         ApexImports(),
         ApexParts(),
-        NeutralImports(),
-        NeutralNames(),
+        PortableImports(),
+        PortableNames(),
         NullContext(),
-        NeutralStrings(),
-        NeutralMethods(),
-        NeutralAmp(),
-        NeutralGroup(),
+        PortableStrings(),
+        PortableMethods(),
+        PortableAmp(),
+        PortableGroup(),
         Fused(),
         Flagged(),
     ]

@@ -129,7 +129,7 @@ class ScalerState(Rule):
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """Add the key where a scaler's state is loaded."""
         func = old.func
-        if at.options.neutral or not isinstance(func, cst.Attribute) or len(old.args) != 1:
+        if at.options.portable or not isinstance(func, cst.Attribute) or len(old.args) != 1:
             return None
         if func.attr.value != "load_state_dict" or not _is_npu_scaler(func.value, at):
             return None

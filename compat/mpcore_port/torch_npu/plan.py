@@ -26,7 +26,7 @@ __all__ = [
 _EXPECTED = {"ImportError", "ModuleNotFoundError", "Exception", ""}
 
 
-_NEUTRAL = """
+_PORTABLE = """
 try:
     import torch_npu
 except ImportError:
@@ -43,11 +43,11 @@ def _port_place(device=None):
 
 
 def need_npu(at: At) -> None:
-    """Have torch_npu imported; in a neutral port, have the device chosen where it runs."""
-    if not at.options.neutral:
+    """Have torch_npu imported; in a portable port, have the device chosen where it runs."""
+    if not at.options.portable:
         at.need("import torch_npu")
     elif "_port_device" not in at.names.top.bindings:
-        at.preambles["neutral"] = _NEUTRAL.format(torch=at.name_of("torch", "torch"))
+        at.preambles["portable"] = _PORTABLE.format(torch=at.name_of("torch", "torch"))
 
 
 def _row(kind: str, name: str | None) -> dict[str, Any] | None:
@@ -108,7 +108,7 @@ def scaler_class(call: cst.Call, at: At) -> str:
     name = at.names.called(call)
     if name not in SCALERS or "npu" in str(name):
         return ""
-    if at.options.neutral:
+    if at.options.portable:
         return "stock"
     if any(arg.star == "*" for arg in call.args):
         return "refused"

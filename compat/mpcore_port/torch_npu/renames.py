@@ -162,7 +162,7 @@ class ImportNames(Rule):
             elif found[0].kind == "refused" and self._unused(bound, name, at):
                 continue
             elif found[0].kind == "refused":
-                extra += self._shim(bound, found[0], old, at)
+                extra += self._stub(bound, found[0], old, at)
             else:
                 module, last = home(found[0].to + found[1])
                 aliases.append(f"{module}.{last} as {bound}")
@@ -193,7 +193,7 @@ class ImportNames(Rule):
             if row.kind == "refused":
                 moved_any = True
                 if not self._unused(bound or str(alias.name.value), name, at):
-                    extra += self._shim(bound or str(alias.name.value), row, old, at)
+                    extra += self._stub(bound or str(alias.name.value), row, old, at)
                 continue
             to, last = home(row.to + rest)
             moved_any = moved_any or to != module
@@ -229,7 +229,7 @@ class ImportNames(Rule):
         ]
         return all(goes(at.names.statement(use), at) or _in_null_context(use, at) for use in uses)
 
-    def _shim(self, bound: str, row: Api, old: Any, at: At) -> list[cst.SimpleStatementLine]:
+    def _stub(self, bound: str, row: Api, old: Any, at: At) -> list[cst.SimpleStatementLine]:
         call = at.refuse(self, old.body[0], row.reason)
         at.memory.setdefault("unmapped", []).append(_unmapped(old, row, at))
         line = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(bound))], call)])

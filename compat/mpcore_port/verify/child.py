@@ -31,9 +31,9 @@ def main() -> None:
 
     torch.set_num_threads(job["threads"])
     if job["device"] == "npu":
-        importlib.import_module("torch_npu")  # the stand-in: it is on the path of this process
+        importlib.import_module("torch_npu")  # the stub: it is on the path of this process
     elif job["device"]:
-        from mpcore_port.stand_in.devices import install
+        from mpcore_port.stubs.devices import install
 
         install(job["device"])
     for mode in job["modes"]:

@@ -16,7 +16,7 @@ from mpcore_port.verify.guess import Guess, guess_call
 from mpcore_port.verify.module import Module, StepError, function_name, walk
 from mpcore_port.verify.needs import Needs
 from mpcore_port.verify.required import required_arguments
-from mpcore_port.verify.stand_ins import StandIns
+from mpcore_port.verify.stubs import Stubs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,12 +101,12 @@ def extract(text: str, folder: Path) -> Step:
         msg = "there is no backward pass in it"
         raise StepError(msg)
     _refuse_spawn(module)
-    stand_ins = StandIns(module, folder)
-    needs = Needs(module, stand_ins)
+    stubs = Stubs(module, folder)
+    needs = Needs(module, stubs)
     guess = Guess()
     top = next((s for s in module.tree.body if module.reaches(s)), None)
     if top is None:
-        guess = guess_call(module, stand_ins)
+        guess = guess_call(module, stubs)
         needs.path_function(guess.function)
         needs.want(ast.parse(guess.code))
     else:
@@ -115,13 +115,13 @@ def extract(text: str, folder: Path) -> Step:
         msg = "no loop leads to the backward pass"
         raise StepError(msg)
     needs.close()
-    return _step(module, stand_ins, needs, needs.loop, guess)
+    return _step(module, stubs, needs, needs.loop, guess)
 
 
 def _step(
-    module: Module, stand_ins: StandIns, needs: Needs, loop: ast.For | ast.While, guess: Guess
+    module: Module, stubs: Stubs, needs: Needs, loop: ast.For | ast.While, guess: Guess
 ) -> Step:
-    lines, replaced, touched = _replaced(module, stand_ins, needs)
+    lines, replaced, touched = _replaced(module, stubs, needs)
     kept = {number for number in needs.kept if lines[number - 1].strip()}
     body = [line if n in kept else "" for n, line in enumerate(lines, 1)]
     future = [
@@ -146,11 +146,11 @@ def _step(
 
 
 def _replaced(
-    module: Module, stand_ins: StandIns, needs: Needs
+    module: Module, stubs: Stubs, needs: Needs
 ) -> tuple[list[str], list[tuple[int, str]], set[int]]:
     """Return the lines of the script, what stands in for what, and the lines that differ."""
     lines = [line.encode() for line in module.text.splitlines()]
-    spots = {**stand_ins.calls, **stand_ins.imports}
+    spots = {**stubs.calls, **stubs.imports}
     outer: list[Any] = [node for node in spots if not _is_inside(module, node, spots)]
     said, touched = [], set[int]()
     for node in sorted(outer, key=lambda n: (n.lineno, n.col_offset), reverse=True):

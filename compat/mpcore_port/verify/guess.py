@@ -11,7 +11,7 @@ from mpcore_port.verify.module import Module, StepError, function_name, walk
 
 if TYPE_CHECKING:
     from mpcore_port.verify.module import Function
-    from mpcore_port.verify.stand_ins import StandIns
+    from mpcore_port.verify.stubs import Stubs
 
 __all__ = ["Guess", "guess_call"]
 
@@ -55,7 +55,7 @@ class Guess:
     function: Any = None
 
 
-def guess_call(module: Module, stand_ins: StandIns) -> Guess:
+def guess_call(module: Module, stubs: Stubs) -> Guess:
     """Return code that makes what the training function asks for, and calls it.
 
     Raises:

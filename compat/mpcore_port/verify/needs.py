@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mpcore_port.verify.module import Function
-    from mpcore_port.verify.stand_ins import StandIns
+    from mpcore_port.verify.stubs import Stubs
 
 __all__ = ["Needs"]
 
@@ -31,8 +31,8 @@ class Needs:
         kept: numbers of the lines that stay, after ``close``.
     """
 
-    def __init__(self, module: Module, stand_ins: StandIns) -> None:
-        self.module, self.stand_ins = module, stand_ins
+    def __init__(self, module: Module, stubs: Stubs) -> None:
+        self.module, self.stubs = module, stubs
         self.loop: ast.For | ast.While | None = None
         self.target: ast.expr | None = None
         self.kept: set[int] = set()
@@ -72,7 +72,7 @@ class Needs:
         if function in self._seen:
             return
         self._seen.add(function)
-        _refuse_foreign(self.module, self.stand_ins, function)
+        _refuse_foreign(self.module, self.stubs, function)
         self.path_block(function.body)
 
     def want(self, tree: ast.AST) -> None:
@@ -114,7 +114,7 @@ class Needs:
             raise StepError(msg)
         if self.loop is None:
             self.loop = loop
-            self.target = self.stand_ins.take_batches(loop)
+            self.target = self.stubs.take_batches(loop)
         return self.loads(loop)
 
     def _loops(self, statement: ast.AST) -> bool:
@@ -199,7 +199,7 @@ class Needs:
         """Return whether a call that stands alone may act on what is needed."""
         name = self.module.qualified(call.func)
         last = ast.unparse(call.func).rpartition(".")[2]
-        if last in _TALKS or call in self.stand_ins.calls:
+        if last in _TALKS or call in self.stubs.calls:
             return False
         root = _root(call.func)
         if name.startswith(("torch.", "random.", "numpy.random.")):
@@ -218,7 +218,7 @@ class Needs:
         waiting = [node]
         while waiting:
             one = waiting.pop()
-            if one in self.stand_ins.calls or (
+            if one in self.stubs.calls or (
                 isinstance(one, ast.stmt) and one.lineno in self._dropped
             ):
                 continue
@@ -277,10 +277,10 @@ def _is_setting(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in _SETTINGS
 
 
-def _refuse_foreign(module: Module, stand_ins: StandIns, function: Function) -> None:
+def _refuse_foreign(module: Module, stubs: Stubs, function: Function) -> None:
     for decorator in function.decorator_list:
         root = module.imports.get(_root(decorator), "").partition(".")[0]
-        if root in {name.partition(".")[0] for name in stand_ins.missing} and function.args.args:
+        if root in {name.partition(".")[0] for name in stubs.missing} and function.args.args:
             name = function_name(module, function)
             msg = f"{name} is called by {root}, which is not installed"
             raise StepError(msg)

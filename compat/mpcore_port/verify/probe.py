@@ -44,7 +44,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     warnings.filterwarnings("error", message="Using a target size")  # of another shape
-    from mpcore_port.stand_in.devices import install
+    from mpcore_port.stubs.devices import install
 
     install("cuda")
     until = time.monotonic() + job["time_limit"]

@@ -84,7 +84,7 @@ class _Runs:
         """Compare a script whole, or its step if the original cannot run."""
         if self.inputs and file.scan.backwards:
             return self.step(file, "the inputs of its step are given")
-        name = "neutral" if self.result.options.neutral else self.result.target
+        name = "portable" if self.result.options.portable else self.result.target
         done = verify(*self._scripts(file), name, self.options, self.tell)
         done = replace(done, script=file.source.path)
         if done.ran:
@@ -117,7 +117,7 @@ class _Runs:
 
 
 def _judged(done: Verification, file: Ported) -> Verification:
-    lines = [s.line for s in file.sites if s.effect.startswith("rounding")]
+    lines = [s.line for s in file.edits if s.effect.startswith("rounding")]
     places = dict.fromkeys(file.source.where(line) for line in lines)
     return allow_rounding(done, ", ".join(places)) if places else done
 

@@ -23,9 +23,9 @@ from mpcore_port.verify.judge import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["STAND_IN", "verify"]
+__all__ = ["STUBS", "verify"]
 
-STAND_IN = Path(__file__).parents[1] / "stand_in" / "path"
+STUBS = Path(__file__).parents[1] / "stubs" / "path"
 _STOCK = VerifyOptions()
 
 
@@ -44,7 +44,7 @@ def verify(
     Args:
         original: the script that was ported.
         port: what it became.
-        target: ``"torch_npu"``, ``"mindspore"``, or ``"neutral"`` for a script that picks its
+        target: ``"torch_npu"``, ``"mindspore"``, or ``"portable"`` for a script that picks its
             device.
         options: how to run.
         tell: called with what runs now.
@@ -107,7 +107,7 @@ def _run(script: Path, device: str, options: VerifyOptions) -> list[Run]:
             "threads": options.threads,
             "time_limit": options.time_limit,
         }
-        path = os.pathsep.join(filter(None, [str(STAND_IN), os.environ.get("PYTHONPATH", "")]))
+        path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))
         alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         child = subprocess.run(
             [sys.executable, "-m", "mpcore_port.verify.child", json.dumps(job)],

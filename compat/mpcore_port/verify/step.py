@@ -19,7 +19,7 @@ from mpcore_port.engine import port_part
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.judge import Verification, VerifyOptions
 from mpcore_port.verify.module import StepError
-from mpcore_port.verify.run import STAND_IN, verify
+from mpcore_port.verify.run import STUBS, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def verify_step(
         whole: why the script was not compared whole.
         tell: called with what runs now.
     """
-    name = "neutral" if result.options.neutral else result.target
+    name = "portable" if result.options.portable else result.target
     empty = Verification(file.source.path, name, (), whole)
     try:
         step = _extracted(file, place)
@@ -152,7 +152,7 @@ def _tried(
             "count": len(layout.names) if layout is not None else 0,
             "time_limit": min(_TRIES, options.time_limit),
         }
-        path = os.pathsep.join(filter(None, [str(STAND_IN), os.environ.get("PYTHONPATH", "")]))
+        path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))
         done = subprocess.run(
             [sys.executable, "-m", "mpcore_port.verify.probe", json.dumps(job)],
             cwd=folder,

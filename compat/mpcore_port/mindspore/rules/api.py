@@ -245,13 +245,13 @@ class ImportRule(PortRule):
         # An import of its own: this line may stand before all others.
         source = "from mpcore_port_runtime.refusal import refused as _refused"
         lines = [cst.parse_statement(source)]
-        shim = f"_refused({json.dumps(text)})"
+        stub = f"_refused({json.dumps(text)})"
         for alias in small.names:
             bound = (
                 alias.asname.name.value if alias.asname else code_of(alias.name).partition(".")[0]
             )
-            lines.append(cst.parse_statement(f"{bound} = {shim}"))
-        at.note(self, small, shim, "refused", _FOREIGN)
+            lines.append(cst.parse_statement(f"{bound} = {stub}"))
+        at.note(self, small, stub, "refused", _FOREIGN)
         lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
         return cst.FlattenSentinel(lines)
 

@@ -58,7 +58,7 @@ class PortRule(Rule):
 def by_name(name: str, options: Options | None = None) -> Mapping | None:
     """Return the row of a full name of torch, as the user's options want it."""
     last = name.removeprefix("torch.nn.")
-    if options is not None and options.flavour == "mint" and last in mint_layers():
+    if options is not None and options.api == "mint" and last in mint_layers():
         return Mapping(name, to=f"mint.nn.{last}", drop=("device", "inplace"), effect=_NOT_RUN)
     if options is not None and options.data == "generator" and name == _LOADER:
         row = table("names")[name]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["LOADER", "NEXT", "StandIns"]
+__all__ = ["LOADER", "NEXT", "Stubs"]
 
 LOADER, NEXT = "_mpcore_loader()", "_mpcore_next()"
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
@@ -26,7 +26,7 @@ _WITHIN = {"torch.utils.tensorboard": "tensorboard"}  # what modules of torch ne
 _AROUND = ("enumerate", "tqdm", "iter", "zip", "track", "islice", "cycle")
 
 
-class StandIns:
+class Stubs:
     """What is replaced in one module.
 
     Attributes:
@@ -95,7 +95,7 @@ class StandIns:
 
     def _is_there(self, name: str) -> bool:
         name = _WITHIN.get(name, name.partition(".")[0])
-        if self._is_sibling(name) or name == "apex":  # apex has a stand-in of its own
+        if self._is_sibling(name) or name == "apex":  # apex has a stub of its own
             return True
         try:
             return importlib.util.find_spec(name) is not None

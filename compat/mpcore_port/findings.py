@@ -1,4 +1,4 @@
-"""Mistakes with mixed precision that a script has already, before any port."""
+"""Lint findings: mistakes with mixed precision that a script has already, before any port."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from mpcore_port.emit import Read
     from mpcore_port.facts import Scan
 
-__all__ = ["HAZARDS", "Hazard", "find_hazards"]
+__all__ = ["LINTS", "Finding", "lint_findings"]
 
 
 @dataclass(frozen=True)
-class Hazard:
+class Finding:
     """A mistake: where, which, what it does, and what to do."""
 
     file: str
@@ -36,7 +36,7 @@ class Hazard:
         return asdict(self)
 
 
-HAZARDS = {
+LINTS = {
     "clip-scaled": (
         "gradients are clipped while they are scaled: the limit acts on gradient times scale",
         "call scaler.unscale_(optimizer) before the clipping",
@@ -89,16 +89,16 @@ HAZARDS = {
         "correct the name",
     ),
 }
-"""Names of the hazards: what each does, and what to do."""
+"""Names of the lint findings: what each does, and what to do."""
 
 
-def find_hazards(tree: Read, scan: Scan, project: Scan) -> list[Hazard]:
-    """Return the hazards of one file; ``project`` is what all files of the project hold."""
+def lint_findings(tree: Read, scan: Scan, project: Scan) -> list[Finding]:
+    """Return the findings of one file; ``project`` is what all files of the project hold."""
     finder = _Finder(tree, scan, project)
     found = {(line, column, name): text for name, line, column, text in finder.all()}
     file = finder.file
     return [
-        Hazard(file, line, column, name, text or HAZARDS[name][0], HAZARDS[name][1])
+        Finding(file, line, column, name, text or LINTS[name][0], LINTS[name][1])
         for (line, column, name), text in sorted(found.items())
     ]
 
@@ -125,7 +125,7 @@ class _Finder:
         yield from self.names()
 
     def at(self, name: str, node: cst.CSTNode | None, text: str = "") -> Iterator[_Found]:
-        """Yield one hazard, at a node of the tree."""
+        """Yield one finding, at a node of the tree."""
         if node is not None:
             start = self.tree.positions[node].start
             yield name, int(start.line), int(start.column), text
@@ -193,7 +193,7 @@ class _Finder:
                     yield from self.at(name, node, text)
 
     def _bound_by(self, node: cst.BaseExpression) -> str:
-        """Return the hazard of a condition: whether a port rewrites it, or leaves it."""
+        """Return the finding of a condition: whether a port rewrites it, or leaves it."""
         text = code_of(node)
         if any(word in text for word in _LEFT):
             return "amp-off-after-port"

@@ -1,4 +1,4 @@
-"""Stand-in for apex on a CPU: mpcore's face of it; on the path of verification runs only."""
+"""Stub for apex on a CPU, by mpcore's compatibility shim; on the path of verification runs only."""
 
 import sys
 import types

@@ -28,10 +28,10 @@ class autocast(torch.amp.autocast_mode.autocast):  # type: ignore[misc]  # noqa:
 
 
 class GradScaler(npu.GradScaler):
-    """The face of mpcore, with what a port must not run into.
+    """mpcore's compatibility shim, with what a port must not run into.
 
     A state without ``dynamic`` is refused, and so are fused optimizers, as on the device. One
-    overflow of any optimizer skips all of the update; the rule is the face's.
+    overflow of any optimizer skips all of the update; the rule is the shim's.
     """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

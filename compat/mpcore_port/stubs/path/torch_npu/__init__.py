@@ -1,11 +1,11 @@
-"""Stand-in for torch_npu on a CPU; it is on the path of verification runs only."""
+"""Stub for torch_npu on a CPU; it is on the path of verification runs only."""
 
 import sys
 
 import torch
 
-from mpcore_port.stand_in import npu_amp
-from mpcore_port.stand_in.devices import install
+from mpcore_port.stubs import npu_amp
+from mpcore_port.stubs.devices import install
 
 npu = install("npu")
 vars(npu).update(amp=npu_amp)

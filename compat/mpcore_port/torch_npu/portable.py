@@ -18,17 +18,17 @@ from mpcore_port.torch_npu.tables import lookup
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["NeutralAmp", "NeutralGroup", "NeutralImports", "NeutralMethods", "NeutralNames"]
-__all__ += ["NeutralStrings"]
+__all__ = ["PortableAmp", "PortableGroup", "PortableImports", "PortableMethods", "PortableNames"]
+__all__ += ["PortableStrings"]
 
 _CPU = "on a CPU, where CUDA's AMP switches itself off, the region runs in float16 as well"
 _CUDA_AMP = "torch.npu.amp."
 
 
-class NeutralImports(Rule):
+class PortableImports(Rule):
     """Imports of torch.cuda go: each use is written out."""
 
-    name = "neutral imports"
+    name = "portable imports"
     reason = "each use is written out, by the device that is there"
     visits = (cst.SimpleStatementLine,)
 
@@ -73,10 +73,10 @@ def _moves(name: str) -> bool:
 _CUSTOM = {"torch.cuda.amp.custom_fwd", "torch.cuda.amp.custom_bwd"}
 
 
-class NeutralNames(Rule):
+class PortableNames(Rule):
     """``torch.cuda.X`` becomes ``_port_accelerator.X``; AMP becomes torch.amp's."""
 
-    name = "neutral names"
+    name = "portable names"
     reason = "the module of the device that is there"
     visits = (cst.Name, cst.Attribute)
 
@@ -117,10 +117,10 @@ class NeutralNames(Rule):
         return changed.with_changes(lpar=old.lpar, rpar=old.rpar)
 
 
-class NeutralStrings(Rule):
+class PortableStrings(Rule):
     """``"cuda"`` becomes ``_port_device``, ``"nccl"`` becomes ``_port_backend``."""
 
-    name = "neutral strings"
+    name = "portable strings"
     reason = "the device that is there"
     visits = (cst.SimpleString, cst.FormattedStringText)
 
@@ -157,10 +157,10 @@ def _expression(text: str, quote: str) -> str:
     return f"(_port_device + {quote}{text[len('cuda') :]}{quote})"
 
 
-class NeutralMethods(Rule):
+class PortableMethods(Rule):
     """``x.cuda(...)`` becomes ``x.to(_port_device, ...)``; ``is_cuda`` asks for the type."""
 
-    name = "neutral methods"
+    name = "portable methods"
     reason = "the device that is there"
     visits = (cst.Call, cst.Attribute)
 
@@ -213,10 +213,10 @@ def _joined(args: list[cst.Arg]) -> list[cst.Arg]:
     ]
 
 
-class NeutralAmp(Rule):
+class PortableAmp(Rule):
     """Autocast, scalers and custom functions are told the device."""
 
-    name = "neutral amp"
+    name = "portable amp"
     reason = "torch.amp's spelling, which is told the device"
     visits = (cst.Call, cst.Decorator)
 
@@ -287,10 +287,10 @@ def _by_keyword(args: Any, names: Any) -> list[cst.Arg]:
     return made
 
 
-class NeutralGroup(Rule):
+class PortableGroup(Rule):
     """``init_process_group()`` without a backend gets that of the device."""
 
-    name = "neutral process group"
+    name = "portable process group"
     reason = "the backend is written, by the device that is there"
     visits = (cst.Call, cst.Attribute)
 

@@ -1,4 +1,4 @@
-"""Each hazard is found where it is, and not in the same code without it."""
+"""Each finding is found where it is, and not in the same code without it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mpcore_port.command import port
+from mpcore_port.command import check, port
 from mpcore_port.engine import check_tree
 from mpcore_port.errors import PortError
-from mpcore_port.hazards import HAZARDS
-from mpcore_port.lint import lint
+from mpcore_port.findings import LINTS
+from mpcore_port.lint import FORMATS, lint
 from mpcore_port.source import walk
 
 TOP = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n"
@@ -108,11 +108,11 @@ CASES = {
 def _found(folder: Path, text: str) -> list[tuple[int, str]]:
     (folder / "a.py").write_text(text)
     result = check_tree(walk(folder / "a.py"))
-    return [(hazard.line, hazard.name) for hazard in result.files[0].hazards]
+    return [(finding.line, finding.name) for finding in result.files[0].findings]
 
 
-@pytest.mark.parametrize("name", HAZARDS)
-def test_hazard_is_found_in_its_line_and_only_there(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", LINTS)
+def test_finding_is_found_in_its_line_and_only_there(tmp_path: Path, name: str) -> None:
     bad, line, good = CASES[name]
     assert (line, name) in _found(tmp_path, bad)
     assert name not in {found for _, found in _found(tmp_path, good)}
@@ -130,14 +130,14 @@ def test_scaler_that_a_function_is_handed_is_one(tmp_path: Path) -> None:
 def test_unknown_name_comes_with_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("import torch.nn as nn\nnn.utils.clip_grad_nrom_(p, 1)\n")
     result = check_tree(walk(tmp_path / "a.py"))
-    assert "nearest is torch.nn.utils.clip_grad_norm_" in result.files[0].hazards[0].text
+    assert "nearest is torch.nn.utils.clip_grad_norm_" in result.files[0].findings[0].text
 
 
-def test_scaler_and_autocast_in_two_files_are_no_hazard(tmp_path: Path) -> None:
+def test_scaler_and_autocast_in_two_files_are_no_finding(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(MADE + STEP)
     (tmp_path / "b.py").write_text(TOP + REGION)
     result = check_tree(walk(tmp_path))
-    assert not [hazard for file in result.files for hazard in file.hazards]
+    assert not [finding for file in result.files for finding in file.findings]
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def checked(tmp_path: Path):  # type: ignore[no-untyped-def]
     return check_tree(walk(tmp_path))
 
 
-def test_github_format_is_one_annotation_a_hazard(checked) -> None:  # type: ignore[no-untyped-def]
+def test_github_format_is_one_annotation_a_finding(checked) -> None:  # type: ignore[no-untyped-def]
     lines = lint(checked, "github").splitlines()
     assert lines[0].startswith(
         "::warning file=a.py,line=8,col=1,title=mpcore clip-scaled::gradients"
@@ -159,7 +159,7 @@ def test_sarif_has_every_rule_and_points_at_the_line(checked) -> None:  # type: 
     log = json.loads(lint(checked, "sarif"))
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
-    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(HAZARDS)
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(LINTS)
     (result,) = run["results"]
     assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
     region = result["locations"][0]["physicalLocation"]["region"]
@@ -172,10 +172,10 @@ def test_check_writes_nothing_and_its_exit_code_says_whether_there_is_something(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     (tmp_path / "a.py").write_text(CASES["clip-scaled"][0])
-    assert port(tmp_path, check=True, form=form) == 1
+    assert check(tmp_path, form=form) == 1
     assert "clip-scaled" in capsys.readouterr().out
     (tmp_path / "a.py").write_text(CASES["clip-scaled"][2])
-    assert port(tmp_path, check=True, form=form) == 0
+    assert check(tmp_path, form=form) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
 
 
@@ -184,17 +184,11 @@ def test_check_writes_nothing_and_its_exit_code_says_whether_there_is_something(
     [
         ({"to": "torch_npv", "output": Path("o")}, "did you mean 'torch_npu'?"),
         ({"to": "torch_npu"}, "`-o` must name the file or folder"),
-        ({"check": True, "form": "sarfi"}, "did you mean 'sarif'?"),
-        ({"check": True, "to": "torch_npu"}, "has no meaning with --check"),
-        ({"check": True, "scan_only": True}, "are two questions"),
-        ({"to": "mindspore", "output": Path("o"), "neutral": True}, "`--neutral` is for"),
+        ({"to": "mindspore", "output": Path("o"), "api": "mnt"}, "did you mean 'mint'?"),
+        ({"to": "mindspore", "output": Path("o"), "portable": True}, "`--portable` is for"),
         ({"to": "torch_npu", "output": Path("o"), "jit": True}, "`--jit` is for --to mindspore"),
         ({"to": "mindspore", "output": Path("o"), "data": "genrator"}, "mean 'generator'?"),
         ({"to": "torch_npu", "output": Path("o"), "report": "pdf"}, "`--report` must be one of"),
-        (
-            {"to": "torch_npu", "output": Path("o"), "form": "json"},
-            "`--format` json is for --check",
-        ),
     ],
 )
 def test_wrong_options_are_one_clear_line(
@@ -204,3 +198,25 @@ def test_wrong_options_are_one_clear_line(
     with pytest.raises(PortError) as error:
         port(tmp_path, **options)  # type: ignore[arg-type]
     assert words in str(error.value)
+
+
+def test_wrong_format_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(PortError, match="did you mean 'sarif'"):
+        check(tmp_path, form="sarfi")
+
+
+@pytest.mark.parametrize("code", [0, 2])
+@pytest.mark.parametrize("form", FORMATS)
+def test_answer_replaces_an_earlier_answer_and_nothing_else(
+    tmp_path: Path, form: str, code: int
+) -> None:
+    (tmp_path / "a.py").write_text(CASES["clip-scaled"][code])
+    check(tmp_path / "a.py", form=form, output=tmp_path / "new" / "answer")
+    first = (tmp_path / "new" / "answer").read_bytes()
+    check(tmp_path / "a.py", form=form, output=tmp_path / "new" / "answer")
+    assert (tmp_path / "new" / "answer").read_bytes() == first
+    before = (tmp_path / "a.py").read_bytes()
+    with pytest.raises(PortError, match="there already and no earlier answer"):
+        check(tmp_path / "a.py", form=form, output=tmp_path / "a.py")
+    assert (tmp_path / "a.py").read_bytes() == before
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["answer"]
