@@ -1,5 +1,7 @@
 # make compare   set up .venv and run the main job on real data
-# make test      set up .venv and run every check
+# make check     lint, types, the core, one framework: under 3 minutes, for every change
+# make test      set up .venv and run every suite, two at a time
+# make nightly   the same with full products and long runs (docs/testing.md)
 
 PYTHON ?= python3
 VENV   := .venv
@@ -8,16 +10,34 @@ RUN    := TF_CPP_MIN_LOG_LEVEL=3 GLOG_v=3
 
 # Suites that run at once, each on one thread: two of them share two cores well.
 JOBS   ?= 2
-# The longest first.
-SUITES := backend-mindspore backend-tensorflow backend-torch face-mindspore face-tensorflow \
-          face-torch porter backend-numpy
+TEST   := OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider $(ARGS)
+LOGS   := build/suites
+# One process a framework: their states must not meet. The longest first, so that none is left
+# alone at the end; "2of3" is the second of three parts.
+SUITES := porter slow-1of2 slow-2of2 \
+          backends-mindspore-1of3 backends-mindspore-2of3 backends-mindspore-3of3 \
+          backends-tensorflow-1of2 backends-tensorflow-2of2 backends-torch unit \
+          compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
+CHECKS := unit-1of2 unit-2of2 types smoke lint
 
-.PHONY: compare test setup lint types unit conformance slow packaging docs benchmark clean $(SUITES)
+.PHONY: compare test check nightly setup docs benchmark clean $(SUITES) $(CHECKS)
 
 compare: setup
 	$(BIN)/mpcore compare examples/image_cnn/experiment.py $(ARGS)
 
-test: setup lint types unit conformance slow packaging
+# Every suite runs, also after one has failed; the table at the end names those that did.
+test: setup
+	@rm -rf $(LOGS)
+	@$(MAKE) --no-print-directory --keep-going -j$(JOBS) $(SUITES) || true
+	@$(BIN)/python tests/suites.py summary $(LOGS) $(SUITES)
+
+check: setup
+	@rm -rf $(LOGS)
+	@$(MAKE) --no-print-directory --keep-going -j$(JOBS) $(CHECKS) || true
+	@$(BIN)/python tests/suites.py summary $(LOGS) $(CHECKS)
+
+nightly:
+	@$(MAKE) --no-print-directory test ARGS=--nightly
 
 setup: $(VENV)/.ready
 
@@ -27,39 +47,40 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
 	@touch $@
 
+suite = @$(BIN)/python tests/suites.py run $(LOGS) $@
+# Of a name as backends-mindspore-2of3: the framework, and the part as pytest takes it.
+second = $(word 2,$(subst -, ,$@))
+shard  = $(if $(findstring of,$@),--shard $(subst of,/,$(lastword $(subst -, ,$@))))
+
 lint: setup
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports --no-cache --quiet
+	$(suite) sh -c "$(BIN)/ruff format --check . && $(BIN)/ruff check . && \
+	  $(BIN)/lint-imports --no-cache --quiet"
 
 types: setup
-	$(BIN)/mypy
+	$(suite) $(BIN)/mypy
 
-unit: setup
-	$(RUN) $(BIN)/python -m pytest --doctest-modules mpcore tests/core tests/tools -m "not slow"
+$(filter unit%,$(SUITES) $(CHECKS)): setup
+	$(suite) env $(TEST) --doctest-modules mpcore tests/core tests/tools -m "not slow" $(shard)
 
-# One process a framework: their states must not meet.
-conformance: setup
-	$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target $(SUITES)
+# What a change breaks first: one framework's conformance.
+smoke: setup
+	$(suite) env $(TEST) tests/backends/test_conformance.py --backend torch
 
-$(filter backend-%,$(SUITES)): backend-%: setup
-	@echo "== $*: its adapter"
-	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider \
-	  tests/backends tests/ranks tests/zoo tests/divergence --backend $*
+$(filter backends-%,$(SUITES)): setup
+	$(suite) env $(TEST) tests/backends tests/ranks tests/zoo tests/divergence \
+	  --backend $(second) $(shard)
 
-$(filter face-%,$(SUITES)): face-%: setup
-	@echo "== $*: faces of its natives"
-	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider tests/compat --backend $*
+$(filter compat-%,$(SUITES)): setup
+	$(suite) env $(TEST) tests/compat --backend $(second)
 
 porter: setup
-	@echo "== the porter"
-	OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider tests/port
+	$(suite) env $(TEST) tests/port
 
-slow: setup
-	$(RUN) $(BIN)/python -m pytest tests/tools tests/examples -m slow
+$(filter slow-%,$(SUITES)): setup
+	$(suite) env $(TEST) tests/tools tests/examples -m slow $(shard)
 
 packaging: setup
-	$(RUN) $(BIN)/python -m pytest tests/packaging
+	$(suite) env $(TEST) tests/packaging
 
 # The site, into site/; a dead link fails.
 docs: setup
@@ -73,4 +94,4 @@ benchmark: setup
 	$(RUN) $(BIN)/python tests/benchmarks/scaler_overhead.py
 
 clean:
-	rm -rf $(VENV) compare-report dist site
+	rm -rf $(VENV) build compare-report dist site

@@ -1,9 +1,12 @@
-"""Options and profiles shared by every test."""
+"""Options, shards and profiles shared by every test."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +16,19 @@ settings.register_profile("dev", deadline=None, max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 BACKENDS = ("numpy", "torch", "tensorflow", "mindspore")
+HERE = Path(__file__).parent
+# First word of a file's name -> the framework that it imports.
+FRAMEWORKS = {
+    "torch": "torch",
+    "apex": "torch",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "mindspore": "mindspore",
+}
+# Folders whose suites run in one framework a process.
+PER_FRAMEWORK = {"backends", "compat", "divergence", "ranks", "zoo"}
+SECONDS = HERE / "seconds.json"
+USUAL = 0.3  # seconds of a test in a file that was never measured
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,6 +38,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="numpy",
         help="framework that tests/backends runs in; one per process",
     )
+    parser.addoption(
+        "--shard",
+        default="1/1",
+        metavar="I/N",
+        help="run the I-th of N parts; files stay whole, parts take about equally long",
+    )
+    parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="run full products and long runs too; docs/testing.md says what stands in by day",
+    )
+    parser.addoption(
+        "--measure",
+        action="store_true",
+        help="write the seconds of each file to tests/seconds.json, which shards are made by",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,15 +61,79 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="mpcore-cache-")
     os.environ["MPCORE_CACHE"] = folder.name
     config.add_cleanup(folder.cleanup)
+    if config.getoption("--measure"):
+        config.pluginmanager.register(Stopwatch(config.getoption("--backend")))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, not skip, the tests of the other frameworks: their process runs them."""
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the other frameworks' test files unread: importing one would import its framework."""
+    if not collection_path.is_relative_to(HERE) or collection_path.suffix != ".py":
+        return None
+    folder = collection_path.relative_to(HERE).parts[0]
     chosen = config.getoption("--backend")
-    kept, dropped = [], []
-    for item in items:
-        marker = item.get_closest_marker("backend")
-        (kept if marker is None or marker.args[0] == chosen else dropped).append(item)
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
+    if folder == "zoo" and chosen == "numpy":  # it has no layers of its own
+        return True
+    framework = FRAMEWORKS.get(collection_path.stem.removeprefix("test_").split("_")[0])
+    return True if folder in PER_FRAMEWORK and framework not in (None, chosen) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, not skip, what another process or another night runs."""
+    backend, nightly = config.getoption("--backend"), config.getoption("--nightly")
+    mine = [item for item in items if _runs(item, backend, nightly)]
+    shard = files_of_shard(config.getoption("--shard"), mine, backend)
+    kept = [item for item in mine if file_of(item.nodeid) in shard]
+    if len(kept) < len(items):
+        left = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = kept
+
+
+def _runs(item: pytest.Item, backend: str, nightly: bool) -> bool:
+    marker = item.get_closest_marker("backend")
+    if marker is not None and marker.args[0] != backend:
+        return False
+    return nightly or item.get_closest_marker("nightly") is None
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.split("::")[0]
+
+
+def files_of_shard(text: str, items: list[pytest.Item], backend: str) -> set[str]:
+    """Return the files of one shard: the longest first, each to the shard that has least.
+
+    Every process of one suite collects the same tests and so finds the same parts.
+    """
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        msg = f"`--shard` must be I/N with 1 <= I <= N, got {text!r}"
+        raise pytest.UsageError(msg)
+    tests = Counter(file_of(item.nodeid) for item in items)
+    measured = json.loads(SECONDS.read_text(encoding="utf-8")).get(backend, {})
+    seconds = {file: measured.get(file, USUAL * tests[file]) for file in tests}
+    loads, parts = [0.0] * int(count), [set() for _ in range(int(count))]
+    for file in sorted(seconds, key=lambda file: (-seconds[file], file)):
+        least = loads.index(min(loads))
+        loads[least] += seconds[file]
+        parts[least].add(file)
+    return parts[int(index) - 1]
+
+
+class Stopwatch:
+    """Sums what each file took, and puts it beside what is known of the others."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[file_of(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        known = json.loads(SECONDS.read_text(encoding="utf-8"))
+        files = known.setdefault(self.backend, {})
+        files.update({file: round(seconds, 1) for file, seconds in self.seconds.items()})
+        known[self.backend] = {file: files[file] for file in sorted(files) if Path(file).exists()}
+        SECONDS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -82,7 +82,8 @@ def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> N
     _run(*pip, *limits, f"{wheel}[compare,monitor]", *tools, cwd=tmp_path)
     for part in ("core", "golden"):
         shutil.copytree(ROOT / "tests" / part, tmp_path / "tests" / part)
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    for file in ("conftest.py", "seconds.json"):
+        shutil.copy(ROOT / "tests" / file, tmp_path / "tests")
     shutil.copytree(ROOT / "docs", tmp_path / "docs")  # tests compare its tables with the data
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     out = _run(python, "-m", "pytest", "-q", "tests/core", cwd=tmp_path)

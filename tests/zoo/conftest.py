@@ -1,19 +1,14 @@
-"""Run the zoo in one framework a process; the numpy backend has no layers of its own."""
+"""The zoo in the framework of this process."""
 
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from harness import load_kit
 
 import mpcore as mp
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if config.getoption("--backend") == "numpy" else None
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,74 @@
+"""The pool of ``make test``: every test is in one shard, a failing suite is told and the last."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SUITES = ROOT / "tests" / "suites.py"
+
+
+def collected(*options: str) -> list[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "tests/core/policy",
+        *options,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_each_test_is_in_one_shard():
+    parts = [collected("--shard", f"{part}/3") for part in (1, 2, 3)]
+    assert all(parts)
+    assert sorted(test for part in parts for test in part) == sorted(collected())
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "half", "1"])
+def test_a_shard_that_is_none_is_refused(text):
+    command = [sys.executable, "-m", "pytest", "tests/core/policy", "--shard", text]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "`--shard` must be I/N" in done.stderr
+
+
+def suite(folder: Path, name: str, code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, SUITES, "run", folder, name, sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def summary(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, SUITES, "summary", folder, *names]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_failing_suite_shows_its_output_and_stands_last(tmp_path: Path):
+    bad = suite(tmp_path, "bad", "print('2 failed, 3 passed in 1.5s'); raise SystemExit(3)")
+    good = suite(tmp_path, "good", "print('=== 7 passed, 9 deselected in 0.10s ===')")
+    assert (bad.returncode, good.returncode) == (3, 0)
+    assert "2 failed" in bad.stdout
+    assert "7 passed" not in good.stdout
+    told = summary(tmp_path, "bad", "good")
+    rows = [line.split() for line in told.stdout.splitlines() if line]
+    assert [(row[0], row[1], row[-1]) for row in rows[1:4]] == [
+        ("good", "7", "ok"),
+        ("bad", "5", "FAILED"),
+        ("all", "12", "FAILED"),
+    ]
+    assert told.stdout.splitlines()[-1].startswith("failed: bad;")
+    assert told.returncode == 1
+    assert summary(tmp_path, "good").returncode == 0
+
+
+def test_a_suite_that_never_ran_has_failed(tmp_path: Path):
+    told = summary(tmp_path, "lost")
+    assert told.returncode == 1
+    assert "failed: lost" in told.stdout

@@ -1,0 +1,85 @@
+"""Run one suite of ``make test`` and keep what it took; say what all of them came to.
+
+python tests/suites.py run FOLDER NAME COMMAND...    output to FOLDER/NAME.log, figures beside it
+python tests/suites.py summary FOLDER NAME...        a table, failures last, exit code 1 if any
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# pytest's last line: "3 failed, 1799 passed, 84 deselected in 358.66s (0:05:58)"
+COUNTS = re.compile(r"(\d+) (failed|passed|errors?|xfailed|skipped)\b")
+
+
+def tests_of(log: str) -> int:
+    """Return how many tests the last summary line of pytest counts, 0 where there is none."""
+    lines = [line for line in log.splitlines() if re.search(r" in [\d.]+s\b", line)]
+    return sum(int(count) for count, _ in COUNTS.findall(lines[-1])) if lines else 0
+
+
+def run(folder: Path, name: str, command: list[str]) -> int:
+    """Run ``command`` with its output in a file; show it at once if it fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    begun = time.monotonic()
+    with log.open("w", encoding="utf-8") as file:
+        code = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, check=False
+        ).returncode
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    text = log.read_text(encoding="utf-8", errors="replace")
+    figures = {
+        "ok": code == 0,
+        "tests": tests_of(text),
+        "seconds": round(time.monotonic() - begun, 1),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+    }
+    (folder / f"{name}.json").write_text(json.dumps(figures) + "\n", encoding="utf-8")
+    if code:
+        print(text)
+    print(line(name, figures), flush=True)
+    return code
+
+
+def line(name: str, figures: dict[str, float]) -> str:
+    """Return one row of the table."""
+    verdict = "ok" if figures["ok"] else "FAILED"
+    tests = figures["tests"] or ""
+    return (
+        f"{name:28} {tests:>6} {figures['seconds']:9.1f} {figures['cpu_seconds']:9.1f}  {verdict}"
+    )
+
+
+def summary(folder: Path, names: list[str]) -> int:
+    """Print what every suite took; those that failed, or never ran, stand last."""
+    found = {}
+    for name in names:
+        file = folder / f"{name}.json"
+        missing = {"ok": False, "tests": 0, "seconds": 0.0, "cpu_seconds": 0.0}
+        found[name] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else missing
+    print(f"\n{'suite':28} {'tests':>6} {'seconds':>9} {'cpu':>9}")
+    for name in sorted(names, key=lambda name: not found[name]["ok"]):
+        print(line(name, found[name]))
+    sums = {
+        key: sum(row[key] for row in found.values()) for key in ("tests", "seconds", "cpu_seconds")
+    }
+    failed = [name for name in names if not found[name]["ok"]]
+    print(line("all", {"ok": not failed, **sums}))
+    if failed:
+        print(f"failed: {', '.join(failed)}; their output: {os.fspath(folder)}/NAME.log")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    action, where, *rest = sys.argv[1:]
+    if action == "run":
+        sys.exit(run(Path(where), rest[0], rest[1:]))
+    sys.exit(summary(Path(where), rest))
