@@ -141,6 +141,7 @@ def inputs(p, x):
 
 class Backend(NumpyBackend):
     name = NAME
+    probe = None  # numpy's would say that nothing is native
 
     def capabilities(self, model=None):
         can = super().capabilities(model)
