@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
-    from mpcore.tools.inspection.observe import DryRun, Observer
-    from mpcore.tools.inspection.record import Inspector
+    from mpcore.tools.inspection.observe import DryRun
+    from mpcore.tools.inspection.recorder import Recorder
 
 __all__ = ["TorchBackend"]
 
@@ -151,20 +151,14 @@ class TorchBackend:
 
         return probe
 
-    def observer(self) -> Observer:
-        """Return what tells the dtypes that ran."""
-        from mpcore_torch import observe
+    def recorder(self) -> Recorder:
+        """Return what tells layers, kernels and gradients of a batch."""
+        from mpcore_torch import recorder
 
-        return observe
-
-    def inspector(self) -> Inspector:
-        """Return what looks at every layer and op of a step."""
-        from mpcore_torch import inspection
-
-        return inspection
+        return recorder
 
     def dry_run(self) -> DryRun:
         """Return what runs a model without values."""
-        from mpcore_torch import foretell
+        from mpcore_torch import dry_run
 
-        return foretell
+        return dry_run

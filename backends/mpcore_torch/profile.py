@@ -23,7 +23,7 @@ from mpcore.errors import PolicyError
 from mpcore.numerics import ops
 from mpcore.tools.inspection.trace import widest, words
 from mpcore_torch.detect import device_of
-from mpcore_torch.layers import leaves
+from mpcore_torch.recorder import layer_calls
 from mpcore_torch.replay import timed
 
 if TYPE_CHECKING:
@@ -99,28 +99,19 @@ def _marked(model: torch.nn.Module) -> Iterator[None]:
     """Let every layer's call be a range of the profiler."""
     open_: list[tuple[str, Any]] = []
 
-    def enter(path: str) -> None:
+    def enter(path: str, *_: Any) -> None:
         mark = record_function(_LAYER + path)
         mark.__enter__()
         open_.append((path, mark))
 
-    def leave(path: str) -> None:
+    def leave(path: str, _: Any) -> None:
         while open_:  # a call that raised may have left some open
             own, mark = open_.pop()
             mark.__exit__(None, None, None)
             if own == path:
                 return
 
-    with contextlib.ExitStack() as stack:
-        for path, module in leaves(model).items():
-            before = module.register_forward_pre_hook(
-                lambda *_, path=path: enter(path), prepend=True
-            )
-            after = module.register_forward_hook(
-                lambda *_, path=path: leave(path), always_call=True
-            )
-            stack.callback(before.remove)
-            stack.callback(after.remove)
+    with layer_calls(model, enter, leave):
         yield
 
 

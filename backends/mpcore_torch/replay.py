@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mpcore.backend.profiler import KernelTime, Spread
 from mpcore.tools.inspection.trace import widest
 from mpcore.tools.profiling.timing import in_turn
-from mpcore_torch.watch import dtypes_of
+from mpcore_torch.recorder import KernelMode, dtypes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +38,7 @@ def timed(
         low: the 16-bit dtype; kernels that ran in it are timed in float32 too, others in it.
     """
     caught = _Catch(set(wanted))
-    with caught:
+    with KernelMode(caught.kernel):
         amp.step(loss_fn, *batch)
     with torch.no_grad():
         return [
@@ -47,27 +46,24 @@ def timed(
         ]
 
 
-class _Catch(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
-    """Keeps copies of what wanted kernels get, the first time."""
+class _Catch:
+    """Keeps copies of what wanted kernels got, the first time."""
 
     def __init__(self, wanted: set[str]) -> None:
-        super().__init__()
         self._wanted = wanted
         self.calls: dict[str, tuple[Any, Any, Any]] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Take one kernel."""
         from mpcore_torch.profile import kernel_name
 
-        kwargs = kwargs or {}
+        del result
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         floats = [str(t.dtype).removeprefix("torch.") for t in tensors if t.dtype.is_floating_point]
         name = kernel_name(func._schema.name, [list(t.shape) for t in tensors], floats)
         if name in self._wanted and name not in self.calls and not func._schema.is_mutable:
             # Copies: the step goes on to write into some.
             self.calls[name] = (func, *tree_map(_copied, (args, kwargs)))
-        return func(*args, **kwargs)
 
 
 def _copied(value: Any) -> Any:

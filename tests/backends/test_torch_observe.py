@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import mpcore as mp
-from mpcore.tools.inspection.observe import foretell
+from mpcore.tools.inspection.observe import dry_run
 
 X = torch.from_numpy(np.random.default_rng(3).normal(size=(16, 8)).astype("f4"))
 Y = torch.arange(16) % 4
@@ -231,7 +231,7 @@ def test_the_column_of_a_device_is_what_its_autocast_does(kind: str, list_: str,
     make, shape = LAYERS[kind]
     model = nn.Sequential(OrderedDict(low=nn.Linear(shape[-1], shape[-1]), it=make()))
     policy = f"autocast_bfloat16, op_list={list_}"
-    found = foretell(model, policy, np.zeros(shape, "f4"), device=device)
+    found = dry_run(model, policy, np.zeros(shape, "f4"), device=device)
     assert found["it"].judged
     assert found.differing == ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from mpcore.errors import BackendError
-from mpcore.tools.inspection.observe import foretell, plan_of
+from mpcore.tools.inspection.observe import dry_run, plan_of
 
 if TYPE_CHECKING:
     from mpcore.policy.plan import Plan
@@ -33,7 +33,7 @@ def explain(
         policy: a policy, its name, or its text.
         example: what the model is called with, values do not matter: then every op that it
             calls is told as well, its dtypes and what decides (torch alone; see
-            ``mpcore.tools.inspection.observe.foretell``).
+            ``mpcore.tools.inspection.observe.dry_run``).
         device: with ``example``: the device to tell it for, such as ``"cuda"``, at hand or not.
 
     Raises:
@@ -41,7 +41,7 @@ def explain(
         BackendError: no backend knows the model, or ops cannot be told.
     """
     if example:
-        return foretell(model, policy, *example, device=device)
+        return dry_run(model, policy, *example, device=device)
     if device:
         msg = (
             f"`device` needs an example to run, got {device!r} alone; resolve_plan() takes a device"

@@ -12,13 +12,17 @@ from mpcore.backend.parts import Part
 from mpcore.errors import BackendError
 from mpcore.policy.plan import resolve_plan
 from mpcore.policy.policy import Policy
+from mpcore.tools.inspection.dtypes import Dtypes
 from mpcore.tools.inspection.observation import Observation, judge
+from mpcore.tools.inspection.recorder import RECORDER
 from mpcore.tools.inspection.side_by_side import op_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mpcore.backend.backend import Backend
     from mpcore.policy.plan import Plan
+    from mpcore.tools.inspection.recorder import Outcome
     from mpcore.tools.inspection.trace import Trace
 
 __all__ = [
@@ -27,10 +31,11 @@ __all__ = [
     "DryRun",
     "Observation",
     "Observer",
-    "foretell",
+    "dry_run",
     "judge",
     "observe",
     "plan_of",
+    "trace_dtypes",
 ]
 
 
@@ -45,8 +50,10 @@ class Observer(Protocol):
 class DryRun(Protocol):
     """A run of a model without values."""
 
-    def foretell(self, model: Any, plan: Plan, batch: tuple[Any, ...], device: str, /) -> Trace:
-        """Return what every layer and op would run in under ``plan`` on ``device``."""
+    def dry_run(
+        self, model: Any, plan: Plan, batch: tuple[Any, ...], device: str, calls: Dtypes, /
+    ) -> Outcome:
+        """Tell ``calls`` what every layer and op would run in under ``plan`` on ``device``."""
         ...
 
 
@@ -96,12 +103,27 @@ def observe(
         raise BackendError(msg)
     model: Any = model_or_amp if amp is None else getattr(amp, "model", None)
     backend = find_backend(model) if amp is None else load_backend(_name_of(amp))
-    observer = OBSERVER.of(backend)
     plan = plan_of(model, policy or "float32") if amp is None else amp.plan
     device = backend.capabilities(model).device
     with generators_kept():
-        trace = observer.trace(model, amp, batch, loss_fn)
+        trace = trace_dtypes(backend, model, amp, batch, loss_fn)
     return judge(plan, trace, op_system(backend.name, device))
+
+
+def trace_dtypes(
+    backend: Backend, model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any
+) -> Trace:
+    """Run one batch forward and backward, and return the dtypes that ran; changes nothing.
+
+    Raises:
+        BackendError: the backend cannot be observed, or the loss is none.
+    """
+    observer = OBSERVER.find(backend)
+    if observer is not None:
+        return observer.trace(model, amp, batch, loss_fn)
+    recorder = RECORDER.of(backend)
+    calls = Dtypes(recorder.OPS)
+    return calls.trace(recorder.record(model, amp, batch, loss_fn, 1.0, calls))
 
 
 def plan_of(model: Any, policy: Policy | str) -> Plan:
@@ -111,7 +133,7 @@ def plan_of(model: Any, policy: Policy | str) -> Plan:
     return resolve_plan(policy, backend.layers(model), backend.capabilities(model).device)
 
 
-def foretell(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> Observation:
+def dry_run(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> Observation:
     """Return what every layer and op would run in under ``policy``, on a device at hand or not.
 
     A copy without values runs; nothing is computed, and the model is left alone. In torch alone:
@@ -127,13 +149,13 @@ def foretell(model: Any, policy: Policy | str, *batch: Any, device: str = "") ->
         BackendError: the backend cannot do that, or not for that device.
     """
     backend = find_backend(model)
-    dry_run = DRY_RUN.of(backend)
+    runner = DRY_RUN.of(backend)
     device = device or backend.capabilities(model).device
     parsed = Policy.of(policy)
     plan = resolve_plan(parsed, backend.layers(model), device)
-    return judge(
-        plan, dry_run.foretell(model, plan, batch, device), op_system(backend.name, device)
-    )
+    calls = Dtypes(RECORDER.of(backend).OPS, backward=False)
+    trace = calls.trace(runner.dry_run(model, plan, batch, device, calls))
+    return judge(plan, trace, op_system(backend.name, device))
 
 
 def _name_of(amp: Amp) -> str:

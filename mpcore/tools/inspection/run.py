@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.generators import generators_kept
 from mpcore.backend.backend import find_backend
 from mpcore.backend.parts import Part
 from mpcore.tools.inspection.record import Inspection, Inspector, Request
+from mpcore.tools.inspection.recorder import RECORDER
+from mpcore.tools.inspection.summaries import Summaries
 
 if TYPE_CHECKING:
     from mpcore.amp.amp import Amp
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["INSPECTOR", "inspect"]
 
 INSPECTOR: Part[Inspector] = Part("inspector", "cannot be inspected")
+INSPECTED = replace(RECORDER, without="cannot be inspected")
 
 
 def inspect(
@@ -36,6 +40,20 @@ def inspect(
     Raises:
         BackendError: the backend has no inspector, or the model cannot be inspected.
     """
-    inspector = INSPECTOR.of(find_backend(model))
+    backend, request = find_backend(model), request or Request()
+    inspector = INSPECTOR.find(backend)
     with generators_kept():
-        return inspector.inspect(model, amp, batch, loss_fn, request or Request())
+        if inspector is not None:
+            return inspector.inspect(model, amp, batch, loss_fn, request)
+        recorder = INSPECTED.of(backend)
+        calls = Summaries(request, recorder.OPS)
+        scale = request.scale or (1.0 if amp is None else float(amp.scale))
+        outcome = recorder.record(model, amp, batch, loss_fn, scale, calls)
+        return Inspection(
+            outcome.loss,
+            scale,
+            calls.layer_calls(),
+            tuple(tensor.summary() for tensor in outcome.batch.values()),
+            {path: None if g is None else g.summary() for path, g in outcome.grads.items()},
+            outcome.how,
+        )

@@ -26,24 +26,27 @@ from torch.utils._pytree import tree_map
 
 from mpcore.errors import BackendError
 from mpcore_torch.apply import apply_plan, replace_root, store_low
-from mpcore_torch.observe import run_watched
 from mpcore_torch.op_list import op_list_of
+from mpcore_torch.recorder import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mpcore.policy.plan import Plan
-    from mpcore.tools.inspection.trace import Trace
+    from mpcore.tools.inspection.dtypes import Dtypes
+    from mpcore.tools.inspection.recorder import Outcome
 
-__all__ = ["foretell"]
+__all__ = ["dry_run"]
 
 _DEVICES = ("cpu", "cuda")
 _NO_KERNELS = ("not linked with support", "not compiled with CUDA")
 """What torch says in a build without a device's code, where an op asks for the device itself."""
 
 
-def foretell(model: nn.Module, plan: Plan, batch: tuple[Any, ...], device: str) -> Trace:
-    """Return what would run in which dtype, were ``plan`` applied to ``model`` on ``device``.
+def dry_run(
+    model: nn.Module, plan: Plan, batch: tuple[Any, ...], device: str, calls: Dtypes
+) -> Outcome:
+    """Tell ``calls`` what would run, were ``plan`` applied to ``model`` on ``device``.
 
     Raises:
         BackendError: fake tensors are not known to tell about that device, or the model depends
@@ -63,14 +66,9 @@ def foretell(model: nn.Module, plan: Plan, batch: tuple[Any, ...], device: str) 
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "PyTorch was compiled without cuDNN")
-                return run_watched(
-                    ghost,
-                    _region(ghost, plan, kind),
-                    given,
-                    [None],
-                    backward=False,
-                    how=f"fake tensors on {kind}: foretold, nothing was computed",
-                )
+                how = f"fake tensors on {kind}: foretold, nothing was computed"
+                region = _region(ghost, plan, kind)
+                return run(ghost, region, given, [(None, [])], 1.0, calls, how)
         except (DataDependentOutputException, NotImplementedError) as exc:
             msg = f"`model` must not depend on values to be foretold ({exc}); observe it instead"
             raise BackendError(msg) from exc

@@ -1,0 +1,495 @@
+"""What torch runs while a batch goes forward and backward: layers, kernels, tensors, gradients.
+
+Layers are heard through hooks, tensors' gradients through hooks on them. Two modes hear the rest:
+a TorchFunctionMode what the model calls (``softmax``, ``@``), a TorchDispatchMode below autocast
+and autograd what the kernels of aten got. A kernel of the backward pass belongs to the layer in
+whose forward pass the node of the graph was made that runs it: nodes are numbered, and a layer's
+forward makes those between two numbers.
+
+A compiled model runs as it was written: nothing is heard inside of compiled code.
+Tried with torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from mpcore.errors import BackendError, PolicyError
+from mpcore.numerics import ops
+from mpcore.tools.inspection.dtypes import Dtypes, floats_of
+from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, CalledLayer, OpNames, Outcome
+from mpcore.tools.inspection.tensor_summary import sketch
+from mpcore.tools.inspection.trace import OpCall, widest, words
+from mpcore_torch.attributes import attributes
+from mpcore_torch.detect import device_of
+from mpcore_torch.kept import left_alone
+from mpcore_torch.layers import leaves, list_layers, parameter_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mpcore.amp.amp import Amp
+    from mpcore.tools.inspection.dtypes import DtypeCall
+    from mpcore.tools.inspection.recorder import Calls, SeenTensor
+    from mpcore.tools.inspection.tensor_summary import Sketch
+
+__all__ = ["OPS", "KernelMode", "dtypes_of", "layer_calls", "one_number", "record", "run"]
+
+_PRODUCTS = words(
+    "mm bmm addmm addmv mv baddbmm _addmm_activation convolution convolution_overrideable "
+    "convolution_backward mkldnn_convolution mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn "
+    "_cudnn_rnn_backward miopen_rnn _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _bilinear "
+    "_trilinear _scaled_dot_product_flash_attention_backward mkldnn_linear linear"
+)
+_VIEWS = words(
+    "detach alias view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze "
+    "squeeze slice select split split_with_sizes unbind as_strided lift_fresh clone contiguous "
+    "empty empty_like empty_strided new_empty new_empty_strided _local_scalar_dense"
+)
+_MOVES = _VIEWS | words(
+    "_to_copy copy_ zeros zeros_like ones ones_like full full_like new_zeros new_ones fill_ zero_ "
+    "arange index_put slice_backward select_backward scalar_tensor bernoulli_ eye triu tril cat "
+    "masked_fill masked_fill_ new_full record_stream"
+)
+_SPECIAL = {"div": "truediv", "truediv": "div"}
+
+
+def _computed(name: str, came: Sequence[str], went: Sequence[str]) -> str:
+    """Return what a kernel computes in.
+
+    A product's operands are of one dtype; what is saved beside them (sums of attention) not. Some
+    others take 16 bits and return the float32 that they compute in (softmax, sum on CUDA).
+    """
+    if not came:
+        return ""
+    return came[0] if name in _PRODUCTS else widest((*came, *went[:1]))
+
+
+@cache
+def _neutral(name: str) -> str:
+    home, _, last = name.rpartition(".")
+    plain = last.strip("_")
+    spellings = [name]
+    if last != plain:
+        base = _SPECIAL.get(plain, plain)
+        spellings += [f"{home}.{n}" for n in (plain, base, plain[1:])]
+    for spelling in spellings:
+        try:
+            return ops.find("torch", spelling).name
+        except PolicyError:
+            continue  # another spelling, or the table has no such op
+    return ""
+
+
+OPS = OpNames(
+    _PRODUCTS,
+    _MOVES,
+    _VIEWS,
+    _neutral,
+    _computed,
+    meets=frozenset(("add", "add_", "sum")),
+    functions=True,
+)
+
+
+# --- the tap ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def layer_calls(
+    model: nn.Module,
+    enter: Callable[[str, nn.Module, Any], None],
+    leave: Callable[[str, Any], None],
+) -> Iterator[None]:
+    """Tell every call of a layer: its path, the module and its arguments; then what it returned.
+
+    Args:
+        model: the model.
+        enter: before any other hook of the layer.
+        leave: after a call; told None by one that raised.
+    """
+    with contextlib.ExitStack() as stack:
+        for path, module in leaves(model).items():
+            before = module.register_forward_pre_hook(
+                lambda module, args, kwargs, path=path: enter(path, module, (args, kwargs)),
+                with_kwargs=True,
+                prepend=True,
+            )
+            after = module.register_forward_hook(
+                lambda module, args, output, path=path: leave(path, output), always_call=True
+            )
+            stack.callback(before.remove)
+            stack.callback(after.remove)
+        yield
+
+
+class KernelMode(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
+    """Tells every kernel of this thread, and of its backward passes, that has run.
+
+    Attributes:
+        told: called with the function of aten, its arguments and its result.
+    """
+
+    def __init__(self, told: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> None:
+        """Tell ``told``."""
+        super().__init__()
+        self._told = told
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a kernel and tell it."""
+        result = func(*args, **(kwargs or {}))
+        if not func._schema.name.startswith("prim::"):  # questions, such as for the device
+            self._told(func, args, kwargs or {}, result)
+        return result
+
+
+class _FunctionMode(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
+    """Tells functions that are called outside of layers."""
+
+    def __init__(self, calls: Dtypes) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs, calls, path = kwargs or {}, self._calls, self._calls.outside
+        came = dtypes_of((args, kwargs)) if path is not None else ()
+        if not came or path is None or calls.in_function:
+            return func(*args, **kwargs)
+        with calls.function() as kernels:
+            result = func(*args, **kwargs)
+        name = str(resolve_name(func) or getattr(func, "__name__", func))
+        found = kernels.dtypes()
+        calls.called(OpCall(path, _short(name), _neutral(name), came, found, dtypes_of(result)))
+        return result
+
+
+def _short(name: str) -> str:
+    return name.replace("torch.nn.functional.", "F.").replace("torch.Tensor.", "Tensor.")
+
+
+def dtypes_of(value: Any) -> tuple[str, ...]:
+    """Return the distinct dtypes of the float tensors in ``value``, in order of appearance."""
+    found = (item for item in tree_leaves(value) if isinstance(item, torch.Tensor))
+    return tuple(dict.fromkeys(_name(t.dtype) for t in found if t.is_floating_point()))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class _Seen:
+    """A tensor that passed by; see ``mpcore.tools.inspection.recorder.SeenTensor``."""
+
+    def __init__(self, tensor: torch.Tensor, handles: list[Any]) -> None:
+        self._tensor, self._handles = tensor, handles
+        self._summaries: dict[bool, Sketch] = {}
+        self._takes: list[Callable[[SeenTensor], None]] = []
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells it from others while it lives."""
+        return id(self._tensor), self._tensor._version
+
+    @property
+    def dtype(self) -> str:
+        return _name(self._tensor.dtype)
+
+    @property
+    def is_float(self) -> bool:
+        return bool(self._tensor.is_floating_point())
+
+    def meant_dtype(self) -> str:
+        return self.dtype
+
+    def summary(self, *, keep: bool = False) -> Sketch:
+        if keep not in self._summaries:
+            with _disable_current_modes(), torch.no_grad():
+                values = self._tensor.detach().to("cpu", torch.float32, copy=keep)
+                self._summaries[keep] = sketch(values.numpy(), self.dtype, keep=keep)
+        return self._summaries[keep]
+
+    def largest_whole(self) -> float:
+        tensor = self._tensor
+        if tensor.dtype != torch.float32 or not tensor.numel():
+            return 0.0
+        values = tensor.detach()
+        if type(values) not in (torch.Tensor, nn.Parameter):
+            return 0.0  # fake and sharded ones have no values here
+        with _disable_current_modes():
+            whole = bool(((values == values.round()) & values.isfinite()).all())
+            return float(values.abs().max()) if whole else 0.0
+
+    def on_gradient(self, take: Callable[[SeenTensor], None]) -> None:
+        if not self._tensor.requires_grad:
+            return
+        if not self._takes:
+            self._handles.append(self._tensor.register_hook(partial(_arrived, self._takes)))
+        self._takes.append(take)
+
+
+def _arrived(takes: list[Callable[[SeenTensor], None]], grad: torch.Tensor) -> None:
+    seen = _Seen(grad, [])
+    for take in takes:
+        take(seen)
+
+
+class _Tap:
+    """Tells ``calls`` what the layers and kernels of a model do."""
+
+    def __init__(self, model: nn.Module, calls: Calls[Any, Any]) -> None:
+        self._model, self._calls = model, calls
+        self._layers = {layer.path: layer for layer in list_layers(model)}
+        self._handles: list[Any] = []  # of hooks on tensors, of which some are the user's
+        # A tensor that one layer hands on and the next takes in is looked at, and hooked, once.
+        self._seen: dict[tuple[int, int], _Seen] = {}
+        self._spans: dict[DtypeCall, tuple[int, int]] = {}  # numbers of the nodes that it made
+        self._backward: list[tuple[int, str, str]] = []  # number of the node, kernel, dtype
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Hear calls of layers."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._forget)
+            stack.enter_context(layer_calls(self._model, self._enter, self._leave))
+            # Compiled code would run past the hooks: it runs as it was written.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+
+    @contextlib.contextmanager
+    def running(self, phase: str) -> Iterator[None]:
+        """Be in a phase, and hear what is asked for of functions and kernels."""
+        calls = self._calls
+        with calls.running(phase), contextlib.ExitStack() as stack:
+            if isinstance(calls, Dtypes):
+                stack.enter_context(_FunctionMode(calls))
+                stack.enter_context(KernelMode(self._kernel))
+            elif calls.request.ops and phase == FORWARD:
+                stack.enter_context(KernelMode(self._kernel))
+            yield
+
+    def _forget(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._seen.clear()
+
+    def _enter(self, path: str, module: nn.Module, given: Any) -> None:
+        if not self._calls.listening:
+            return  # activation checkpointing runs it again, in the backward pass
+        layer = self._layers[path]
+        called = CalledLayer(
+            path,
+            type(module).__name__,
+            layer.category,
+            partial(attributes, module),
+            lambda: dtypes_of(list(module._parameters.values())),
+        )
+        call = self._calls.enter(called, self._handed(given))
+        if not self._calls.values:
+            number = torch.autograd._get_sequence_nr()
+            self._spans[call] = number, number
+
+    def _leave(self, path: str, output: Any) -> None:
+        call = self._calls.leave(path, self._handed(output)) if self._calls.listening else None
+        if call in self._spans:
+            self._spans[call] = self._spans[call][0], torch.autograd._get_sequence_nr()
+
+    def _found(self, value: Any) -> list[_Seen]:
+        """Return the tensors in ``value``, anew each time: kernels write into some."""
+        tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+        if not self._calls.values:
+            return [_Seen(x, self._handles) for x in tensors if x.is_floating_point()]
+        if any(x.is_complex() for x in tensors):
+            msg = "complex tensors cannot be inspected"
+            raise BackendError(msg)
+        return [_Seen(x, self._handles) for x in tensors]
+
+    def _handed(self, value: Any) -> list[_Seen]:
+        """Return the tensors that layers hand to each other; written in place, it is another."""
+        found = self._found(value)
+        if not self._calls.values:  # nothing is kept alive
+            return found
+        return [self._seen.setdefault(seen.key, seen) for seen in found]
+
+    def _kernel(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        name, calls = func._schema.name.partition("::")[2], self._calls
+        if not calls.takes(name):
+            return
+        given, returned = self._found((args, kwargs)), self._found(result)
+        node = torch._C._current_autograd_node() if calls.phase == BACKWARD else None
+        if node is not None and calls.top is None:
+            dtype = _computed(name, floats_of(given), floats_of(returned))
+            if dtype:
+                self._backward.append((node._sequence_nr(), name, dtype))
+            return
+        # Beside floats, integers are places and workspaces, which nobody may have written.
+        floats = [x for x in returned if x.is_float]
+        constants = [x for x in tree_leaves((args, kwargs)) if isinstance(x, float)]
+        calls.op(name, given, floats or returned, constants)
+
+    def tell_backward(self, calls: Dtypes) -> None:
+        """Tell the kernels of the backward pass, each to the call that made its node."""
+        ordered = sorted(self._spans.items(), key=lambda item: item[1][0])
+        starts = [first for _, (first, _) in ordered]
+        for number, name, dtype in self._backward:
+            index = bisect_right(starts, number) - 1
+            # Calls nest: of those that begin before, the first that has not ended holds the node.
+            while index >= 0 and not ordered[index][1][0] <= number < ordered[index][1][1]:
+                index -= 1
+            if index >= 0:
+                calls.backward_op(ordered[index][0], name, dtype)
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+def record(
+    model: nn.Module,
+    amp: Amp | None,
+    batch: tuple[Any, ...],
+    loss_fn: Any,
+    scale: float,
+    calls: Calls[Any, Any],
+) -> Outcome:
+    """Run one batch and tell what happens; see ``mpcore.tools.inspection.recorder.Recorder``."""
+    if amp is not None:
+        amp._tx.calls.check("step")  # type: ignore[attr-defined]  # refuses while gradients wait
+    batch = tuple(_as_tensor(x, model) for x in batch)
+    how = f"one batch on {device_of(model)}, every kernel, below autocast"
+    if calls.values:
+        how = "one batch, eagerly; layers by hooks, ops as kernels of aten"
+    with left_alone(model, amp):
+        region: Any = contextlib.nullcontext() if amp is None else amp.autocast()  # type: ignore[attr-defined]
+        return run(model, region, batch, _losses(model, amp, loss_fn), scale, calls, how)
+
+
+def run(
+    model: nn.Module,
+    region: Any,
+    batch: tuple[Any, ...],
+    losses: list[tuple[Callable[..., Any] | None, list[nn.Parameter]]],
+    scale: float,
+    calls: Calls[Any, Any],
+    how: str,
+) -> Outcome:
+    """Run losses on a batch, forward and backward, and tell what happens.
+
+    Args:
+        model: the model that they call.
+        region: context of the forward passes.
+        batch: tensors.
+        losses: functions, each with what it is differentiated for; None stands for the model
+            itself, and the mean of its floats.
+        scale: of the backward pass.
+        calls: what is told.
+        how: told in the outcome.
+    """
+    tap, backward = _Tap(model, calls), calls.request.backward
+    values: list[torch.Tensor] = []
+    grads: dict[nn.Parameter, torch.Tensor] = {}
+    with tap.open():
+        # The region first: modes that it brings along cast before ours would hear it.
+        with region, torch.set_grad_enabled(backward):
+            for function, _ in losses:
+                with tap.running(FORWARD):
+                    result = (function or model)(*batch)
+                if backward or calls.values:
+                    values.append(one_number(result, mean=function is None))
+        for index, loss in enumerate(values if backward else []):
+            kept = index < len(values) - 1  # losses may share a forward pass
+            scaled, params = loss.float().sum() * scale, losses[index][1]
+            with tap.running(BACKWARD):
+                # It writes no `.grad` and wakes no optimizer.
+                found = torch.autograd.grad(scaled, params, retain_graph=kept, allow_unused=True)
+            _add(grads, params, found)
+            if not calls.values and all(grad is None for grad in found):
+                msg = (
+                    "`loss_fn` must depend on the parameters of the model, or hides them in "
+                    "reentrant checkpointing: pass use_reentrant=False to torch.utils.checkpoint"
+                )
+                raise BackendError(msg)
+    if isinstance(calls, Dtypes):
+        tap.tell_backward(calls)
+    names = {param: name for param, name in parameter_names(model).items() if param.requires_grad}
+    return Outcome(
+        float(sum(loss.detach().float().sum() for loss in values)),
+        {f"batch[{i}]": _Seen(x, []) for i, x in enumerate(batch) if isinstance(x, torch.Tensor)},
+        {name: _Seen(grads[p], []) if p in grads else None for p, name in names.items()}
+        if backward
+        else {},
+        how,
+    )
+
+
+def _add(
+    sums: dict[nn.Parameter, torch.Tensor], params: list[nn.Parameter], found: Sequence[Any]
+) -> None:
+    for param, grad in zip(params, found, strict=True):
+        if grad is not None:
+            sums[param] = grad if param not in sums else sums[param] + grad
+
+
+def _losses(
+    model: nn.Module, amp: Any, loss_fn: Any
+) -> list[tuple[Callable[..., Any] | None, list[nn.Parameter]]]:
+    """Return every loss function, and the parameters that a step differentiates it for."""
+    functions = list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn]
+    owned = [list(model.parameters())] * len(functions)
+    if amp is not None and isinstance(loss_fn, dict):
+        owned = [amp._tx._behind(amp.optimizers[name]) for name in loss_fn]
+    return [
+        (function, [param for param in params if param.requires_grad])
+        for function, params in zip(functions, owned, strict=True)
+    ]
+
+
+def _as_tensor(value: Any, model: nn.Module) -> Any:
+    """Return a numpy array as a tensor where the model is, float64 as float32."""
+    if not isinstance(value, np.ndarray):
+        return value
+    dtype = np.float32 if value.dtype == np.float64 else value.dtype
+    return torch.from_numpy(np.array(value, dtype)).to(device_of(model))
+
+
+def one_number(result: Any, *, mean: bool) -> torch.Tensor:
+    """Return a loss: what a loss function returned, or the mean of a model's floats.
+
+    Raises:
+        BackendError: it is no number that can be differentiated, where that is wanted.
+    """
+    loss = _mean(result) if mean else result
+    wanted = torch.is_grad_enabled()
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or wanted > loss.requires_grad:
+        msg = f"`loss_fn` must return one number that can be differentiated, got {loss!r:.80}"
+        raise BackendError(msg)
+    return loss
+
+
+def _mean(output: Any) -> torch.Tensor:
+    floats = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor)]
+    floats = [
+        t
+        for t in floats
+        if t.requires_grad or (not torch.is_grad_enabled() and t.is_floating_point())
+    ]
+    if not floats:
+        msg = "`model` must return a float tensor that depends on its parameters; give a `loss_fn`"
+        raise BackendError(msg)
+    return torch.stack([tensor.float().mean() for tensor in floats]).sum()
