@@ -14,7 +14,7 @@ from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError
 from mpcore.numerics.overflow import find_detector
 from mpcore.scaling.transition import LossScaleState, initial_state
-from mpcore.step.result import StepResult
+from mpcore.step.result import StepResult, StepValues
 from mpcore.step.stagnation import measures
 from mpcore.step.transaction import StepCall
 from mpcore_mindspore import trial
@@ -444,7 +444,8 @@ class MindsporeAmp(Amp):
         tail = list(raw[6:])
         lost = tail.pop() if self._parts.measures else None
         grads = dict(zip(names, tail[0], strict=True)) if tail else None
-        return StepResult(raw[:6], names, _to_numpy, grads, optimizers, lost)
+        values = StepValues(*raw[:6])._replace(lost=lost)
+        return StepResult(values, names, _to_numpy, grads, optimizers)
 
     def callback(self) -> StepCallback:
         """Return a Callback for ``ms.Model(cell).train(..., callbacks=[...])``.

@@ -31,7 +31,7 @@ def _unscaled(inverse: Any, grad: Any) -> Any:
     return grad.astype(ms.float32) * inverse
 
 
-def _clipped(factor: Any, grad: Any) -> Any:
+def _times(factor: Any, grad: Any) -> Any:
     return grad * factor
 
 
@@ -41,6 +41,10 @@ def _finite(grad: Any) -> Any:
 
 def _norm(grad: Any) -> Any:
     return ops.sqrt((grad * grad).sum())
+
+
+def _total(norms: Any) -> Any:
+    return ops.sqrt((norms * norms).sum())
 
 
 def _add(grad: Any, other: Any) -> Any:
@@ -257,49 +261,59 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
 
     # The acts
 
-    def scale_state(self) -> Any:
-        """Return the scale and the counts, each a 0-d Tensor."""
-        counts = ops.unstack(self.counts.value(), axis=0)
-        return (self.scale.value(), *counts)
-
     def begin(self) -> Any:
-        """Save what a step may change, then round the weights of simulated layers."""
+        """Save what a step may change, then round the weights of simulated layers.
+
+        Return the scale and the counts, each a 0-d Tensor, and what tells `check_part` that the
+        copies are those of the whole step.
+        """
+        counts = ops.unstack(self.counts.value(), axis=0)
+        state = (self.scale.value(), *counts)
         self.save()
         token = self.detector.begin()
         if self.has_register and token is not None:
             ops.assign(self.begun, token.astype(ms.float32).sum())
         for live, saved in self.rounded:
             ops.assign(live, _rounded(saved.value()))
-        return ()
+        return state, ()
 
-    def look(self) -> Any:
+    def save_buffers(self) -> Any:
         """Copy the buffers a second time; return what tells the two copies apart."""
         for live, saved in self.window_buffers:
             ops.assign(saved, live)
         return (1,)
 
-    def put_back(self, sound: Any, before: Any) -> None:
-        """Unless ``sound``, assign the copies of ``look``, or those of ``begin``."""
+    def check_part(self, grads: Any, before: Any) -> Any:
+        """Return whether all gradients are finite, on all ranks; else assign the copies back."""
+        clean = self.finite(grads)
+        if self.agrees:
+            clean = on_all_ranks(self.rank_sum, clean)
         # A choice, not a branch: the compiler cannot take a function that is only a branch, and
-        # in eager mode nobody has to wait for `sound`.
+        # in eager mode nobody has to wait for `clean`.
         if len(before) > 0:
             for live, saved in self.window_buffers:
-                ops.assign(live, ops.where(sound, live.value(), saved.value()))
+                ops.assign(live, ops.where(clean, live.value(), saved.value()))
         else:
             for live, saved in self.buffers:
-                ops.assign(live, ops.where(sound, live.value(), saved.value()))
+                ops.assign(live, ops.where(clean, live.value(), saved.value()))
+        return clean
 
-    def differentiate(self, scale: Any, *batch: Any) -> Any:
-        """Return the float32 loss and the gradients of each loss for its own parameters."""
+    def differentiate(self, scale: Any, index: int, count: int, *batch: Any) -> Any:
+        """Return the float32 loss and the gradients of each loss for its own parameters.
+
+        Of Tensors the rows of one micro-batch are taken; those without rows pass as they are.
+        """
+        if count > 1:
+            batch = tuple([self.rows(item, index, count) for item in batch])
         if self.has_register:
             batch = tuple([self.after_begin(item) for item in batch])
         if len(self.grad_fns) == 1:
             return self.one(0, scale, *batch)
-        each = [self.one(index, scale, *batch) for index in range(len(self.grad_fns))]
+        each = [self.one(number, scale, *batch) for number in range(len(self.grad_fns))]
         loss = each[0][0]
         for pair in each[1:]:
             loss = loss + pair[0]
-        return loss, tuple([each[index][1][place] for index, place in self.places])
+        return loss, tuple([each[number][1][place] for number, place in self.places])
 
     def after_begin(self, item: Any) -> Any:
         """Return ``item``, a Tensor no earlier than the detector's begin."""
@@ -322,10 +336,6 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             )
         return loss, grads
 
-    def part(self, index: int, count: int, *batch: Any) -> Any:
-        """Return the rows of one micro-batch; Tensors without rows as they are."""
-        return tuple([self.rows(item, index, count) for item in batch])
-
     def rows(self, item: Any, index: int, count: int) -> Any:
         """Return part ``index`` of ``count`` of one item of the batch."""
         if not isinstance(item, Tensor) or item.ndim == 0:
@@ -337,33 +347,22 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         size = length // count
         return item[index * size : (index + 1) * size]
 
-    def add(self, grads: Any, others: Any) -> Any:
-        """Return the sums, in float32."""
-        return self.map(_add, grads, others)
-
-    def sound(self, grads: Any) -> Any:
-        """Return whether all gradients are finite, on all ranks."""
-        finite = self.finite(grads)
-        if self.agrees:
-            finite = on_all_ranks(self.rank_sum, finite)
-        return finite
-
-    def first(self, sound: Any, loss: Any, grads: Any) -> Any:
-        """Return the loss, the gradients or zeros, and 1.0 or 0.0."""
-        grads = self.map(ops.partial(_first, sound), grads)
-        return loss, grads, sound.astype(ms.float32)
-
-    def fold(self, sound: Any, loss: Any, grads: Any, good: Any, more: Any, others: Any) -> Any:
-        """Return the sums with this micro-batch if it is ``sound``, else without."""
-        kept = ops.where(good > 0, loss, ops.zeros_like(loss))
+    def fold(self, clean: Any, sums: Any, loss: Any, grads: Any) -> Any:
+        """Return the sums with this micro-batch if it is ``clean``, else without."""
+        if clean is None:
+            return sums[0] + loss, self.map(_add, sums[1], grads), sums[2]
+        if sums is None:
+            return loss, self.map(ops.partial(_first, clean), grads), clean.astype(ms.float32)
+        total, summed, count = sums
+        kept = ops.where(count > 0, total, ops.zeros_like(total))
         return (
-            ops.where(sound, kept + more, loss),
-            self.map(ops.partial(_fold, sound), grads, others),
-            good + sound.astype(ms.float32),
+            ops.where(clean, kept + loss, total),
+            self.map(ops.partial(_fold, clean), summed, grads),
+            count + clean.astype(ms.float32),
         )
 
     def unscale(self, grads: Any, scale: Any) -> Any:
-        """Return float32 gradients, divided by the scale and averaged over the ranks.
+        """Divide in float32, average over the ranks; verdicts are of this rank.
 
         The float32 weights of simulated layers are back after it.
         """
@@ -373,41 +372,27 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         grads = self.map(ops.partial(_unscaled, 1.0 / scale), grads)
         if self.many_ranks:
             grads = self.reducer(grads)
-        return grads
-
-    def norms(self, grads: Any) -> Any:
-        """Return the L2 norm of each gradient, float32, shape (parameters,)."""
-        return ops.stack(self.map(_norm, grads))
+        norms = ops.stack(self.map(_norm, grads))
+        return grads, norms, tuple([self.finite(grads[start:stop]) for start, stop in self.spans])
 
     def finite(self, grads: Any) -> Any:
         """Return whether no element of these gradients is inf or NaN."""
         return ops.stack(self.map(_finite, grads)).all()
 
-    def all_finite(self, grads: Any, norms: Any) -> Any:
-        """Return for each optimizer whether its gradients are finite, on this rank."""
-        return tuple([self.finite(grads[start:stop]) for start, stop in self.spans])
-
-    def both(self, x: Any, y: Any) -> Any:
-        """Return whether both hold."""
-        return ops.logical_and(x, y)
-
-    def clip(self, grads: Any, norms: Any, clip_norm: float) -> Any:
-        """Return the gradients with their total norm, or each optimizer's, at most that."""
+    def total_norms(self, grads: Any, norms: Any) -> Any:
+        """Return the norm of all, or that of each optimizer that is judged alone."""
         spans = self.spans if self.each_alone else ((0, len(grads)),)
-        factors = [self.factor(norms[start:stop], clip_norm) for start, stop in spans]
+        return tuple([_total(norms[start:stop]) for start, stop in spans])
+
+    def multiply(self, grads: Any, factors: Any) -> Any:
+        """Multiply each gradient by the factor of its optimizer, or by the only one."""
         if len(factors) == 1:
-            return self.map(ops.partial(_clipped, factors[0]), grads)
+            return self.map(ops.partial(_times, factors[0]), grads)
         owned = [factors[index] for index in self.owners]
-        return self.map(_clipped, tuple(owned), grads)
+        return self.map(_times, tuple(owned), grads)
 
-    def factor(self, norms: Any, clip_norm: float) -> Any:
-        """Return what brings the total of ``norms`` down to ``clip_norm``; at most 1."""
-        total = ops.sqrt((norms * norms).sum())
-        # The small term is that of torch.nn.utils.clip_grad_norm_, torch 2.13.0.
-        return ops.minimum(clip_norm / (total + 1e-6), ops.ones_like(total))
-
-    def commit(self, stepped: Any, finite: Any, grads: Any, saved: Any) -> Any:
-        """Run the optimizers and what follows them, or put the buffers back; return a token."""
+    def commit(self, stepped: Any, finite: Any, grads: Any, saved: Any, new: Any) -> Any:
+        """Run the optimizers and what follows them, or put the buffers back; keep the state."""
         done = finite
         if self.each_alone:
             for index in range(len(self.optimizers)):
@@ -433,7 +418,12 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
                 moved = ops.logical_or(moved, verdict)
             count = ops.depend(moved.astype(ms.int32).reshape((1,)), done)
             done = ops.depend(done, ops.assign_add(self.steps, count))
-        return done
+        scale = ops.depend(new[0], done)
+        stored = (
+            ops.assign(self.scale, scale),
+            ops.assign(self.counts, ops.stack(new[1:])),
+        )
+        return ops.depend(scale, stored)
 
     def move(self, index: int, grads: Any, done: Any) -> Any:
         """Open the float32 values, run one optimizer on them, and store them again."""
@@ -490,12 +480,3 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Return ``x`` where ``condition`` holds, else ``y``."""
         return ops.where(condition, x, y)
-
-    def store(self, new: Any, done: Any) -> Any:
-        """Keep the new scale state, after ``done``; return the new scale."""
-        scale = ops.depend(new[0], done)
-        stored = (
-            ops.assign(self.scale, scale),
-            ops.assign(self.counts, ops.stack(new[1:])),
-        )
-        return ops.depend(scale, stored)

@@ -12,7 +12,7 @@ from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import round_to
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore.scaling.transition import LossScaleState, initial_state, inverse, narrow
-from mpcore.step.result import StepResult
+from mpcore.step.result import StepResult, StepValues
 from mpcore.step.stagnation import measures
 from mpcore.step.transaction import StepCall, StepOptions, Transaction
 from mpcore_numpy.ascend import EmulatedAscend
@@ -72,23 +72,22 @@ class _NumpyTransaction(Transaction):
             for name, value in self.model.params.items()
         }
 
-    def scale_state(self) -> LossScaleState:
-        return self.state
-
-    def begin(self) -> list[npt.NDArray[np.float32]]:
+    def begin(self) -> tuple[LossScaleState, list[npt.NDArray[np.float32]]]:
         self.detector.begin()
-        return self.look()
+        return self.state, self.save_buffers()
 
-    def look(self) -> list[npt.NDArray[np.float32]]:
+    def save_buffers(self) -> list[npt.NDArray[np.float32]]:
         return [array.copy() for array in self._guarded]
 
-    def put_back(self, sound: bool, before: list[npt.NDArray[np.float32]]) -> None:
-        if not sound:
-            for array, copy in zip(self._guarded, before, strict=True):
-                array[...] = copy
+    def restore(self, saved: list[npt.NDArray[np.float32]]) -> None:
+        """Put back what ``save_buffers`` copied."""
+        for array, copy in zip(self._guarded, saved, strict=True):
+            array[...] = copy
 
-    def differentiate(self, scale: float, *batch: Any) -> tuple[Any, Any]:
+    def differentiate(self, scale: float, index: int, count: int, *batch: Any) -> tuple[Any, Any]:
         losses, *inputs = batch
+        if count > 1:
+            inputs = [_slice(item, index, count) for item in inputs]
         if not isinstance(losses, dict):
             loss, grads = self._one(losses, scale, inputs)
             wanted = {name for optimizer in self.taking for name in optimizer.names}
@@ -106,57 +105,55 @@ class _NumpyTransaction(Transaction):
         )
         return np.float32(loss), grads
 
-    def part(self, index: int, count: int, *batch: Any) -> tuple[Any, ...]:
-        return tuple(_slice(item, index, count) for item in batch)
+    def check_part(self, grads: Arrays, before: list[npt.NDArray[np.float32]]) -> bool:
+        clean = _all_finite(grads)
+        if not clean:
+            self.restore(before)
+        return clean
 
-    def add(self, grads: Arrays, others: Arrays) -> Arrays:
-        return {name: np.asarray(g, np.float32) + others[name] for name, g in grads.items()}
+    def fold(self, clean: Any, sums: Any, loss: Any, grads: Arrays) -> tuple[Any, Arrays, Any]:
+        if sums is None:
+            if clean:
+                return loss, grads, np.float32(1)
+            return loss, {name: np.zeros_like(g) for name, g in grads.items()}, np.float32(0)
+        total, summed, count = sums
+        if clean is None:
+            return total + loss, _sums(summed, grads), count
+        return ((total if count else 0) + loss, _sums(summed, grads), count + 1) if clean else sums
 
-    def sound(self, grads: Arrays) -> bool:
-        return all(bool(np.isfinite(g).all()) for g in grads.values())
-
-    def first(self, sound: bool, loss: Any, grads: Arrays) -> tuple[Any, Arrays, Any]:
-        if sound:
-            return loss, grads, np.float32(1)
-        return loss, {name: np.zeros_like(g) for name, g in grads.items()}, np.float32(0)
-
-    def fold(
-        self, sound: bool, loss: Any, grads: Arrays, good: Any, more: Any, others: Arrays
-    ) -> tuple[Any, Arrays, Any]:
-        if not sound:
-            return loss, grads, good
-        return (loss if good else 0) + more, self.add(grads, others), good + 1
-
-    def unscale(self, grads: Arrays, scale: float) -> Arrays:
+    def unscale(self, grads: Arrays, scale: float) -> tuple[Arrays, Any, tuple[bool, ...]]:
         factor = np.float32(inverse(float(scale)))
-        return {name: np.asarray(g, np.float32) * factor for name, g in grads.items()}
+        true = {name: np.asarray(g, np.float32) * factor for name, g in grads.items()}
+        norms = np.array([np.linalg.norm(g) for g in true.values()], np.float32)
+        owned = [{n: true[n] for n in opt.names if n in true} for opt in self.taking]
+        return true, norms, tuple(_all_finite(own) for own in owned)
 
-    def norms(self, grads: Arrays) -> npt.NDArray[np.float32]:
-        return np.array([np.linalg.norm(g) for g in grads.values()], np.float32)
-
-    def all_finite(self, grads: Arrays, norms: Any) -> tuple[bool, ...]:
+    def total_norms(self, grads: Arrays, norms: npt.NDArray[np.float32]) -> tuple[Any, ...]:
+        # Of one element, not of none: numpy 1 adds a Python number to a scalar in float64.
+        length = dict(zip(grads, norms, strict=True))
         return tuple(
-            self.sound({n: grads[n] for n in optimizer.names if n in grads})
-            for optimizer in self.taking
+            np.array([np.linalg.norm([length[name] for name in names])], np.float32)
+            for names in self._judged(grads)
         )
 
-    def both(self, x: Any, y: Any) -> bool:
-        return bool(x and y)
+    def multiply(self, grads: Arrays, factors: tuple[Any, ...]) -> Arrays:
+        return {
+            name: grads[name] * np.float32(factor.item())
+            for names, factor in zip(self._judged(grads), factors, strict=True)
+            for name in names
+        }
 
-    def clip(self, grads: Arrays, norms: npt.NDArray[np.float32], clip_norm: float) -> Arrays:
-        parts = [tuple(grads)]
+    def _judged(self, grads: Arrays) -> list[tuple[str, ...]]:
+        """Return the names of all gradients, or those of each optimizer that is judged alone."""
         if self.rule.skip_scope == "optimizer":
-            parts = [tuple(n for n in opt.names if n in grads) for opt in self.taking]
-        length = dict(zip(grads, norms, strict=True))
-        clipped: Arrays = {}
-        for names in parts:
-            total = np.linalg.norm([length[name] for name in names]) + np.float32(1e-6)
-            factor = np.float32(np.minimum(np.float32(1), clip_norm / total))
-            clipped |= {name: grads[name] * factor for name in names}
-        return clipped
+            return [tuple(n for n in opt.names if n in grads) for opt in self.taking]
+        return [tuple(grads)]
 
-    def commit(self, stepped: tuple[bool, ...], finite: bool, grads: Arrays, saved: Any) -> None:
-        self.put_back(finite, saved)
+    def commit(
+        self, stepped: tuple[bool, ...], finite: bool, grads: Arrays, saved: Any, new: Any
+    ) -> float:
+        if not finite:
+            self.restore(saved)
         moving = [opt for opt, takes in zip(self.taking, stepped, strict=True) if takes]
         names = {name for opt in moving for name in opt.names if name in grads}
         before = self.masters.watched(names) if self._measures else {}
@@ -167,6 +164,9 @@ class _NumpyTransaction(Transaction):
         if finite:
             for follow in self._after_step:
                 follow()
+        scale, *counts = new
+        self.state = LossScaleState(float(scale), *(int(count) for count in counts))
+        return float(scale)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         return np.where(condition, x, y)
@@ -174,10 +174,13 @@ class _NumpyTransaction(Transaction):
     def narrow(self, value: Any) -> float:
         return narrow(self.rule, float(value))
 
-    def store(self, new: Any, done: None) -> float:
-        scale, *counts = new
-        self.state = LossScaleState(float(scale), *(int(count) for count in counts))
-        return float(scale)
+
+def _all_finite(grads: Arrays) -> bool:
+    return all(bool(np.isfinite(g).all()) for g in grads.values())
+
+
+def _sums(grads: Arrays, others: Arrays) -> Arrays:
+    return {name: np.asarray(g, np.float32) + others[name] for name, g in grads.items()}
 
 
 def _arrays(guard: tuple[Any, ...]) -> list[npt.NDArray[Any]]:
@@ -312,13 +315,14 @@ class NumpyAmp(Amp):
             msg = "`step` must not be called after `release`: prepare the model again"
             raise BackendError(msg)
         self._tx.taking = [self.optimizers[name] for name in call.optimizers]
-        before = self._tx.look()
+        before = self._tx.save_buffers()
         try:
             with np.errstate(all="ignore"):  # overflow is a result here, judged by all_finite
-                *raw, grads = self._tx.transact(call, loss_fn, *batch)
+                *values, grads = self._tx.transact(call, loss_fn, *batch)
         except BaseException:
-            self._tx.put_back(False, before)
+            self._tx.restore(before)
             raise
         kept = grads if call.keep_grads else None
         self._trained = tuple(grads)
-        return StepResult(raw, list(grads), np.asarray, kept, call.optimizers, self._tx.lost)
+        done = StepValues(*values)._replace(lost=self._tx.lost)
+        return StepResult(done, list(grads), np.asarray, kept, call.optimizers)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError, MpcoreWarning
-from mpcore.step.result import StepResult
+from mpcore.step.result import StepResult, StepValues
 from mpcore.step.stagnation import WINDOW, measures
 from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.casting import release_plan
@@ -306,10 +306,11 @@ class KerasAmp(Amp):
         function, names = self._compiled.get(key) or self._compile(key, loss_fn, call)
         packed, grads, lost = function(*batch)
         self._moved = names
-        raw = [(packed, part) for part in _parts(len(call.optimizers))]
+        values = [(packed, part) for part in _parts(len(call.optimizers))]
         kept = {name: g for name, g in zip(names, grads, strict=False) if g is not None}
         counts = (lost, slice(None)) if self._counts_lost else None
-        return StepResult(raw, names, _to_numpy, kept, call.optimizers, counts)
+        done = StepValues(*values)._replace(lost=counts)
+        return StepResult(done, names, _to_numpy, kept, call.optimizers)
 
     def _under(self, policy: Policy) -> Any:
         self._check_held()
@@ -395,10 +396,10 @@ class _CompiledStep:
     def __call__(self, *batch: Any) -> tuple[Any, list[Any], Any]:
         strategy = self.transaction.strategy
         with contextlib.nullcontext() if strategy is None else strategy.scope():
-            *raw, grads = self.transaction.transact(self.call, *batch)
+            *values, grads = self.transaction.transact(self.call, *batch)
         with unsaturated():  # an emulated device does not store this record
             kept = [dense(grad) for grad in grads] if self.call.keep_grads else []
-            return _packed(raw), kept, self.transaction.lost
+            return _packed(StepValues(*values)), kept, self.transaction.lost
 
 
 def _uneven(rows: int, micro_batches: int, replicas: int) -> str:
@@ -418,15 +419,14 @@ def _outside_replicas() -> bool:
     return not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
 
 
-def _packed(raw: list[Any]) -> Any:
+def _packed(done: StepValues) -> Any:
     """Return one vector: each output of a compiled function costs the host some microseconds."""
-    loss, stepped, norms, scale, next_scale, dropped = raw
-    numbers = [loss, scale, next_scale, dropped, *stepped]
-    return tf.concat([tf.stack([tf.cast(x, tf.float32) for x in numbers]), norms], axis=0)
+    numbers = [done.loss, done.scale, done.next_scale, done.dropped, *done.stepped]
+    return tf.concat([tf.stack([tf.cast(x, tf.float32) for x in numbers]), done.norms], axis=0)
 
 
 def _parts(optimizers: int) -> tuple[Any, ...]:
-    """Return where the six values of a step are in that vector, in StepResult's order."""
+    """Return where the six values of a step are in that vector, in the order of StepValues."""
     return 0, slice(4, 4 + optimizers), slice(4 + optimizers, None), 1, 2, 3
 
 

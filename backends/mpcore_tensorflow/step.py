@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from mpcore.errors import BackendError
 from mpcore.numerics.overflow import OverflowDetector
-from mpcore.step.transaction import Transaction
+from mpcore.step.transaction import Settlement, Transaction
 from mpcore_tensorflow import gradients, replicas
 from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.stagnation import Sample
@@ -31,8 +31,8 @@ class Part(NamedTuple):
     variables: list[Any]
 
 
-class KerasTransaction(Transaction):
-    """The primitives over a list of gradients, each a tensor, IndexedSlices or None.
+class KerasTransaction(Settlement):
+    """The primitives that judge and commit; gradients are tensors, IndexedSlices or None.
 
     They run eagerly and in ``tf.function`` alike. Under a strategy of several replicas they run
     outside the replicas, over gradients that were summed; only the update runs in each.
@@ -82,28 +82,14 @@ class KerasTransaction(Transaction):
             scale = tf.convert_to_tensor(self.optimizer.dynamic_scale.value)
         return (scale, *tf.unstack(tf.convert_to_tensor(self.optimizer.counts.value)))
 
-    def begin(self) -> Any:
-        """Clear the detector and read the buffers; a read shares their memory."""
-        if self.guard is not None:
-            return self.guard.begin()
-        self.detector.begin()
-        return None
-
-    def look(self) -> Any:
-        """Read the buffers."""
-        return None if self.guard is None else self.guard.look()
-
-    def put_back(self, sound: Any, before: Any) -> None:
-        """Assign the buffers in one branch."""
-        if self.guard is not None and self.guard.variables and before is not None:
-            tf.cond(sound, _nothing, lambda: self._restore(before))
-
-    def unscale(self, grads: Any, scale: Any) -> Any:
+    def unscale(self, grads: Any, scale: Any) -> tuple[Any, Any, tuple[Any, ...]]:
         """Cast to float32 and divide; rows of a sparse gradient that repeat are summed first."""
         divisor = None if isinstance(scale, float) and scale == 1.0 else scale
-        return [gradients.unscaled(grad, divisor) for grad in grads]
+        true = [gradients.unscaled(grad, divisor) for grad in grads]
+        norms = self._norms(true)
+        return true, norms, self._all_finite(true, norms)
 
-    def norms(self, grads: Any) -> Any:
+    def _norms(self, grads: Any) -> Any:
         """Return the L2 norms; a missing gradient counts as zero."""
         if not grads:
             return tf.zeros((0,), tf.float32)
@@ -111,7 +97,7 @@ class KerasTransaction(Transaction):
         halves = [zero if g is None else tf.nn.l2_loss(gradients.values(g)) for g in grads]
         return tf.sqrt(2.0 * tf.stack(halves))
 
-    def all_finite(self, grads: Any, norms: Any) -> tuple[Any, ...]:
+    def _all_finite(self, grads: Any, norms: Any) -> tuple[Any, ...]:
         """Finite norms prove it; else look at every element, as a finite one may square to inf."""
         owned = self._by_part(grads)
 
@@ -122,44 +108,50 @@ class KerasTransaction(Transaction):
         verdicts = tf.cond(quick, lambda: tf.fill((len(owned),), True), exact)
         return tuple(tf.unstack(verdicts))
 
-    def both(self, x: Any, y: Any) -> Any:
-        """Return whether both hold."""
-        return tf.logical_and(x, y)
-
-    def clip(self, grads: Any, norms: Any, clip_norm: float) -> Any:
-        """Scale all gradients by min(1, clip_norm / total norm).
-
-        Where each optimizer is judged by itself, each has its own norm: another one's may be inf.
-        """
+    def total_norms(self, grads: Any, norms: Any) -> tuple[Any, ...]:
+        """Return the norm of all, or that of each optimizer that is judged alone."""
         if self.rule.skip_scope == "all":
-            return _clipped(grads, norms, clip_norm)
-        owned, sizes = self._by_part(grads), [len(part.variables) for part in self.parts]
-        pairs = zip(owned, tf.split(norms, sizes), strict=True)
-        return [grad for own, lengths in pairs for grad in _clipped(own, lengths, clip_norm)]
+            return (tf.norm(norms),)
+        sizes = [len(part.variables) for part in self.parts]
+        return tuple(tf.norm(lengths) for lengths in tf.split(norms, sizes))
 
-    def commit(self, stepped: tuple[Any, ...], finite: Any, grads: Any, saved: Any) -> Any:
+    def multiply(self, grads: Any, factors: tuple[Any, ...]) -> Any:
+        """Multiply each tensor, or the values of IndexedSlices."""
+        owned = [grads] if len(factors) == 1 else self._by_part(grads)
+        return [
+            _times(grad, factor) for own, factor in zip(owned, factors, strict=True) for grad in own
+        ]
+
+    def commit(
+        self, stepped: tuple[Any, ...], finite: Any, grads: Any, saved: Any, new: Any
+    ) -> Any:
         """Update weights, slots and counts in one branch, restore the buffers in the other."""
         owned = self._by_part(grads)
         if all(verdict is finite for verdict in stepped):
             self.lost = tf.cond(finite, lambda: self._take(owned), lambda: self._leave(saved))
             self.optimizer.count_step(finite)
-            return self.lost
+            return self._store(new)
         # The buffers go first: an optimizer that steps may move what else is guarded.
-        self.put_back(finite, saved)
+        self.restore_unless(finite, saved)
         lost = []
         for verdict, part, own in zip(stepped, self.parts, owned, strict=True):
             lost.append(tf.cond(verdict, self._updating(part, own), self._counting(part)))
         self.lost = tf.concat(lost, axis=0)
         self.optimizer.count_step(tf.reduce_any(tf.stack(stepped)))
-        return tf.cond(finite, self._follow, _nothing)
+        tf.cond(finite, self._follow, _nothing)
+        return self._store(new)
+
+    def restore_unless(self, finite: Any, before: Any) -> None:
+        """Assign the buffers in one branch."""
+        if self.guard is not None and self.guard.variables and before is not None:
+            tf.cond(finite, _nothing, lambda: self._restore(before))
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Choose by value."""
         return tf.where(condition, x, y)
 
-    def store(self, new: Any, done: Any) -> Any:
+    def _store(self, new: Any) -> Any:
         """Assign the state that can have changed; TensorFlow keeps the order of assignments."""
-        del done
         scale, *counts = new
         self.optimizer.counts.value.assign(tf.stack(counts))
         if self.rule.kind == "dynamic":
@@ -219,8 +211,8 @@ class KerasTransaction(Transaction):
         return tf.constant(True)
 
 
-class StepTransaction(KerasTransaction):
-    """A whole step: the forward and backward passes too, in windows of micro-batches."""
+class StepTransaction(KerasTransaction, Transaction):
+    """A whole step: the forward and backward passes too, in micro-batches."""
 
     def __init__(
         self,
@@ -262,8 +254,32 @@ class StepTransaction(KerasTransaction):
                 (_with_autograph(loss_fn[name]), part.variables) for name, part in parts.items()
             ]
 
-    def differentiate(self, scale: Any, *batch: Any) -> tuple[Any, Any]:
-        """Return loss and gradients of one replica, or their sums over all."""
+    def begin(self) -> tuple[Any, Any]:
+        """Clear the detector and read the buffers; a read shares their memory."""
+        if self.guard is not None:
+            return self.scale_state(), self.guard.begin()
+        self.detector.begin()
+        return self.scale_state(), None
+
+    def save_buffers(self) -> Any:
+        """Read the buffers."""
+        return None if self.guard is None else self.guard.look()
+
+    def check_part(self, grads: Any, before: Any) -> Any:
+        """Look at every element."""
+        clean = gradients.all_finite(grads)
+        self.restore_unless(clean, before)
+        return clean
+
+    def differentiate(self, scale: Any, index: int, count: int, *batch: Any) -> tuple[Any, Any]:
+        """Return loss and gradients of one replica, or their sums over all.
+
+        A part waits for the sums over those before: so one part is in memory at a time, and
+        TensorFlow does not make one AddN, with another order, of the chain of sums.
+        """
+        if count > 1:
+            after = [] if index == 0 else self._sums
+            batch = tuple(replicas.cut(item, index, count, after) for item in batch)
         if self.strategy is None:
             return self._differentiate(scale, *batch)
         losses, grads = replicas.each_replica(self.strategy, self._differentiate, scale, batch)
@@ -281,36 +297,23 @@ class StepTransaction(KerasTransaction):
             total = loss if total is None else total + loss
         return total, self._kept(grads)
 
-    def part(self, index: int, count: int, *batch: Any) -> tuple[Any, ...]:
-        """Cut every tensor along its first axis.
+    def fold(self, clean: Any, sums: Any, loss: Any, grads: Any) -> tuple[Any, Any, Any]:
+        """Choose between the sums with and without this micro-batch; the count is float32."""
+        if clean is None:
+            total, summed, count = sums
+            return total + loss, self._added(summed, grads), count
+        if sums is None:
+            kept = self._kept([gradients.chosen(clean, grad) for grad in grads])
+            return loss, kept, tf.cast(clean, tf.float32)
+        total, summed, count = sums
+        # Zeros change no bit of a sum: see differentiate, which keeps the order of the sums.
+        kept = self._added(summed, [gradients.chosen(clean, grad) for grad in grads])
+        taken = tf.where(count > 0, total, tf.zeros_like(total)) + loss
+        return tf.where(clean, taken, total), kept, tf.where(clean, count + 1, count)
 
-        A part waits for the sums over those before: so one part is in memory at a time, and
-        TensorFlow does not make one AddN, with another order, of the chain of sums.
-        """
-        after = [] if index == 0 else self._sums
-        return tuple(replicas.cut(item, index, count, after) for item in batch)
-
-    def add(self, grads: Any, others: Any) -> Any:
+    def _added(self, grads: Any, others: Any) -> Any:
         """Add in float32."""
         return self._kept([gradients.added(g, o) for g, o in zip(grads, others, strict=True)])
-
-    def sound(self, grads: Any) -> Any:
-        """Look at every element."""
-        return gradients.all_finite(grads)
-
-    def first(self, sound: Any, loss: Any, grads: Any) -> tuple[Any, Any, Any]:
-        """Start the sums; the count is in float32, as the scale is."""
-        sums = self._kept([gradients.chosen(sound, grad) for grad in grads])
-        return loss, sums, tf.cast(sound, tf.float32)
-
-    def fold(
-        self, sound: Any, loss: Any, grads: Any, good: Any, more: Any, others: Any
-    ) -> tuple[Any, Any, Any]:
-        """Choose between the sums with and without this micro-batch."""
-        # Zeros change no bit of a sum: see part, which keeps the order of the sums.
-        sums = self.add(grads, [gradients.chosen(sound, other) for other in others])
-        taken = tf.where(good > 0, loss, tf.zeros_like(loss)) + more
-        return tf.where(sound, taken, loss), sums, tf.where(sound, good + 1, good)
 
     def _kept(self, grads: list[Any]) -> list[Any]:
         self._sums = [gradients.values(grad) for grad in grads if grad is not None]
@@ -325,9 +328,8 @@ def _no_counts(part: Part) -> Any:
     return tf.zeros((len(part.variables), 2))
 
 
-def _clipped(grads: list[Any], norms: Any, clip_norm: float) -> list[Any]:
-    factor = clip_norm / tf.maximum(tf.norm(norms), clip_norm)
-    return [gradients.mapped(lambda g: g * factor, grad) for grad in grads]
+def _times(grad: Any, factor: Any) -> Any:
+    return gradients.mapped(lambda g: g * factor, grad)
 
 
 def _scalar(loss: Any) -> Any:

@@ -13,7 +13,7 @@ from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScaleState, check_abort, inverse
 from mpcore.step import stagnation
-from mpcore.step.result import StepResult
+from mpcore.step.result import StepResult, StepValues
 from mpcore.step.transaction import StepCall
 from mpcore_torch import rerun
 from mpcore_torch.apply import replace_root
@@ -238,13 +238,13 @@ class TorchAmp(Amp):
         tx.ready(call)
         tx.apart = call.micro_batches > 1 and tx.sums_apart()
         try:
-            *raw, grads = tx.transact(call, loss_fn, *batch)
+            *values, grads = tx.transact(call, loss_fn, *batch)
         except BaseException:
             tx.abandon()
             raise
         finally:
             tx.calls.state = IDLE
-        return self._result(raw, grads, call)
+        return self._result(StepValues(*values)._replace(lost=tx.lost), grads, call)
 
     def _random_state(self) -> Any:
         return rerun.random_state(self._first.device.type)
@@ -325,7 +325,7 @@ class TorchAmp(Amp):
         grads, good, number = window.gradients(mean=mean)
         tx.taking = window.names
         scale = tx.state.scale * (1.0 if number == 1 else good)
-        tx.hand_out(tx.taking, tx.unscale(grads, scale))
+        tx.hand_out(tx.taking, tx.divide(grads, scale))
         tx.divided = True
         self._unscaled = (window.loss(mean=mean), good, number)
 
@@ -375,15 +375,16 @@ class TorchAmp(Amp):
             tx.taking = names
             wanted = set(tx.trained(names))
             grads = {param: grad for param, grad in grads.items() if param in wanted}
-            stepped, norms, after, grads = tx.settle(call, before, tx.begin(), grads, good, number)
+            _, saved = tx.begin()
+            stepped, norms, after, grads = tx.settle(call, before, saved, grads, good, number)
         except BaseException:
             tx.abandon()
             raise
         finally:
             self._close()
-        dropped = window.number - sum(part.good for part in window._parts.values())
         check_abort(self._rule, before, tx.state)
-        result = self._result((loss, stepped, norms, before.scale, after, dropped), grads, call)
+        values = StepValues(loss, stepped, norms, before.scale, after, window.dropped, tx.lost)
+        result = self._result(values, grads, call)
         self._done(result)
         return result
 
@@ -425,14 +426,16 @@ class TorchAmp(Amp):
         self._window = self._unscaled = None
         self._tx.calls.state = IDLE
 
-    def _result(self, raw: Any, grads: dict[nn.Parameter, Any], call: StepCall) -> StepResult:
+    def _result(
+        self, values: StepValues, grads: dict[nn.Parameter, Any], call: StepCall
+    ) -> StepResult:
         names = [self._names.get(param, "(added later)") for param in grads]
         kept = dict(zip(names, grads.values(), strict=True)) if call.keep_grads else None
         # `last` must not keep the gradients of this step alive through the next one.
         if self._tx.pending:
-            weak = [*raw[:2], weakref.ref(raw[2]), *raw[3:]]
+            weak = values._replace(norms=weakref.ref(values.norms), lost=None)
             self._weak = StepResult(weak, names, _to_numpy, kept, call.optimizers)
-        return StepResult(raw, names, _to_numpy, kept, call.optimizers, self._tx.lost)
+        return StepResult(values, names, _to_numpy, kept, call.optimizers)
 
     @property
     def last(self) -> StepResult | None:

@@ -81,9 +81,14 @@ class Differentiation(Transaction):
             for param in params:
                 param.grad = None
 
-    def differentiate(self, scale: float, *batch: Any) -> tuple[Any, Grads]:
-        """Run ``batch[0]``, the loss function or several, on the rest, then backward."""
+    def differentiate(self, scale: float, index: int, count: int, *batch: Any) -> tuple[Any, Grads]:
+        """Run ``batch[0]``, the loss function or several, on the rest, then backward.
+
+        Tensors and arrays are cut, also inside containers; all else passes through.
+        """
         losses, *inputs = batch
+        if count > 1:
+            inputs = tree_map(lambda item: _cut(item, index, count), inputs)
         if self.apart:
             self.clear_grads()
         if not isinstance(losses, dict):
@@ -193,11 +198,6 @@ class Differentiation(Transaction):
             )
             raise BackendError(msg)
 
-    def part(self, index: int, count: int, *batch: Any) -> tuple[Any, ...]:
-        """Cut tensors and arrays, also inside containers; all else passes through."""
-        parts: tuple[Any, ...] = tree_map(lambda item: _cut(item, index, count), batch)
-        return parts
-
     def add(self, grads: Grads, others: Grads) -> Grads:
         """Return the sum; torch's backward pass has taken it already unless ``apart``."""
         if not self.apart:
@@ -215,24 +215,23 @@ class Differentiation(Transaction):
                 )
         return {**others, **grads}
 
-    def sound(self, grads: Grads) -> bool:
+    def all_clean(self, grads: Grads) -> bool:
         """Return whether all is finite, on every rank."""
         found = check_and_unscale_(map(plain, grads.values()), 1.0)
         return bool(self.detector.reduce((not any_found(found),), None)[0])
 
-    def first(self, sound: bool, loss: Any, grads: Grads) -> tuple[Any, Grads, float]:
-        """Begin the sum with a micro-batch, or with zeros."""
-        if sound:
-            return loss, grads, 1.0
-        return loss, {p: torch.zeros_like(g) for p, g in grads.items()}, 0.0
-
-    def fold(
-        self, sound: bool, loss: Any, grads: Grads, good: Any, more: Any, others: Grads
-    ) -> tuple[Any, Grads, float]:
-        """Add a micro-batch to the sum if it is sound."""
-        if not sound:
-            return loss, grads, good
-        return (loss + more if good else more), self.add(grads, others), good + 1.0
+    def fold(self, clean: Any, sums: Any, loss: Any, grads: Grads) -> tuple[Any, Grads, float]:
+        """Begin the sums, or add a micro-batch to them if it is clean."""
+        if sums is None:
+            if clean:
+                return loss, grads, 1.0
+            return loss, {p: torch.zeros_like(g) for p, g in grads.items()}, 0.0
+        total, summed, count = sums
+        if clean is None:
+            return total + loss, self.add(summed, grads), count
+        if not clean:
+            return total, summed, count
+        return (total + loss if count else loss), self.add(summed, grads), count + 1.0
 
 
 def as_loss(loss: torch.Tensor) -> torch.Tensor:

@@ -101,12 +101,8 @@ class TorchTransaction(Differentiation):
 
     # The primitives
 
-    def scale_state(self) -> LossScaleState:
-        """Return the state as numbers on the host."""
-        return self.state
-
-    def begin(self) -> Saved:
-        """Clear old gradients and copy the buffers, once a step."""
+    def begin(self) -> tuple[LossScaleState, Saved]:
+        """Clear old gradients and copy the buffers, once a step; the state is numbers here."""
         if self._open is None:
             self._let_go()
             self.truth.follow()
@@ -116,7 +112,7 @@ class TorchTransaction(Differentiation):
             self._drop_handed_out()  # also of parameters that this step may not use
             self.unsynced = False
             self._open = self._buffers.save()
-        return self._open
+        return self.state, self._open
 
     def ready(self, call: StepCall) -> None:
         """Take what holds for one step."""
@@ -141,16 +137,28 @@ class TorchTransaction(Differentiation):
         if norms is not None:
             norms.settle()
 
-    def look(self) -> Saved:
+    def save_buffers(self) -> Saved:
         """Copy the buffers before one micro-batch."""
         return self._buffers.save(micro=True)
 
-    def put_back(self, sound: bool, before: Saved) -> None:
-        """Restore the buffers unless ``sound``."""
-        if not sound:
+    def check_part(self, grads: Grads, before: Saved) -> bool:
+        """Look at every element; restore the buffers unless all are finite."""
+        clean = self.all_clean(grads)
+        if not clean:
             self._buffers.restore(before)
+        return clean
 
-    def unscale(self, grads: Grads, scale: float) -> Grads:
+    def unscale(self, grads: Grads, scale: float) -> tuple[Grads, Norms, tuple[bool, ...]]:
+        """Divide, in place where gradients are float32; wait for the device once."""
+        true = self.divide(grads, scale)
+        norms = Norms(true.values())
+        if self.eager:
+            norms.total()  # now, while a register is not watched
+        else:
+            self._norms = norms
+        return true, norms, self._all_finite(true, norms)
+
+    def divide(self, grads: Grads, scale: float) -> Grads:
         """Return float32 gradients divided by ``scale``, those of float32 in place; check them."""
         factor = 1.0 if self.divided else inverse(scale * self.share)
         true = grads
@@ -168,17 +176,7 @@ class TorchTransaction(Differentiation):
             parts = [[grads[p] for p in self._trained[n] if p in grads] for n in self.taking]
         return [check_and_unscale_(map(plain, part), factor, products=factor > 1) for part in parts]
 
-    def norms(self, grads: Grads) -> Norms:
-        """Return the L2 norm of each gradient, or what will compute it."""
-        norms = Norms(grads.values())
-        if self.eager:
-            norms.total()  # now, while a register is not watched
-        else:
-            self._norms = norms
-        return norms
-
-    def all_finite(self, grads: Grads, norms: Norms) -> tuple[bool, ...]:
-        """Return whether every element is finite, exactly; the one wait for the device."""
+    def _all_finite(self, grads: Grads, norms: Norms) -> tuple[bool, ...]:
         if not self._found:
             if math.isfinite(norms.read()):
                 return (True,) * len(self.taking)  # a finite norm proves it
@@ -187,30 +185,40 @@ class TorchTransaction(Differentiation):
             norms.read()
         return tuple(not any_found(found) for found in self._found)
 
-    def both(self, x: Any, y: Any) -> bool:
-        """Return whether both hold, on the host."""
-        return bool(x and y)
+    def total_norms(self, grads: Grads, norms: Norms) -> tuple[torch.Tensor, ...]:
+        """Return the norm of all, or that of each optimizer that is judged alone."""
+        if not self._judges_each:
+            return (norms.total(),)
+        lengths = dict(zip(grads, norms.each(), strict=True))
+        none = norms.each().new_zeros(0)
+        return tuple(
+            torch.stack([lengths[p] for p in params] or [none]).norm()
+            for params in self._judged(grads)
+        )
 
-    def clip(self, grads: Grads, norms: Norms, clip_norm: float) -> Grads:
-        """Return the gradients with their total norm, or each optimizer's, at most that."""
-        if not grads:
-            return grads
-        parts = [(list(grads), norms.total())]
-        if self.rule.skip_scope == "optimizer" and len(self.taking) > 1:
-            lengths = dict(zip(grads, norms.each(), strict=True))
-            own = [[p for p in self._trained[n] if p in grads] for n in self.taking]
-            parts = [(ps, torch.stack([lengths[p] for p in ps]).norm()) for ps in own if ps]
+    def multiply(self, grads: Grads, factors: tuple[torch.Tensor, ...]) -> Grads:
+        """Multiply in place, unless the gradients are kept for the user."""
         with torch.no_grad():
             if self.keeps:
                 grads = {param: grad.clone() for param, grad in grads.items()}
-            for params, total in parts:
-                # The small term is that of torch.nn.utils.clip_grad_norm_, torch 2.13.0.
-                factor = (clip_norm / (total + 1e-6)).clamp(max=1.0)
+            for params, factor in zip(self._judged(grads), factors, strict=True):
                 for grad in (plain(grads[param]) for param in params):
                     grad.mul_(factor.to(grad.device))
         return grads
 
-    def commit(self, stepped: tuple[Any, ...], finite: Any, grads: Grads, saved: Saved) -> None:
+    @property
+    def _judges_each(self) -> bool:
+        return self.rule.skip_scope == "optimizer" and len(self.taking) > 1
+
+    def _judged(self, grads: Grads) -> list[list[nn.Parameter]]:
+        """Return the parameters with gradients, by optimizer where each is judged alone."""
+        if not self._judges_each:
+            return [list(grads)]
+        return [[p for p in self._trained[n] if p in grads] for n in self.taking]
+
+    def commit(
+        self, stepped: tuple[Any, ...], finite: Any, grads: Grads, saved: Saved, new: Any
+    ) -> float:
         """Let those optimizers step that may; then follow, or put the buffers back."""
         self._open = None
         if not finite:
@@ -234,6 +242,8 @@ class TorchTransaction(Differentiation):
         if finite:
             for follow in self._after_step:
                 follow()
+        self.state = LossScaleState(*new)
+        return float(self.state.scale)
 
     def hand_out(self, names: Sequence[str], grads: Grads) -> None:
         """Put gradients where the named optimizers look for them."""
@@ -254,17 +264,14 @@ class TorchTransaction(Differentiation):
         return {param: home.grad for param, home in homes.items() if home.grad is not None}
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
-        """Choose on the host."""
+        """Choose on the host, except by a tensor: nobody waits for that."""
+        if isinstance(condition, torch.Tensor):
+            return torch.where(condition, x, y)
         return x if condition else y
 
     def narrow(self, value: float) -> float:
         """Return a number in the format of the scale."""
         return narrow(self.rule, value)
-
-    def store(self, new: Any, done: None) -> float:
-        """Keep the new state; return the new scale."""
-        self.state = LossScaleState(*new)
-        return float(self.state.scale)
 
 
 def _ready(grad: torch.Tensor) -> bool:

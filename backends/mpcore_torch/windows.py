@@ -11,7 +11,6 @@ from mpcore.errors import BackendError
 from mpcore_torch.gradients import as_loss
 
 if TYPE_CHECKING:
-    from mpcore_torch.buffers import Saved
     from mpcore_torch.gradients import Grads
     from mpcore_torch.transaction import TorchTransaction
 
@@ -47,24 +46,29 @@ class Window:
     def __init__(self, transaction: TorchTransaction) -> None:
         """Gather for ``transaction``, whose step is open."""
         self._tx = transaction
-        self._parts: dict[tuple[str, ...], _Losses] = {}
-        self._before: Saved = transaction.begin()
+        self._losses: dict[tuple[str, ...], _Losses] = {}
+        _, self._before = transaction.begin()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The optimizers that got gradients, in their own order."""
-        seen = {name for names in self._parts for name in names}
+        seen = {name for names in self._losses for name in names}
         return tuple(name for name in self._tx.optimizers if name in seen)
 
     @property
     def number(self) -> int:
         """How often ``backward`` was called."""
-        return sum(part.number for part in self._parts.values())
+        return sum(part.number for part in self._losses.values())
+
+    @property
+    def dropped(self) -> float:
+        """How many of the losses were left out."""
+        return self.number - sum(part.good for part in self._losses.values())
 
     def add(self, loss: torch.Tensor, names: tuple[str, ...], *, retain_graph: bool) -> None:
         """Take in the gradients of ``loss`` for the optimizers ``names``, after ``prepare``."""
         tx = self._tx
-        part = self._parts.setdefault(names, _Losses())
+        part = self._losses.setdefault(names, _Losses())
         if tx.apart:
             tx.clear_grads()
         tx.backward(loss, tx.state.scale, names, retain_graph=retain_graph)
@@ -81,7 +85,7 @@ class Window:
             BackendError: some gradients are not synchronised; nothing has changed.
         """
         tx = self._tx
-        if tx.apart or not (tx.drops or (self._parts and self._must_part(names))):
+        if tx.apart or not (tx.drops or (self._losses and self._must_part(names))):
             return
         if tx.unsynced:
             msg = (
@@ -91,30 +95,26 @@ class Window:
             )
             raise BackendError(msg)
         tx.apart = True
-        for others, part in self._parts.items():
+        for others, part in self._losses.items():
             part.grads = tx.gradients(others)
 
     def _must_part(self, names: tuple[str, ...]) -> bool:
-        return self._tx.sums_apart() or names not in self._parts
+        return self._tx.sums_apart() or names not in self._losses
 
     def _fold(self, part: _Losses, loss: torch.Tensor, grads: Grads) -> None:
         tx = self._tx
-        sound = True
+        clean = True
         if tx.drops:
-            sound = tx.sound(grads)
-            tx.put_back(sound, self._before)
-            self._before = tx.look()
-        if part.good:
-            part.loss, part.grads, part.good = tx.fold(
-                sound, part.loss, part.grads, part.good, loss, grads
-            )
-            return
-        part.bad = None if sound or part.number > 1 else grads
-        part.loss, part.grads, part.good = tx.first(sound, loss, grads)
+            clean = tx.check_part(grads, self._before)
+            self._before = tx.save_buffers()
+        if not part.good:
+            part.bad = None if clean or part.number > 1 else grads
+        sums = (part.loss, part.grads, part.good) if part.good else None
+        part.loss, part.grads, part.good = tx.fold(clean, sums, loss, grads)
 
     def loss(self, *, mean: bool) -> Any:
         """Return what the step minimised; see ``gradients``."""
-        return sum(part.loss / (_weight(part, mean=mean) or 1.0) for part in self._parts.values())
+        return sum(part.loss / (_weight(part, mean=mean) or 1.0) for part in self._losses.values())
 
     def gradients(self, *, mean: bool) -> tuple[Grads, float, int]:
         """Return the gradients, how many losses they hold, and how many there were.
@@ -123,7 +123,7 @@ class Window:
             mean: divide by the number of losses that were kept; else the losses were divided by
                 the number of all, and what was dropped is made up for.
         """
-        tx, parts = self._tx, self._parts
+        tx, parts = self._tx, self._losses
         number, good = self.number, sum(part.good for part in parts.values())
         count = 1.0 if number == 1 else good
         if len(parts) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,33 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["StepResult", "shares"]
+__all__ = ["StepResult", "StepValues", "shares"]
+
+
+class StepValues(NamedTuple):
+    """What a transaction gives back, on its device; the first six in ``transact``'s order.
+
+    Attributes:
+        loss: unscaled, float32, shape ().
+        stepped: whether weights moved, one bool for each optimizer that took part.
+        norms: L2 norm of each true gradient, float32, shape (tensors,).
+        scale: loss scale of this step.
+        next_scale: loss scale of the next one.
+        dropped: micro-batches left out.
+        lost: updates that rounding lost, where they were counted
+            (``mpcore.step.stagnation.measures``): float32, shape (tensors, 2); each row is (lost,
+            sampled elements with a non-zero gradient), see
+            ``mpcore.step.stagnation.count_lost``. A tensor that is not looked at, and every
+            tensor of a skipped step, has (0, 0). None where they were not counted.
+    """
+
+    loss: Any
+    stepped: Any
+    norms: Any
+    scale: Any
+    next_scale: Any
+    dropped: Any
+    lost: Any = None
 
 
 class StepResult:
@@ -24,45 +50,37 @@ class StepResult:
             own tensors; empty unless the step was asked to keep them.
     """
 
-    __slots__ = ("_cache", "_lost", "_names", "_optimizers", "_raw", "_to_numpy", "grads", "step")
+    __slots__ = ("_cache", "_names", "_optimizers", "_to_numpy", "_values", "grads", "step")
 
     def __init__(
         self,
-        raw: Sequence[Any],
+        values: StepValues,
         names: Sequence[str],
         to_numpy: Callable[[Any], Any],
         grads: dict[str, Any] | None = None,
         optimizers: Sequence[str] = ("optimizer",),
-        lost: Any = None,
     ) -> None:
-        """Wrap (loss, stepped, norms, scale, next scale, dropped) of one step.
+        """Wrap what one step gave back.
 
         Args:
-            raw: the six values, on their device; ``stepped`` has one entry per optimizer.
-            names: parameter paths, in the order of ``norms``.
+            values: the parts, on their device.
+            names: parameter paths, in the order of ``norms`` and ``lost``.
             to_numpy: turns one of the values into a numpy array or number.
             grads: gradients by parameter path, if kept.
             optimizers: names of the optimizers that took part, in the order of ``stepped``.
-            lost: updates lost to rounding, where they were counted
-                (``mpcore.step.stagnation.measures``):
-                float32 on its device, shape (tensors, 2), in the order of ``names``; each row is
-                (lost, sampled elements with a non-zero gradient), see
-                ``mpcore.step.stagnation.count_lost``.
-                A tensor that is not looked at, and every tensor of a skipped step, has (0, 0).
         """
-        self._raw = (*raw, lost)
-        self._lost = lost is not None
+        self._values = values
         self._names = names
         self._to_numpy = to_numpy
         self._optimizers = optimizers
-        self._cache: dict[int, Any] = {}
+        self._cache: dict[str, Any] = {}
         self.grads = grads or {}
         self.step = 0
 
-    def _value(self, index: int) -> Any:
-        if index not in self._cache:
-            self._cache[index] = np.asarray(self._to_numpy(self._raw[index]))
-        return self._cache[index]
+    def _value(self, part: str) -> Any:
+        if part not in self._cache:
+            self._cache[part] = np.asarray(self._to_numpy(getattr(self._values, part)))
+        return self._cache[part]
 
     @property
     def loss(self) -> float:
@@ -70,33 +88,33 @@ class StepResult:
 
         With several losses their sum, with micro-batches the mean over those that were kept.
         """
-        return float(self._value(0))
+        return float(self._value("loss"))
 
     @property
     def stepped(self) -> bool:
         """Whether weights, optimizer state and buffers moved, of every optimizer."""
-        return bool(np.all(self._value(1)))
+        return bool(np.all(self._value("stepped")))
 
     @property
     def stepped_by(self) -> dict[str, bool]:
         """Whether each optimizer moved; they differ only under skip_scope="optimizer"."""
-        flags = np.atleast_1d(self._value(1)).tolist()
+        flags = np.atleast_1d(self._value("stepped")).tolist()
         return dict(zip(self._optimizers, map(bool, flags), strict=True))
 
     @property
     def grad_norm(self) -> float:
         """L2 norm of all true gradients before clipping; non-finite on a skipped step."""
-        return float(np.linalg.norm(self._value(2).astype(np.float64)))
+        return float(np.linalg.norm(self._value("norms").astype(np.float64)))
 
     @property
     def scale(self) -> float:
         """Loss scale that this step was run with."""
-        return float(self._value(3))
+        return float(self._value("scale"))
 
     @property
     def next_scale(self) -> float:
         """Loss scale of the next step."""
-        return float(self._value(4))
+        return float(self._value("next_scale"))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,16 +124,16 @@ class StepResult:
     @property
     def dropped(self) -> int:
         """Number of micro-batches left out because they overflowed."""
-        return int(self._value(5))
+        return int(self._value("dropped"))
 
     @property
     def counts_lost(self) -> bool:
         """Whether this step counted the updates that were lost to rounding."""
-        return self._lost
+        return self._values.lost is not None
 
     def lost_counts(self) -> dict[str, npt.NDArray[Any]]:
         """Return (lost updates, updates looked at) by parameter path; empty if not counted."""
-        return dict(zip(self._names, self._value(6), strict=True)) if self._lost else {}
+        return dict(zip(self._names, self._value("lost"), strict=True)) if self.counts_lost else {}
 
     @property
     def lost_updates(self) -> dict[str, float] | None:
@@ -125,19 +143,19 @@ class StepResult:
         Empty after a skipped step, None where it was not counted
         (``prepare(count_lost_updates=...)``).
         """
-        return shares(self._names, self._value(6)) if self._lost else None
+        return shares(self._names, self._value("lost")) if self.counts_lost else None
 
     def lost_only(self) -> StepResult:
         """Return a record of nothing but ``stepped`` and ``lost_counts``: it keeps little alive."""
-        raw = (None, self._raw[1], None, None, None, None)
-        return StepResult(raw, self._names, self._to_numpy, None, self._optimizers, self._raw[6])
+        values = StepValues(None, self._values.stepped, None, None, None, None, self._values.lost)
+        return StepResult(values, self._names, self._to_numpy, None, self._optimizers)
 
     @property
     def culprit(self) -> str | None:
         """Path of the first parameter with a non-finite gradient; None after a real step."""
         if self.stepped:
             return None
-        bad = np.flatnonzero(~np.isfinite(self._value(2)))
+        bad = np.flatnonzero(~np.isfinite(self._value("norms")))
         return self._names[int(bad[0])] if bad.size else None
 
     @property
@@ -152,7 +170,7 @@ class StepResult:
             return None
         if self.forward_overflow:
             return f"the loss is {self.loss}: the forward pass left the range of its format"
-        if self.dropped and np.isnan(self._value(2)).all():
+        if self.dropped and np.isnan(self._value("norms")).all():
             return f"each of the {self.dropped} micro-batches overflowed, at scale {self.scale:g}"
         if self.culprit is None:
             return f"the device's overflow flag was raised, at scale {self.scale:g}"
@@ -173,7 +191,7 @@ class StepResult:
             record["stepped_by"] = self.stepped_by
         if self.dropped:
             record["dropped"] = self.dropped
-        if self._lost:
+        if self.counts_lost:
             record["lost_updates"] = self.lost_updates
         return {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,18 +1,20 @@
-"""One training step as a transaction: the acts in their order, over a framework's primitives."""
+"""One training step as a transaction: the phases in their order, over a framework's primitives."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import BackendError, check_choice, check_count
 from mpcore.scaling.transition import LossScale, transition
+from mpcore.step.clipping import clip_factor
 
 if TYPE_CHECKING:
     from mpcore.numerics.overflow import OverflowDetector
 
-__all__ = ["Latest", "StepCall", "StepOptions", "Transaction"]
+__all__ = ["Latest", "Settlement", "StepCall", "StepOptions", "Transaction"]
 
 
 @dataclass(frozen=True)
@@ -92,197 +94,199 @@ class Latest:
     step: int
 
 
-class Transaction:
-    """The acts of one step, in order, over primitives that a framework carries out.
+class Settlement(ABC):
+    """The second half of a step: judge gradients, commit or restore, move the scale.
 
-    Either everything moves (weights, optimizer state and count, buffers) or only the state of
-    the loss scale does. The methods up to ``settle`` run as they stand in eager code, inside
-    ``tf.function``, and compiled by MindSpore's graph compiler, which reads their source: so
-    they hold plain calls, no branch on a tensor, and return plain tuples.
-
-    Cost of a step beyond forward, backward and update: one pass over the gradients to unscale
-    and one for their norms, linear in the number of parameters; one copy of the buffers. With
-    micro-batches one float32 sum of the gradients more, and where bad ones are dropped one check
-    of the gradients and one copy of the buffers for each.
+    It is all of the step that is ours where a framework's own loop makes the gradients. How a
+    subclass carries out the primitives, which are the abstract methods, is its own; ``settle``
+    runs as it stands in eager code, inside ``tf.function``, and compiled by MindSpore's graph
+    compiler, which reads its source: so it holds plain calls, no branch on a tensor, and returns
+    a plain tuple.
 
     Attributes:
         rule: constants of the loss scale.
         detector: how an overflow is noticed.
-        drops: whether bad micro-batches are left out instead of spoiling their step.
+        drops: whether bad micro-batches are left out instead of letting their step be skipped.
     """
 
     rule: LossScale
     detector: OverflowDetector
     drops: bool = False
 
-    def transact(self, call: StepCall, *batch: Any) -> tuple[Any, ...]:
-        """Run one step.
-
-        Args:
-            call: what holds for this step.
-            batch: passed on to ``differentiate``, in parts if there are micro-batches.
-
-        Returns:
-            (loss, stepped, norms, scale, next scale, dropped, gradients).
-        """
-        state = self.scale_state()
-        saved = self.begin()
-        loss, grads, good = self.window(call, saved, state[0], *batch)
-        count = call.micro_batches
-        stepped, norms, next_scale, grads = self.settle(call, state, saved, grads, good, count)
-        return loss, stepped, norms, state[0], next_scale, count - good, grads
-
-    def window(self, call: StepCall, saved: Any, scale: Any, *batch: Any) -> tuple[Any, Any, Any]:
-        """Return the mean loss, the summed scaled gradients, and how many parts they hold."""
-        count = call.micro_batches
-        if count == 1:
-            loss, grads = self.differentiate(scale, *batch)
-            return loss, grads, 1
-        loss, grads = self.differentiate(scale, *self.part(0, count, *batch))
-        if not self.drops:
-            for index in range(1, count):
-                more, others = self.differentiate(scale, *self.part(index, count, *batch))
-                loss, grads = loss + more, self.add(grads, others)
-            return loss / count, grads, count
-        sound = self.sound(grads)
-        self.put_back(sound, saved)
-        loss, grads, good = self.first(sound, loss, grads)
-        for index in range(1, count):
-            before = self.look()
-            more, others = self.differentiate(scale, *self.part(index, count, *batch))
-            sound = self.sound(others)
-            self.put_back(sound, before)
-            loss, grads, good = self.fold(sound, loss, grads, good, more, others)
-        return loss / self.where(good > 0, good, good + 1), grads, good
-
     def settle(
-        self, call: StepCall, state: Any, saved: Any, grads: Any, good: Any = 1, count: int = 1
+        self, call: StepCall, state: Any, saved: Any, grads: Any, clean: Any = 1, count: int = 1
     ) -> tuple[Any, Any, Any, Any]:
         """Judge the gradients of the scaled loss, then commit or restore, then move the scale.
 
         Args:
             call: what holds for this step.
-            state: what ``scale_state`` gave; its scale multiplied the loss.
-            saved: what ``begin`` gave.
+            state: fields of the LossScaleState whose scale multiplied the loss.
+            saved: what puts the buffers back; see ``commit``.
             grads: gradients of the scaled loss; may be changed in place.
-            good: micro-batches that ``grads`` is the sum of; their mean is applied.
+            clean: micro-batches that ``grads`` is the sum of; their mean is applied.
             count: micro-batches that there were.
 
         Returns:
             (stepped, norms, next scale, true gradients before clipping); ``stepped`` holds one
             verdict per optimizer.
         """
-        quiet = self.detector.read(grads)
-        grads = self.unscale(grads, state[0] if count == 1 else state[0] * good)
-        norms = self.norms(grads)
+        no_flag = self.detector.read(grads)
+        scale = state[0] if count == 1 else state[0] * clean
+        grads, norms, each = self.unscale(grads, scale)
         # After the division, not before: it can overflow itself when the scale is below 1,
         # and no non-finite value becomes finite by it.
-        each = self.detector.reduce(self.all_finite(grads, norms), quiet)
+        each = self.detector.reduce(each, no_flag)
         self.detector.clear()
         finite = each[0]
         for verdict in each[1:]:
-            finite = self.both(finite, verdict)
+            finite = finite & verdict
         stepped = each
         if self.rule.skip_scope == "all":
             stepped = (finite,) * len(each)
-        ready = grads if call.clip_norm is None else self.clip(grads, norms, call.clip_norm)
-        done = self.commit(stepped, finite, ready, saved)
-        whole = finite
+        ready = grads
+        if call.clip_norm is not None:
+            totals = self.total_norms(grads, norms)
+            factors = [clip_factor(total, call.clip_norm, self.where) for total in totals]
+            ready = self.multiply(grads, tuple(factors))
+        all_clean = finite
         if self.drops and count > 1:
-            whole = self.both(finite, good == count)
-        new = transition(self.rule, state, whole, self.where, self.narrow, finite)
-        next_scale = self.store(new, done)
+            all_clean = finite & (clean == count)
+        new = transition(self.rule, state, all_clean, self.where, self.narrow, finite)
+        next_scale = self.commit(stepped, finite, ready, saved, new)
         return stepped, norms, next_scale, grads
 
-    # The primitives. Each is one or two calls of the framework.
+    @abstractmethod
+    def unscale(self, grads: Any, scale: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+        """Divide gradients by the scale, in float32, and look at them.
 
-    def scale_state(self) -> Any:
-        """Return the fields of LossScaleState of the step that begins."""
-        raise NotImplementedError
-
-    def begin(self) -> Any:
-        """Call ``detector.begin``; return what ``commit`` needs to put the buffers back."""
-        raise NotImplementedError
-
-    def differentiate(self, scale: Any, *batch: Any) -> tuple[Any, Any]:
-        """Return the float32 loss and the gradients of loss times scale."""
-        raise NotImplementedError
-
-    def part(self, index: int, count: int, *batch: Any) -> tuple[Any, ...]:
-        """Return the micro-batch ``index`` of ``count`` equal parts, cut along the first axis."""
-        raise NotImplementedError
-
-    def add(self, grads: Any, others: Any) -> Any:
-        """Return the sum of two sets of gradients, in float32."""
-        raise NotImplementedError
-
-    def sound(self, grads: Any) -> Any:
-        """Return whether no gradient of this micro-batch is inf or NaN, agreed over all ranks."""
-        raise NotImplementedError
-
-    def look(self) -> Any:
-        """Return what ``put_back`` needs: the buffers before one micro-batch."""
-        raise NotImplementedError
-
-    def put_back(self, sound: Any, before: Any) -> None:
-        """Make the buffers what they were ``before`` unless ``sound``."""
-        raise NotImplementedError
-
-    def first(self, sound: Any, loss: Any, grads: Any) -> tuple[Any, Any, Any]:
-        """Return (loss, float32 gradients, 1) if ``sound``, else (loss, zeros, 0).
-
-        The count is a number of the kind that the scale is.
+        Returns:
+            (true gradients; the L2 norm of each, float32, shape (tensors,); for each optimizer
+            whether no element of its gradients is inf or NaN, exactly, as a bool or 0-d tensor
+            with ``&``).
         """
-        raise NotImplementedError
 
-    def fold(
-        self, sound: Any, loss: Any, grads: Any, good: Any, more: Any, others: Any
-    ) -> tuple[Any, Any, Any]:
-        """Return (loss + more, grads + others, good + 1) if ``sound``, else what there was.
+    @abstractmethod
+    def total_norms(self, grads: Any, norms: Any) -> tuple[Any, ...]:
+        """Return the L2 norm of all gradients, float32, shape (), in a tuple.
 
-        While ``good`` is 0 ``loss`` is that of a bad micro-batch, and not in the sum.
+        Where each optimizer is judged by itself (skip_scope="optimizer") there is one for each,
+        in their order: another's may be inf.
         """
-        raise NotImplementedError
 
-    def unscale(self, grads: Any, scale: Any) -> Any:
-        """Return the gradients in float32, divided by the scale."""
-        raise NotImplementedError
+    @abstractmethod
+    def multiply(self, grads: Any, factors: tuple[Any, ...]) -> Any:
+        """Return gradients times the factor of their optimizer, or times the only one."""
 
-    def norms(self, grads: Any) -> Any:
-        """Return the L2 norm of each gradient, float32, shape (tensors,)."""
-        raise NotImplementedError
-
-    def all_finite(self, grads: Any, norms: Any) -> tuple[Any, ...]:
-        """Return for each optimizer whether no gradient element is inf or NaN, exactly."""
-        raise NotImplementedError
-
-    def both(self, x: Any, y: Any) -> Any:
-        """Return whether both hold; 0-d bools."""
-        raise NotImplementedError
-
-    def clip(self, grads: Any, norms: Any, clip_norm: float) -> Any:
-        """Return the gradients scaled so that their total norm is at most ``clip_norm``.
-
-        Where each optimizer is judged by itself, each by its own norm: another's may be inf.
-        """
-        raise NotImplementedError
-
-    def commit(self, stepped: tuple[Any, ...], finite: Any, grads: Any, saved: Any) -> Any:
-        """Run the optimizers that ``stepped`` names; return a token.
+    @abstractmethod
+    def commit(
+        self, stepped: tuple[Any, ...], finite: Any, grads: Any, saved: Any, new: Any
+    ) -> Any:
+        """Run the optimizers that ``stepped`` names, keep the new scale state, return its scale.
 
         If ``finite``, all of them run, and ``after_step`` follows. Else the buffers are put back
-        first, since a bad batch has passed through them: what an optimizer moves then stays.
+        first, since a bad batch has passed through them: what an optimizer moves then stays. The
+        state is kept last, when nothing can fail any more.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Return ``x`` where ``condition`` holds, else ``y``."""
-        raise NotImplementedError
 
     def narrow(self, value: Any) -> Any:
         """Return a product of the scale in the scale's own format; float32 tensors have it."""
         return value
 
-    def store(self, new: Any, done: Any) -> Any:
-        """Keep the new scale state, after ``done``; return the new scale."""
-        raise NotImplementedError
+
+class Transaction(Settlement):
+    """The phases of a whole step, in order, over primitives that a framework carries out.
+
+    Either everything moves (weights, optimizer state and count, buffers) or only the state of
+    the loss scale does. What is said of ``settle`` holds for all of these methods.
+
+    Cost of a step beyond forward, backward and update: one pass over the gradients to unscale
+    and one for their norms, linear in the number of parameters; one copy of the buffers. With
+    micro-batches one float32 sum of the gradients more, and where bad ones are dropped one check
+    of the gradients and one copy of the buffers for each.
+    """
+
+    def transact(self, call: StepCall, *batch: Any) -> tuple[Any, ...]:
+        """Run one step.
+
+        Args:
+            call: what holds for this step.
+            batch: passed on to ``differentiate``.
+
+        Returns:
+            The fields of ``mpcore.step.result.StepValues``, and the true gradients: a plain
+            tuple, since MindSpore's graph compiler loses dtypes in named ones.
+        """
+        state, saved = self.begin()
+        loss, grads, clean = self.accumulate(call, saved, state[0], *batch)
+        count = call.micro_batches
+        stepped, norms, next_scale, grads = self.settle(call, state, saved, grads, clean, count)
+        return loss, stepped, norms, state[0], next_scale, count - clean, grads
+
+    def accumulate(
+        self, call: StepCall, saved: Any, scale: Any, *batch: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return the mean loss, the summed scaled gradients, and how many parts they hold."""
+        count = call.micro_batches
+        loss, grads = self.differentiate(scale, 0, count, *batch)
+        if count == 1:
+            return loss, grads, 1
+        if not self.drops:
+            sums = (loss, grads, count)
+            for index in range(1, count):
+                loss, grads = self.differentiate(scale, index, count, *batch)
+                sums = self.fold(None, sums, loss, grads)
+            return sums[0] / count, sums[1], count
+        sums = self.fold(self.check_part(grads, saved), None, loss, grads)
+        for index in range(1, count):
+            before = self.save_buffers()
+            loss, grads = self.differentiate(scale, index, count, *batch)
+            sums = self.fold(self.check_part(grads, before), sums, loss, grads)
+        loss, grads, clean = sums
+        return loss / self.where(clean > 0, clean, clean + 1), grads, clean
+
+    @abstractmethod
+    def begin(self) -> tuple[Any, Any]:
+        """Call ``detector.begin``; return (fields of the LossScaleState, what was saved).
+
+        What was saved is what ``commit`` needs to put the buffers back.
+        """
+
+    @abstractmethod
+    def differentiate(self, scale: Any, index: int, count: int, *batch: Any) -> tuple[Any, Any]:
+        """Return the float32 loss and the gradients of loss times scale for one micro-batch.
+
+        Args:
+            scale: what the float32 loss is multiplied by.
+            index: which of ``count`` equal parts, cut along the first axis.
+            count: how many there are; with 1 nothing is cut.
+            batch: the whole batch.
+        """
+
+    @abstractmethod
+    def save_buffers(self) -> Any:
+        """Return what ``check_part`` needs: the buffers before one micro-batch."""
+
+    @abstractmethod
+    def check_part(self, grads: Any, before: Any) -> Any:
+        """Return whether no gradient of a micro-batch is inf or NaN, agreed over all ranks.
+
+        If one is, the buffers become what they were ``before``.
+        """
+
+    @abstractmethod
+    def fold(self, clean: Any, sums: Any, loss: Any, grads: Any) -> tuple[Any, Any, Any]:
+        """Return the sums with one micro-batch more, in float32, if it is ``clean``.
+
+        Args:
+            clean: what ``check_part`` gave; None where bad ones are not looked for: then the
+                count stays as it is.
+            sums: (loss, gradients, clean ones so far); None before the first, which gives
+                zeros unless it is clean. The count is a number of the kind that the scale is.
+                While it is 0 the loss is that of a bad micro-batch, and not in the sum.
+            loss: of this micro-batch.
+            grads: of this micro-batch.
+        """

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 import mpcore as mp
+from mpcore.step.result import StepValues
 from mpcore_tensorflow import emulated_ascend
 from mpcore_tensorflow.layers import variable_names
 
@@ -156,8 +157,8 @@ def _custom_loop(amp, loss_fn, clip_norm):
         true = [tf.cast(tf.convert_to_tensor(g), tf.float32) / before.scale for g in grads]
         finite = np.bool_(amp.state.skipped_steps == before.skipped_steps)
         norms = np.array([np.linalg.norm(grad.numpy()) for grad in true], np.float32)
-        raw = (loss.numpy(), finite, norms, before.scale, amp.state.scale, 0)
-        return mp.StepResult(raw, names, lambda x: x, dict(zip(names, true, strict=True)))
+        values = StepValues(loss.numpy(), finite, norms, before.scale, amp.state.scale, 0)
+        return mp.StepResult(values, names, lambda x: x, dict(zip(names, true, strict=True)))
 
     return step
 

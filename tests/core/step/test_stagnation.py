@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpcore import BackendError, MpcoreWarning, Policy, StepResult
-from mpcore.step.result import shares
+from mpcore.step.result import StepValues, shares
 from mpcore.step.stagnation import WINDOW, StallDetector, count_lost, measures, sample
 
 NONE = Policy.parse("model_bfloat16, master=none")
@@ -21,8 +21,8 @@ def result(counts, stepped: bool = True, reads: list | None = None) -> StepResul
             reads.append(value)
         return value
 
-    raw = (1.0, (stepped,), np.ones(3), 1.0, 1.0, 0)
-    return StepResult(raw, NAMES, to_numpy, lost=None if counts is None else np.float32(counts))
+    lost = None if counts is None else np.float32(counts)
+    return StepResult(StepValues(1.0, (stepped,), np.ones(3), 1.0, 1.0, 0, lost), NAMES, to_numpy)
 
 
 BAD = [(90, 100), (0, 10), (10, 100)]  # fc: 82 %, head: 10 %
@@ -133,7 +133,7 @@ def test_gradients_are_not_kept_alive() -> None:
     kept = result(BAD).lost_only()
     assert kept.lost_counts().keys() == set(NAMES)
     assert kept.stepped
-    assert [value is None for value in kept._raw] == [True, False, True, True, True, True, False]
+    assert [value is None for value in kept._values] == [True, False, True, True, True, True, False]
 
 
 def test_advice_fits_the_scheme() -> None:
