@@ -16,7 +16,7 @@ from mpcore.step.result import StepResult, StepValues
 from mpcore.step.stagnation import measures
 from mpcore.step.transaction import StepCall, StepOptions, Transaction
 from mpcore_numpy.ascend import EmulatedAscend
-from mpcore_numpy.masters import Masters
+from mpcore_numpy.master_weights import Masters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

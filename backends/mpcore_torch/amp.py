@@ -15,18 +15,18 @@ from mpcore.scaling.transition import LossScaleState, check_abort, inverse
 from mpcore.step import stagnation
 from mpcore.step.result import StepResult, StepValues
 from mpcore.step.transaction import StepCall
-from mpcore_torch import rerun
-from mpcore_torch.apply import replace_root
+from mpcore_torch import trial
 from mpcore_torch.calls import IDLE, UNSCALED
-from mpcore_torch.detect import device_of
+from mpcore_torch.casting import replace_root
+from mpcore_torch.gradient_accumulation import Window
 from mpcore_torch.layers import parameter_names
 from mpcore_torch.norms import Norms
 from mpcore_torch.op_list import keep_in_backward, op_list_of, region
+from mpcore_torch.overflow import device_of
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
-from mpcore_torch.transaction import TorchTransaction
+from mpcore_torch.step import TorchTransaction
 from mpcore_torch.weights import bytes_of, read_weights, write_weights
-from mpcore_torch.windows import Window
 
 if TYPE_CHECKING:
     import os
@@ -247,13 +247,13 @@ class TorchAmp(Amp):
         return self._result(StepValues(*values)._replace(lost=tx.lost), grads, call)
 
     def _random_state(self) -> Any:
-        return rerun.random_state(self._first.device.type)
+        return trial.random_state(self._first.device.type)
 
     def _replayed(self, random: Any) -> Any:
-        return rerun.replayed(random)
+        return trial.replayed(random)
 
     def _under(self, policy: Policy) -> Any:
-        return rerun.under(self.model, self._prepared, policy)
+        return trial.under(self.model, self._prepared, policy)
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """Return a numpy array where the model is; float64, numpy's default, becomes float32.

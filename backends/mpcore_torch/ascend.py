@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mpcore_torch.detect import RegisterDetector
+    from mpcore_torch.overflow import RegisterDetector
 
 __all__ = ["EmulatedAscend", "emulated_ascend", "saturate"]
 
@@ -50,7 +50,7 @@ class EmulatedAscend(TorchDispatchMode):  # type: ignore[misc]  # torch is not r
     @property
     def detector(self) -> RegisterDetector:
         """A detector that reads the register."""
-        from mpcore_torch.detect import RegisterDetector  # which asks what is active here
+        from mpcore_torch.overflow import RegisterDetector  # which asks what is active here
 
         return RegisterDetector(self)
 

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_map
 
 from mpcore.errors import BackendError
-from mpcore_torch.apply import apply_plan, replace_root, store_low
+from mpcore_torch.casting import apply_plan, replace_root, store_low
 from mpcore_torch.op_list import op_list_of
 from mpcore_torch.recorder import run
 

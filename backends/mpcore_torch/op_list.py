@@ -19,7 +19,7 @@ from mpcore_torch.op_list_names import TWINS, actions_of
 
 if TYPE_CHECKING:
     from mpcore.policy.plan import Plan
-    from mpcore_torch.transaction import TorchTransaction
+    from mpcore_torch.step import TorchTransaction
 
 __all__ = ["OpList", "keep_in_backward", "op_list_of", "region"]
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from mpcore.errors import BackendError
-from mpcore_torch.apply import (
+from mpcore_torch.calls import TABLE, Calls
+from mpcore_torch.casting import (
     apply_plan,
     cast_floats,
     is_prepared,
@@ -17,11 +18,10 @@ from mpcore_torch.apply import (
     store_low,
     store_low_statistics,
 )
-from mpcore_torch.calls import TABLE, Calls
-from mpcore_torch.detect import device_of
 from mpcore_torch.float32 import set_float32
-from mpcore_torch.masters import keep_masters, keep_truth, swap_in_low
-from mpcore_torch.truth import Truth
+from mpcore_torch.master_binding import keep_masters, keep_truth, swap_in_low
+from mpcore_torch.master_weights import Truth
+from mpcore_torch.overflow import device_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

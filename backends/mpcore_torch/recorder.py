@@ -31,9 +31,9 @@ from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, CalledLayer, OpN
 from mpcore.tools.inspection.tensor_summary import sketch
 from mpcore.tools.inspection.trace import OpCall, widest, words
 from mpcore_torch.attributes import attributes
-from mpcore_torch.detect import device_of
 from mpcore_torch.kept import left_alone
 from mpcore_torch.layers import leaves, list_layers, parameter_names
+from mpcore_torch.overflow import device_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mpcore.errors import BackendError
-from mpcore_torch.apply import is_prepared
+from mpcore_torch.casting import is_prepared
 from mpcore_torch.layers import leaves
 
 if TYPE_CHECKING:

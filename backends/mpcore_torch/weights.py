@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import nn
 
-    from mpcore_torch.truth import Truth
+    from mpcore_torch.master_weights import Truth
 
 __all__ = ["bytes_of", "read_weights", "write_weights"]
 

@@ -20,7 +20,7 @@ from torch.nn import functional  # noqa: E402
 
 from mpcore_torch import TorchBackend, emulated_ascend  # noqa: E402
 from mpcore_torch.ascend import saturate  # noqa: E402
-from mpcore_torch.detect import (  # noqa: E402
+from mpcore_torch.overflow import (  # noqa: E402
     NpuDetector,
     ValueDetector,
     detector_for,

@@ -154,7 +154,7 @@ def test_gradient_that_is_taken_away_after_unscale_moves_nothing():
     assert torch.equal(model[0].weight, before)
 
 
-# --- discard
+# --- abort_step
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -359,7 +359,7 @@ class Both:
         self.plain.apply()
         self.loss = None
 
-    def discard(self, number, boost):
+    def abort_step(self, number, boost):
         self.amp.abort_step()
         self.plain.put_back()
         self.loss = None
@@ -379,7 +379,7 @@ class Both:
 
     def finish(self):
         """Whatever came before, the model trains on and is where the loop by hand is."""
-        self.discard(0, 1.0)
+        self.abort_step(0, 1.0)
         for number in range(2):
             self.step(number, 1.0)
         assert self.amp.last.stepped

@@ -12,10 +12,10 @@ from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, 
 from mpcore_torch import ranks
 from mpcore_torch.buffers import BufferGuard
 from mpcore_torch.calls import IDLE, Calls
-from mpcore_torch.detect import detector_for
 from mpcore_torch.gradients import Differentiation, widened
 from mpcore_torch.norms import Norms, leaves_gradients, plain
-from mpcore_torch.stall import LostUpdates
+from mpcore_torch.overflow import detector_for
+from mpcore_torch.stagnation import LostUpdates
 from mpcore_torch.unscale import any_found, check_and_unscale_, merged
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mpcore.step.transaction import StepCall, StepOptions
     from mpcore_torch.buffers import Saved
     from mpcore_torch.gradients import Grads
-    from mpcore_torch.truth import Truth
+    from mpcore_torch.master_weights import Truth
 
 __all__ = ["TorchTransaction"]
 

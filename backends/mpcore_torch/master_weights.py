@@ -10,9 +10,9 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from mpcore.numerics.master_weights import CHUNK
-from mpcore_torch.moments import Moments
+from mpcore_torch.master_state import Kept, kept_for
+from mpcore_torch.optimizer_state import Moments
 from mpcore_torch.rounding import key_of
-from mpcore_torch.storage import Kept, kept_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpcore.errors import BackendError
-from mpcore_torch.apply import cast_floats
+from mpcore_torch.casting import cast_floats
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
-    from mpcore_torch.truth import Truth
+    from mpcore_torch.master_weights import Truth
 
 __all__ = ["keep_masters", "keep_truth", "swap_in_low", "watch_loading"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mpcore_torch.gradients import Grads
-    from mpcore_torch.truth import Truth
+    from mpcore_torch.master_weights import Truth
 
 __all__ = ["LostUpdates"]
 

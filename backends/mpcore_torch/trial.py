@@ -15,7 +15,7 @@ from torch import nn
 from mpcore.backend.backend import find_backend
 from mpcore.capabilities.capabilities import honour
 from mpcore.errors import BackendError
-from mpcore_torch.apply import (
+from mpcore_torch.casting import (
     apply_plan,
     cast_floats,
     is_prepared,
@@ -25,17 +25,17 @@ from mpcore_torch.apply import (
     store_low,
     store_low_statistics,
 )
-from mpcore_torch.detect import device_of
 from mpcore_torch.float32 import set_float32
 from mpcore_torch.op_list import op_list_of, region
+from mpcore_torch.overflow import device_of
 from mpcore_torch.refuse import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mpcore.policy.policy import Policy
+    from mpcore_torch.master_weights import Truth
     from mpcore_torch.prepared import Prepared
-    from mpcore_torch.truth import Truth
 
 __all__ = ["random_state", "replayed", "under"]
 

@@ -12,7 +12,7 @@ from mpcore_torch.gradients import as_loss
 
 if TYPE_CHECKING:
     from mpcore_torch.gradients import Grads
-    from mpcore_torch.transaction import TorchTransaction
+    from mpcore_torch.step import TorchTransaction
 
 __all__ = ["Window"]
 
