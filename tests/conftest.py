@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("mpcore.conformance.harness", "mpcore.conformance.suite")
+
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
 settings.register_profile("dev", deadline=None, max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 import mpcore as mp
+from mpcore.conformance.harness import DriverKit
 from mpcore.numerics.dtypes import round_to
 from mpcore_mindspore import emulated_ascend
 
@@ -33,9 +34,10 @@ def _compiled(cell):
     return ms.jit(run, fullgraph=True)
 
 
-class _Kit:
+class _Kit(DriverKit):
     name = "mindspore"
     modes = ("eager", "compiled")
+    differentiates = changes_model = True
     saturating_steps = 20  # eager mode takes a quarter of a second for one, on an emulated device
 
     def model(self):

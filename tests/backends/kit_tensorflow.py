@@ -8,14 +8,16 @@ import tensorflow as tf
 from keras import layers
 
 import mpcore as mp
+from mpcore.conformance.harness import DriverKit
 from mpcore.step.result import StepValues
 from mpcore_tensorflow import emulated_ascend
 from mpcore_tensorflow.layers import variable_names
 
 
-class _Kit:
+class _Kit(DriverKit):
     name = "tensorflow"
     modes = ("eager", "compiled")
+    differentiates = changes_model = True
     saturating_steps = 200
 
     def model(self):

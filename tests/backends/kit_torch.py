@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import mpcore as mp
+from mpcore.conformance.harness import DriverKit
 from mpcore_torch import emulated_ascend
 
 
@@ -32,9 +33,10 @@ def _loop(amp, loss_fn, batch, micro_batches=1, optimizer=None, **call):
     return amp.apply(keep_grads=True, optimizer=optimizer, mean=mean, **call)
 
 
-class _Kit:
+class _Kit(DriverKit):
     name = "torch"
     modes = ("eager", "compiled")
+    differentiates = changes_model = True
     saturating_steps = 1000
     _compiled_rule = None
 
