@@ -103,7 +103,7 @@ class DynamicLossScaleManager(amp.DynamicLossScaleManager):  # type: ignore[misc
         if not self.safe:
             return LossScale.named("mindspore_manager", **changes)
         wide: dict[str, Any] = {"state_dtype": "float64", "factor_dtype": "float64"}
-        return LossScale(init_scale=float(init_scale), **changes, **wide)
+        return LossScale.of(init_scale=float(init_scale), **changes, **wide)
 
     def update_loss_scale(self, overflow: Any) -> None:
         """Move the scale after a step.

@@ -22,7 +22,7 @@ def safe_rule(scale: float, factor: float, **changes: Any) -> LossScale:
     Raises:
         PolicyError: the scale is not in [1, 2**24], or the factor is not > 1.
     """
-    return LossScale(init_scale=float(np.float32(scale)), **factors(factor), **changes)
+    return LossScale.of(init_scale=float(np.float32(scale)), **factors(factor), **changes)
 
 
 def factors(factor: float) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from mpcore.errors import CheckpointError, PolicyError
 from mpcore.policy.policy import Policy
+from mpcore.scaling.loss_scale import FIELD_TYPES
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, narrow
 
 if TYPE_CHECKING:
@@ -106,8 +107,12 @@ class Checkpoint:
         Left out are the policy's name, and what no later step depends on: the first scale of a
         dynamic rule and the name of the preset it came from.
         """
-        return _differences("policy", self.policy, policy, ("name", "loss_scale")) + (
-            _differences("loss_scale", self.rule, policy.scaling, _idle(self.rule))
+        own, theirs = (
+            {item.name: getattr(each, item.name) for item in fields(each)}
+            for each in (self.policy, policy)
+        )
+        return _differences("policy", own, theirs, ("name", "loss_scale")) + (
+            _differences("loss_scale", self.rule.flat(), policy.scaling.flat(), _idle(self.rule))
         )
 
     def state_for(
@@ -131,7 +136,7 @@ class Checkpoint:
             )
             raise CheckpointError(msg)
         rule = policy.scaling
-        if not _differences("", self.rule, rule, _idle(self.rule)):
+        if not _differences("", self.rule.flat(), rule.flat(), _idle(self.rule)):
             return self.state, found
         state = initial_state(rule)
         if rule.kind == "dynamic" and self.rule.kind != "none":
@@ -153,7 +158,7 @@ class Checkpoint:
             "format": FORMAT,
             "version": VERSION,
             "policy": _plain(self.policy.to_dict()),
-            "loss_scale": _plain({f.name: getattr(self.rule, f.name) for f in fields(self.rule)}),
+            "loss_scale": _plain(self.rule.flat()),
             "state": dict(
                 zip(
                     LossScaleState._fields,
@@ -263,12 +268,12 @@ def scale_range(rule: LossScale) -> tuple[float, float]:
     if rule.kind != "dynamic":
         return first, first
     low, high = rule.min_scale, rule.max_scale
-    if rule.nonfinite_growth != "allow":
+    if rule.quirks.nonfinite_growth != "allow":
         high = min(high, _FLOAT32_MAX)
     # MindSpore's manager takes a factor below 1: good steps lead down then, bad ones up.
     if rule.growth_factor < 1:
         low = 0.0
-    if (rule.backoff_factor < 1) == (rule.backoff_op != "mul"):
+    if (rule.backoff_factor < 1) == (rule.quirks.backoff_op != "mul"):
         high = math.inf
     return min(low, first), max(high, first)
 
@@ -292,7 +297,8 @@ def check_state(
         raise CheckpointError(msg)
     if scale != narrow(rule, scale) and scale not in (low, high):
         near = narrow(rule, scale)
-        msg = f"`{shown['scale']}` must be a {rule.state_dtype} value, got {scale!r}, not {near!r}"
+        kept = rule.quirks.state_dtype
+        msg = f"`{shown['scale']}` must be a {kept} value, got {scale!r}, not {near!r}"
         raise CheckpointError(msg)
     for name, (least, most) in _count_ranges(rule, state).items():
         value = getattr(state, name)
@@ -305,15 +311,16 @@ def check_state(
 
 
 def _count_ranges(rule: LossScale, state: LossScaleState) -> dict[str, tuple[int, int]]:
+    quirks = rule.quirks
     moves = rule.kind == "dynamic"
-    shares = moves and rule.overflow_ratio is not None
-    waits = moves and not shares and rule.hysteresis > 1
-    most_bad = rule.hysteresis - 1 if "backoff" in rule.hysteresis_reset else _INT32_MAX
+    shares = moves and quirks.overflow_ratio is not None
+    waits = moves and not shares and quirks.hysteresis > 1
+    most_bad = quirks.hysteresis - 1 if "backoff" in quirks.hysteresis_reset else _INT32_MAX
     return {
-        "good_steps": (-rule.growth_warmup, rule.growth_interval - 1 if moves else 0),
+        "good_steps": (-quirks.growth_warmup, rule.growth_interval - 1 if moves else 0),
         "skipped_steps": (0, _INT32_MAX),
         "bad_steps": (0, most_bad if waits else 0),
-        "skips_in_a_row": (0, 0 if rule.max_skips is None else _INT32_MAX),
+        "skips_in_a_row": (0, 0 if quirks.max_skips is None else _INT32_MAX),
         "steps": (0, _INT32_MAX if shares else 0),
         "last_change": (-1, state.steps - 1),
         "overflows": (0, state.steps - state.last_change - 1),
@@ -326,12 +333,13 @@ def _idle(rule: LossScale) -> tuple[str, ...]:
     return (*without, "init_scale") if rule.kind == "dynamic" else without
 
 
-def _differences(key: str, saved: Any, running: Any, without: Collection[str]) -> list[str]:
+def _differences(
+    key: str, saved: dict[str, Any], running: dict[str, Any], without: Collection[str]
+) -> list[str]:
     return [
-        f"{key}.{item.name} is {_shown(getattr(saved, item.name))} in the file and "
-        f"{_shown(getattr(running, item.name))} here"
-        for item in fields(saved)
-        if item.name not in without and getattr(saved, item.name) != getattr(running, item.name)
+        f"{key}.{name} is {_shown(value)} in the file and {_shown(running[name])} here"
+        for name, value in saved.items()
+        if name not in without and value != running[name]
     ]
 
 
@@ -405,11 +413,10 @@ def _read_policy(data: Any) -> Policy:
 
 
 def _read_rule(data: Any) -> LossScale:
-    types = {item.name: str(item.type) for item in fields(LossScale)}
-    _check_keys("loss_scale", data, list(types))
-    given = {key: _read_value(f"loss_scale.{key}", types[key], data[key]) for key in data}
+    _check_keys("loss_scale", data, list(FIELD_TYPES))
+    given = {key: _read_value(f"loss_scale.{key}", FIELD_TYPES[key], data[key]) for key in data}
     try:
-        return LossScale(**given)
+        return LossScale.of(**given)
     except PolicyError as exc:
         msg = f"`loss_scale`: {exc}"
         raise CheckpointError(msg) from exc

@@ -222,7 +222,7 @@ def test_training_follows_the_reference(kit: Kit, mode: str, policy: str) -> Non
 
 
 def test_rule_that_ends_the_run_raises_and_moves_nothing(kit: Kit) -> None:
-    policy = mp.Policy.named("mixed_float16").with_loss_scale(mp.LossScale(max_skips=2))
+    policy = mp.Policy.named("mixed_float16").with_loss_scale(mp.LossScale.of(max_skips=2))
     trained = Trained(kit, policy)
     trained.step()
     before = trained.snapshot()

@@ -55,14 +55,14 @@ def _to_scaler(rule: LossScale, lost: list[str]) -> dict[str, Any]:
     if rule.kind == "static":
         lost.append("a constant loss scale (GradScaler has none; its interval is made endless)")
         return {"init_scale": rule.init_scale, "growth_interval": 2**31 - 1}
-    native = LossScale.named("torch")
     names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
     free = {name: getattr(rule, name) for name in names}
-    if rule.backoff_op != "mul":
+    if rule.quirks.backoff_op != "mul":
         free["backoff_factor"] = 1 / rule.backoff_factor
+    own, theirs = rule.flat(), LossScale.named("torch").flat()
     for name in ("min_scale", "max_scale", "hysteresis", "overflow_ratio", "growth_warmup"):
-        if getattr(rule, name) != getattr(native, name):
-            lost.append(f"loss_scale.{name}={getattr(rule, name)} (GradScaler has no such limit)")
+        if own[name] != theirs[name]:
+            lost.append(f"loss_scale.{name}={own[name]} (GradScaler has no such limit)")
     return free
 
 
@@ -123,8 +123,8 @@ def _to_deepspeed(policy: Policy, lost: list[str]) -> dict[str, Any]:
             "loss_scale": 0,
             "initial_scale_power": int(power[2]),
             "loss_scale_window": rule.growth_interval,
-            "hysteresis": max(1, rule.hysteresis),
-            "consecutive_hysteresis": "good" in rule.hysteresis_reset,
+            "hysteresis": max(1, rule.quirks.hysteresis),
+            "consecutive_hysteresis": "good" in rule.quirks.hysteresis_reset,
             "min_loss_scale": rule.min_scale,
         }
     }

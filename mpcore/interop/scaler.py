@@ -141,18 +141,18 @@ def _known(name: str) -> str:
 
 def _effect(rule: LossScale, state: LossScaleState) -> dict[str, Any]:
     """Return what later steps depend on, so that two ways to say one machine are equal."""
-    in_a_row = 0 if rule.max_skips is None else state.skips_in_a_row
+    in_a_row = 0 if rule.quirks.max_skips is None else state.skips_in_a_row
     counts = {"skipped_steps": state.skipped_steps, "skips_in_a_row": in_a_row}
     if rule.kind != "dynamic":
         return {"kind": rule.kind, "scale": state.scale, **counts}
-    shares, waits = bool(rule.overflow_ratio), patience(rule)
-    factor = f"{rule.backoff_op} {rule.backoff_factor!r}"
+    shares, waits = bool(rule.quirks.overflow_ratio), patience(rule)
+    factor = f"{rule.quirks.backoff_op} {rule.backoff_factor!r}"
     if math.frexp(multiplier(rule))[0] == 0.5:  # of powers of two every division is exact
         factor = f"mul {multiplier(rule)!r}"
-    elif rule.backoff_op == "mul_reciprocal":
+    elif rule.quirks.backoff_op == "mul_reciprocal":
         factor = f"mul {rule.reciprocal!r}"
     far = rule.max_scale * rule.growth_factor > 2.0**127
-    hysteresis_reset = "+".join(sorted(set(rule.hysteresis_reset.split("+"))))
+    hysteresis_reset = "+".join(sorted(set(rule.quirks.hysteresis_reset.split("+"))))
     return {
         "kind": rule.kind,
         "growth_factor": rule.growth_factor,
@@ -160,15 +160,15 @@ def _effect(rule: LossScale, state: LossScaleState) -> dict[str, Any]:
         "growth_interval": rule.growth_interval,
         "min_scale": rule.min_scale,
         "max_scale": rule.max_scale,
-        "growth_warmup": rule.growth_warmup,
-        "nonfinite_growth": rule.nonfinite_growth if far else "",
+        "growth_warmup": rule.quirks.growth_warmup,
+        "nonfinite_growth": rule.quirks.nonfinite_growth if far else "",
         "hysteresis": waits,
         "hysteresis_reset": hysteresis_reset if waits > 1 else "",
-        "overflow_ratio": rule.overflow_ratio or None,
-        "raises_at_min": rule.raises_at_min,
-        "abort_below": rule.abort_below,
-        "max_skips": rule.max_skips,
-        "state_dtype": rule.state_dtype,
+        "overflow_ratio": rule.quirks.overflow_ratio or None,
+        "raises_at_min": rule.quirks.raises_at_min,
+        "abort_below": rule.quirks.abort_below,
+        "max_skips": rule.quirks.max_skips,
+        "state_dtype": rule.quirks.state_dtype,
         "scale": state.scale,
         "good_steps": state.good_steps,
         "bad_steps": min(state.bad_steps, waits - 1),

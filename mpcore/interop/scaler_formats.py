@@ -290,8 +290,8 @@ class _DeepSpeed(_Iterations):
             "cur_hysteresis": max(shift - int(state.bad_steps), 1),
             "delayed_shift": shift,
             "min_scale": _rule_value(rule, "min_scale"),
-            "consecutive_hysteresis": "good" in rule.hysteresis_reset.split("+"),
-            "raise_error_at_min_scale": rule.raises_at_min,
+            "consecutive_hysteresis": "good" in rule.quirks.hysteresis_reset.split("+"),
+            "raise_error_at_min_scale": rule.quirks.raises_at_min,
         }
 
 
@@ -474,14 +474,16 @@ def _static(name: str, key: str, scale: float) -> tuple[LossScale, LossScaleStat
 
 def multiplier(rule: LossScale) -> float:
     """Return what an overflow multiplies the scale by."""
-    if rule.backoff_op == "mul":
+    if rule.quirks.backoff_op == "mul":
         return rule.backoff_factor
-    return rule.reciprocal if rule.backoff_op == "mul_reciprocal" else 1.0 / rule.backoff_factor
+    return (
+        rule.reciprocal if rule.quirks.backoff_op == "mul_reciprocal" else 1.0 / rule.backoff_factor
+    )
 
 
 def patience(rule: LossScale) -> int:
     """Return how many skipped steps one back-off takes, as far as a count can say it."""
-    return 1 if rule.overflow_ratio is not None else max(1, rule.hysteresis)
+    return 1 if rule.quirks.overflow_ratio is not None else max(1, rule.quirks.hysteresis)
 
 
 def _rule_value(rule: LossScale, target: str) -> Any:
@@ -491,4 +493,4 @@ def _rule_value(rule: LossScale, target: str) -> Any:
         return patience(rule)
     if target == "min_scale":
         return rule.min_scale or 2.0**-126
-    return getattr(rule, target.partition(", ")[0])
+    return rule.flat()[target.partition(", ")[0]]

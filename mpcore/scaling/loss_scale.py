@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mpcore.errors import PolicyError, check_choice
+from mpcore.scaling.quirks import Quirks, check_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PRESETS", "LossScale"]
+__all__ = ["FIELD_TYPES", "PRESETS", "LossScale", "Quirks"]
 
 _KINDS = ("none", "static", "dynamic")
 _ALWAYS = ("skip_scope", "count_skipped_steps", "on_collapse", "patience")
@@ -26,10 +25,10 @@ _ALWAYS = ("skip_scope", "count_skipped_steps", "on_collapse", "patience")
 class LossScale:
     """How the factor on the loss is chosen; immutable, hashable, round-trips through ``str``.
 
-    A dynamic scale backs off on overflow and grows after a quiet run. Under the defaults floor
-    and cap keep it a positive finite number, so no state exists from which finite steps could
-    not recover. The further fields exist to imitate other machines exactly:
-    ``LossScale.named("deepspeed")``; ``mpcore/scaling/presets.toml`` holds them.
+    A dynamic scale backs off on overflow and grows after ``growth_interval`` finite steps. Under
+    the defaults floor and cap keep it a positive finite number, so no state exists from which
+    finite steps could not recover. ``LossScale.named("deepspeed")`` is another library's machine;
+    ``mpcore/scaling/presets.toml`` holds them.
 
     Source: skip and reduce on overflow, Micikevicius et al. 2018, arXiv:1710.03740; the
     defaults of growth and back-off are those of torch.amp.GradScaler, torch 2.13.0. The cap
@@ -41,24 +40,11 @@ class LossScale:
         init_scale: first scale, in [min_scale, max_scale], dimensionless.
         growth_factor: multiplier on growth, > 1.
         backoff_factor: multiplier on overflow, in (0, 1); a divisor > 1 under another
-            ``backoff_op``.
+            ``quirks.backoff_op``.
         growth_interval: finite steps before one growth, in optimizer steps, >= 1.
         min_scale: floor, >= 2**-126, may be below 1; overflow at the floor still skips the step.
         max_scale: cap, finite in float32; growth stops there.
-        growth_warmup: finite steps more before the first growth and after each overflow.
-        backoff_op: ``"mul"``, ``"div"`` or ``"mul_reciprocal"`` (times 1 / backoff_factor).
-        nonfinite_growth: what a growth beyond the format does: ``"keep"`` the old scale,
-            ``"clamp"`` to the largest finite value, or ``"allow"`` inf.
-        hysteresis: skipped steps before one back-off, >= 0.
-        hysteresis_reset: what sets the count of hysteresis back: any of ``"good"``, ``"growth"``,
-            ``"backoff"``, joined by ``+``.
-        overflow_ratio: None, or the share of skipped steps since the last change, in [0, 1], from
-            which an overflow backs off.
-        raises_at_min: an overflow at the floor raises LossScaleError.
-        abort_below: a back-off to this or less is undone and raises LossScaleError.
-        max_skips: more skipped steps in a row raise LossScaleError; None for no limit.
-        state_dtype: format the scale is kept in.
-        factor_dtype: format the factors are rounded to before a product.
+        quirks: what only imitations need.
         skip_scope: with several optimizers, one of which overflowed: ``"all"`` skip, or each
             ``"optimizer"`` judges its own gradients.
         count_skipped_steps: a skipped step counts for learning-rate schedules.
@@ -70,8 +56,8 @@ class LossScale:
         preset: name of the preset it came from; natives are taken as they are, ours is
             checked for states that it could not leave.
 
-    Under the default ``factor_dtype`` all factors and scales are float32 values, so that the
-    trajectory is the same number for number in every framework.
+    Under the default ``quirks.factor_dtype`` all factors and scales are float32 values, so that
+    the trajectory is the same number for number in every framework.
     """
 
     kind: str = "dynamic"
@@ -81,70 +67,49 @@ class LossScale:
     growth_interval: int = 2000
     min_scale: float = 1.0
     max_scale: float = 2.0**24
-    growth_warmup: int = 0
-    backoff_op: str = "mul"
-    nonfinite_growth: str = "keep"
-    hysteresis: int = 1
-    hysteresis_reset: str = "good"
-    overflow_ratio: float | None = None
-    raises_at_min: bool = False
-    abort_below: float | None = None
-    max_skips: int | None = None
-    state_dtype: str = "float32"
-    factor_dtype: str = "float32"
+    quirks: Quirks = field(default_factory=Quirks)
     skip_scope: str = "all"
     count_skipped_steps: bool = False
     on_collapse: str = "warn"
     patience: int = 25
-    preset: str = field(default="")
+    preset: str = ""
 
     def __post_init__(self) -> None:
         """Refuse contradictions; each message names the field, the rule and the value."""
         check_choice("loss_scale.kind", self.kind, _KINDS)
-        check_choice("backoff_op", self.backoff_op, ("mul", "div", "mul_reciprocal"))
-        check_choice("nonfinite_growth", self.nonfinite_growth, ("keep", "clamp", "allow"))
         check_choice("skip_scope", self.skip_scope, ("all", "optimizer"))
         check_choice("on_collapse", self.on_collapse, ("warn", "raise", "ignore"))
-        for name in ("state_dtype", "factor_dtype"):
-            check_choice(name, getattr(self, name), ("float32", "float64"))
-        for word in self.hysteresis_reset.split("+"):
-            check_choice("hysteresis_reset", word, ("good", "growth", "backoff"))
-        self._check_counts()
+        check_steps("growth_interval", self.growth_interval, 1)
+        check_steps("patience", self.patience, 1)
         for name, (holds, rule) in self._bounds().items():
             value = getattr(self, name)
             if not holds:
                 msg = f"`{name}` must be {rule}, got {value!r}"
                 raise PolicyError(msg)
-            if self.factor_dtype == "float32" and float(np.float32(value)) != value:
-                near = float(np.float32(value))
+            near = self.quirks.factor(value)
+            if near != value:
                 msg = f"`{name}` must be a float32 value, got {value!r}; the nearest is {near!r}"
                 raise PolicyError(msg)
 
     @property
     def can_abort(self) -> bool:
         """Whether some overflow ends the run with LossScaleError."""
-        return self.raises_at_min or self.abort_below is not None or self.max_skips is not None
+        quirks = self.quirks
+        limits = (quirks.abort_below, quirks.max_skips)
+        return quirks.raises_at_min or any(limit is not None for limit in limits)
 
     @property
     def reciprocal(self) -> float:
         """1 / backoff_factor, in the format of the factors."""
-        value = 1.0 / self.backoff_factor
-        return value if self.factor_dtype == "float64" else float(np.float32(value))
-
-    def _check_counts(self) -> None:
-        counts = {"growth_interval": 1, "growth_warmup": 0, "hysteresis": 0, "patience": 1}
-        for name, least in counts.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                msg = f"`{name}` must be a whole number of steps >= {least}, got {value!r}"
-                raise PolicyError(msg)
+        return self.quirks.factor(1.0 / self.backoff_factor)
 
     def _bounds(self) -> dict[str, tuple[bool, str]]:
         if self.preset:
             names = ("init_scale", "growth_factor", "backoff_factor")
             return {name: (getattr(self, name) > 0, "> 0") for name in names}
-        low, high, init = self.min_scale, self.max_scale, self.init_scale
-        shrinks = 0 < self.backoff_factor < 1 if self.backoff_op == "mul" else None
+        low, high, init, back = self.min_scale, self.max_scale, self.init_scale, self.backoff_factor
+        shrinks = (0 < back < 1, "finite and in (0, 1)")
+        divides = (1 < back < math.inf, "finite and > 1 (a divisor)")
         return {
             "min_scale": (
                 2.0**-126 <= low < math.inf,
@@ -156,10 +121,28 @@ class LossScale:
                 f"finite and in [min_scale, max_scale] = [{low}, {high}]",
             ),
             "growth_factor": (1 < self.growth_factor < math.inf, "finite and > 1"),
-            "backoff_factor": (
-                1 < self.backoff_factor < math.inf if shrinks is None else shrinks,
-                "finite and > 1 (a divisor)" if shrinks is None else "finite and in (0, 1)",
-            ),
+            "backoff_factor": shrinks if self.quirks.backoff_op == "mul" else divides,
+        }
+
+    @classmethod
+    def of(cls, **given: Any) -> LossScale:
+        """Return the rule with these fields, its own and those of its quirks side by side.
+
+        Example:
+            >>> LossScale.of(init_scale=8.0, hysteresis=2).quirks.hysteresis
+            2
+        """
+        quirks = {name: given.pop(name) for name in _QUIRKS if name in given}
+        return cls(**given, quirks=Quirks(**quirks)) if quirks else cls(**given)
+
+    def changed(self, **changes: Any) -> LossScale:
+        """Return a copy with other values of fields, its own or those of its quirks."""
+        return self.of(**{**self.flat(), **changes})
+
+    def flat(self) -> dict[str, Any]:
+        """Return every field by name, those of the quirks among the others, as texts have them."""
+        return {
+            name: getattr(self.quirks if name in _QUIRKS else self, name) for name in FIELD_TYPES
         }
 
     @classmethod
@@ -184,16 +167,15 @@ class LossScale:
             PolicyError: no preset or field has that name.
 
         Example:
-            >>> LossScale.named("deepspeed", growth_interval=100).hysteresis
+            >>> LossScale.named("deepspeed", growth_interval=100).quirks.hysteresis
             2
         """
         base = PRESETS[check_choice("loss_scale", name, PRESETS)]
-        known = [item.name for item in fields(cls) if item.name not in ("kind", "preset")]
         for key, value in changes.items():
-            check_choice("loss_scale field", key, known)
-            if base.factor_dtype == "float32" and key.endswith("_factor"):
-                changes[key] = float(np.float32(value))  # the native narrows it too
-        return replace(base, **changes)
+            check_choice("loss_scale field", key, _SETTABLE)
+            if key.endswith("_factor"):
+                changes[key] = base.quirks.factor(value)  # the native narrows it too
+        return base.changed(**changes)
 
     @classmethod
     def parse(cls, text: str) -> LossScale:
@@ -225,23 +207,18 @@ class LossScale:
         """
         given = dict(data)
         kind = check_choice("loss_scale.kind", given.pop("kind", "dynamic"), [*_KINDS, *PRESETS])
-        types = {item.name: str(item.type) for item in fields(cls)}
         for name, value in given.items():
-            check_choice("loss_scale field", name, [*types][1:-1])
-            given[name] = _read(name, types[name], value)
+            check_choice("loss_scale field", name, _SETTABLE)
+            given[name] = _read(name, FIELD_TYPES[name], value)
         if kind in ("none", "static"):
             base = cls.none() if kind == "none" else cls.static(given.get("init_scale", 2.0**16))
             return replace(base, **{name: given[name] for name in _ALWAYS if name in given})
-        return cls(**given) if kind == "dynamic" else cls.named(kind, **given)
+        return cls.of(**given) if kind == "dynamic" else cls.named(kind, **given)
 
     def to_dict(self) -> dict[str, Any]:
         """Return its kind or preset, and what differs from that one's defaults."""
-        base = PRESETS[self.preset] if self.preset else LossScale()
-        changed = {
-            item.name: getattr(self, item.name)
-            for item in fields(self)
-            if getattr(self, item.name) != getattr(base, item.name)
-        }
+        base = (PRESETS[self.preset] if self.preset else LossScale()).flat()
+        changed = {name: value for name, value in self.flat().items() if value != base[name]}
         if self.kind == "dynamic":
             return {"kind": self.preset or "dynamic", **changed}
         own = {"init_scale": self.init_scale} if self.kind == "static" else {}
@@ -253,6 +230,18 @@ class LossScale:
         kind = data.pop("kind")
         inside = ", ".join(f"{name}={value}" for name, value in data.items())
         return f"{kind}({inside})" if inside else kind
+
+
+_QUIRKS = {item.name: str(item.type) for item in fields(Quirks)}
+
+FIELD_TYPES: dict[str, str] = {
+    name: kind
+    for item in fields(LossScale)
+    for name, kind in (_QUIRKS.items() if item.name == "quirks" else [(item.name, str(item.type))])
+}
+"""Types of all fields by name, in the order in which texts and files have them."""
+
+_SETTABLE = [name for name in FIELD_TYPES if name not in ("kind", "preset")]
 
 
 def _read(name: str, kind: str, value: Any) -> Any:
@@ -272,7 +261,7 @@ def _read(name: str, kind: str, value: Any) -> Any:
 
 def _presets() -> dict[str, LossScale]:
     rows = tomllib.loads(files("mpcore.scaling").joinpath("presets.toml").read_text("utf-8"))
-    return {name: LossScale(preset=name, **row) for name, row in rows.items()}
+    return {name: LossScale.of(preset=name, **row) for name, row in rows.items()}
 
 
 PRESETS: dict[str, LossScale] = _presets()

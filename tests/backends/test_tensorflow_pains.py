@@ -76,7 +76,7 @@ def same(before, after):
 
 
 def dynamic(**fields):
-    return mp.Policy.named("mixed_float16").with_loss_scale(mp.LossScale(**fields))
+    return mp.Policy.named("mixed_float16").with_loss_scale(mp.LossScale.of(**fields))
 
 
 # --- the scale

@@ -17,7 +17,7 @@ EACH = FLOAT32.with_loss_scale(
 
 
 def with_rule(**fields):
-    return FLOAT32.with_loss_scale(mp.LossScale(init_scale=1024.0, **fields))
+    return FLOAT32.with_loss_scale(mp.LossScale.of(init_scale=1024.0, **fields))
 
 
 def poisoned(part, parts):

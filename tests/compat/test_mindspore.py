@@ -228,7 +228,7 @@ def test_what_it_is_an_instance_of():
 
 @MODES
 def test_safe_scaler_follows_the_cores_rule(mode, request):
-    rule = LossScale(init_scale=2.0**22, growth_interval=2, backoff_op="div", backoff_factor=2.0)
+    rule = LossScale.of(init_scale=2.0**22, growth_interval=2, backoff_op="div", backoff_factor=2.0)
     scaler, state = face.DynamicLossScaler(2**22, 2, 2, safe=True), initial_state(rule)
     adjust = in_mode(adjusting(scaler), mode, request)
     for pattern in PATTERNS.values():

@@ -198,22 +198,21 @@ def machines(draw: st.DrawFn, name: str) -> LossScale:
             backoff_factor=factors[1],
         )
     if name == "paddle":
-        rule = replace(rule, hysteresis=draw(st.integers(1, 3)))
+        rule = rule.changed(hysteresis=draw(st.integers(1, 3)))
     if name in ("mindspore", "mindspore_manager", "jmp", "deepspeed"):
         factor = draw(powers)
-        rule = replace(rule, growth_factor=factor, backoff_factor=factor)
+        rule = rule.changed(growth_factor=factor, backoff_factor=factor)
     if name in ("jmp", "deepspeed"):
-        rule = replace(rule, min_scale=draw(st.sampled_from([1.0, 0.25, 64.0])))
+        rule = rule.changed(min_scale=draw(st.sampled_from([1.0, 0.25, 64.0])))
     if name == "deepspeed":
         hysteresis_reset, shift = draw(st.sampled_from(["good", "growth"])), draw(st.integers(1, 3))
-        rule = replace(
-            rule,
+        rule = rule.changed(
             hysteresis_reset=hysteresis_reset,
             hysteresis=shift,
             raises_at_min=draw(st.booleans()),
         )
     if name == "apex":
-        rule = replace(rule, growth_interval=2000)
+        rule = rule.changed(growth_interval=2000)
     return rule
 
 
@@ -376,10 +375,10 @@ def test_deepspeed_without_its_configuration() -> None:
     keys = ("dynamic_loss_scale", "cur_scale", "cur_iter", "last_overflow_iter")
     old = {key: SAMPLES["deepspeed"][key] for key in (*keys, "scale_factor", "scale_window")}
     rule, _, lost = import_scaler(old)
-    assert (rule.hysteresis, rule.min_scale, rule.raises_at_min) == (1, 1.0, False)
+    assert (rule.quirks.hysteresis, rule.min_scale, rule.quirks.raises_at_min) == (1, 1.0, False)
     assert "`delayed_shift`: not in the dict, 1 is assumed" in lost
     rule, state, _ = import_scaler({**old, "cur_hysteresis": 1})
-    assert (rule.hysteresis, state.bad_steps) == (2, 1)
+    assert (rule.quirks.hysteresis, state.bad_steps) == (2, 1)
     constant = {"dynamic_loss_scale": False, "cur_scale": 128.0, "cur_iter": 0}
     assert import_scaler(constant) == (LossScale.static(128.0), LossScaleState(128.0), [])
 

@@ -145,7 +145,7 @@ def test_text_and_data_round_trip(rule: LossScale) -> None:
 )
 def test_bad_fields_are_refused(fields: dict, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        LossScale(**fields)
+        LossScale.of(**fields)
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -159,7 +159,7 @@ def test_presets_read_as_their_name(name: str) -> None:
 
 
 def test_hysteresis_waits_and_refills() -> None:
-    rule = LossScale(init_scale=8.0, hysteresis=2, hysteresis_reset="good", growth_interval=100)
+    rule = LossScale.of(init_scale=8.0, hysteresis=2, hysteresis_reset="good", growth_interval=100)
     state, scales = initial_state(rule), []
     for finite in (0, 1, 0, 0, 0, 1, 0, 0):
         state = advance(rule, state, bool(finite))
@@ -168,7 +168,7 @@ def test_hysteresis_waits_and_refills() -> None:
 
 
 def test_too_many_skips_in_a_row_end_the_run() -> None:
-    rule = LossScale(max_skips=3)
+    rule = LossScale.of(max_skips=3)
     state = initial_state(rule)
     for finite in (False, False, True, False, False, False):
         state = advance(rule, state, finite)

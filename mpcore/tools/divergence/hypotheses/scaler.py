@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mpcore.errors import LossScaleError
@@ -76,7 +75,7 @@ def _presets(trajectory: Trajectory) -> list[str]:
 def _makes(rule: LossScale, trajectory: Trajectory) -> bool:
     try:
         state = initial_state(rule)._replace(scale=trajectory[0][0])
-        free = replace(rule, max_skips=None) if rule.max_skips is not None else rule
+        free = rule.changed(max_skips=None) if rule.quirks.max_skips is not None else rule
         for scale, stepped in trajectory:
             if state.scale != scale:
                 return False
