@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from pathlib import Path
+
+import pytest
 
 from mpcore.conformance.harness import (
     POLICIES,
@@ -15,7 +18,7 @@ from mpcore.conformance.harness import (
     oracle_weights,
 )
 
-__all__ = ["POLICIES", "Trained", "X", "Y", "assert_same", "load_kit", "oracle_weights"]
+__all__ = ["POLICIES", "Trained", "X", "Y", "assert_same", "covering", "load_kit", "oracle_weights"]
 
 HERE = Path(__file__).parent
 
@@ -28,3 +31,28 @@ def load_kit(name: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.kit
+
+
+def covering(*factors, times=1, keep=()):
+    """Return the product of factors for ``parametrize``; all but a cover of it runs by night.
+
+    The cover goes round all factors at once, as often as the longest has values, so that each
+    value of each factor is in it; ``times`` rounds follow each other, the first factor one place
+    behind in each. It is for products that repeat: a factor's own faults do not need its partner;
+    pairs that are special for a reason are in ``keep``.
+    """
+    longest = max(map(len, factors))
+    cover = {
+        ((index + turn) % len(factors[0]), *(index % len(factor) for factor in factors[1:]))
+        for turn in range(times)
+        for index in range(longest)
+    }
+    rows = {
+        places: tuple(factor[place] for factor, place in zip(factors, places, strict=True))
+        for places in itertools.product(*(range(len(factor)) for factor in factors))
+    }
+    by_day = [places for places, row in rows.items() if places in cover or row in keep]
+    return [
+        pytest.param(*row, marks=() if places in by_day else pytest.mark.nightly)
+        for places, row in rows.items()
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ import mpcore as mp
 
 ms = pytest.importorskip("mindspore", reason="mindspore is not installed")
 import zoo  # noqa: E402
+from harness import covering  # noqa: E402
 from mindspore import ParameterTuple, Tensor, mint, nn  # noqa: E402
 from mindspore.amp import auto_mixed_precision, build_train_network  # noqa: E402
 from mindspore.graph.api import _pynative_executor  # noqa: E402
@@ -108,8 +108,7 @@ def test_level_gives_the_native_bits(name, level):
     assert_same_bits(our_run(name, level), native_run(name, level))
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ["mlp", "resnet"])
+@pytest.mark.parametrize(("name", "level"), covering(["mlp", "resnet"], LEVELS))
 def test_level_gives_the_native_bits_compiled(name, level):
     assert_same_bits(our_run(name, level, "compiled"), native_run(name, level, "compiled"))
 
@@ -549,8 +548,8 @@ WITHOUT_MASTERS = ("apex:O3", "torch:half", "keras:float16")
 @pytest.mark.parametrize(
     ("name", "level"),
     [
-        *itertools.product(["mlp", "cnn", "resnet", "encoder"], OTHERS),
-        *itertools.product(["mlp", "cnn", "encoder"], WITHOUT_MASTERS),
+        *covering(["mlp", "cnn", "resnet", "encoder"], OTHERS),
+        *covering(["mlp", "cnn", "encoder"], WITHOUT_MASTERS),
     ],
 )
 def test_levels_of_other_frameworks_train(name, level):
@@ -595,8 +594,7 @@ RELEASED = (
 )
 
 
-@pytest.mark.parametrize("policy", RELEASED)
-@pytest.mark.parametrize("name", ["mlp", "resnet", "gan"])
+@pytest.mark.parametrize(("name", "policy"), covering(["mlp", "resnet", "gan"], RELEASED))
 def test_release_restores_outputs_bit_for_bit(name, policy):
     entry, model, batch = built(name)
     optimizer = entry.optimizer(model)

@@ -209,8 +209,17 @@ def three_optimizers(model):
     }
 
 
-@pytest.mark.parametrize(("name", "rounding"), [("cnn", "away"), ("gpt", "nearest")])
-def test_split_is_copy_bit_for_bit(name, rounding):
+@pytest.mark.parametrize(
+    ("name", "rounding", "steps"),
+    [
+        ("cnn", "away", 40),
+        ("gpt", "nearest", 20),
+        pytest.param("cnn", "away", 200, marks=pytest.mark.nightly),
+        pytest.param("gpt", "nearest", 200, marks=pytest.mark.nightly),
+    ],
+)
+def test_split_is_copy_bit_for_bit(name, rounding, steps):
+    """Each step rounds thousands of weights up, down and over a carry, so 20 meet what 200 meet."""
     entry, runs = ZOO[name], []
     batch = entry.tensors(entry.batch(zoo.generator(name)))
     for scheme in ("copy", "split"):
@@ -224,7 +233,7 @@ def test_split_is_copy_bit_for_bit(name, rounding):
         amp = mp.prepare(model, optimizers, policy_of(f"{scheme}:{rounding}"))
         cell = amp.train_cell(entry.loss(model), compiled=True)
         ms.set_seed(1)
-        losses = [amp.result(cell(*batch)).loss for _ in range(200)]
+        losses = [amp.result(cell(*batch)).loss for _ in range(steps)]
         assert losses[-1] < losses[0]
         runs.append((losses, amp.weights(), {p.name: p.asnumpy() for p in model.get_parameters()}))
         amp.release()

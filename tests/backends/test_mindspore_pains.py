@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from harness import covering
 
 import mpcore as mp
 
@@ -450,8 +451,7 @@ def duel(pair):
     return {"maker": maker_loss, "judge": judge_loss}
 
 
-@pytest.mark.parametrize("make", [nn.Momentum, "experimental"], ids=["nn", "experimental"])
-@pytest.mark.parametrize("way", ["eager", "jit"])
+@pytest.mark.parametrize(("way", "make"), covering(["eager", "jit"], ["experimental", nn.Momentum]))
 def test_two_players_share_one_scale(way, make):
     """P11: natively two optimizers in one compiled function do not even compile."""
     ms.set_seed(1)

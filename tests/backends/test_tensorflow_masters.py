@@ -139,21 +139,25 @@ def adamw():
 
 
 @pytest.mark.parametrize(
-    ("name", "optimizer", "how"),
+    ("name", "optimizer", "how", "steps"),
     [
-        ("cnn", sgd, "truncate"),
-        ("cnn", adam, "away"),
-        ("cnn", adamw, "nearest"),
-        ("encoder", sgd, "nearest"),
-        ("encoder", adam, "truncate"),
-        ("encoder", adamw, "away"),
+        ("cnn", sgd, "truncate", 40),
+        ("cnn", adamw, "nearest", 40),
+        ("encoder", adam, "away", 40),
+        pytest.param("cnn", sgd, "truncate", 200, marks=pytest.mark.nightly),
+        pytest.param("cnn", adam, "away", 200, marks=pytest.mark.nightly),
+        pytest.param("cnn", adamw, "nearest", 200, marks=pytest.mark.nightly),
+        pytest.param("encoder", sgd, "nearest", 200, marks=pytest.mark.nightly),
+        pytest.param("encoder", adam, "truncate", 200, marks=pytest.mark.nightly),
+        pytest.param("encoder", adamw, "away", 200, marks=pytest.mark.nightly),
     ],
 )
-def test_split_is_copy_bit_for_bit_for_200_steps(name, optimizer, how):
-    copied, losses = zoo_run(name, optimizer, f"copy:{how}", 200)
-    split, others = zoo_run(name, optimizer, f"split:{how}", 200)
+def test_split_is_copy_bit_for_bit(name, optimizer, how, steps):
+    """Each step rounds thousands of weights up, down and over a carry, so 40 meet what 200 meet."""
+    copied, losses = zoo_run(name, optimizer, f"copy:{how}", steps)
+    split, others = zoo_run(name, optimizer, f"split:{how}", steps)
     assert others == losses
-    assert len(set(losses)) > 150
+    assert len(set(losses)) > 0.75 * steps
     assert equal(split.weights(), copied.weights())
     for one, other in zip(split.model.variables, copied.model.variables, strict=True):
         assert np.asarray(one.value).tobytes() == np.asarray(other.value).tobytes()

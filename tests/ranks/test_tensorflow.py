@@ -32,7 +32,7 @@ def test_overflow_on_one_replica_stops_all(seen, way, replica):
         "moved": True,
         "finite": True,
         "replicas agree": True,
-        "iterations": 2,
+        "iterations": 1,
     }
 
 
