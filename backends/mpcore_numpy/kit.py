@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.numerics.dtypes import round_to
 from mpcore.scaling.transition import transition
 from mpcore_numpy.ascend import emulated_ascend
 from mpcore_numpy.model import SGD, Adam, Model
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-__all__ = ["NumpyKit", "kit", "loss_and_gradients"]
+__all__ = ["NumpyKit", "dtype_of", "kit", "loss_and_gradients"]
 
 
 def _initial() -> Arrays:
@@ -89,6 +90,11 @@ def loss_and_gradients(
     ga = cast("fc1", inv * (gz - gz.mean(0) - z * (gz * z).mean(0)))
     grads["fc1.weight"], grads["fc1.bias"] = cast("fc1", ga.T @ x), cast("fc1", ga.sum(0))
     return loss, {name: grads[name] for name in params}
+
+
+def dtype_of(value: npt.NDArray[Any], planned: str) -> str:
+    """Return the planned dtype if ``value`` is representable in it, else float32."""
+    return planned if np.array_equal(round_to(value, planned), value) else "float32"
 
 
 class NumpyKit:
@@ -186,8 +192,9 @@ class NumpyKit:
         tx = amp._tx
 
         def cast(path: str, value: Any) -> Any:
-            seen[path] = tx._compute[path]
-            return tx.cast(path, value)
+            found = tx.cast(path, value)
+            seen[path] = dtype_of(found, tx._compute[path])
+            return found
 
         loss_and_gradients(
             tx.stored(), dict(model.buffers), cast, np.float32(1), x, np.zeros(len(x), int), 1

@@ -119,7 +119,9 @@ class _NumpyTransaction(Transaction):
         total, summed, count = sums
         if clean is None:
             return total + loss, _sums(summed, grads), count
-        return ((total if count else np.float32(0)) + loss, _sums(summed, grads), count + 1) if clean else sums
+        if not clean:
+            return sums
+        return (total if count else np.float32(0)) + loss, _sums(summed, grads), count + 1
 
     def unscale(self, grads: Arrays, scale: float) -> tuple[Arrays, Any, tuple[bool, ...]]:
         factor = np.float32(inverse(float(scale)))

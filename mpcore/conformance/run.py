@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 __all__ = ["main"]
@@ -21,6 +23,7 @@ def main(argv: list[str]) -> int:
                 "mpcore.conformance.plugin",
                 "-p",
                 "no:cacheprovider",  # it would write beside the installed package
+                f"--rootdir={Path(__file__).parent}",
                 "--noconftest",  # nor the options of the project that it is started in
                 "--override-ini=addopts=",
                 "--pyargs",
