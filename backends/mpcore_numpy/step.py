@@ -111,7 +111,9 @@ class _NumpyTransaction(Transaction):
             self.restore(before)
         return clean
 
-    def fold(self, clean: Any, sums: Any, loss: Any, grads: Arrays) -> tuple[Any, Arrays, Any]:
+    def fold(
+        self, clean: Any, sums: tuple[Any, Arrays, Any] | None, loss: Any, grads: Arrays
+    ) -> tuple[Any, Arrays, Any]:
         if sums is None:
             if clean:
                 return loss, grads, np.float32(1)
