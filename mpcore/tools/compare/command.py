@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -31,6 +31,9 @@ from mpcore.tools.experiment.options import (
     read_policies,
 )
 from mpcore.tools.experiment.progress import Display, say
+
+if TYPE_CHECKING:
+    from mpcore.tools.report.result import Result
 
 __all__ = ["compare"]
 
@@ -154,7 +157,7 @@ def compare(
     return _exit_code(result)
 
 
-def _exit_code(result: dict[str, Any]) -> int:
-    if result["interrupted"]:
+def _exit_code(result: Result) -> int:
+    if result.interrupted:
         return 130
-    return 1 if any(run["status"] == "failed" for run in result["runs"]) else 0
+    return 1 if any(run.status == "failed" for run in result.runs) else 0

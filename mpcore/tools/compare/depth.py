@@ -1,4 +1,4 @@
-"""One step in depth: what a worker looks at, and what the comparison makes of two looks."""
+"""One step, layer by layer: what a worker looks at, and what the comparison makes of it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from mpcore.tools.divergence.evidence import STEPS
 from mpcore.tools.experiment.job import read_data
 from mpcore.tools.experiment.prepared import Prepared, load_state, load_weights
 from mpcore.tools.inspection import Request, inspect
+from mpcore.tools.report.result import Distance as TensorDistance
+from mpcore.tools.report.result import Divergence, LayerDistance, Layers, RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mpcore.tools.divergence.distance import Distance
+    from mpcore.tools.divergence.find import Verdict
+    from mpcore.tools.divergence.first import First
+    from mpcore.tools.divergence.root_cause import Cause
+    from mpcore.tools.divergence.rows import Row
     from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
+    from mpcore.tools.report.result import Run
 
-__all__ = ["exact", "one_step", "with_trajectory"]
+__all__ = ["exact", "layers_of", "one_step", "with_trajectory"]
 
 
 def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
@@ -79,7 +87,48 @@ def _batch(job: Job, data: Any) -> Any:
     return next(islice(batches, number, None))
 
 
-def with_trajectory(evidence: Evidence, run: dict[str, Any]) -> Evidence:
+def with_trajectory(evidence: Evidence, run: Run) -> Evidence:
     """Return the evidence of one step, with what the loss scale of the free run did."""
-    scales = [float(scale) for scale in run["scale"]]
-    return replace(evidence, trajectory=tuple(zip(scales, run["stepped"], strict=True)))
+    return replace(evidence, trajectory=tuple(zip(run.scale, run.stepped, strict=True)))
+
+
+def layers_of(found: Verdict) -> Layers:
+    """Return what was found of two sides of evidence, as a report tells it."""
+    return Layers(
+        found.verdict,
+        rows=tuple(map(_row, found.rows)),
+        first=_divergence(found.first) if found.first else None,
+        root_causes=tuple(map(_root_cause, found.causes)),
+        how=found.how,
+        ops=tuple(map(_row, found.ops)),
+    )
+
+
+def _divergence(first: First) -> Divergence:
+    sizes = float(first.relative), float(first.band)
+    return Divergence(first.phase, first.layer, first.own_layer, *sizes)
+
+
+def _root_cause(cause: Cause) -> RootCause:
+    place = cause.layer, cause.own_layer, cause.phase
+    return RootCause(cause.kind, *place, cause.evidence, cause.cure, cause.confidence)
+
+
+def _row(row: Row) -> LayerDistance:
+    seen = map(_distance, (row.output, row.grad, row.param_grad, row.update))
+    return LayerDistance(row.path, row.own_path, row.type, row.category, *seen)
+
+
+def _distance(distance: Distance | None) -> TensorDistance | None:
+    if distance is None:
+        return None
+    found = distance.found
+    return TensorDistance(
+        relative=float(found.relative),
+        cosine=float(found.cosine),
+        largest=float(found.largest),
+        off=float(found.off),
+        ulp=float(found.ulp),
+        tolerance=float(distance.band),
+        beyond=bool(distance.beyond),
+    )

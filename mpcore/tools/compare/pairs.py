@@ -1,4 +1,4 @@
-"""Two runs beside each other: do they agree, and if not, where do they part and why."""
+"""Two runs beside each other: do they agree, and if not, where do they diverge and why."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from mpcore.checkpoint.layer_weights import unflatten
 from mpcore.errors import BackendMissingError, CheckpointError, ExperimentError
 from mpcore.numerics.dtypes import FORMATS
 from mpcore.policy.policy import Policy
-from mpcore.tools.compare.depth import with_trajectory
+from mpcore.tools.compare.depth import layers_of, with_trajectory
 from mpcore.tools.compare.verdict import (
-    LOCKSTEP_LIMITS,
     free_difference,
     lockstep_step,
     lockstep_summary,
@@ -25,15 +24,18 @@ from mpcore.tools.compare.verdict import (
 )
 from mpcore.tools.divergence import Evidence, find, load, which_is_wrong
 from mpcore.tools.experiment.configuration import Configuration, check_installed
+from mpcore.tools.report.result import Float64, FreeRun, Layers, Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
+    from mpcore.tools.report.result import Lockstep, RootCause, Run
 
     Events = Callable[[str, str, dict[str, Any]], None]
+    _Key = tuple[Configuration, str]
 
 __all__ = ["FLOAT64", "LAYERS", "PAIRS", "Options", "Pairs", "read_records"]
 
@@ -79,20 +81,21 @@ class Pairs:
 
     Args:
         comparison: starts the workers that look closer.
-        runs: by (configuration, policy).
-        bands: how far noise goes, by policy.
+        runs: every run.
+        tolerances: how far noise goes, by policy.
     """
 
     def __init__(
         self,
         comparison: _Comparison,
-        runs: dict[tuple[str, str], dict[str, Any]],
-        bands: dict[str, list[float]],
+        runs: Iterable[Run],
+        tolerances: dict[str, tuple[float, ...]],
     ) -> None:
-        self._comparison, self._runs, self._bands = comparison, runs, bands
+        self._comparison, self._tolerances = comparison, tolerances
+        self._runs = {run.key: run for run in runs}
         self._seen: dict[tuple[Any, ...], Evidence | str] = {}
 
-    def rows(self, options: Options) -> list[dict[str, Any]]:
+    def compared(self, options: Options) -> list[Pair]:
         """Return every pair with its verdict."""
         configurations, policies = self._comparison.configurations, self._comparison.policies
         wanted = options.pairs
@@ -105,42 +108,32 @@ class Pairs:
             keys += [((c, policies[0]), (c, p)) for c in configurations for p in policies[1:]]
         return [self._pair(a, b) for a, b in keys]
 
-    def _pair(self, a: tuple[Configuration, str], b: tuple[Configuration, str]) -> dict[str, Any]:
+    def _pair(self, a: _Key, b: _Key) -> Pair:
         runs = [self._runs[str(configuration), policy] for configuration, policy in (a, b)]
-        row: dict[str, Any] = {
-            "a": str(a[0]),
-            "b": str(b[0]),
-            "policy": a[1],
-            "lockstep": None,
-            "free": None,
-        }
+        pair = Pair(str(a[0]), str(b[0]), a[1], verdict="")
         if a[1] != b[1]:
-            row |= {"a_policy": a[1], "b_policy": b[1]}
-        missing = [f"{r['backend']} {r['policy']}" for r in runs if r["status"] != "ok"]
-        if a[1] == b[1]:
-            missing = [run["backend"] for run in runs if run["status"] != "ok"]
+            pair = replace(pair, a_policy=a[1], b_policy=b[1])
+        missing = [
+            " ".join(run.key) if pair.across else run.backend for run in runs if run.status != "ok"
+        ]
         if missing:
-            return {**row, "verdict": f"not compared: no run of {' and '.join(missing)}"}
-        if not any(isfinite(float(loss)) for run in runs for loss in run["loss"]):
-            return {**row, "verdict": "not compared: neither run has a finite loss"}
+            return replace(pair, verdict=f"not compared: no run of {' and '.join(missing)}")
+        if not any(isfinite(loss) for run in runs for loss in run.loss):
+            return replace(pair, verdict="not compared: neither run has a finite loss")
         widest = max(a[1], b[1], key=lambda text: FORMATS[Policy.parse(text).compute].spacing)
-        noise, draws = self._bands.get(widest, []), self._comparison.draws.get(a[1], False)
-        row["lockstep"] = self._lockstep(a, b) if a[1] == b[1] else None
-        differences = free_difference(runs[0]["loss"], runs[1]["loss"])
-        row["free"] = {
-            "max_rel_loss_diff": max(differences),
-            "band": max(noise) if noise else None,
-        }
+        noise, draws = self._tolerances.get(widest, ()), self._comparison.draws.get(a[1], False)
+        lockstep = None if pair.across else self._lockstep(a, b)
+        differences = free_difference(runs[0].loss, runs[1].loss)
+        free = FreeRun(max(differences), max(noise) if noise else None)
         # Single steps of a model that draws random numbers differ by what it draws.
-        judged = None if draws else row["lockstep"]
+        judged = None if draws else lockstep
         text = verdict(Policy.parse(widest).compute, judged, differences, noise)
         if draws and text == "same":
             text = "same: it draws random numbers, so that single steps were not judged"
-        return {**row, "verdict": text + (_skips(runs) if text.startswith("different") else "")}
+        text += _skips(runs) if text.startswith("different") else ""
+        return replace(pair, lockstep=lockstep, free=free, verdict=text)
 
-    def _lockstep(
-        self, a: tuple[Configuration, str], b: tuple[Configuration, str]
-    ) -> dict[str, Any] | None:
+    def _lockstep(self, a: _Key, b: _Key) -> Lockstep | None:
         jobs = [self._comparison.job("run", *key) for key in (b, a)]
         records = [read_records(job.own("lockstep.jsonl")) for job in jobs]
         count = min(map(len, records))
@@ -152,77 +145,54 @@ class Pairs:
             grads = _both(jobs, f"grads-{index}.safetensors")
             after = _both(jobs, f"after-{index}.safetensors")
             steps.append(lockstep_step(losses, grads, after))
-        summary = lockstep_summary(Policy.parse(a[1]).compute, steps)
-        kinks = {kink["step"] for kink in summary["kinks"]}
-        summary["first"] = next(
-            (
-                index
-                for index, step in enumerate(steps)
-                if index not in kinks
-                and any(step[n] > limit for n, limit in LOCKSTEP_LIMITS.items())
-            ),
-            None,
-        )
-        return summary
+        return lockstep_summary(Policy.parse(a[1]).compute, steps)
 
     # --- closer -----------------------------------------------------------------------------
 
-    def look_closer(self, rows: list[dict[str, Any]], options: Options, on_event: Events) -> None:
-        """Look at one step in depth, of every pair or of those that differ; add what was found."""
-        if options.layers == "never":
-            return
-        for row in rows:
-            if options.layers == "always" or row["verdict"].startswith("different"):
-                if row["verdict"].startswith("not compared: no run"):
-                    continue
-                row["depth"] = self._depth(row, options, on_event)
+    def look_closer(self, pair: Pair, options: Options, on_event: Events) -> Pair:
+        """Return the pair with one step layer by layer, if that is asked for and possible."""
+        differs = pair.verdict.startswith("different")
+        wanted = options.layers == "always" or (options.layers == "auto" and differs)
+        if not wanted or pair.verdict.startswith("not compared: no run"):
+            return pair
+        return replace(pair, depth=self._depth(pair, options, on_event))
 
-    def _depth(self, row: dict[str, Any], options: Options, on_event: Events) -> dict[str, Any]:
-        keys = [(row[x], row.get(f"{x}_policy", row["policy"])) for x in ("a", "b")]
-        step = -1 if keys[0][1] != keys[1][1] else ((row["lockstep"] or {}).get("first") or -1)
+    def _depth(self, pair: Pair, options: Options, on_event: Events) -> Layers:
+        first = pair.lockstep.first if pair.lockstep else None
+        step = -1 if pair.across or not first else first
 
         def look(paths: frozenset[str]) -> tuple[Evidence, Evidence]:
-            found = [self._evidence(key, step, tuple(sorted(paths)), on_event) for key in keys]
+            found = [self._evidence(key, step, tuple(sorted(paths)), on_event) for key in pair.keys]
             return found[0], found[1]
 
         try:
             reference, own = look(frozenset())
-            told = find(reference, own, look).to_dict()
+            told = layers_of(find(reference, own, look))
         except (ExperimentError, CheckpointError) as exc:
-            why = f"not looked at: {exc}"
-            return {"rows": [], "first": None, "causes": [], "verdict": why, "how": ""}
-        if keys[0][1] != keys[1][1]:
-            told["causes"] = [_meant(cause, keys[1][1]) for cause in told["causes"]]
-        if options.float64 == "auto" and told["first"] is not None:
-            told["exact"] = self._exact(reference, own, keys, step, on_event)
+            return Layers(f"not looked at: {exc}")
+        if pair.across:
+            causes = tuple(_meant(cause, pair.b_policy) for cause in told.root_causes)
+            told = replace(told, root_causes=causes)
+        if options.float64 == "auto" and told.first is not None:
+            told = replace(told, exact=self._exact((reference, own), pair, step, on_event))
         return told
 
     def _exact(
-        self,
-        a: Evidence,
-        b: Evidence,
-        keys: list[tuple[str, str]],
-        step: int,
-        on_event: Events,
-    ) -> dict[str, str]:
-        """Return which one is beyond its band of the same step in float64, in words too."""
+        self, seen: tuple[Evidence, Evidence], pair: Pair, step: int, on_event: Events
+    ) -> Float64:
+        """Return which one is beyond its tolerance of the same step in float64, in words too."""
         experiment = self._comparison.experiment
         if _WIDEST not in experiment.builders or not _installed(_WIDEST):
-            return {
-                "wrong": "",
-                "why": f"{experiment.path.name} has no build_{_WIDEST}(), or no torch",
-            }
-        policy, name = keys[0][1], f"{_WIDEST}:float64"
+            return Float64("", f"{experiment.path.name} has no build_{_WIDEST}(), or no torch")
         try:
-            exact = self._work(
-                ("exact", policy, step), Configuration(_WIDEST), policy, step, (), on_event
-            )
+            key = ("exact", pair.policy, step)
+            exact = self._work(key, Configuration(_WIDEST), pair.policy, step, (), on_event)
         except (ExperimentError, CheckpointError) as exc:
-            return {"wrong": "", "why": str(exc)}
-        wrong = which_is_wrong(exact, a, b)
-        words = {"a": keys[0], "b": keys[1]}
+            return Float64("", str(exc))
+        wrong = which_is_wrong(exact, *seen)
+        words = dict(zip("ab", pair.keys, strict=True))
         told = " ".join(words[wrong]) if wrong in words else wrong
-        return {"wrong": wrong, "why": f"against {name}, beyond rounding: {told}"}
+        return Float64(wrong, f"against {_WIDEST}:float64, beyond rounding: {told}")
 
     def _evidence(
         self, key: tuple[str, str], step: int, look: tuple[str, ...], on_event: Events
@@ -262,17 +232,17 @@ def _installed(backend: str) -> bool:
     return True
 
 
-def _meant(cause: dict[str, Any], policy: str) -> dict[str, Any]:
-    """Return a cause between two policies: other dtypes are what they are for."""
-    if cause["kind"] != "dtype rule":
+def _meant(cause: RootCause, policy: str) -> RootCause:
+    """Return a root cause between two policies: other dtypes are what they are for."""
+    if cause.kind != "dtype rule":
         return cause
-    layer = cause["own_layer"]
-    return {**cause, "cure": f"the policies say so; 'full path={layer}' in {policy} undoes it"}
+    fix = f"the policies say so; 'full path={cause.own_layer}' in {policy} undoes it"
+    return replace(cause, fix=fix)
 
 
-def _skips(runs: list[dict[str, Any]]) -> str:
+def _skips(runs: list[Run]) -> str:
     """Return, for two runs of which one skipped more steps, how many each did."""
-    skipped = [len(run["skipped"]) for run in runs]
+    skipped = [len(run.skipped) for run in runs]
     return f", {skipped[0]} against {skipped[1]} skipped steps" if skipped[0] != skipped[1] else ""
 
 

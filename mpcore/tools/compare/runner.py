@@ -1,4 +1,4 @@
-"""Runs a comparison: a process per run, one after the other, and the result as one dict."""
+"""Runs a comparison: a process per run, one after the other, and the result as one value."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ import os
 import platform
 import shutil
 import tempfile
+from dataclasses import replace
 from datetime import datetime
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import run_worker, thread_variables
+from mpcore._lib.records import from_plain
 from mpcore.checkpoint.layer_weights import LayerWeights, match
 from mpcore.errors import ExperimentError
 from mpcore.tools.compare.pairs import Options, Pairs, read_records
-from mpcore.tools.compare.verdict import band
+from mpcore.tools.compare.verdict import noise_tolerance
 from mpcore.tools.experiment.configuration import Configuration, read_configurations
-from mpcore.tools.experiment.job import Job, Settings, plain, write_data
+from mpcore.tools.experiment.job import Job, Settings, write_data
 from mpcore.tools.experiment.options import read_policies
+from mpcore.tools.report.result import (
+    Conditions,
+    Measured,
+    Memory,
+    Result,
+    Run,
+    RunPlan,
+    Skip,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +53,7 @@ def compare(
     time_limit: float = 600.0,
     options: Options | None = None,
     on_event: Events = lambda *_: None,
-) -> dict[str, Any]:
+) -> Result:
     """Return the result of the whole comparison, ready for ``report.write_report``.
 
     Args:
@@ -87,6 +99,7 @@ class _Comparison:
         self.settings, self.folder, self.time_limit = settings, folder, time_limit
         self.inspected: dict[Configuration, dict[str, Any]] = {}
         self.draws: dict[str, bool] = {}  # by policy: whether the model draws random numbers
+        self.noise: dict[str, list[list[float | str]]] = {}  # by policy: losses of moved runs
 
     def job(
         self, kind: str, configuration: Configuration, policy: str, *, reference: bool = False
@@ -94,53 +107,51 @@ class _Comparison:
         path = self.experiment.path.resolve()
         return Job(kind, configuration, policy, path, self.folder, reference, self.settings)
 
-    def run(self, options: Options, on_event: Events) -> dict[str, Any]:
+    def run(self, options: Options, on_event: Events) -> Result:
         self.inspect(on_event)
         runs, interrupted = [], False
         for policy in self.policies:
             for configuration in self.configurations:
+                key = (configuration, policy)
                 if interrupted:
-                    frame = self.frame(configuration, policy, "stopped before its turn", "not run")
+                    run = self.planned(*key, "not run", "stopped before its turn")
                 else:
                     try:
-                        frame = self.one(configuration, policy, on_event)
+                        run = self.one(*key, on_event)
                     except KeyboardInterrupt:
                         interrupted = True
-                        text = {"error": "stopped on the way"}
-                        frame = self.ended(configuration, policy, text, "interrupted")
-                runs.append(frame)
-        bands = self.bands(runs)
-        pairs = Pairs(self, {(run["backend"], run["policy"]): run for run in runs}, bands)
-        rows = pairs.rows(options)
-        if not interrupted:
-            try:
-                pairs.look_closer(rows, options, on_event)
-            except KeyboardInterrupt:
-                interrupted = True
-        result: dict[str, Any] = plain(
-            {
-                "experiment": self.experiment.name,
-                "file": self.experiment.path.name,
-                "created": datetime.now().astimezone().isoformat(timespec="seconds"),
-                "settings": self.described(),
-                "runs": runs,
-                "pairs": rows,
-                "bands": bands,
-                "interrupted": interrupted,
-            }
+                        run = self.ended(*key, "interrupted", {"error": "stopped on the way"})
+                runs.append(run)
+        tolerances = self.tolerances(runs)
+        pairs = Pairs(self, runs, tolerances)
+        found = pairs.compared(options)
+        for place, pair in enumerate(found):
+            if not interrupted:
+                try:
+                    found[place] = pairs.look_closer(pair, options, on_event)
+                except KeyboardInterrupt:
+                    interrupted = True
+        return Result(
+            experiment=self.experiment.name,
+            runs=tuple(runs),
+            file=self.experiment.path.name,
+            created=datetime.now().astimezone().isoformat(timespec="seconds"),
+            settings=self.conditions(),
+            pairs=tuple(found),
+            tolerances=tolerances,
+            interrupted=interrupted,
         )
-        return result
 
-    def described(self) -> dict[str, Any]:
-        return {
+    def conditions(self) -> Conditions:
+        return Conditions(
             **vars(self.settings),
-            "loss": self.experiment.loss,
-            "optimizer": str(self.experiment.optimizer),
-            "reference": str(self.configurations[0]),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-        }
+            loss=self.experiment.loss,
+            optimizer=str(self.experiment.optimizer),
+            reference=str(self.configurations[0]),
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            platform=platform.platform(),
+            python=platform.python_version(),
+        )
 
     def inspect(self, on_event: Events) -> None:
         """Look at every model first: what differs or is wrong is said before anything trains.
@@ -182,78 +193,71 @@ class _Comparison:
         ]
         return next(iter(able), self.configurations[0])
 
-    def one(self, configuration: Configuration, policy: str, on_event: Events) -> dict[str, Any]:
+    def one(self, configuration: Configuration, policy: str, on_event: Events) -> Run:
         about, died = self.about(configuration, policy), self.inspected[configuration].get("error")
         name = str(configuration)
         if about["refused"] or died:
             status = "failed" if died else "not run"
             on_event(name, policy, {"phase": status, "step": 0, "of": 1})
-            return self.frame(configuration, policy, died or about["refused"], status)
+            return self.planned(configuration, policy, status, died or about["refused"])
         for rule in about["plan"]["unused_rules"]:
             on_event(name, policy, {"warning": f"rule {rule!r} decided for no layer"})
         on_event(name, policy, {"phase": "start", "step": 0, "of": 1})
-        job = self.job(
-            "run", configuration, policy, reference=configuration == self.reference(policy)
-        )
+        first = configuration == self.reference(policy)
+        job = self.job("run", configuration, policy, reference=first)
         result = self.work(job, lambda event: on_event(name, policy, event))
-        if job.reference:
+        if first:
             self.draws[policy] = bool(result.get("draws"))
-        frame = self.ended(configuration, policy, result, "failed" if "error" in result else "ok")
-        done = {"phase": frame["status"], "step": len(frame["loss"]), "of": self.settings.steps}
-        on_event(name, policy, done | ({"loss": frame["loss"][-1]} if frame["loss"] else {}))
-        return frame
+            self.noise[policy] = result.get("noise_losses", [])
+        run = self.ended(configuration, policy, "failed" if "error" in result else "ok", result)
+        done = {"phase": run.status, "step": len(run.loss), "of": self.settings.steps}
+        on_event(name, policy, done | ({"loss": run.loss[-1]} if run.loss else {}))
+        return run
 
-    def frame(
-        self, configuration: Configuration, policy: str, error: str | None, status: str
-    ) -> dict[str, Any]:
-        """Return the description of a run that has no steps yet."""
+    def planned(
+        self, configuration: Configuration, policy: str, status: str, error: str | None
+    ) -> Run:
+        """Return a run that has no steps."""
         about, inspected = self.about(configuration, policy), self.inspected[configuration]
-        return {
-            "backend": str(configuration),
-            "configuration": configuration.to_dict(),
-            "policy": policy,
-            "device": inspected.get("device", ""),
-            "simulated": about["simulated"],
-            "status": status,
-            "error": error,
-            "loss": [],
-            "scale": [],
-            "stepped": [],
-            "grad_norm": [],
-            "skipped": [],
-            "step_seconds": None,
-            "peak_memory_bytes": None,
-            "test_accuracy": None,
-            "memory": None,
-            "observed": None,
-            "postmortems": [],
-            "versions": inspected.get("versions", {}),
-            "plan": about["plan"],
-        }
+        return Run(
+            backend=str(configuration),
+            policy=policy,
+            status=status,
+            configuration=configuration,
+            device=inspected.get("device", ""),
+            simulated=about["simulated"],
+            error=error,
+            versions=inspected.get("versions", {}),
+            plan=about["plan"] and from_plain(RunPlan, about["plan"]),
+        )
 
     def ended(
-        self, configuration: Configuration, policy: str, result: dict[str, Any], status: str
-    ) -> dict[str, Any]:
-        """Return the description of a run that ended somehow, with the steps it made."""
-        frame = self.frame(configuration, policy, result.get("error"), status)
-        job = self.job("run", configuration, policy)
-        records = result.pop("records", None) or read_records(job.own("records.jsonl"))
+        self, configuration: Configuration, policy: str, status: str, result: dict[str, Any]
+    ) -> Run:
+        """Return a run that ended somehow, with the steps it made."""
+        written = self.job("run", configuration, policy).own("records.jsonl")
+        records = result.get("records") or read_records(written)
+        run = self.planned(configuration, policy, status, result.get("error"))
+        return replace(
+            run,
+            **vars(from_plain(Measured, result.get("measured", {}))),
+            loss=_numbers(records, "loss"),
+            scale=_numbers(records, "scale"),
+            grad_norm=_numbers(records, "grad_norm"),
+            stepped=tuple(bool(r["stepped"]) for r in records),
+            skipped=tuple(Skip(r["step"], r["reason"]) for r in records if not r["stepped"]),
+            memory=self.memory(configuration, policy, result.get("array_bytes")),
+            records=tuple(records),
+        )
+
+    def memory(
+        self, configuration: Configuration, policy: str, measured: int | None
+    ) -> Memory | None:
         foretold = self.about(configuration, policy)["bytes"]
-        if foretold and "array_bytes" in result:
-            sizes = {"predicted": foretold["total"], "measured": result["array_bytes"]}
-            per = {f"{kind}_bytes_per_param": n / foretold["values"] for kind, n in sizes.items()}
-            result["memory"] = per
-        frame |= {name: value for name, value in result.items() if name in frame}
-        columns = ("loss", "scale", "stepped", "grad_norm")
-        return {
-            **frame,
-            **{name: [record[name] for record in records] for name in columns},
-            "records": records,
-            "skipped": [
-                {"step": r["step"], "reason": r["reason"]} for r in records if not r["stepped"]
-            ],
-            "band_losses": result.get("band_losses", []),
-        }
+        if not foretold or measured is None:
+            return None
+        values = foretold["values"]
+        return Memory(foretold["total"] / values, measured / values)
 
     def work(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Run one worker to its end and return its result, or how it died."""
@@ -281,13 +285,17 @@ class _Comparison:
         how = ended.how or "the process ended without a result"
         return {"error": f"{how} {where}"}
 
-    def bands(self, runs: list[dict[str, Any]]) -> dict[str, list[float]]:
-        found = {}
-        for run in runs:
-            moved = run.pop("band_losses", [])
-            if run["status"] == "ok" and moved:
-                found[run["policy"]] = band(run["loss"], moved)
-        return found
+    def tolerances(self, runs: list[Run]) -> dict[str, tuple[float, ...]]:
+        references = [run for run in runs if run.configuration == self.reference(run.policy)]
+        return {
+            run.policy: tuple(noise_tolerance(run.loss, self.noise[run.policy]))
+            for run in references
+            if run.status == "ok" and self.noise.get(run.policy)
+        }
+
+
+def _numbers(records: list[dict[str, Any]], name: str) -> tuple[float, ...]:
+    return tuple(nan if r[name] is None else float(r[name]) for r in records)
 
 
 def _shapes(inspected: dict[str, Any], configuration: Configuration) -> list[LayerWeights]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore._lib.machine import resident
+from mpcore._lib.records import to_plain
 from mpcore.backend.parts import MODES
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import FORMATS
@@ -27,12 +28,14 @@ from mpcore.tools.experiment.prepared import (
     save_weights,
 )
 from mpcore.tools.inspection.observe import observe
+from mpcore.tools.report.result import Measured, Observed, ObservedLayer, StepSeconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore.step.result import StepResult
+    from mpcore.tools.diagnosis.record import PostMortem
     from mpcore.tools.experiment.experiment import Data, Experiment
     from mpcore.tools.experiment.job import Job
 
@@ -47,7 +50,7 @@ def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
     initial = load_weights(job.initial)
     result = _free(job, Prepared(job, experiment, data, initial), emit)
     if job.reference and job.settings.noise_runs:
-        result["band_losses"] = []
+        result["noise_losses"] = []
         for number in range(1, job.settings.noise_runs + 1):
             seed = job.settings.seed + number
             unit = FORMATS[Policy.parse(job.policy).compute].spacing
@@ -59,7 +62,7 @@ def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
                 for index, (x, y) in enumerate(_batches(job, data)):
                     losses.append(run.step(x, y).loss)
                     emit(phase=f"noise {number}", step=index + 1, of=job.settings.steps)
-            result["band_losses"].append(losses)
+            result["noise_losses"].append(losses)
     if job.settings.lockstep_steps:
         run = Prepared(job, experiment, data, initial)
         first = result["records"][0]["loss"]
@@ -80,7 +83,7 @@ def _batches(job: Job, data: Data) -> Any:
 
 def _free(job: Job, run: Prepared, emit: Callable[..., None]) -> dict[str, Any]:
     records, seconds = [], []
-    found: list[dict[str, Any] | None] = []
+    found: list[PostMortem | None] = []
     with job.own("records.jsonl").open("w", encoding="utf-8", buffering=1) as stream:
         for index, (x, y) in enumerate(_batches(job, run.data)):
             start = time.perf_counter()
@@ -94,26 +97,26 @@ def _free(job: Job, run: Prepared, emit: Callable[..., None]) -> dict[str, Any]:
                 found.append(_diagnosed(run, step, index, run.batch(x, y), emit))
     _, peak = resident()
     timed = np.array(seconds[min(job.settings.warmup, len(seconds) - 1) :])
+    measured = Measured(
+        step_seconds=StepSeconds(float(np.median(timed)), float(np.quantile(timed, 0.9))),
+        peak_memory_bytes=peak,
+        test_accuracy=_accuracy(run),
+        observed=_observed(run),
+        postmortems=tuple(each for each in found if each),
+    )
     return {
         "records": records,
-        "step_seconds": {
-            "median": float(np.median(timed)),
-            "p90": float(np.quantile(timed, 0.9)),
-        },
-        "peak_memory_bytes": peak,
-        "test_accuracy": _accuracy(run),
+        "measured": to_plain(measured),
         "array_bytes": sum(run.amp.array_bytes().values()),
-        "observed": _observed(run),
-        "postmortems": [each for each in found if each],
     }
 
 
 def _diagnosed(
     run: Prepared, step: StepResult, index: int, batch: tuple[Any, ...], emit: Any
-) -> dict[str, Any] | None:
+) -> PostMortem | None:
     """Return why a step was skipped; None, and a warning, where that cannot be found out."""
     try:
-        return replace(diagnose(run.amp, step, run.loss_fn, *batch), step=index).to_dict()
+        return replace(diagnose(run.amp, step, run.loss_fn, *batch), step=index)
     except BackendError as exc:
         emit(warning=f"step {index} was skipped, and cannot be diagnosed: {exc}")
         return None
@@ -128,7 +131,7 @@ def _accuracy(run: Prepared) -> float | None:
     return float((guess == y[:count]).mean())
 
 
-def _observed(run: Prepared) -> dict[str, Any] | None:
+def _observed(run: Prepared) -> Observed | None:
     """Return what the layers really ran in, for the page's dtype map; None if nothing tells."""
     x, y = next(_batches(run.job, run.data))
     try:
@@ -136,17 +139,12 @@ def _observed(run: Prepared) -> dict[str, Any] | None:
     except BackendError:
         return None  # a backend without an observer
     called = [(row, row.seen.calls[0]) for row in seen.layers if row.seen is not None]
-    rows = [
-        {
-            "path": row.path,
-            "kernels": list(call.kernels),
-            "output": list(call.went),
-            "faults": list(row.faults),
-        }
+    rows = tuple(
+        ObservedLayer(row.path, tuple(call.kernels), tuple(call.went), tuple(row.faults))
         for row, call in called
-    ]
+    )
     judged = [row for row in seen.layers if row.judged]
-    return {"judged": len(judged), "differing": len(seen.differing), "rows": rows}
+    return Observed(len(judged), len(seen.differing), rows)
 
 
 def _draws(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf, isinf, isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpcore.checkpoint.layer_weights import LayerWeights, relative_difference
+from mpcore.tools.report.result import Kink, Lockstep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCKSTEP_LIMITS",
-    "band",
+    "StepDifference",
     "free_difference",
     "lockstep_step",
     "lockstep_summary",
+    "noise_tolerance",
     "verdict",
 ]
 
@@ -30,9 +33,33 @@ LOCKSTEP_LIMITS = {
     "max_rel_update_diff": 1e-5,
 }
 
+
+@dataclass(frozen=True)
+class StepDifference:
+    """How far one step of two runs lies apart that started from the same state; relative.
+
+    Attributes:
+        max_rel_loss_diff: of the loss.
+        max_rel_grad_diff: of the gradient that is farthest apart.
+        max_rel_update_diff: of the updated weights that are farthest apart.
+    """
+
+    max_rel_loss_diff: float
+    max_rel_grad_diff: float
+    max_rel_update_diff: float
+
+    def within(self, *names: str) -> bool:
+        """Return whether rounding explains the named differences; all if none is named."""
+        return all(
+            getattr(self, name) <= LOCKSTEP_LIMITS[name] for name in names or LOCKSTEP_LIMITS
+        )
+
+
 _FLOWS_BACK = ("max_rel_grad_diff", "max_rel_update_diff")
 
-_FLOOR = 1e-6  # relative: a few float32 roundings, so that a band of zero is not taken literally
+_FLOOR = (
+    1e-6  # relative: a few float32 roundings, so that a tolerance of zero is not taken literally
+)
 _MARGIN = 3.0  # the largest of a few runs underestimates what noise can do
 
 
@@ -40,7 +67,9 @@ def _curve(losses: Sequence[float | str]) -> npt.NDArray[np.float64]:
     return np.array([float(loss) for loss in losses])
 
 
-def band(losses: Sequence[float | str], moved: Sequence[Sequence[float | str]]) -> list[float]:
+def noise_tolerance(
+    losses: Sequence[float | str], moved: Sequence[Sequence[float | str]]
+) -> list[float]:
     """Return, per step, how far noise alone moves the loss, relative, dimensionless.
 
     Args:
@@ -72,18 +101,18 @@ def lockstep_step(
     losses: tuple[float, float],
     grads: tuple[list[LayerWeights], list[LayerWeights]] | None,
     weights: tuple[list[LayerWeights], list[LayerWeights]],
-) -> dict[str, float]:
+) -> StepDifference:
     """Return the three relative differences of one step from the same state; never NaN."""
-    found = {
-        "max_rel_loss_diff": free_difference(losses[:1], losses[1:])[0],
-        "max_rel_grad_diff": relative_difference(*grads) if grads else 0.0,
-        "max_rel_update_diff": relative_difference(*weights),
-    }
+    found = (
+        free_difference(losses[:1], losses[1:])[0],
+        relative_difference(*grads) if grads else 0.0,
+        relative_difference(*weights),
+    )
     # NaN would lose every comparison with a largest value, and so pass for no difference.
-    return {name: inf if isnan(value) else value for name, value in found.items()}
+    return StepDifference(*(inf if isnan(value) else value for value in found))
 
 
-def lockstep_summary(compute: str, steps: Sequence[dict[str, float]]) -> dict[str, Any]:
+def lockstep_summary(compute: str, steps: Sequence[StepDifference]) -> Lockstep:
     """Return the largest differences of all steps, isolated kinks apart.
 
     At a kink the loss agrees but what flows back does not: an input of ReLU or max-pooling lies
@@ -94,28 +123,30 @@ def lockstep_summary(compute: str, steps: Sequence[dict[str, float]]) -> dict[st
     Args:
         compute: compute dtype of the policy; only float32 has limits, and so kinks.
         steps: what ``lockstep_step`` returned for each.
-
-    Returns:
-        ``steps`` (their number), the three largest differences of the steps that are no kink,
-        and ``kinks``: for each its ``step`` and its gradient and update difference.
     """
-    kinks = [
-        {"step": index, **{name: step[name] for name in _FLOWS_BACK}}
+    kinks = tuple(
+        Kink(index, step.max_rel_grad_diff, step.max_rel_update_diff)
         for index, step in enumerate(steps)
-        if step["max_rel_loss_diff"] <= LOCKSTEP_LIMITS["max_rel_loss_diff"]
-        and not all(step[name] <= LOCKSTEP_LIMITS[name] for name in _FLOWS_BACK)
-    ]
+        if step.within("max_rel_loss_diff") and not step.within(*_FLOWS_BACK)
+    )
     if compute != "float32" or len(kinks) > max(1 if len(steps) >= 10 else 0, len(steps) // 20):
-        kinks = []
-    apart = {kink["step"] for kink in kinks}
-    rest = [step for index, step in enumerate(steps) if index not in apart]
-    largest = {name: max(step[name] for step in rest) for name in LOCKSTEP_LIMITS}
-    return {"steps": len(steps), **largest, "kinks": kinks}
+        kinks = ()
+    apart = {kink.step for kink in kinks}
+    rest = {index: step for index, step in enumerate(steps) if index not in apart}
+    first = next((index for index, step in rest.items() if not step.within()), None)
+    return Lockstep(
+        len(steps),
+        max(step.max_rel_loss_diff for step in rest.values()),
+        max(step.max_rel_grad_diff for step in rest.values()),
+        max(step.max_rel_update_diff for step in rest.values()),
+        kinks,
+        first,
+    )
 
 
 def verdict(
     compute: str,
-    lockstep: dict[str, Any] | None,
+    lockstep: Lockstep | None,
     differences: Sequence[float],
     noise: Sequence[float],
 ) -> str:
@@ -125,41 +156,41 @@ def verdict(
         compute: compute dtype of the policy; only float32 steps have fixed limits.
         lockstep: what ``lockstep_summary`` returned, or None if it was not run.
         differences: relative loss difference of the free runs, per step.
-        noise: the band, per step; empty if it was not calibrated.
+        noise: the tolerance, per step; empty if it was not calibrated.
     """
-    parted = _parted(lockstep) if lockstep and compute == "float32" else []
-    reasons = parted + _beyond(differences, noise)
+    steps = _beyond_limits(lockstep) if lockstep and compute == "float32" else []
+    reasons = steps + _beyond_noise(differences, noise)
     if reasons:
         return f"different: {', '.join(reasons)}"
     if not noise and (not lockstep or compute != "float32"):
-        # Only float32 steps have limits of their own: in 16 bits "same" needs a band.
+        # Only float32 steps have limits of their own: in 16 bits "same" needs a tolerance.
         return f"not compared: no {'noise' if lockstep else 'lock-step or noise'} runs to judge by"
-    return "too noisy to tell" if noise and noise[-1] > 0.5 else f"same{_kinks(lockstep or {})}"
+    return "too noisy to tell" if noise and noise[-1] > 0.5 else f"same{_kinks(lockstep)}"
 
 
-def _parted(lockstep: dict[str, Any]) -> list[str]:
+def _beyond_limits(lockstep: Lockstep) -> list[str]:
+    sizes = {name: getattr(lockstep, name) for name in LOCKSTEP_LIMITS}
     return [
         f"one step's {name.removeprefix('max_rel_').removesuffix('_diff')} by "
-        f"{lockstep[name]:.1e} (limit {limit:.0e})"
+        f"{sizes[name]:.1e} (limit {limit:.0e})"
         for name, limit in LOCKSTEP_LIMITS.items()
-        if not lockstep[name] <= limit
+        if not sizes[name] <= limit
     ]
 
 
-def _kinks(lockstep: dict[str, Any]) -> str:
-    kinks = lockstep.get("kinks", [])
-    if not kinks:
+def _kinks(lockstep: Lockstep | None) -> str:
+    if lockstep is None or not lockstep.kinks:
         return ""
-    where = ", ".join(str(kink["step"]) for kink in kinks)
-    size = max(kink["max_rel_grad_diff"] for kink in kinks)
+    where = ", ".join(str(kink.step) for kink in lockstep.kinks)
+    size = max(kink.max_rel_grad_diff for kink in lockstep.kinks)
     return (
-        f": but at step {where} of {lockstep['steps']} a ReLU or max-pooling rounds to the other "
+        f": but at step {where} of {lockstep.steps} a ReLU or max-pooling rounds to the other "
         f"side (gradient by {size:.1e})"
     )
 
 
-def _beyond(differences: Sequence[float], noise: Sequence[float]) -> list[str]:
-    """Return, as one reason or none, where the free runs part by more than noise explains."""
+def _beyond_noise(differences: Sequence[float], noise: Sequence[float]) -> list[str]:
+    """Return, as one reason or none, where the free runs differ by more than noise explains."""
     sizes = np.array(differences)
     limits = np.array(noise) if noise else np.full(len(sizes), np.finfo(np.float64).max)
     lost = np.isinf(limits)  # noise alone decides there: nothing can be beyond it

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from mpcore.tools.report.drawing import Bar, Chart, bar_panel
 from mpcore.tools.report.numbers import format_megabytes, format_milliseconds, number
@@ -14,14 +14,16 @@ from mpcore.tools.report.view import grouped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mpcore.tools.report.result import Result, Run
+
 __all__ = ["bar_charts"]
 
 
-def bar_charts(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
+def bar_charts(result: Result, places: dict[str, int]) -> Iterator[Chart]:
     """Yield one panel for each of the three that the result has numbers for.
 
     Args:
-        result: as in the docstring of ``mpcore.tools.report.report``.
+        result: the comparison.
         places: of the backends in the palette.
     """
     note = "median step, whisker up to the 90th percentile; shorter is faster"
@@ -32,16 +34,16 @@ def bar_charts(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart
 
 
 def _panel(
-    result: dict[str, Any],
+    result: Result,
     places: dict[str, int],
     words: tuple[str, str, str],
-    measure: Callable[[dict[str, Any], int], Bar],
+    measure: Callable[[Run, int], Bar],
 ) -> Iterator[Chart]:
     """Yield one panel of horizontal bars, a group per policy; nothing without a number."""
     group, title, note = words
     groups = {
-        policy: [measure(run, places[run["backend"]]) for run in runs]
-        for policy, runs in grouped(result["runs"], itemgetter("policy")).items()
+        policy: [measure(run, places[run.backend]) for run in runs]
+        for policy, runs in grouped(result.runs, attrgetter("policy")).items()
     }
     every = [bar for bars in groups.values() for bar in bars]
     sizes = [size for bar in every for size in (bar.value, bar.high, bar.mark)]
@@ -53,32 +55,32 @@ def _panel(
     yield Chart(group, title, note, (), svg)
 
 
-def _time(run: dict[str, Any], place: int) -> Bar:
-    seconds = run.get("step_seconds") or {}
-    median, high = number(seconds.get("median")), number(seconds.get("p90"))
+def _time(run: Run, place: int) -> Bar:
+    seconds = run.step_seconds
+    median, high = (
+        number(seconds.median if seconds else None),
+        number(seconds.p90 if seconds else None),
+    )
     return _bar(run, place, (median, high), f"{format_milliseconds(median)} ms")
 
 
-def _peak(run: dict[str, Any], place: int) -> Bar:
-    size = number(run.get("peak_memory_bytes"))
+def _peak(run: Run, place: int) -> Bar:
+    size = number(run.peak_memory_bytes)
     return _bar(run, place, (size, math.nan), f"{format_megabytes(size)} MB")
 
 
-def _bar(run: dict[str, Any], place: int, ends: tuple[float, float], text: str) -> Bar:
-    simulated = bool(run.get("simulated"))
+def _bar(run: Run, place: int, ends: tuple[float, float], text: str) -> Bar:
     if not math.isfinite(ends[0]):
-        text = run.get("status") or "no number"
-    elif simulated:
+        text = run.status or "no number"
+    elif run.simulated:
         text += " simulated"
-    return Bar(run["backend"], place, *ends, text, simulated)
+    return Bar(run.backend, place, *ends, text, run.simulated)
 
 
-def _per_parameter(run: dict[str, Any], place: int) -> Bar:
-    memory = run.get("memory") or {}
-    measured = number(memory.get("measured_bytes_per_param"))
-    predicted = number(memory.get("predicted_bytes_per_param"))
+def _per_parameter(run: Run, place: int) -> Bar:
+    measured = number(run.memory.measured_bytes_per_param if run.memory else None)
+    predicted = number(run.memory.predicted_bytes_per_param if run.memory else None)
     known = [f"{measured:.3g} B"] if math.isfinite(measured) else []
     known += [f"plan {predicted:.3g}"] if math.isfinite(predicted) else []
-    text = ", ".join(known) or (run["status"] if run["status"] != "ok" else "not measured")
-    simulated = bool(run.get("simulated"))
-    return Bar(run["backend"], place, measured, math.nan, text, simulated, predicted)
+    text = ", ".join(known) or (run.status if run.status != "ok" else "not measured")
+    return Bar(run.backend, place, measured, math.nan, text, run.simulated, predicted)

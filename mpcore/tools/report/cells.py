@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite, isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpcore.tools.report.numbers import (
     NONE,
     format_difference,
     format_percent,
-    number,
     short_power,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from mpcore.tools.report.result import Distance, LayerDistance
 
 __all__ = ["LIMITS", "MEASURES", "QUANTITIES", "Cell", "Layer", "layer_rows"]
 
@@ -27,7 +28,7 @@ QUANTITIES = (
 )
 """What is compared of a layer: its name in a result, in words, and over a narrow column."""
 
-MEASURES = ("relative", "noise band", "cosine", "largest", "off by 0.1 %", "ULP")
+MEASURES = ("relative", "noise tolerance", "cosine", "largest", "off by 0.1 %", "ULP")
 """Heads of ``Cell.numbers``."""
 
 LIMITS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -43,8 +44,8 @@ class Cell:
         brief: the same, for a narrow column.
         text: the relative difference, short.
         level: which colour of the heat map, from 0; None where nothing was compared.
-        beyond: whether it lies beyond the noise band.
-        excess: relative difference over the band; 0 where there is none.
+        beyond: whether noise does not explain it.
+        excess: relative difference over the tolerance; 0 where there is none.
         tip: all of it in one line.
         numbers: in the order of ``MEASURES``; none where nothing was compared.
     """
@@ -64,11 +65,11 @@ class Layer:
     """One layer, or one op inside of a layer.
 
     Attributes:
-        path: in the first side.
-        own_path: in the second side, where it has another name there.
-        type: class, in the words of the first side.
+        path: in the reference.
+        own_path: in the other run, where it has another name there.
+        type: class, in the words of the reference.
         cells: in the order of ``QUANTITIES``.
-        first: whether the two part here.
+        first: whether the two diverge here first.
         note: what was found here, such as ``"first: eps"``; empty for nothing.
     """
 
@@ -87,71 +88,67 @@ class Layer:
 
 
 def layer_rows(
-    rows: Sequence[dict[str, Any]], first: str | None, found: Mapping[str, str]
+    rows: Sequence[LayerDistance], first: str | None, found: Mapping[str, str]
 ) -> tuple[Layer, ...]:
     """Return the rows of a heat map.
 
     Args:
         rows: of a result.
-        first: path of the layer where the two part; None if they do not, or not in a layer. A
-            layer that is called several times parts in its first call.
-        found: kinds of causes, by path.
+        first: path of the layer where the two diverge; None if they do not, or not in a layer. A
+            layer that is called several times diverges in its first call.
+        found: kinds of root causes, by path.
     """
-    places = [place for place, row in enumerate(rows) if row.get("path") == first]
+    places = [place for place, row in enumerate(rows) if row.path == first]
     return tuple(_layer(row, found, here=place in places[:1]) for place, row in enumerate(rows))
 
 
-def _layer(row: dict[str, Any], found: Mapping[str, str], *, here: bool) -> Layer:
-    path, own = row.get("path") or "", row.get("own_path")
+def _layer(row: LayerDistance, found: Mapping[str, str], *, here: bool) -> Layer:
+    path, own = row.path, row.own_path
     notes = [": ".join(filter(None, ("first" if here else "", found.get(path, ""))))]
-    notes += ["no partner"] if path and own == "" else []
+    notes += ["no partner"] if path and not own else []
     return Layer(
         path=path or own or "(model)",
-        own_path=own if own and path and own != path else "",
-        type=row.get("type") or "",
-        cells=tuple(_cell((name, brief), row.get(key)) for key, name, brief in QUANTITIES),
+        own_path=own if path and own != path else "",
+        type=row.type,
+        cells=tuple(_cell((name, brief), getattr(row, key)) for key, name, brief in QUANTITIES),
         first=here,
         note=", ".join(filter(None, notes)),
     )
 
 
-def _cell(names: tuple[str, str], found: dict[str, Any] | None) -> Cell:
-    relative = number((found or {}).get("relative"))
+def _cell(names: tuple[str, str], found: Distance | None) -> Cell:
     if found is None:
         return Cell()
-    band, cosine = number(found.get("band")), number(found.get("cosine"))
     numbers = (
-        _size(found, "relative"),
-        _size(found, "band"),
-        NONE if isnan(cosine) else f"{cosine:.6f}",
-        _size(found, "largest"),
-        format_percent(found.get("off")),
-        _ulp(number(found.get("ulp"))),
+        _size(found.relative),
+        _size(found.tolerance),
+        NONE if isnan(found.cosine) else f"{found.cosine:.6f}",
+        _size(found.largest),
+        format_percent(found.off),
+        _ulp(found.ulp),
     )
-    beyond = bool(found.get("beyond"))
-    told = [f"{names[0]}: {numbers[0]}", f"band {numbers[1]}", f"cosine {numbers[2]}"]
+    told = [f"{names[0]}: {numbers[0]}", f"tolerance {numbers[1]}", f"cosine {numbers[2]}"]
     told += [f"largest {numbers[3]}", f"off by 0.1 % {numbers[4]}", f"ULP {numbers[5]}"]
     return Cell(
         name=names[0],
         brief=names[1],
-        text=short_power(relative),
-        level=sum(not relative <= limit for limit in LIMITS),
-        beyond=beyond,
-        excess=_excess(relative, band, beyond=beyond),
-        tip=", ".join(told) + (", beyond the noise band" if beyond else ""),
+        text=short_power(found.relative),
+        level=sum(not found.relative <= limit for limit in LIMITS),
+        beyond=found.beyond,
+        excess=_excess(found.relative, found.tolerance, beyond=found.beyond),
+        tip=", ".join(told) + (", beyond noise" if found.beyond else ""),
         numbers=numbers,
     )
 
 
-def _excess(relative: float, band: float, *, beyond: bool) -> float:
-    """Return how many times the band a difference is; what is beyond comes before what is not."""
+def _excess(relative: float, tolerance: float, *, beyond: bool) -> float:
+    """Return how many times the tolerance it is; what is beyond comes before what is not."""
     if not beyond:
-        return min(relative / band, 1.0) if isfinite(band) and band > 0 else 0.0
-    return relative / band if isfinite(relative) and band > 0 else inf
+        return min(relative / tolerance, 1.0) if isfinite(tolerance) and tolerance > 0 else 0.0
+    return relative / tolerance if isfinite(relative) and tolerance > 0 else inf
 
 
-def _size(found: dict[str, Any], key: str) -> str:
-    size = number(found.get(key))
+def _size(size: float) -> str:
     return NONE if isnan(size) else format_difference(size)
 
 

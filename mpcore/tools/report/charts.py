@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from mpcore.tools.report.bars import bar_charts
 from mpcore.tools.report.drawing import (
@@ -20,20 +20,21 @@ from mpcore.tools.report.drawing import (
 from mpcore.tools.report.numbers import (
     format_loss,
     format_scale,
-    number,
 )
 from mpcore.tools.report.svg import PALETTE, inline, series, style
 from mpcore.tools.report.view import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mpcore.tools.report.result import Result, Run
 
 __all__ = ["draw"]
 
 _LOG_FROM = 100.0  # largest over smallest loss; beyond, a linear axis hides the small ones
 
 
-def draw(result: dict[str, Any]) -> list[Chart]:
+def draw(result: Result) -> list[Chart]:
     """Return every chart that the result has numbers for, in the order of the page."""
     with style():
         drawn = (_losses, _differences, _across, _scales, bar_charts, _norms)
@@ -43,72 +44,72 @@ def draw(result: dict[str, Any]) -> list[Chart]:
 # --- curves ---------------------------------------------------------------------------------
 
 
-def _losses(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
-    yield from _curves(result, places, ("loss", "Loss", "loss"), result.get("bands") or {})
+def _losses(result: Result, places: dict[str, int]) -> Iterator[Chart]:
+    yield from _curves(result, places, ("loss", "Loss", "loss"), result.tolerances)
 
 
-def _norms(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
+def _norms(result: Result, places: dict[str, int]) -> Iterator[Chart]:
     yield from _curves(result, places, ("norm", "Gradient norm", "grad_norm"), {})
 
 
-def _differences(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
+def _differences(result: Result, places: dict[str, int]) -> Iterator[Chart]:
     """Yield one panel per policy: how far each backend is from the first, and the noise."""
     panels = [
-        (policy, runs, _relative(runs), _finite((result.get("bands") or {}).get(policy)))
+        (policy, runs, _relative(runs), _finite(result.tolerances.get(policy, ())))
         for policy, runs in _by_policy(_with(result, "loss")).items()
     ]
     panels = [panel for panel in panels if any(not _empty(c) for c in panel[2].values())]
-    values = [v for _, _, curves, band in panels for c in (*curves.values(), band) for v in c]
+    values = [v for _, _, curves, noise in panels for c in (*curves.values(), noise) for v in c]
     limits = _log_limits([value for value in values if value > 0])
-    steps = max((len(run["loss"]) for _, runs, _, _ in panels for run in runs), default=0)
-    for index, (policy, runs, curves, band) in enumerate(panels):
-        first = runs[0]["backend"]
+    steps = max((len(run.loss) for _, runs, _, _ in panels for run in runs), default=0)
+    for index, (policy, runs, curves, noise) in enumerate(panels):
+        first = runs[0].backend
         figure, axes = curve_panel(steps, "log", limits)
-        shade(axes, limits[0], band, places[first])
+        shade(axes, limits[0], noise, places[first])
         lines(axes, curves, places, "default")
         text = f"Relative loss difference from {first} at each step under {policy}. "
         text += f"Largest: {_largest_of(curves)}."
-        note = f"shaded: rounding noise of {first}" if band else "relative"
+        note = f"shaded: rounding noise of {first}" if noise else "relative"
         svg = inline(figure, f"mp-difference-{index}", text)
         title = f"Difference from {first}, {policy}"
         yield Chart("difference", title, note, _simulated(runs), svg)
 
 
-def _across(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
+def _across(result: Result, places: dict[str, int]) -> Iterator[Chart]:
     """Yield one panel per run that is compared across policies: how far those others are."""
-    runs = {(run["backend"], run["policy"]): run for run in _with(result, "loss")}
-    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for pair in result.get("pairs") or []:
-        one, other = ((pair[s], pair.get(f"{s}_policy") or pair["policy"]) for s in "ab")
-        if one[1] != other[1] and one in runs and other in runs:
+    runs = {run.key: run for run in _with(result, "loss")}
+    groups: dict[tuple[str, str], dict[str, Run]] = {}
+    for pair in result.pairs:
+        one, other = pair.keys
+        if pair.across and one in runs and other in runs:
             name = other[1] if one[0] == other[0] else " ".join(other)
             groups.setdefault(one, {})[name] = runs[other]
     for index, (one, others) in enumerate(groups.items()):
-        reference, name = _finite(runs[one]["loss"]), " ".join(one)
-        curves = {n: _apart(_finite(run["loss"]), reference) for n, run in others.items()}
+        reference, name = _finite(runs[one].loss), " ".join(one)
+        curves = {n: _apart(_finite(run.loss), reference) for n, run in others.items()}
         if all(_empty(curve) for curve in curves.values()):
             continue
         # the widest of all the policies in the panel, as for its verdicts
-        policies = [one[1], *(run["policy"] for run in others.values())]
-        bands = [_finite((result.get("bands") or {}).get(policy)) for policy in policies]
-        band = max(bands, key=_largest)
-        values = [value for curve in (*curves.values(), band) for value in curve if value > 0]
+        policies = [one[1], *(run.policy for run in others.values())]
+        tolerances = [_finite(result.tolerances.get(policy, ())) for policy in policies]
+        noise = max(tolerances, key=_largest)
+        values = [value for curve in (*curves.values(), noise) for value in curve if value > 0]
         figure, axes = curve_panel(len(reference), "log", _log_limits(values))
-        shade(axes, _log_limits(values)[0], band, places[one[0]])
+        shade(axes, _log_limits(values)[0], noise, places[one[0]])
         # colours of their own: they may all be of one backend
         lines(axes, curves, {n: p % len(PALETTE) for p, n in enumerate(curves, 1)}, "default")
         text = f"Relative loss difference from {name} at each step. Largest: {_largest_of(curves)}."
         svg = inline(figure, f"mp-across-{index}", text)
-        note = "shaded: rounding noise of the lowest of these policies" if band else "relative"
+        note = "shaded: rounding noise of the lowest of these policies" if noise else "relative"
         yield Chart(
             "difference", f"Difference from {name}", note, _simulated([*others.values()]), svg
         )
 
 
-def _relative(runs: list[dict[str, Any]]) -> dict[str, list[float]]:
+def _relative(runs: Sequence[Run]) -> dict[str, list[float]]:
     """Return the relative distance of every other curve from the first."""
-    reference = _finite(runs[0]["loss"])
-    return {run["backend"]: _apart(_finite(run["loss"]), reference) for run in runs[1:]}
+    reference = _finite(runs[0].loss)
+    return {run.backend: _apart(_finite(run.loss), reference) for run in runs[1:]}
 
 
 def _apart(own: list[float], reference: list[float]) -> list[float]:
@@ -124,81 +125,79 @@ def _largest_of(curves: dict[str, list[float]]) -> str:
 
 
 def _curves(
-    result: dict[str, Any],
+    result: Result,
     places: dict[str, int],
     names: tuple[str, str, str],
-    bands: dict[str, list[Any]],
+    tolerances: dict[str, tuple[float, ...]],
 ) -> Iterator[Chart]:
     """Yield one panel per policy; all share both axes, so that policies can be compared."""
     group, title, key = names
     drawable = _with(result, key)
-    limits, log = _limits([value for run in drawable for value in _finite(run[key])])
-    steps = max((len(run[key]) for run in drawable), default=0)
+    limits, log = _limits([value for run in drawable for value in _finite(getattr(run, key))])
+    steps = max((len(getattr(run, key)) for run in drawable), default=0)
     for index, (policy, runs) in enumerate(_by_policy(drawable).items()):
-        curves = {run["backend"]: _finite(run[key]) for run in runs}
-        first = runs[0]["backend"]
-        band = [number(value) for value in bands.get(policy) or []]
+        curves = {run.backend: _finite(getattr(run, key)) for run in runs}
+        first = runs[0].backend
+        noise = list(tolerances.get(policy, ()))
         figure, axes = curve_panel(steps, "log" if log else "linear", limits)
-        shade_around(axes, curves[first], band, places[first])
+        shade_around(axes, curves[first], noise, places[first])
         lines(axes, curves, places, "default")
         ends = ", ".join(f"{name} {format_loss(last(curve))}" for name, curve in curves.items())
         text = f"{title} of each step under {policy}. Last values: {ends}."
-        note = f"shaded: rounding noise around {first}" if band else ""
+        note = f"shaded: rounding noise around {first}" if noise else ""
         svg = inline(figure, f"mp-{group}-{index}", text)
         yield Chart(group, f"{title}, {policy}", note, _simulated(runs), svg)
 
 
-def _scales(result: dict[str, Any], places: dict[str, int]) -> Iterator[Chart]:
-    scaled = [run for run in result["runs"] if any(s != 1 for s in _finite(run.get("scale")))]
-    steps = max((len(run["scale"]) for run in scaled), default=0)
+def _scales(result: Result, places: dict[str, int]) -> Iterator[Chart]:
+    scaled = [run for run in result.runs if any(s != 1 for s in _finite(run.scale))]
+    steps = max((len(run.scale) for run in scaled), default=0)
     for index, (policy, runs) in enumerate(_by_policy(scaled).items()):
-        curves = {run["backend"]: _log2(run["scale"]) for run in runs}
+        curves = {run.backend: _log2(run.scale) for run in runs}
         limits, _ = _limits([v for curve in curves.values() for v in curve], least=2.0)
         figure, axes = curve_panel(steps, "linear", limits)
         powers_of_two(axes)
         lines(axes, curves, places, "steps-post")
-        skips = [_skips(run, len(curves[run["backend"]])) for run in runs]
+        skips = [_skips(run, len(curves[run.backend])) for run in runs]
         for run, steps_of_run in zip(runs, skips, strict=True):
-            mark_steps(axes, steps_of_run, curves[run["backend"]], places[run["backend"]])
+            mark_steps(axes, steps_of_run, curves[run.backend], places[run.backend])
         text = f"Loss scale of each step under {policy}. {_scale_words(runs)}"
         note = "cross: the step was skipped" if any(skips) else "no step was skipped"
         svg = inline(figure, f"mp-scale-{index}", text)
         yield Chart("scale", f"Loss scale, {policy}", note, _simulated(runs), svg)
 
 
-def _scale_words(runs: list[dict[str, Any]]) -> str:
+def _scale_words(runs: Iterable[Run]) -> str:
     words = []
     for run in runs:
         skipped = len(_skips(run))
-        ends = [format_scale(number(run["scale"][place])) for place in (0, -1)]
-        words.append(f"{run['backend']}: from {ends[0]} to {ends[1]}, {skipped} skipped steps.")
+        ends = [format_scale(run.scale[place]) for place in (0, -1)]
+        words.append(f"{run.backend}: from {ends[0]} to {ends[1]}, {skipped} skipped steps.")
     return " ".join(words)
 
 
-def _skips(run: dict[str, Any], steps: int | None = None) -> list[int]:
+def _skips(run: Run, steps: int | None = None) -> list[int]:
     """Return which of the first ``steps`` steps moved nothing."""
-    stepped = (run.get("stepped") or [])[:steps]
-    return [step for step, moved in enumerate(stepped) if not moved]
+    return [step for step, moved in enumerate(run.stepped[:steps]) if not moved]
 
 
 # --- numbers --------------------------------------------------------------------------------
 
 
-def _by_policy(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    return grouped(runs, itemgetter("policy"))
+def _by_policy(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    return grouped(runs, attrgetter("policy"))
 
 
-def _with(result: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    return [run for run in result["runs"] if not _empty(_finite(run.get(key)))]
+def _with(result: Result, key: str) -> list[Run]:
+    return [run for run in result.runs if not _empty(_finite(getattr(run, key)))]
 
 
-def _finite(values: Sequence[Any] | None) -> list[float]:
+def _finite(values: Iterable[float]) -> list[float]:
     """Return the numbers with everything non-finite as nan, which leaves a gap in a curve."""
-    found = [number(value) for value in values or []]
-    return [value if math.isfinite(value) else math.nan for value in found]
+    return [value if math.isfinite(value) else math.nan for value in values]
 
 
-def _log2(values: Sequence[Any]) -> list[float]:
+def _log2(values: Iterable[float]) -> list[float]:
     return [math.log2(value) if value > 0 else math.nan for value in _finite(values)]
 
 
@@ -225,5 +224,5 @@ def _limits(values: list[float], least: float = 0.0) -> tuple[tuple[float, float
     return (middle - half, middle + half), False
 
 
-def _simulated(runs: list[dict[str, Any]]) -> tuple[str, ...]:
-    return tuple(run["backend"] for run in runs if run.get("simulated"))
+def _simulated(runs: Iterable[Run]) -> tuple[str, ...]:
+    return tuple(run.backend for run in runs if run.simulated)

@@ -1,19 +1,21 @@
-"""One step in depth, as the reader sees it: heat maps of the layers, and cards of the causes."""
+"""One step, layer by layer, as the reader sees it: heat maps, and cards of the root causes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpcore.tools.report.cells import layer_rows
-from mpcore.tools.report.numbers import format_times, number, short_power
+from mpcore.tools.report.numbers import format_times, short_power
+from mpcore.tools.report.result import RootCause
 from mpcore.tools.report.view import grouped, pair_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpcore.tools.report.cells import Cell, Layer
+    from mpcore.tools.report.result import Divergence, Layers, Result
     from mpcore.tools.report.view import PairView
 
 __all__ = [
@@ -36,16 +38,8 @@ _PHASES = {
 
 
 @dataclass(frozen=True)
-class Cause:
-    """One cause, as the result has it; ``own_layer`` is empty where it is the same."""
-
-    kind: str
-    layer: str
-    own_layer: str
-    phase: str
-    evidence: tuple[str, ...]
-    cure: str
-    confidence: str
+class Cause(RootCause):
+    """A root cause; ``layer`` is empty outside of layers, ``own_layer`` where it is the same."""
 
     @property
     def look(self) -> str:
@@ -61,7 +55,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Depth:
-    """One pair, one step in depth.
+    """One pair, one step, layer by layer.
 
     Attributes:
         key: id of its heat map in the page.
@@ -69,12 +63,12 @@ class Depth:
         verdict: of this step: ``"same"``, ``"different"``, ``"too noisy to tell"`` or
             ``"not looked at"``.
         reason: of the verdict; may be empty.
-        exact: which side is wrong, by the same step in float64, in words; may be empty.
+        exact: which one is wrong, by the same step in float64, in words; may be empty.
         how: how it was measured, in words.
         layers: in forward order.
-        ops: inside the layer that parts; may be empty.
-        parting: where the two part first, in words; empty if they do not.
-        causes: best first; one of kind ``"unknown"`` where they part and nothing explains it.
+        ops: inside the layer where they diverge; may be empty.
+        divergence: where the two diverge first, in words; empty if they do not.
+        causes: root causes, best first; one of kind ``"unknown"`` where nothing explains it.
     """
 
     key: str
@@ -85,7 +79,7 @@ class Depth:
     how: str
     layers: tuple[Layer, ...]
     ops: tuple[Layer, ...]
-    parting: str
+    divergence: str
     causes: tuple[Cause, ...]
 
     @property
@@ -100,7 +94,7 @@ class Depth:
 
     @property
     def telling(self) -> list[tuple[Layer, Cell]]:
-        """Return what says most: all of the first layer that parts; else the worst cell."""
+        """Return what says most: all of the layer where they diverge; else the worst cell."""
         cells = [(row, cell) for row in self.layers for cell in row.cells if cell.numbers]
         first = [(row, cell) for row, cell in cells if row.first]
         return first or sorted(cells, key=lambda found: found[1].excess, reverse=True)[:1]
@@ -108,7 +102,7 @@ class Depth:
 
 @dataclass(frozen=True)
 class Card:
-    """One cause and every pair that has it; the words are those of the first."""
+    """One root cause and every pair that has it; the words are those of the first."""
 
     depth: Depth
     cause: Cause
@@ -121,20 +115,20 @@ class Card:
         return self.cause.look
 
 
-def depth_views(result: dict[str, Any]) -> list[Depth]:
-    """Return every pair of a result that was looked at in depth, in its order."""
-    pairs = zip(result.get("pairs") or [], pair_views(result), strict=True)
+def depth_views(result: Result) -> list[Depth]:
+    """Return every pair of a result that was looked at layer by layer, in its order."""
+    pairs = zip(result.pairs, pair_views(result), strict=True)
     return [
-        _depth(f"depth-{place}", view, pair["depth"])
+        _depth(f"depth-{place}", view, pair.depth)
         for place, (pair, view) in enumerate(pairs)
-        if pair.get("depth")
+        if pair.depth
     ]
 
 
 def cards(depths: Sequence[Depth]) -> list[Card]:
-    """Return what the pairs part by: one card for each cause, however many pairs have it."""
-    parting = [depth for depth in depths if depth.causes]
-    groups = grouped(parting, lambda depth: "\n".join(_identity(depth.causes[0])))
+    """Return why pairs diverge: one card for each root cause, however many pairs have it."""
+    diverging = [depth for depth in depths if depth.causes]
+    groups = grouped(diverging, lambda depth: "\n".join(_identity(depth.causes[0])))
     return [
         Card(
             group[0],
@@ -147,65 +141,56 @@ def cards(depths: Sequence[Depth]) -> list[Card]:
 
 
 def _identity(cause: Cause) -> tuple[str, ...]:
-    return cause.kind, cause.layer, cause.phase, cause.cure
+    return cause.kind, cause.layer, cause.phase, cause.fix
 
 
-def _depth(key: str, pair: PairView, depth: dict[str, Any]) -> Depth:
-    first = depth.get("first") or {}
-    causes = tuple(_cause(cause) for cause in depth.get("causes") or [])
+def _depth(key: str, pair: PairView, found: Layers) -> Depth:
+    first, causes = found.first, tuple(_cause(cause) for cause in found.root_causes)
     if first and not causes:
-        causes = (_cause({**first, "kind": "unknown"}),)
+        unknown = RootCause("unknown", first.layer, first.own_layer, first.phase)
+        causes = (_cause(unknown),)
     kinds: dict[str, str] = {}
     for cause in causes:
         if cause.layer and cause.kind != "unknown":
             kinds.setdefault(cause.layer, cause.kind)
-    verdict, _, reason = (depth.get("verdict") or "").partition(": ")
-    exact = (depth.get("exact") or {}).get("why") or ""
+    verdict, _, reason = found.verdict.partition(": ")
+    exact = found.exact.why if found.exact else ""
     return Depth(
         key=key,
         pair=pair,
         verdict=verdict,
         reason=reason,
         exact=exact[:1].upper() + exact[1:],
-        how=depth.get("how") or "",
-        layers=layer_rows(depth.get("rows") or [], first.get("layer"), kinds),
-        ops=layer_rows(depth.get("ops") or [], None, {}),
-        parting=_parting(first) if first else "",
+        how=found.how,
+        layers=layer_rows(found.rows, first.layer if first else None, kinds),
+        ops=layer_rows(found.ops, None, {}),
+        divergence=_divergence(first) if first else "",
         causes=causes,
     )
 
 
-def _cause(cause: dict[str, Any]) -> Cause:
+def _cause(cause: RootCause) -> Cause:
     layer, own = _names(cause)
-    return Cause(
-        kind=cause["kind"],
-        layer=layer,
-        own_layer=own,
-        phase=cause.get("phase") or "",
-        evidence=tuple(cause.get("evidence") or ()),
-        cure=cause.get("cure") or "",
-        confidence=cause.get("confidence") or "",
-    )
+    return replace(Cause(**vars(cause)), layer=layer, own_layer=own)
 
 
-def _names(found: dict[str, Any]) -> tuple[str, str]:
+def _names(found: RootCause | Divergence) -> tuple[str, str]:
     """Return the layer and its other name where it has one; words in brackets are no layers."""
-    layer, own = found.get("layer") or "", found.get("own_layer") or ""
-    if layer.startswith("("):
+    if found.layer.startswith("("):
         return "", ""
-    return layer, "" if own == layer else own
+    return found.layer, "" if found.own_layer == found.layer else found.own_layer
 
 
-def _parting(first: dict[str, Any]) -> str:
-    """Return where two sides part, such as ``"in the forward pass at features.1: ..."``."""
-    words = _PHASES.get(first.get("phase") or "", first.get("phase") or "")
+def _divergence(first: Divergence) -> str:
+    """Return where two runs diverge, such as ``"in the forward pass at features.1: ..."``."""
+    words = _PHASES.get(first.phase, first.phase)
     layer, own = _names(first)
     if layer:
         words += f" at {layer}" + (f" ({own})" if own else "")
-    relative, band = number(first.get("relative")), number(first.get("band"))
-    if isnan(relative) or relative == 0:  # the settings differ, the numbers do not
+    size, noise = first.relative, first.tolerance
+    if isnan(size) or size == 0:  # the settings differ, the numbers do not
         return words
-    words += f": {short_power(relative, 1)} apart"
-    if isfinite(band) and band > 0:
-        words += f", noise explains {short_power(band, 1)} ({format_times(relative / band)} that)"
+    words += f": {short_power(size, 1)} apart"
+    if isfinite(noise) and noise > 0:
+        words += f", noise explains {short_power(noise, 1)} ({format_times(size / noise)} that)"
     return words

@@ -1,4 +1,4 @@
-"""What the terminal shows of one step in depth: the causes, the distances, the overflows."""
+"""What the terminal shows of one step, layer by layer: root causes, distances, overflows."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
     from mpcore.tools.report.depth import Card, Depth
     from mpcore.tools.report.overflow import Overflow
+    from mpcore.tools.report.result import Result
     from mpcore.tools.report.view import PairView
 
 __all__ = ["depth_parts"]
 
-_SHOWN = 6  # causes, pairs that agree, overflows; the page has all
+_SHOWN = 6  # root causes, pairs that agree, overflows; the page has all
 
 
-def depth_parts(result: dict[str, Any], make_table: Callable[..., Table]) -> list[Any]:
-    """Return what follows the table of pairs; nothing where nothing was looked at in depth.
+def depth_parts(result: Result, make_table: Callable[..., Table]) -> list[Any]:
+    """Return what follows the table of pairs; nothing where no layers were looked at.
 
     Args:
-        result: as in the docstring of ``mpcore.tools.report.report``.
+        result: the comparison.
         make_table: returns an empty table from its columns at the left, and at the right.
     """
     depths, overflows = depth_views(result), overflow_views(result)
@@ -49,12 +50,12 @@ def depth_parts(result: dict[str, Any], make_table: Callable[..., Table]) -> lis
 def _card(card: Card) -> Iterator[Text]:
     pair, cause = card.depth.pair, card.cause
     also = f", and {len(card.pairs) - 1} more" if len(card.pairs) > 1 else ""
-    where = card.depth.parting or cause.where
+    where = card.depth.divergence or cause.where
     style = "bold red" if card.look == "bad" else "yellow"
-    yield Text(f"first apart: {_names(pair)}{also}: {where}", style)
+    yield Text(f"diverges first: {_names(pair)}{also}: {where}", style)
     kind = "not found" if cause.kind == "unknown" else cause.kind
     sure = f" ({cause.confidence})" if cause.confidence else ""
-    yield Text(f"  cause: {kind}{sure}" + (f". {cause.cure}" if cause.cure else ""))
+    yield Text(f"  root cause: {kind}{sure}" + (f". {cause.fix}" if cause.fix else ""))
     if card.depth.exact:
         yield Text(f"  {card.depth.exact}")
 
@@ -69,12 +70,12 @@ def _distances(depth: Depth, make_table: Callable[..., Table]) -> Table:
 
 
 def _near(depth: Depth) -> Text:
-    """Return a line on a pair that does not part: how near it comes to its noise band."""
+    """Return a line on a pair that does not diverge: how near it comes to its tolerance."""
     words = f"layer by layer: {_names(depth.pair)}: {depth.verdict}"
     words += f" ({depth.reason})" if depth.reason else ""
     for layer, cell in depth.telling:
         told = [f"{name} {size}" for name, size in zip(MEASURES, cell.numbers, strict=True)]
-        words += f"; nearest to its band: {cell.name} of {layer.label}, {', '.join(told)}"
+        words += f"; nearest to its tolerance: {cell.name} of {layer.label}, {', '.join(told)}"
     return Text(words, "" if depth.verdict == "same" else "yellow")
 
 
@@ -90,5 +91,5 @@ def _overflow(found: Overflow) -> Text:
     told = [f"{backend} {policy} step {steps}{also}: {found.phase}, {found.layer}"]
     told += [f"peak {found.peak}, {found.over}"] if found.over else []
     told += [f"largest safe scale {found.safe}"]
-    told += [f"{'cured by' if found.cures else 'try'} {found.rule!r}"] if found.rule else []
+    told += [f"{'fixed by' if found.fixes else 'try'} {found.rule!r}"] if found.rule else []
     return Text(f"overflow: {'; '.join(told)}", "yellow")

@@ -144,7 +144,7 @@ def lines(axes: Any, curves: dict[str, list[float]], places: dict[str, int], sty
         axes.text(
             1.03,
             height,
-            _side(backend),
+            _shown(backend),
             fontsize=_fit(backend),
             transform=axes.transAxes,
             color=placeholder(places[backend]),
@@ -158,9 +158,9 @@ def shade(axes: Any, low: Any, high: Sequence[float], place: int, where: Any = N
     axes.fill_between(range(len(high)), low, high, where=where, **look)
 
 
-def shade_around(axes: Any, curve: list[float], band: list[float], place: int) -> None:
-    """Shade a curve's neighbourhood; ``band``: its half width at every step, relative."""
-    pairs = list(zip(curve, band, strict=False))
+def shade_around(axes: Any, curve: list[float], noise: list[float], place: int) -> None:
+    """Shade a curve's neighbourhood; ``noise``: its half width at every step, relative."""
+    pairs = list(zip(curve, noise, strict=False))
     low = [value - abs(value) * width for value, width in pairs]
     high = [value + abs(value) * width for value, width in pairs]
     shade(axes, low, high, place, [math.isfinite(v) and math.isfinite(w) for v, w in pairs])
@@ -237,7 +237,7 @@ def _bar(axes: Any, bar: Bar, middle: float) -> None:
     colour, known = placeholder(bar.place), math.isfinite(bar.value)
     where = {"transform": axes.get_yaxis_transform(), "verticalalignment": "center_baseline"}
     name = {"ha": "right", "color": colour, "fontsize": _fit(bar.name)}
-    axes.text(-0.03, middle, _side(bar.name), **name, **where)
+    axes.text(-0.03, middle, _shown(bar.name), **name, **where)
     if known:
         look = {"color": colour, "alpha": 0.3} if bar.faint else {"color": colour}
         axes.barh(middle, bar.value, height=12, linewidth=0, **look)
@@ -256,11 +256,11 @@ def _short(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _side(name: str) -> str:
-    """Return the name of a backend, or of a side of one, in the room that a chart has for it.
+def _shown(name: str) -> str:
+    """Return the name of a configuration in the room that a chart has for it.
 
     Example:
-        >>> _side("tensorflow"), _side("tensorflow:compiled"), _side("torch@/opt/new/bin/python")
+        >>> _shown("tensorflow"), _shown("tensorflow:compiled"), _shown("torch@/opt/new/bin/python")
         ('tensorflow', 'tf:compiled', 'torch@\N{HORIZONTAL ELLIPSIS}/python')
     """
     base, mark, rest = [*re.split("([:@])", name, maxsplit=1), "", ""][:3]
@@ -271,5 +271,5 @@ def _side(name: str) -> str:
 
 
 def _fit(name: str) -> float:
-    """Return the size of type in which ``_side`` fits."""
-    return 12.0 if len(_side(name)) <= 12 else 10.5
+    """Return the size of type in which ``_shown`` fits."""
+    return 12.0 if len(_shown(name)) <= 12 else 10.5

@@ -14,12 +14,12 @@ import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpcore.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 __all__ = ["check_folder", "earlier_files", "record_names", "replace_files"]
 
@@ -73,18 +73,23 @@ def _earlier_names(path: Path) -> set[str]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         recognised = isinstance(result["runs"], list) and "experiment" in result
-        names = record_names(result["runs"]) if recognised else None
+        keys = [(f"{run['backend']}", f"{run['policy']}") for run in result["runs"]]
+        names = record_names(keys) if recognised else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
     return set() if names is None else {"report.json", "report.html", *names}
 
 
-def record_names(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the file name of each run's records, safe everywhere and all different."""
+def record_names(keys: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the file name of each run's records, safe everywhere and all different.
+
+    Args:
+        keys: backend and policy of each run.
+    """
     names: list[str] = []
     taken: Counter[str] = Counter()
-    for run in runs:
-        name = re.sub(r"[^\w.+-]+", "_", f"{run['backend']}-{run['policy']}")[:100]
+    for key in keys:
+        name = re.sub(r"[^\w.+-]+", "_", "-".join(key))[:100]
         stem = name.lstrip(".") or "run"
         while taken[stem.lower()]:
             taken[stem.lower()] += 1

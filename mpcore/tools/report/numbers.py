@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 __all__ = [
     "NONE",
@@ -24,12 +23,12 @@ NONE = "-"
 """What stands where there is nothing to tell."""
 
 
-def number(value: Any) -> float:
-    """Return a number of a result; ``"inf"``, ``"-inf"`` and ``"nan"`` are text there.
+def number(value: float | None) -> float:
+    """Return a number of a result; nan where it has none.
 
     Example:
-        >>> number("-inf"), number(None)
-        (-inf, nan)
+        >>> number(2), number(None)
+        (2.0, nan)
     """
     return math.nan if value is None else float(value)
 
@@ -138,7 +137,7 @@ def format_times(times: float) -> str:
     return f"{times:.1f}x" if times < 10 else f"{float(f'{times:.2g}'):.0f}x"
 
 
-def format_percent(size: Any) -> str:
+def format_percent(size: float | None) -> str:
     """Return a relative difference of a result in percent, as short as it can be told.
 
     Example:
@@ -147,7 +146,7 @@ def format_percent(size: Any) -> str:
     """
     if size is None:
         return NONE
-    percent = number(size) * 100
+    percent = size * 100
     if not math.isfinite(percent) or percent == 0:
         return f"{percent:.0f}"
     for limit, form in ((0.01, ".0e"), (0.995, ".2f"), (99.5, ".1f"), (1e5, ".0f")):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite, isnan, log2
-from typing import Any
+from typing import TYPE_CHECKING
 
-from mpcore.tools.report.numbers import NONE, format_scale, format_times, number
+from mpcore.tools.report.numbers import NONE, format_scale, format_times
 from mpcore.tools.report.view import grouped
+
+if TYPE_CHECKING:
+    from mpcore.tools.diagnosis.record import PostMortem
+    from mpcore.tools.report.result import Result, Run
 
 __all__ = ["Overflow", "overflow_views", "step_ranges"]
 
@@ -34,9 +38,9 @@ class Overflow:
         mark: where the limit stands, likewise.
         scale: of these steps.
         safe: the smallest of their largest safe scales, or why there is none.
-        rule: the smallest cure in a policy's words; may be empty.
-        cures: whether it was tried and cured.
-        whole: the text of the policy with that cure; may be empty.
+        rule: the smallest fix in a policy's words; may be empty.
+        fixes: whether it was tried and did fix it.
+        whole: the text of the policy with that fix; may be empty.
         constants: out of range, a sentence each.
         tried: what else was tried, a sentence each.
         advice: may be empty.
@@ -55,63 +59,55 @@ class Overflow:
     scale: str
     safe: str
     rule: str
-    cures: bool
+    fixes: bool
     whole: str
     constants: tuple[str, ...]
     tried: tuple[str, ...]
     advice: str
 
 
-def overflow_views(result: dict[str, Any]) -> list[Overflow]:
+def overflow_views(result: Result) -> list[Overflow]:
     """Return the post-mortems of every run; those that agree are one."""
-    found = [(run, dead) for run in result["runs"] for dead in run.get("postmortems") or []]
+    found = [(run, dead) for run in result.runs for dead in run.postmortems]
     return [_view(group) for group in grouped(found, lambda pair: _identity(pair[1])).values()]
 
 
-def _identity(found: dict[str, Any]) -> str:
-    return "\n".join(
-        str(found.get(key)) for key in ("phase", "layer", "op", "dtype", "rule", "policy")
-    )
+def _identity(found: PostMortem) -> str:
+    told = (found.phase, found.layer, found.op, found.dtype, found.rule, found.policy)
+    return "\n".join(map(str, told))
 
 
-def _view(found: list[tuple[dict[str, Any], dict[str, Any]]]) -> Overflow:
+def _view(found: list[tuple[Run, PostMortem]]) -> Overflow:
     group = [dead for _, dead in found]
-    runs = grouped(found, lambda pair: f"{pair[0]['backend']}\n{pair[0]['policy']}")
-    worst = max(group, key=_peak)
-    peak, limit = number(worst.get("peak")), number(worst.get("limit"))
-    scales = sorted({number(found.get("scale")) for found in group} - {inf})
+    worst = max(group, key=lambda dead: -inf if isnan(dead.peak) else dead.peak)
+    peak, limit = worst.peak, worst.limit
+    scales = sorted({dead.scale for dead in group} - {inf})
     return Overflow(
         runs=tuple(
-            (
-                pairs[0][0]["backend"],
-                pairs[0][0]["policy"],
-                step_ranges([dead["step"] for _, dead in pairs]),
-            )
-            for pairs in runs.values()
+            (*pairs[0][0].key, step_ranges([dead.step for _, dead in pairs]))
+            for pairs in grouped(found, lambda pair: "\n".join(pair[0].key)).values()
         ),
-        unscaled=worst.get("phase") in _UNSCALED,
-        phase=worst.get("phase") or NONE,
+        unscaled=worst.phase in _UNSCALED,
+        phase=worst.phase or NONE,
         layer=_place(worst),
-        dtype=worst.get("dtype") or "",
+        dtype=worst.dtype,
         peak="" if isnan(peak) else f"{peak:.3g}",
         limit="" if isnan(limit) else f"{limit:.5g}",
         over=_over(peak, limit),
         length=_length(peak, limit),
         mark=_BELOW / _OCTAVES,
         scale=" to ".join(dict.fromkeys(format_scale(scales[i]) for i in (0, -1) if scales)),
-        safe=_safe(group, worst.get("phase")),
-        rule=worst.get("rule") or "",
-        cures=bool(worst.get("cures")),
-        whole=worst.get("policy") or "",
-        constants=tuple(_constant(found) for found in worst.get("constants") or []),
-        tried=tuple(_told(found) for found in worst.get("tried") or []),
-        advice=worst.get("advice") or "",
+        safe=_safe(group, worst.phase),
+        rule=worst.rule or "",
+        fixes=worst.cures,
+        whole=worst.policy or "",
+        constants=tuple(map(str, worst.constants)),
+        tried=tuple(
+            f"{trial.rule}: " + ("the batch passes" if trial.passed else _still(trial.note))
+            for trial in worst.tried
+        ),
+        advice=worst.advice,
     )
-
-
-def _peak(found: dict[str, Any]) -> float:
-    peak = number(found.get("peak"))
-    return -inf if isnan(peak) else peak
 
 
 def _over(peak: float, limit: float) -> str:
@@ -127,30 +123,23 @@ def _length(peak: float, limit: float) -> float:
     return min(max((octaves + _BELOW) / _OCTAVES, 0.0), 1.0)
 
 
-def _place(found: dict[str, Any]) -> str:
-    kind = f"({found['type']})" if found.get("type") else ""
-    op = f"in {found['op']}" if found.get("op") else ""
-    code = _CODE.get(found.get("phase") or "", "(model)")
-    return " ".join(filter(None, (found.get("layer") or code, kind, op)))
+def _place(found: PostMortem) -> str:
+    kind = f"({found.type})" if found.type else ""
+    op = f"in {found.op}" if found.op else ""
+    code = _CODE.get(found.phase, "(model)")
+    return " ".join(filter(None, (found.layer or code, kind, op)))
 
 
-def _safe(group: list[dict[str, Any]], phase: Any) -> str:
-    scales = [number(found.get("safe_scale")) for found in group]
-    if any(isnan(scale) for scale in scales):
+def _safe(group: list[PostMortem], phase: str) -> str:
+    scales = [found.safe_scale for found in group]
+    known = [scale for scale in scales if scale is not None]
+    if len(known) < len(scales):
         return "does not matter: nothing was scaled yet" if phase in _UNSCALED else "none"
-    return format_scale(min(scales))
+    return format_scale(min(known))
 
 
-def _constant(found: dict[str, Any]) -> str:
-    where, value = found.get("where") or "(model)", number(found.get("value"))
-    limit, better = number(found.get("limit")), number(found.get("suggest"))
-    side = "ends at" if abs(value) > limit else "has nothing between 0 and"
-    return f"{where}: {value:g}, the format {side} {limit:g}; use {better:g}"
-
-
-def _told(found: dict[str, Any]) -> str:
-    how = "the batch passes" if found.get("passed") else found.get("note") or "still overflows"
-    return f"{found.get('rule')}: {how}"
+def _still(note: str) -> str:
+    return note or "still overflows"
 
 
 def step_ranges(steps: list[int]) -> str:

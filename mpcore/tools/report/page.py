@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,6 +18,9 @@ from mpcore.tools.report.svg import HEAT, PALETTE, series
 from mpcore.tools.report.view import matrices, pair_views, run_views
 from mpcore.tools.report.words import findings, headline
 
+if TYPE_CHECKING:
+    from mpcore.tools.report.result import Result
+
 __all__ = ["page"]
 
 _GALLERIES = (
@@ -29,7 +32,7 @@ _GALLERIES = (
 _OPEN = 4  # heat maps that are shown at once; the others unfold
 
 
-def page(result: dict[str, Any]) -> str:
+def page(result: Result) -> str:
     """Return the page of a result, complete in itself; ``records`` are not needed."""
     environment = Environment(
         loader=PackageLoader("mpcore.tools.report"),
@@ -43,10 +46,10 @@ def page(result: dict[str, Any]) -> str:
     causes, overflows = cards(depths), overflow_views(result)
     return environment.get_template("report.html.j2").render(
         result=result,
-        settings=result.get("settings") or {},
+        settings=_settings(result),
         runs=runs,
         pairs=pairs,
-        headline=headline(runs, pairs, interrupted=bool(result.get("interrupted"))),
+        headline=headline(runs, pairs, interrupted=result.interrupted),
         findings=findings(runs, pairs, answers(result, causes, overflows)),
         matrices=matrices(pairs),
         depths=sorted(depths, key=lambda depth: not depth.causes),
@@ -72,33 +75,38 @@ def page(result: dict[str, Any]) -> str:
         skipped=_skipped(result),
         versions=_versions(result),
         configurations={
-            run["backend"]: run["configuration"]
-            for run in result["runs"]
-            if run.get("configuration")
+            run.backend: vars(run.configuration) for run in result.runs if run.configuration
         },
     )
 
 
-def _skipped(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _skipped(result: Result) -> list[tuple[str, str, str, str]]:
     """Return (backend, policy, steps, reason); steps in a row with one reason are one entry."""
     found: list[tuple[str, str, str, str]] = []
-    for run in result["runs"]:
-        ranges: list[list[Any]] = []
-        for skip in run.get("skipped") or []:
-            if ranges and ranges[-1][1:] == [skip["step"] - 1, skip["reason"]]:
-                ranges[-1][1] = skip["step"]
+    for run in result.runs:
+        ranges: list[tuple[int, int, str]] = []
+        for skip in run.skipped:
+            reason = skip.reason or "no reason recorded"
+            if ranges and ranges[-1][1:] == (skip.step - 1, reason):
+                ranges[-1] = (ranges[-1][0], skip.step, reason)
             else:
-                ranges.append([skip["step"], skip["step"], skip["reason"]])
+                ranges.append((skip.step, skip.step, reason))
         for first, last, reason in ranges:
             steps = f"{first}" if first == last else f"{first} to {last}"
-            found.append((run["backend"], run["policy"], steps, reason or "no reason recorded"))
+            found.append((*run.key, steps, reason))
     return found
 
 
-def _versions(result: dict[str, Any]) -> dict[str, dict[str, str]]:
+def _settings(result: Result) -> dict[str, object]:
+    """Return what is known of the settings, by name."""
+    found = vars(result.settings) if result.settings else {}
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def _versions(result: Result) -> dict[str, dict[str, str]]:
     """Return, per package, its version in each backend's process."""
     found: dict[str, dict[str, str]] = {}
-    for run in result["runs"]:
-        for package, version in (run.get("versions") or {}).items():
-            found.setdefault(package, {})[run["backend"]] = version
+    for run in result.runs:
+        for package, version in run.versions.items():
+            found.setdefault(package, {})[run.backend] = version
     return found

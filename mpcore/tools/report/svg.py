@@ -12,7 +12,7 @@ import io
 import re
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from matplotlib.figure import Figure
+
+    from mpcore.tools.report.result import Result
 
 __all__ = ["HEAT", "INK", "PALETTE", "inline", "placeholder", "series", "style"]
 
@@ -77,12 +79,12 @@ _RC = {
 }
 
 
-def series(result: dict[str, Any]) -> dict[str, int]:
+def series(result: Result) -> dict[str, int]:
     """Return the place of every backend in ``PALETTE``; known backends always have the same.
 
-    A side such as ``"torch:compiled"`` has its framework's place if that is free.
+    A configuration such as ``"torch:compiled"`` has its framework's place if that is free.
     """
-    names = dict.fromkeys(run["backend"] for run in result["runs"])
+    names = dict.fromkeys(run.backend for run in result.runs)
     places = {name: _KNOWN.index(name) for name in names if name in _KNOWN}
     for name in names:
         base = re.split("[:@]", name)[0]

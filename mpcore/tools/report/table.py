@@ -17,23 +17,20 @@ from mpcore.tools.report.words import INTERRUPTED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mpcore.tools.report.result import Result
     from mpcore.tools.report.view import PairView, RunView
 
 __all__ = ["table"]
 
 
-def table(result: dict[str, Any]) -> Group:
-    """Return the runs and the pairs as tables for a terminal of at least 80 columns.
-
-    Args:
-        result: as in the docstring of ``mpcore.tools.report.report``; left untouched.
-    """
+def table(result: Result) -> Group:
+    """Return the runs and the pairs as tables for a terminal of at least 80 columns."""
     runs, pairs = run_views(result), pair_views(result)
     parts: list[Any] = [_run_table(runs), *_run_notes(runs)]
     if pairs:
         parts += [Text(), _pair_table(pairs), *_pair_notes(pairs)]
     parts += depth_parts(result, _empty_table)
-    if result.get("interrupted"):
+    if result.interrupted:
         parts.append(Text(INTERRUPTED, "yellow"))
     return Group(*parts)
 
@@ -88,11 +85,11 @@ def _run_notes(runs: Sequence[RunView]) -> list[Text]:
 def _pair_table(pairs: Sequence[PairView]) -> Table:
     shown = _empty_table(
         ("pair", "policy"),
-        ("loss\nlock", "grad\nlock", "update\nlock", "loss\nfree", "noise\nband"),
+        ("loss\nlock", "grad\nlock", "update\nlock", "loss\nfree", "noise"),
     )
     shown.add_column("verdict", overflow="fold")
     for pair in pairs:
-        cells = (*pair.lockstep, pair.free, pair.band)
+        cells = (*pair.lockstep, pair.free, pair.tolerance)
         shown.add_row(
             Text(f"{pair.a} - {pair.b}"),
             Text(pair.policy),
@@ -110,7 +107,7 @@ def _pair_notes(pairs: Sequence[PairView]) -> list[Text]:
     ]
     key = (
         "lock: every step from the same weights; free: each run on its own;\n"
-        "band: what one rounding error in the first weights does. All relative."
+        "noise: what one rounding error in the first weights does. All relative."
     )
     return [*notes, Text(key, "dim")]
 

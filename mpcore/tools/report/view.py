@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mpcore.tools.report.numbers import (
     NONE,
@@ -19,6 +19,8 @@ from mpcore.tools.report.numbers import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from mpcore.tools.report.result import Pair, Result, Run
 
 __all__ = ["PairView", "RunView", "grouped", "matrices", "pair_views", "run_views"]
 
@@ -58,8 +60,8 @@ class RunView:
 class PairView:
     """One comparison of two runs.
 
-    ``policy`` names both where they are two. ``left`` and ``right`` name the two sides, with
-    their policies then.
+    ``policy`` names both where they are two. ``left`` and ``right`` name the two
+    configurations, with their policies then.
     """
 
     a: str
@@ -70,7 +72,7 @@ class PairView:
     lockstep: tuple[str, ...]
     lockstep_loss: float
     free: str
-    band: str
+    tolerance: str
     verdict: str
     reason: str
 
@@ -81,72 +83,71 @@ class PairView:
         return next(found, _LOOKS["not compared"])
 
 
-def run_views(result: dict[str, Any]) -> list[RunView]:
+def run_views(result: Result) -> list[RunView]:
     """Return every run of a result, in its order."""
-    baselines = {r["backend"]: _median(r) for r in result["runs"] if r["policy"] == "float32"}
-    return [_run_view(run, baselines.get(run["backend"], 0.0)) for run in result["runs"]]
+    baselines = {run.backend: _median(run) for run in result.runs if run.policy == "float32"}
+    return [_run_view(run, baselines.get(run.backend, 0.0)) for run in result.runs]
 
 
-def _run_view(run: dict[str, Any], baseline: float) -> RunView:
-    losses, scales = run.get("loss") or [], [number(scale) for scale in run.get("scale") or []]
-    stepped = run.get("stepped") or []
-    worked = [scale for scale, moved in zip(scales, stepped, strict=False) if moved]
-    memory, accuracy = number(run.get("peak_memory_bytes")), number(run.get("test_accuracy"))
-    p90 = number((run.get("step_seconds") or {}).get("p90"))
+def _run_view(run: Run, baseline: float) -> RunView:
+    worked = [scale for scale, moved in zip(run.scale, run.stepped, strict=False) if moved]
+    memory, accuracy = number(run.peak_memory_bytes), number(run.test_accuracy)
+    median, p90 = _median(run), number(run.step_seconds.p90 if run.step_seconds else None)
     # emulated arithmetic is slower than the real one would be: no speed to tell
-    speed = baseline / _median(run) if baseline > 0 and not run.get("simulated") else float("nan")
+    speed = baseline / median if baseline > 0 and not run.simulated else float("nan")
     return RunView(
-        backend=run["backend"],
-        policy=run["policy"],
-        device=run.get("device") or NONE,
-        simulated=bool(run.get("simulated")),
-        status=run["status"],
-        error=run.get("error") or "no reason recorded",
-        loss=format_loss(number(losses[-1])) if losses else NONE,
-        skipped=str(sum(not moved for moved in stepped)) if stepped else NONE,
-        scale=format_scale(scales[-1]) if scales else NONE,
+        backend=run.backend,
+        policy=run.policy,
+        device=run.device or NONE,
+        simulated=run.simulated,
+        status=run.status,
+        error=run.error or "no reason recorded",
+        loss=format_loss(run.loss[-1]) if run.loss else NONE,
+        skipped=str(run.stepped.count(False)) if run.stepped else NONE,
+        scale=format_scale(run.scale[-1]) if run.scale else NONE,
         safe_scale=format_scale(max(worked)) if worked else "none",
         accuracy=f"{accuracy:.3f}" if isfinite(accuracy) else NONE,
-        median=format_milliseconds(_median(run)) if isfinite(_median(run)) else NONE,
+        median=format_milliseconds(median) if isfinite(median) else NONE,
         p90=format_milliseconds(p90) if isfinite(p90) else NONE,
         memory=format_megabytes(memory) if isfinite(memory) else NONE,
         speed=f"{speed:.2f}x" if isfinite(speed) else NONE,
     )
 
 
-def _median(run: dict[str, Any]) -> float:
-    median = number((run.get("step_seconds") or {}).get("median"))
+def _median(run: Run) -> float:
+    median = number(run.step_seconds.median if run.step_seconds else None)
     return median if median > 0 else float("nan")
 
 
-def pair_views(result: dict[str, Any]) -> list[PairView]:
+def pair_views(result: Result) -> list[PairView]:
     """Return every comparison of a result, in its order."""
-    return [_pair_view(pair) for pair in result.get("pairs") or []]
+    return [_pair_view(pair) for pair in result.pairs]
 
 
-def _pair_view(pair: dict[str, Any]) -> PairView:
-    lockstep, free = pair.get("lockstep") or {}, pair.get("free") or {}
-    sizes = [number(lockstep.get(f"max_rel_{what}_diff")) for what in ("loss", "grad", "update")]
-    verdict, _, reason = pair["verdict"].partition(": ")
-    own, other = (pair.get(f"{side}_policy") or pair["policy"] for side in "ab")
-    across = own != other
+def _pair_view(pair: Pair) -> PairView:
+    steps, free = pair.lockstep, pair.free
+    sizes = [float("nan")] * 3
+    if steps is not None:
+        sizes = [steps.max_rel_loss_diff, steps.max_rel_grad_diff, steps.max_rel_update_diff]
+    verdict, _, reason = pair.verdict.partition(": ")
+    (_, own), (_, other) = pair.keys
     return PairView(
-        a=pair["a"],
-        b=pair["b"],
-        left=f"{pair['a']} {own}" if across else pair["a"],
-        right=f"{pair['b']} {other}" if across else pair["b"],
-        policy=f"{own} - {other}" if across else own,
-        lockstep=tuple(format_difference(size) if lockstep else NONE for size in sizes),
+        a=pair.a,
+        b=pair.b,
+        left=f"{pair.a} {own}" if pair.across else pair.a,
+        right=f"{pair.b} {other}" if pair.across else pair.b,
+        policy=f"{own} - {other}" if pair.across else own,
+        lockstep=tuple(format_difference(size) if steps else NONE for size in sizes),
         lockstep_loss=sizes[0],
-        free=format_percent(free.get("max_rel_loss_diff")),
-        band=format_percent(free.get("band")),
+        free=format_percent(free.max_rel_loss_diff if free else None),
+        tolerance=format_percent(free.tolerance if free else None),
         verdict=verdict,
         reason=reason,
     )
 
 
 def matrices(pairs: Sequence[PairView]) -> dict[str, list[tuple[str, list[PairView | None]]]]:
-    """Return, per policy with more pairs than one reads, each side and its pairs with all sides.
+    """Return, per policy with more pairs than one reads, each configuration and its pairs with all.
 
     Example:
         >>> matrices([])

@@ -23,7 +23,7 @@ INTERRUPTED = "The comparison was interrupted: this is what was done until then.
 _FACTS = {
     # in the order of the page, and the class of each
     "Why they differ": "bad",
-    "Layers that part": "noisy",
+    "Layers that diverge": "noisy",
     "Skipped steps": "plain",
     "First overflow": "plain",
     "Largest safe scale": "plain",
@@ -81,7 +81,7 @@ def findings(
     Args:
         runs: every run of the result.
         pairs: every comparison of the result.
-        more: what ``report_answers.answers`` says.
+        more: what ``answers.answers`` says.
     """
     found = [
         (policy, _policy_words(group), _worst(group))

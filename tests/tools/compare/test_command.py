@@ -358,7 +358,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
         pytest.param(["--batch", "many"], "'--batch'", id="not-a-number"),
         pytest.param(["--seed", "-1"], "'--seed'", id="seed"),
         pytest.param(["--lockstep-steps", "-1"], "'--lockstep-steps'", id="lockstep"),
-        pytest.param(["--noise-runs", "-2"], "'--noise-runs'", id="band"),
+        pytest.param(["--noise-runs", "-2"], "'--noise-runs'", id="noise-runs"),
         pytest.param(["--threads", "0"], "'--threads'", id="threads"),
         pytest.param(["--pairs", "backend"], "did you mean 'backends'", id="pairs"),
         pytest.param(["--layers", "alway"], "did you mean 'always'", id="layers"),

@@ -6,16 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mpcore.tools.compare.verdict import LOCKSTEP_LIMITS
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from mpcore.tools.report.result import Result
 
 BACKENDS = ("torch", "tensorflow", "mindspore")
 missing = [name for name in BACKENDS if find_spec(name) is None]
@@ -33,6 +32,7 @@ OUR_FIELDS = {
     *("status", "error", "skipped", "plan"),  # beyond what was promised
     *("configuration", "memory", "observed", "postmortems"),
 }
+MORE_OF_A_PAIR = ("a_policy", "b_policy", "depth")
 
 DATA = """
 import os
@@ -139,7 +139,19 @@ def compare(folder: Path, text: str, *arguments: str) -> dict[str, Any]:
     left = {path.name for path in folder.iterdir()} - {"__pycache__"}
     assert left == {"exp.py", "beside.py", "compare-report"}
     result: dict[str, Any] = json.loads((folder / "compare-report" / "report.json").read_text())
+    _validator().check(result)
+    assert Result.from_dict(result).to_dict() == result
     return result
+
+
+def _validator() -> Any:
+    path = Path(__file__).parents[1] / "report" / "validate.py"
+    spec = spec_from_file_location("mpcore_validate", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def verdicts(report: dict[str, Any]) -> dict[tuple[str, str], str]:
@@ -177,9 +189,9 @@ def test_every_pair_is_there_with_every_field(full: dict[str, Any]) -> None:
     keys = [(pair["policy"], pair["a"], pair["b"]) for pair in full["pairs"]]
     assert keys == [(policy, *two) for policy in POLICIES for two in combinations(BACKENDS, 2)]
     for pair in full["pairs"]:
-        assert set(pair) == {"a", "b", "policy", "lockstep", "free", "verdict"}
+        assert set(pair) == {"a", "b", "policy", "lockstep", "free", "verdict", *MORE_OF_A_PAIR}
         assert set(pair["lockstep"]) == {*LOCKSTEP_LIMITS, "steps", "kinks", "first"}
-        assert set(pair["free"]) == {"max_rel_loss_diff", "band"}
+        assert set(pair["free"]) == {"max_rel_loss_diff", "tolerance"}
         assert pair["lockstep"]["steps"] == 10
         assert pair["verdict"] == "same"
 
@@ -202,8 +214,8 @@ def test_another_eps_in_one_batch_norm_is_different(tmp_path: Path) -> None:
     assert depth["torch", "mindspore"] is None  # nobody looks closer where nothing differs
     told = depth["torch", "tensorflow"]
     assert (told["first"]["phase"], told["first"]["layer"]) == ("forward", "1")
-    assert (told["causes"][0]["kind"], told["causes"][0]["layer"]) == ("eps", "1")
-    assert "0.1" in " ".join(told["causes"][0]["evidence"])
+    assert (told["root_causes"][0]["kind"], told["root_causes"][0]["layer"]) == ("eps", "1")
+    assert "0.1" in " ".join(told["root_causes"][0]["evidence"])
     assert told["exact"]["wrong"] == "b"
 
 
@@ -224,7 +236,7 @@ def extra_layers():
     assert words in verdicts(report)["torch", "tensorflow"]
     told = report["pairs"][0]["depth"]
     assert told["first"]["phase"] == "forward"
-    evidence = " ".join(told["causes"][0]["evidence"])
+    evidence = " ".join(told["root_causes"][0]["evidence"])
     assert "only this side has the layer rescaling (Rescaling)" in evidence
 
 
@@ -243,9 +255,9 @@ def test_skipped_steps_are_explained_and_policies_compared(tmp_path: Path) -> No
     assert (pair["a_policy"], pair["b_policy"]) == ("float32", "mixed_float16")
     assert pair["verdict"].startswith("different: ")
     assert pair["verdict"].endswith("skipped steps")
-    cause = pair["depth"]["causes"][0]  # two policies differ in what they are for
+    cause = pair["depth"]["root_causes"][0]  # two policies differ in what they are for
     assert cause["kind"] == "dtype rule"
-    assert cause["cure"].endswith("'full path=0' in mixed_float16 undoes it")
+    assert cause["fix"].endswith("'full path=0' in mixed_float16 undoes it")
     plain, low = report["runs"]
     assert plain["postmortems"] == []
     assert [found["step"] for found in low["postmortems"]] == [

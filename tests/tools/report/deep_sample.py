@@ -7,7 +7,7 @@ import math
 import random
 from typing import Any
 
-SIDES = (
+CONFIGURATIONS = (
     "torch",
     "torch:compiled",
     "torch:float64",
@@ -21,15 +21,15 @@ SIDES = (
     "torch:npu",
     "tensorflow@/usr/bin/python3.12",
 )
-"""Twelve sides of a comparison."""
+"""Twelve configurations of a comparison."""
 
-PARTS_AT = "features.1"
+DIVERGES_AT = "features.1"
 LONG = "encoder.layers.11.attention.self_attention.output_projection.dense_with_a_long_name"
 
 _KEYS = ("output", "grad", "param_grad", "update")
 _EPS = {
     "kind": "eps",
-    "layer": PARTS_AT,
+    "layer": DIVERGES_AT,
     "own_layer": "batch_normalization",
     "phase": "forward",
     "evidence": [
@@ -37,7 +37,7 @@ _EPS = {
         "With eps=0.001 in place of 1e-05 torch's inputs give tensorflow's outputs (2.1e-07).",
         "Setting: eps is 1e-05 in torch, 0.001 in tensorflow.",
     ],
-    "cure": "Give tensorflow's layer epsilon=1e-5: the default of Keras is 1e-3.",
+    "fix": "Give tensorflow's layer epsilon=1e-5: the default of Keras is 1e-3.",
     "confidence": "sure",
 }
 _LOSS = {
@@ -46,7 +46,7 @@ _LOSS = {
     "own_layer": "(loss)",
     "phase": "loss",
     "evidence": ["tensorflow's loss is 16.00 times torch's: a sum over the batch of 16."],
-    "cure": "Use reduction='sum_over_batch_size'.",
+    "fix": "Use reduction='sum_over_batch_size'.",
     "confidence": "possible",
 }
 
@@ -56,8 +56,8 @@ def deep(result: dict[str, Any]) -> dict[str, Any]:
     for place, pair in enumerate(result["pairs"]):
         if pair["lockstep"] is None:
             continue
-        parts = pair["b"] == "tensorflow" and pair["policy"] != "float32"
-        pair["depth"] = depth(result["runs"][0]["plan"]["layers"], place, parts=parts)
+        diverges = pair["b"] == "tensorflow" and pair["policy"] != "float32"
+        pair["depth"] = depth(result["runs"][0]["plan"]["layers"], place, diverges=diverges)
     for run in result["runs"]:
         if run["status"] != "ok":
             continue
@@ -66,7 +66,6 @@ def deep(result: dict[str, Any]) -> dict[str, Any]:
             "backend": framework,
             "mode": mode or "eager",
             "device": "cpu",
-            "dtype": "float32",
             "python": "",
         }
         run["memory"] = {
@@ -80,29 +79,31 @@ def deep(result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def depth(layers: list[dict[str, Any]], seed: int, *, parts: bool) -> dict[str, Any]:
-    """Return one step in depth over the layers of a plan; those behind the parting differ."""
+def depth(layers: list[dict[str, Any]], seed: int, *, diverges: bool) -> dict[str, Any]:
+    """Return one step in depth over the layers of a plan; those behind the divergence differ."""
     rng, behind, rows = random.Random(seed), False, []
     for layer in layers:
-        behind = behind or (parts and layer["path"] == PARTS_AT)
+        behind = behind or (diverges and layer["path"] == DIVERGES_AT)
         rows.append(_row(layer, rng, 3e-2 if behind else 2e-7))
-    if parts:
+    if diverges:
         rows[-1]["update"] = {**rows[-1]["update"], "relative": "inf", "cosine": "nan"}
-    first = {"phase": "forward", "layer": PARTS_AT, "own_layer": "batch_normalization"}
+    first = {"phase": "forward", "layer": DIVERGES_AT, "own_layer": "batch_normalization"}
     return {
         "rows": rows,
-        "first": {**first, "relative": 3.1e-2, "band": 4e-6} if parts else None,
-        "causes": [_EPS, _LOSS] if parts else [],
-        "verdict": f"different: forward, {PARTS_AT}, eps" if parts else "same",
+        "first": {**first, "relative": 3.1e-2, "tolerance": 4e-6} if diverges else None,
+        "root_causes": [_EPS, _LOSS] if diverges else [],
+        "verdict": f"different: forward, {DIVERGES_AT}, eps" if diverges else "same",
         "exact": {"wrong": "b", "why": "against torch:float64, beyond rounding: tensorflow"},
-        "ops": [_row({"path": f"{PARTS_AT}/0:native_batch_norm"}, rng, 3e-2)] if parts else [],
-        "how": "Step 0 from the same weights and batch; bands from 3 passes moved by one ulp.",
+        "ops": [_row({"path": f"{DIVERGES_AT}/0:native_batch_norm"}, rng, 3e-2)]
+        if diverges
+        else [],
+        "how": "Step 0 from the same weights and batch; tolerances from 3 passes moved by one ulp.",
     }
 
 
 def _row(layer: dict[str, Any], rng: random.Random, size: float) -> dict[str, Any]:
     path = layer["path"]
-    own = "batch_normalization" if path == PARTS_AT else path
+    own = "batch_normalization" if path == DIVERGES_AT else path
     row = {"path": path, "own_path": own, "type": layer.get("type", ""), "category": ""}
     told = {key: _difference(size * 10 ** rng.uniform(-1.2, 1.2)) for key in _KEYS}
     has_weights = bool(layer.get("param"))
@@ -116,7 +117,7 @@ def _difference(relative: float) -> dict[str, Any]:
         "largest": relative * 9,
         "off": min(relative * 20, 1.0),
         "ulp": relative * 2**23,
-        "band": 4e-6,
+        "tolerance": 4e-6,
         "beyond": relative > 4e-6,
     }
 
@@ -173,7 +174,7 @@ def across(result: dict[str, Any]) -> dict[str, Any]:
             "a_policy": "float32",
             "b_policy": policy,
             "verdict": "different: beyond noise by 2.5x at step 12",
-            "depth": depth(layers, 3, parts=True),
+            "depth": depth(layers, 3, diverges=True),
         }
         for policy in ("mixed_bfloat16", "mixed_float16")
     ]
@@ -181,21 +182,23 @@ def across(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def crowd(result: dict[str, Any]) -> dict[str, Any]:
-    """Return twelve sides of one policy, compared each with each, of 60 long-named layers."""
+    """Return twelve configurations under one policy, each with each, of 60 long-named layers."""
     template, pair = result["runs"][0], result["pairs"][0]
     entry = result["runs"][0]["plan"]["layers"][2]
     layers = [{**entry, "path": f"{LONG}.{place}"} for place in range(59)]
-    layers.insert(7, {**entry, "path": PARTS_AT})
+    layers.insert(7, {**entry, "path": DIVERGES_AT})
     plan = {**template["plan"], "layers": layers}
-    result["runs"] = [_side(template, name, place, plan) for place, name in enumerate(SIDES)]
+    result["runs"] = [
+        _run(template, name, place, plan) for place, name in enumerate(CONFIGURATIONS)
+    ]
     result["pairs"] = []
-    for place, (a, b) in enumerate(itertools.combinations(SIDES, 2)):
-        parts = "tensorflow" in (a, b)
+    for place, (a, b) in enumerate(itertools.combinations(CONFIGURATIONS, 2)):
+        diverges = "tensorflow" in (a, b)
         found = {**pair, "a": a, "b": b, "verdict": "same"}
-        if parts:
+        if diverges:
             found["verdict"] = f"different: lock-step gradient beyond noise by {place + 2}x"
         if a == "torch":
-            found["depth"] = depth(layers, place, parts=parts)
+            found["depth"] = depth(layers, place, diverges=diverges)
         result["pairs"].append(found)
     return deep_runs(result)
 
@@ -207,7 +210,7 @@ def deep_runs(result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _side(template: dict[str, Any], name: str, place: int, plan: dict[str, Any]) -> dict[str, Any]:
+def _run(template: dict[str, Any], name: str, place: int, plan: dict[str, Any]) -> dict[str, Any]:
     loss = [value * (1 + place / 400) for value in template["loss"]]
     scale = [65536.0 / 2 ** (step // (4 + place)) for step in range(len(loss))]
     framework, _, mode = name.partition(":")
@@ -218,7 +221,7 @@ def _side(template: dict[str, Any], name: str, place: int, plan: dict[str, Any])
         "loss": loss,
         "scale": scale,
         "plan": plan,
-        "side": {"backend": framework, "mode": mode or "eager", "device": "cpu"},
+        "configuration": {"backend": framework, "mode": mode or "eager", "device": "cpu"},
         "memory": {
             "predicted_bytes_per_param": 16.0,
             "measured_bytes_per_param": 16 + math.log2(place + 1),

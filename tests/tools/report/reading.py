@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from mpcore.tools.report.report import table, write_report
+from mpcore.tools.report.result import Result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,10 +55,11 @@ class Page(HTMLParser):
 
 def shown(result: dict[str, Any], width: int) -> str:
     stream = io.StringIO()
-    Console(file=stream, width=width, force_terminal=False).print(table(result))
+    found = Result.from_dict(result)
+    Console(file=stream, width=width, force_terminal=False).print(table(found))
     return stream.getvalue()
 
 
 def page(result: dict[str, Any], folder: Path) -> Page:
-    write_report(result, folder)
+    write_report(Result.from_dict(result), folder)
     return Page((folder / "report.html").read_text(encoding="utf-8"))

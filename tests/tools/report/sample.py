@@ -48,12 +48,12 @@ def sample() -> dict[str, Any]:
             "batch": 16,
             "seed": 0,
             "lockstep_steps": 10,
-            "band_runs": 3,
+            "noise_runs": 3,
             "cores": 2,
             "platform": "Linux 6.1 x86_64",
             "python": "3.11.7",
         },
-        "bands": {p: [_NOISE[p] * (1 + i / 6) for i in range(STEPS)] for p in POLICIES},
+        "tolerances": {p: [_NOISE[p] * (1 + i / 6) for i in range(STEPS)] for p in POLICIES},
         "runs": [_run(b, p, rng) for b, p in itertools.product(BACKENDS, POLICIES)],
         "pairs": [
             _pair(a, b, policy)
@@ -71,16 +71,16 @@ def failed_only() -> dict[str, Any]:
         _no_run("mindspore", "float32", "not run", "mindspore is not installed"),
     ]
     result["pairs"] = []
-    del result["bands"]
+    del result["tolerances"]
     return result
 
 
 def single_backend() -> dict[str, Any]:
-    """Return a result of one framework, so without pairs and without noise bands."""
+    """Return a result of one framework, so without pairs and without noise tolerances."""
     result = sample()
     result["runs"] = [run for run in result["runs"] if run["backend"] == "torch"]
     result["pairs"] = []
-    del result["bands"]
+    del result["tolerances"]
     return result
 
 
@@ -196,6 +196,6 @@ def _pair(a: str, b: str, policy: str) -> dict[str, Any]:
             "max_rel_grad_diff": size * 9.5,
             "max_rel_update_diff": 0.0 if policy == "mixed_float16" else size * 0.31,
         },
-        "free": {"max_rel_loss_diff": _NOISE[policy] * 2.3, "band": _NOISE[policy] * 5.8},
+        "free": {"max_rel_loss_diff": _NOISE[policy] * 2.3, "tolerance": _NOISE[policy] * 5.8},
         "verdict": verdict,
     }

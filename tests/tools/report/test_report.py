@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import json
 import os
@@ -19,7 +18,8 @@ from mpcore.errors import ExperimentError
 from mpcore.tools.report import charts, report
 from mpcore.tools.report.drawing import spread
 from mpcore.tools.report.numbers import format_percent
-from mpcore.tools.report.report import check_folder, write_report
+from mpcore.tools.report.report import check_folder
+from mpcore.tools.report.result import Result, Run
 from mpcore.tools.report.svg import PALETTE, series
 
 
@@ -39,6 +39,10 @@ FORBIDDEN = {"torch", "tensorflow", "keras", "mindspore"}
 HOSTILE = "<script>alert('x')</script>\"'&$x_{$"
 
 
+def write_report(result: dict[str, Any], folder: Path) -> list[Path]:
+    return report.write_report(Result.from_dict(result), folder)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
@@ -46,18 +50,46 @@ def contents(folder: Path) -> dict[str, bytes]:
 # --- report.json and the records --------------------------------------------------------------
 
 
-def test_json_is_the_input_without_records(tmp_path: Path) -> None:
+def test_json_is_the_result_without_records(tmp_path: Path) -> None:
     result = make.sample()
-    before = copy.deepcopy(result)
+    result["runs"][0]["loss"][0] = float("nan")
     files = write_report(result, tmp_path)
-    assert result == before
-    for run in before["runs"]:
+    text = (tmp_path / "report.json").read_text(encoding="utf-8")
+    read = json.loads(text, parse_constant=pytest.fail)
+    assert read["runs"][0]["loss"][0] == "nan"
+    for run in result["runs"]:
         run.pop("records", None)
-    read = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert read == before
-    assert list(read) == list(before)
+    assert repr(Result.from_dict(read)) == repr(Result.from_dict(result))
+    for written, given in zip(read["runs"][1:], result["runs"][1:], strict=True):
+        assert written.items() >= {k: v for k, v in given.items() if k != "plan"}.items()
     assert sorted(files) == sorted(tmp_path.iterdir())
-    assert (tmp_path / "report.json").read_text().startswith('{\n  "experiment"')
+    assert text.startswith('{\n  "experiment"')
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r.pop("experiment"), "Result lacks `experiment`"),
+        (lambda r: r.update(loose=1), "Result has `loose`, which is no field"),
+        (
+            lambda r: r["runs"][2].update(loss="much"),
+            r"Result\.runs\[2\]\.loss must be of type list",
+        ),
+        (
+            lambda r: r["pairs"][0]["free"].update(tolerance="a"),
+            r"free\.tolerance must be of type float",
+        ),
+        (
+            lambda r: r["settings"].update(seed=True),
+            r"settings\.seed must be of type int, got True",
+        ),
+    ],
+)
+def test_what_is_no_result_is_refused_by_its_place(change: Any, message: str) -> None:
+    result = make.sample()
+    change(result)
+    with pytest.raises(ExperimentError, match=message):
+        Result.from_dict(result)
 
 
 def test_records_are_one_line_a_step(tmp_path: Path) -> None:
@@ -71,15 +103,14 @@ def test_records_are_one_line_a_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        pytest.param(lambda r: r["runs"][0]["loss"].append(float("nan")), id="nan"),
         pytest.param(lambda r: r["runs"][0]["records"][0].update(loss=float("inf")), id="records"),
-        pytest.param(lambda r: r["settings"].update(path=Path()), id="object"),
+        pytest.param(lambda r: r["runs"][0]["records"][0].update(loss=Path()), id="object"),
     ],
 )
 def test_what_strict_json_lacks_is_refused_and_nothing_written(tmp_path: Path, spoil: Any) -> None:
     result = make.sample()
     spoil(result)
-    with pytest.raises(ExperimentError, match="`result` must be plain data"):
+    with pytest.raises(ExperimentError, match="`records` must be plain data"):
         write_report(result, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -233,7 +264,9 @@ def test_another_process_writes_the_same_page(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); "
         "import sample, pathlib, mpcore.tools.report.report as r; "
-        f"r.write_report(sample.sample(), pathlib.Path({str(tmp_path / 'b')!r})); "
+        "from mpcore.tools.report.result import Result; "
+        "found = Result.from_dict(sample.sample()); "
+        f"r.write_report(found, pathlib.Path({str(tmp_path / 'b')!r})); "
         f"print(*set(sys.modules) & {FORBIDDEN!r}, 'matplotlib.pyplot' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "123"}
@@ -310,7 +343,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     for pair in result["pairs"]:
         pair |= {"a": HOSTILE, "b": HOSTILE, "verdict": f"different: {HOSTILE}"}
     result |= {"experiment": HOSTILE, "file": HOSTILE, "created": HOSTILE}
-    result["settings"] = {HOSTILE: HOSTILE}
+    result["settings"] |= {"optimizer": HOSTILE}
     found = page(result, tmp_path)
     assert "script" not in found.tags
     assert found.text.count("<script>alert('x')</script>") > 20
@@ -318,7 +351,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_every_chart_has_its_text_and_colours() -> None:
-    drawn = charts.draw(make.sample())
+    drawn = charts.draw(Result.from_dict(make.sample()))
     groups = [chart.group for chart in drawn]
     assert groups == (
         ["loss"] * 3 + ["difference"] * 3 + ["scale", "speed", "memory"] + ["norm"] * 3
@@ -336,7 +369,8 @@ def test_every_chart_has_its_text_and_colours() -> None:
 
 def test_backend_keeps_its_colour_whoever_else_runs() -> None:
     def places(*names: str) -> dict[str, int]:
-        return series({"runs": [{"backend": name} for name in names]})
+        runs = [Run(backend=name, policy="float32", status="ok") for name in names]
+        return series(Result("x", tuple(runs)))
 
     assert places("mindspore", "torch") == {"mindspore": 2, "torch": 0}
     assert places("jax", "torch") == {"jax": 1, "torch": 0}
@@ -350,11 +384,11 @@ def test_charts_leave_the_settings_of_matplotlib_alone() -> None:
 
     mpl.rcParams["font.size"] = 31
     try:
-        first = charts.draw(make.sample())
+        first = charts.draw(Result.from_dict(make.sample()))
         assert mpl.rcParams["font.size"] == 31
     finally:
         mpl.rcdefaults()
-    assert charts.draw(make.sample()) == first
+    assert charts.draw(Result.from_dict(make.sample())) == first
 
 
 def test_names_at_the_ends_of_curves_never_overlap() -> None:
@@ -408,11 +442,11 @@ def test_diverged_runs_have_a_report(tmp_path: Path) -> None:
     for run in result["runs"]:
         for key in ("loss", "grad_norm", "scale"):
             run[key] = ["inf", "nan", 1e38, "-inf", 1e-40, 0.0, "nan"]
-    result["bands"] = {"float32": ["inf", 0.1, "nan"]}
-    result["pairs"][0]["lockstep"] = dict.fromkeys(
+    result["tolerances"] = {"float32": ["inf", 0.1, "nan"]}
+    result["pairs"][0]["lockstep"] |= dict.fromkeys(
         ("max_rel_loss_diff", "max_rel_grad_diff", "max_rel_update_diff"), "inf"
     )
-    result["pairs"][0]["free"] = {"max_rel_loss_diff": "nan", "band": "inf"}
+    result["pairs"][0]["free"] = {"max_rel_loss_diff": "nan", "tolerance": "inf"}
     assert "nan" in page(result, tmp_path).text
     assert "nan" in shown(result, 80)
 
