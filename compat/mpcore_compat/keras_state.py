@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ScaledOptimizer"]
 
-_NEVER = 2**30  # below zero by this much, no count of good steps reaches its interval
+_NEVER = 2**30  # below zero by this much, no count of finite steps reaches its interval
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:

@@ -78,7 +78,7 @@ class DynamicLossScaleUpdateCell(nn.DynamicLossScaleUpdateCell):  # type: ignore
                 backoff_op="mul_reciprocal",
             )
         else:
-            # MindSpore grows at each good step for a window below 1, as for 1.
+            # MindSpore grows at each finite step for a window below 1, as for 1.
             interval = max(int(scale_window), 1)
             rule = LossScale.named(
                 "mindspore_update_cell", growth_interval=interval, **factors(scale_factor)

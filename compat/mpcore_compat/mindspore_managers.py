@@ -44,7 +44,7 @@ class FixedLossScaleManager(amp.FixedLossScaleManager):  # type: ignore[misc]  #
 
 
 class DynamicLossScaleManager(amp.DynamicLossScaleManager):  # type: ignore[misc]  # untyped
-    """A scale on the host, in Python numbers, that falls on overflow and grows after a quiet run.
+    """A scale in Python numbers that falls on overflow and grows after a run of finite steps.
 
     By default as MindSpore, value and type: an int stays one until the first back-off, and 1 is
     an int again where the floor holds; there is no cap. ``safe=True`` keeps it in [1, 2**24],

@@ -69,7 +69,7 @@ class StaticLossScaler(amp.StaticLossScaler):  # type: ignore[misc]  # mindspore
 
 
 class DynamicLossScaler(amp.DynamicLossScaler):  # type: ignore[misc]  # mindspore is untyped
-    """A scale that falls when gradients overflow and grows after a quiet run.
+    """A scale that falls when gradients overflow and grows after a run of finite steps.
 
     Usable in eager mode, under ``ms.jit(fullgraph=True)`` and in GRAPH_MODE. ``adjust`` moves
     the scale and skips nothing: the loop does that.

@@ -32,7 +32,7 @@ def factors(factor: float) -> dict[str, Any]:
 
 
 def moved(rule: LossScale, scale: Any, good: Any, finite: Any) -> tuple[Any, Any]:
-    """Return (next scale, next count of good steps).
+    """Return (next scale, next count of finite steps).
 
     Args:
         rule: constants of the machine.

@@ -1,4 +1,4 @@
-"""The face of apex.amp: old scripts, recorded scales, and what ``safe=True`` mends."""
+"""The shim of apex.amp: old scripts, recorded scales, and what ``safe=True`` mends."""
 
 from __future__ import annotations
 

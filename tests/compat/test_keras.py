@@ -1,4 +1,4 @@
-"""The Keras face beside Keras' own class: the same numbers, the same files, the same defects."""
+"""The Keras shim beside Keras' own class: the same numbers, the same files, the same defects."""
 
 from __future__ import annotations
 

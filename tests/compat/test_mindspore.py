@@ -1,4 +1,4 @@
-"""The MindSpore face beside mindspore.amp: the same numbers, the same defects, and on CPU more."""
+"""The MindSpore shim beside mindspore.amp: the same numbers, the same defects, and on CPU more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
 from mindspore import amp as native  # noqa: E402
 from mindspore import dataset as ds  # noqa: E402
 
-import mpcore_compat.mindspore as face  # noqa: E402
+import mpcore_compat.mindspore as shim  # noqa: E402
 from mpcore import LossScale, LossScaleError, PolicyError  # noqa: E402
 from mpcore.scaling.transition import advance, initial_state  # noqa: E402
 from mpcore_mindspore.guard import guarded  # noqa: E402
@@ -99,7 +99,7 @@ def adjusting(scaler):
 
 @pytest.mark.parametrize("trace", traces("mindspore.amp.DynamicLossScaler"))
 def test_recorded_trajectories_of_the_scaler(trace):
-    scaler = face.DynamicLossScaler(**trace["config"])
+    scaler = shim.DynamicLossScaler(**trace["config"])
     adjust = adjusting(scaler)
     for step, bad in enumerate(trace["found_inf"]):
         scale, counter = adjust(Tensor(not bad))
@@ -113,7 +113,7 @@ def test_recorded_trajectories_of_the_scaler(trace):
     [(2**10, 2, 3), (3.7, 3, 1), (2.0**125, 2, 2), (1, 1, 2), (1e30, 7, 4), (1.5, 16777217, 2)],
 )
 def test_scaler_equals_the_native(arguments, mode, request):
-    ours, theirs = face.DynamicLossScaler(*arguments), native.DynamicLossScaler(*arguments)
+    ours, theirs = shim.DynamicLossScaler(*arguments), native.DynamicLossScaler(*arguments)
     steps = [in_mode(adjusting(scaler), mode, request) for scaler in (ours, theirs)]
     for pattern in PATTERNS.values():
         for bad in pattern:
@@ -125,7 +125,7 @@ def test_scaler_equals_the_native(arguments, mode, request):
 @pytest.mark.parametrize("finite", [True, False])
 def test_a_counter_beyond_the_window_equals_the_natives(counter, finite):
     seen = []
-    for module in (face, native):
+    for module in (shim, native):
         scaler = module.DynamicLossScaler(64, 2, 3)
         ops.assign(scaler.counter, Tensor(counter, ms.int32))
         adjust = adjusting(scaler)
@@ -147,7 +147,7 @@ def test_scale_unscale_and_all_finite_equal_the_natives(dtype, scale, mode, requ
     dtype, results = getattr(ms, dtype), []
     grads = tuple(Tensor(RNG.normal(size=4).astype("f4"), dtype) for _ in range(3))
     bad = (*grads, Tensor([1.0, math.nan], dtype))
-    for module in (face, native):
+    for module in (shim, native):
         for scaler in (module.DynamicLossScaler(scale, 2, 3), module.StaticLossScaler(scale)):
             KEPT.append(scaler)
             use = in_mode(using(scaler, module.all_finite), mode, request)
@@ -155,7 +155,7 @@ def test_scale_unscale_and_all_finite_equal_the_natives(dtype, scale, mode, requ
                 loss, unscaled, finite = use(Tensor(2.5, dtype), inputs)
                 kept = [loss, *unscaled, finite]
                 results.append((module, [(v.dtype, v.asnumpy().tobytes()) for v in kept]))
-    ours, theirs = ([r for m, r in results if m is module] for module in (face, native))
+    ours, theirs = ([r for m, r in results if m is module] for module in (shim, native))
     assert ours == theirs
 
 
@@ -163,11 +163,11 @@ def test_containers_are_those_of_the_native():
     one, two = Tensor([1.0]), Tensor([2.0])
     for inputs in ([one], (one, (two,)), one, ()):
         results = []
-        for module in (face, native):
+        for module in (shim, native):
             KEPT.append(module.StaticLossScaler(8.0))
             results.append([KEPT[-1].scale(inputs), KEPT[-1].unscale(inputs)])
         assert str(results[0]) == str(results[1])
-    for module in (face, native):
+    for module in (shim, native):
         KEPT.append(module.StaticLossScaler(8.0))
         with pytest.raises(TypeError, match="'mutable'"):
             KEPT[-1].unscale(None)
@@ -187,11 +187,11 @@ def one_after_the_other(module):
 
 def test_a_scaler_never_uses_the_scale_of_one_that_is_gone():
     """The native of 2.10 may, where a new scaler gets the address of a freed one."""
-    assert all(scale == used for scale, used in one_after_the_other(face))
+    assert all(scale == used for scale, used in one_after_the_other(shim))
 
 
 def test_static_scaler_adjusts_nothing():
-    scaler = face.StaticLossScaler(8)
+    scaler = shim.StaticLossScaler(8)
     assert scaler.adjust(Tensor(False)) is False
     assert number(scaler.scale_value) == 8.0
 
@@ -208,18 +208,18 @@ def test_static_scaler_adjusts_nothing():
     ],
 )
 def test_scaler_refuses_as_the_native_does(arguments, error):
-    for module in (face, native):
+    for module in (shim, native):
         with pytest.raises(error) as caught:
             module.DynamicLossScaler(*arguments)
         assert type(caught.value) is error
 
 
 def test_what_it_is_an_instance_of():
-    assert isinstance(face.DynamicLossScaler(8, 2, 3), native.LossScaler)
-    assert isinstance(face.StaticLossScaler(8), native.LossScaler)
-    assert isinstance(face.DynamicLossScaleManager(), native.LossScaleManager)
-    assert isinstance(face.FixedLossScaleManager(), native.LossScaleManager)
-    names = {name for name in native.__all__ if not hasattr(face, name)}
+    assert isinstance(shim.DynamicLossScaler(8, 2, 3), native.LossScaler)
+    assert isinstance(shim.StaticLossScaler(8), native.LossScaler)
+    assert isinstance(shim.DynamicLossScaleManager(), native.LossScaleManager)
+    assert isinstance(shim.FixedLossScaleManager(), native.LossScaleManager)
+    names = {name for name in native.__all__ if not hasattr(shim, name)}
     assert names == set()
 
 
@@ -229,7 +229,7 @@ def test_what_it_is_an_instance_of():
 @MODES
 def test_safe_scaler_follows_the_cores_rule(mode, request):
     rule = LossScale.of(init_scale=2.0**22, growth_interval=2, backoff_op="div", backoff_factor=2.0)
-    scaler, state = face.DynamicLossScaler(2**22, 2, 2, safe=True), initial_state(rule)
+    scaler, state = shim.DynamicLossScaler(2**22, 2, 2, safe=True), initial_state(rule)
     adjust = in_mode(adjusting(scaler), mode, request)
     for pattern in PATTERNS.values():
         for bad in pattern:
@@ -241,7 +241,7 @@ def test_safe_scaler_follows_the_cores_rule(mode, request):
 @MODES
 def test_float16_gradients_vanish_in_the_native_and_not_under_safe(mode, request):
     grads = (Tensor([60000.0, 1.0], ms.float16),)
-    for module in (native, face):
+    for module in (native, shim):
         scaler = module.StaticLossScaler(2.0**25)
         KEPT.append(scaler)
         use = in_mode(using(scaler, module.all_finite), mode, request)
@@ -249,10 +249,10 @@ def test_float16_gradients_vanish_in_the_native_and_not_under_safe(mode, request
         assert unscaled[0].asnumpy().tolist() == [0.0, 0.0]
         assert number(finite)
     for scaler in (
-        face.StaticLossScaler(2.0**25, safe=True),
-        face.DynamicLossScaler(2.0**24, 2, 50, safe=True),
+        shim.StaticLossScaler(2.0**25, safe=True),
+        shim.DynamicLossScaler(2.0**24, 2, 50, safe=True),
     ):
-        use = in_mode(using(scaler, face.all_finite), mode, request)
+        use = in_mode(using(scaler, shim.all_finite), mode, request)
         loss, unscaled, _ = use(Tensor(4.0, ms.float16), grads)
         scale = number(scaler.scale_value)
         assert unscaled[0].asnumpy().tolist() == [60000.0 / scale, 1.0 / scale]
@@ -261,7 +261,7 @@ def test_float16_gradients_vanish_in_the_native_and_not_under_safe(mode, request
 
 
 def test_float16_loss_overflows_in_the_native():
-    for module in (native, face):
+    for module in (native, shim):
         scaler = module.DynamicLossScaler(2**16, 2, 3)
         KEPT.append(scaler)
         assert math.isinf(number(scaler.scale(Tensor(1.0, ms.float16))))
@@ -269,7 +269,7 @@ def test_float16_loss_overflows_in_the_native():
 
 @pytest.mark.parametrize("dead", [0.0, math.inf, 2.0**100])
 def test_safe_scaler_recovers_from_a_dead_scale(dead):
-    scaler = face.DynamicLossScaler(8, 2, 1, safe=True)
+    scaler = shim.DynamicLossScaler(8, 2, 1, safe=True)
     ops.assign(scaler.scale_value, Tensor(dead, ms.float32))
     scaler.adjust(Tensor(False))  # inf times anything, 0 divided by 0: not finite
     assert 1.0 <= number(scaler.scale_value) <= 2.0**24
@@ -284,33 +284,33 @@ def test_safe_scaler_recovers_from_a_dead_scale(dead):
 )
 def test_safe_scaler_refuses_what_it_could_not_leave(arguments, match):
     with pytest.raises(PolicyError, match=match):
-        face.DynamicLossScaler(*arguments, safe=True)
+        shim.DynamicLossScaler(*arguments, safe=True)
 
 
 # --- all_finite
 
 
 def test_all_finite_takes_both_spellings():
-    status = face.init_status()
+    status = shim.init_status()
     assert status is None  # no flag on this device
     good, bad = (Tensor([1.0]), Tensor([2.0])), [Tensor([1.0]), Tensor([-math.inf])]
-    assert number(face.all_finite(good, status))
-    assert not number(face.all_finite(bad, status))
-    assert number(face.all_finite(good, status=status, safe=True))
-    assert not number(face.all_finite(bad, safe=True))
+    assert number(shim.all_finite(good, status))
+    assert not number(shim.all_finite(bad, status))
+    assert number(shim.all_finite(good, status=status, safe=True))
+    assert not number(shim.all_finite(bad, safe=True))
 
 
 def test_all_finite_of_nothing_raises_as_the_native_and_is_true_under_safe():
-    for module in (native, face):
+    for module in (native, shim):
         with pytest.raises(ValueError, match="AddN"), guarded():
             module.all_finite(())
-    assert number(face.all_finite((), safe=True))
+    assert number(shim.all_finite((), safe=True))
 
 
 @MODES
 def test_all_finite_of_bfloat16_needs_safe_on_cpu(mode, request):
     def check(grads):
-        return face.all_finite(grads, safe=True)
+        return shim.all_finite(grads, safe=True)
 
     run = in_mode(check, mode, request)
     assert number(run((Tensor([1.0], ms.bfloat16), Tensor([1.0]))))
@@ -322,7 +322,7 @@ def test_all_finite_of_bfloat16_needs_safe_on_cpu(mode, request):
 
 @pytest.mark.parametrize("trace", traces("mindspore.amp.DynamicLossScaleManager"))
 def test_recorded_trajectories_of_the_manager(trace):
-    manager, scales, raised = face.DynamicLossScaleManager(**trace["config"]), [], []
+    manager, scales, raised = shim.DynamicLossScaleManager(**trace["config"]), [], []
     for step, bad in enumerate(trace["found_inf"]):
         try:
             manager.update_loss_scale(bool(bad))
@@ -345,7 +345,7 @@ def state_of(manager):
 @pytest.mark.parametrize("factor", [2, 2.0, 3, 0.5, 1, 1.1])
 @pytest.mark.parametrize("window", [1, 3])
 def test_manager_equals_the_native_in_value_and_type(init, factor, window):
-    pair = [m.DynamicLossScaleManager(init, factor, window) for m in (face, native)]
+    pair = [m.DynamicLossScaleManager(init, factor, window) for m in (shim, native)]
     for pattern in PATTERNS.values():
         for bad in pattern:
             for manager in pair:
@@ -354,7 +354,7 @@ def test_manager_equals_the_native_in_value_and_type(init, factor, window):
 
 
 def test_manager_ends_the_run_at_the_same_step_in_the_same_state():
-    pair = [m.DynamicLossScaleManager(8, 2, 3) for m in (face, native)]
+    pair = [m.DynamicLossScaleManager(8, 2, 3) for m in (shim, native)]
     for manager in pair:
         for _ in range(1000):
             manager.update_loss_scale(True)
@@ -367,7 +367,7 @@ def test_manager_ends_the_run_at_the_same_step_in_the_same_state():
 
 
 def test_manager_follows_attributes_that_are_set():
-    pair = [m.DynamicLossScaleManager(2.0**10, 2, 3) for m in (face, native)]
+    pair = [m.DynamicLossScaleManager(2.0**10, 2, 3) for m in (shim, native)]
     for manager in pair:
         manager.scale_window, manager.increase_ratio, manager.decrease_ratio = 2, 3.0, 0.25
         manager.bad_step_max, manager.cur_iter = 3, 10
@@ -382,7 +382,7 @@ def test_manager_follows_attributes_that_are_set():
 @pytest.mark.parametrize("arguments", [(0.5,), (8, 0), (8, -1), (8, 2, 0), (8, 2, 1.5)])
 def test_manager_refuses_as_the_native_does(arguments):
     kinds = []
-    for module in (face, native):
+    for module in (shim, native):
         with pytest.raises((TypeError, ValueError)) as caught:
             module.DynamicLossScaleManager(*arguments)
         kinds.append((type(caught.value), str(caught.value)))
@@ -390,7 +390,7 @@ def test_manager_refuses_as_the_native_does(arguments):
 
 
 def test_safe_manager_has_a_floor_and_a_cap():
-    manager = face.DynamicLossScaleManager(2**24, 2, 1, safe=True)
+    manager = shim.DynamicLossScaleManager(2**24, 2, 1, safe=True)
     assert native.DynamicLossScaleManager(2**24, 2, 1).get_loss_scale() == 2**24
     for _ in range(5):
         manager.update_loss_scale(False)
@@ -402,18 +402,18 @@ def test_safe_manager_has_a_floor_and_a_cap():
     manager.update_loss_scale(True)
     assert manager.get_loss_scale() == 2**23
     with pytest.raises(PolicyError, match="`init_scale`"):
-        face.DynamicLossScaleManager(2**25, safe=True)
+        shim.DynamicLossScaleManager(2**25, safe=True)
 
 
 def test_fixed_manager_and_its_cell():
-    for module in (face, native):
+    for module in (shim, native):
         manager = module.FixedLossScaleManager()
         assert (manager.get_loss_scale(), manager.get_drop_overflow_update()) == (128.0, True)
         assert manager.get_update_cell().get_loss_scale() == 128.0
         assert module.FixedLossScaleManager(8.0, False).get_update_cell() is None
         with pytest.raises(ValueError, match="must be >= 1"):
             module.FixedLossScaleManager(0.5)
-    assert isinstance(face.FixedLossScaleManager().get_update_cell(), face.FixedLossScaleUpdateCell)
+    assert isinstance(shim.FixedLossScaleManager().get_update_cell(), shim.FixedLossScaleUpdateCell)
 
 
 # --- update cells
@@ -429,7 +429,7 @@ def updating(cell, scale):
 
 def update_pair(arguments, mode, request):
     pair = []
-    for module in (face, nn):
+    for module in (shim, nn):
         cell = module.DynamicLossScaleUpdateCell(*arguments)
         scale = Parameter(Tensor(cell.get_loss_scale(), ms.float32), name="scale_sense")
         pair.append(in_mode(updating(cell, scale), mode, request))
@@ -438,7 +438,7 @@ def update_pair(arguments, mode, request):
 
 @pytest.mark.parametrize("trace", traces("mindspore.nn.DynamicLossScaleUpdateCell"))
 def test_recorded_trajectories_of_the_update_cell(trace):
-    cell = face.DynamicLossScaleUpdateCell(**trace["config"])
+    cell = shim.DynamicLossScaleUpdateCell(**trace["config"])
     scale = Parameter(Tensor(cell.get_loss_scale(), ms.float32), name="scale_sense")
     for step, bad in enumerate(trace["found_inf"]):
         assert number(cell(scale, Tensor(bool(bad)))) == bool(bad)
@@ -462,7 +462,7 @@ def test_update_cell_equals_the_native(arguments, mode, request):
 
 @pytest.mark.parametrize("safe", [False, True])
 def test_update_cell_reaches_inf_unless_safe(safe):
-    cell = face.DynamicLossScaleUpdateCell(2.0**20, 2, 1, safe=safe)
+    cell = shim.DynamicLossScaleUpdateCell(2.0**20, 2, 1, safe=safe)
     scale = Parameter(Tensor(cell.get_loss_scale(), ms.float32), name="scale_sense")
     for _ in range(120):
         cell(scale, Tensor(False))
@@ -534,12 +534,12 @@ def common_loop(amp, mode, request, **arguments):
 
 @MODES
 def test_a_script_that_changes_its_import_line_trains_the_same(mode, request):
-    ours, theirs = (common_loop(module, mode, request) for module in (face, native))
+    ours, theirs = (common_loop(module, mode, request) for module in (shim, native))
     assert [item[1:] for item in ours[0]] == [item[1:] for item in theirs[0]]
     np.testing.assert_array_equal([item[0] for item in ours[0]], [item[0] for item in theirs[0]])
     same(ours[1], theirs[1])
     assert [finite for _, finite, _ in ours[0]].count(False) == 2
-    safe, _ = common_loop(face, mode, request, safe=True)
+    safe, _ = common_loop(shim, mode, request, safe=True)
     # All gradients are float32 here and all scales powers of two: nothing differs.
     np.testing.assert_array_equal([item[0] for item in ours[0]], [item[0] for item in safe])
 
@@ -577,8 +577,8 @@ def by_hand(scale, batches):
 @MODES
 @pytest.mark.parametrize("safe", [False, True])
 def test_train_step_trains_on_cpu(safe, mode, request):
-    cell = face.DynamicLossScaleUpdateCell(2**12, 2, 2, safe=safe)
-    net, optimizer, step = train_step(face.TrainOneStepWithLossScaleCell, cell, safe=safe)
+    cell = shim.DynamicLossScaleUpdateCell(2**12, 2, 2, safe=safe)
+    net, optimizer, step = train_step(shim.TrainOneStepWithLossScaleCell, cell, safe=safe)
     step.set_train()
     run = step if mode == "graph" else in_mode(Calling(step), mode, request)
     if mode == "graph":
@@ -612,7 +612,7 @@ class Calling:
 
 def test_train_step_takes_a_tensor_scale():
     scale = Tensor(64.0, ms.float32)
-    _, _, step = train_step(face.TrainOneStepWithLossScaleCell, scale)
+    _, _, step = train_step(shim.TrainOneStepWithLossScaleCell, scale)
     _, overflow, now = step(Tensor(X), Tensor(Y))
     assert (number(overflow), number(now)) == (False, 64.0)
     step.set_sense_scale(Tensor(32.0, ms.float32))
@@ -623,7 +623,7 @@ def test_train_step_takes_a_tensor_scale():
 
 @pytest.mark.parametrize(("scale", "error"), [(3.0, TypeError), (Tensor([1.0, 2.0]), ValueError)])
 def test_train_step_refuses_as_the_native_does(scale, error):
-    for cls in (face.TrainOneStepWithLossScaleCell, nn.TrainOneStepWithLossScaleCell):
+    for cls in (shim.TrainOneStepWithLossScaleCell, nn.TrainOneStepWithLossScaleCell):
         with pytest.raises(error, match="scale_sense"):
             train_step(cls, scale)
 
@@ -631,15 +631,15 @@ def test_train_step_refuses_as_the_native_does(scale, error):
 @MODES
 def test_train_step_asks_the_native_on_other_devices(mode, request, monkeypatch):
     """What an Ascend would do cannot run here; that it is asked, in a graph too, can."""
-    monkeypatch.setattr(nn.TrainOneStepWithLossScaleCell, "get_overflow_status", stand_in)
-    cell = face.DynamicLossScaleUpdateCell(2**12, 2, 2)
-    _, _, step = train_step(face.TrainOneStepWithLossScaleCell, cell)
+    monkeypatch.setattr(nn.TrainOneStepWithLossScaleCell, "get_overflow_status", stub)
+    cell = shim.DynamicLossScaleUpdateCell(2**12, 2, 2)
+    _, _, step = train_step(shim.TrainOneStepWithLossScaleCell, cell)
     step.by_values = False
     run = in_mode(Calling(step), mode, request)
-    assert number(run(Tensor(X), Tensor(Y))[1])  # the stand-in's answer
+    assert number(run(Tensor(X), Tensor(Y))[1])  # the stub's answer
 
 
-def stand_in(self, status, grads):
+def stub(self, status, grads):
     return ops.isfinite(grads[0]).all()
 
 
@@ -661,7 +661,7 @@ def test_float16_gradients_reach_the_optimizer_under_safe(mode, request):
     for safe in (False, True):
         net = Half().set_train()
         optimizer = Kept(net.trainable_params())
-        step = face.TrainOneStepWithLossScaleCell(
+        step = shim.TrainOneStepWithLossScaleCell(
             net, optimizer, Tensor(2.0**25, ms.float32), safe=safe
         ).set_train()
         _, overflow, _ = in_mode(Calling(step), mode, request)(Tensor(x))
@@ -696,7 +696,7 @@ def test_build_train_network_takes_what_the_native_refuses(manager):
     arguments = (net, optimizer, nn.CrossEntropyLoss())
     with pytest.raises(ValueError, match="are supported on device `CPU`"):
         native.build_train_network(*arguments, loss_scale_manager=MANAGERS[manager](native))
-    step = face.build_train_network(*arguments, loss_scale_manager=MANAGERS[manager](face))
+    step = shim.build_train_network(*arguments, loss_scale_manager=MANAGERS[manager](shim))
     before = weights(net)
     loss, overflow, _ = step(Tensor(X), Tensor(Y))
     assert not number(overflow)
@@ -706,7 +706,7 @@ def test_build_train_network_takes_what_the_native_refuses(manager):
 
 def test_build_train_network_without_a_skipping_manager_is_the_natives():
     results = []
-    for module in (face, native):
+    for module in (shim, native):
         net, _ = made()
         optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9, loss_scale=64.0)
         manager = module.FixedLossScaleManager(64.0, False)
@@ -725,7 +725,7 @@ def test_build_train_network_o2_trains_on_cpu():
     with pytest.raises(ValueError, match="are supported on device `CPU`"):
         native.build_train_network(net, optimizer, nn.CrossEntropyLoss(), level="O2")
     net, optimizer = made()
-    step = face.build_train_network(net, optimizer, nn.CrossEntropyLoss(), level="O2")
+    step = shim.build_train_network(net, optimizer, nn.CrossEntropyLoss(), level="O2")
     losses = [step(Tensor(X), Tensor(Y)) for _ in range(12)]
     overflows = [number(item[1]) for item in losses]
     assert overflows.count(False) >= 3
@@ -745,8 +745,8 @@ def model(cls, manager):
 def test_model_trains_with_a_manager_where_the_native_refuses(manager):
     with pytest.raises(ValueError, match="are supported on device `CPU`"):
         model(ms.Model, MANAGERS[manager](native))
-    ours = MANAGERS[manager](face)
-    net, trainer = model(face.Model, ours)
+    ours = MANAGERS[manager](shim)
+    net, trainer = model(shim.Model, ours)
     before = weights(net)
     trainer.train(2, data(), dataset_sink_mode=False)
     assert not np.array_equal(before["fc1.weight"], net.fc1.weight.asnumpy())
@@ -758,16 +758,16 @@ def test_model_trains_with_a_manager_where_the_native_refuses(manager):
 
 
 def test_model_passes_safe_on():
-    _, trainer = model(face.Model, face.DynamicLossScaleManager(2**10, 2, 3, safe=True))
+    _, trainer = model(shim.Model, shim.DynamicLossScaleManager(2**10, 2, 3, safe=True))
     assert trainer.train_network.safe
     assert trainer.train_network.loss_scaling_manager.safe
-    _, trainer = model(face.Model, face.FixedLossScaleManager(64.0, safe=True))
+    _, trainer = model(shim.Model, shim.FixedLossScaleManager(64.0, safe=True))
     assert trainer.train_network.safe
 
 
 def test_model_without_a_manager_is_the_natives():
     results = []
-    for cls in (face.Model, ms.Model):
+    for cls in (shim.Model, ms.Model):
         net, optimizer = made()
         trainer = cls(net, nn.CrossEntropyLoss(), optimizer)
         trainer.train(1, data(), dataset_sink_mode=False)
@@ -777,15 +777,15 @@ def test_model_without_a_manager_is_the_natives():
 
 def test_model_o2_trains_on_cpu():
     net, optimizer = made()
-    trainer = face.Model(net, nn.CrossEntropyLoss(), optimizer, amp_level="O2")
+    trainer = shim.Model(net, nn.CrossEntropyLoss(), optimizer, amp_level="O2")
     trainer.train(3, data(), dataset_sink_mode=False)
-    assert type(trainer.train_network) is face.TrainOneStepWithLossScaleCell
+    assert type(trainer.train_network) is shim.TrainOneStepWithLossScaleCell
     assert number(trainer.train_network.scale_sense) < 2**24
 
 
 def test_a_train_step_can_be_the_network_of_a_plain_model():
-    cell = face.DynamicLossScaleUpdateCell(2**10, 2, 3)
-    net, _, step = train_step(face.TrainOneStepWithLossScaleCell, cell)
+    cell = shim.DynamicLossScaleUpdateCell(2**10, 2, 3)
+    net, _, step = train_step(shim.TrainOneStepWithLossScaleCell, cell)
     before = weights(net)
     ms.Model(step).train(1, data(), dataset_sink_mode=False)
     assert not np.array_equal(before["fc1.weight"], net.fc1.weight.asnumpy())
@@ -793,7 +793,7 @@ def test_a_train_step_can_be_the_network_of_a_plain_model():
 
 def test_states_exchange_with_the_native(tmp_path):
     """The Parameters have the native's names, so a checkpoint of one is one of the other."""
-    ours, theirs = face.DynamicLossScaler(8, 2, 3), native.DynamicLossScaler(2**12, 2, 3)
+    ours, theirs = shim.DynamicLossScaler(8, 2, 3), native.DynamicLossScaler(2**12, 2, 3)
     for bad in (False, False, True, False):
         theirs.adjust(Tensor(not bad))
     held = [theirs.scale_value, theirs.counter]
@@ -806,6 +806,6 @@ def test_states_exchange_with_the_native(tmp_path):
         assert seen[0] == seen[1]
     names = [
         [p.name for p in module.DynamicLossScaleUpdateCell(8, 2, 3).get_parameters()]
-        for module in (face, nn)
+        for module in (shim, nn)
     ]
     assert names[0] == names[1]

@@ -1,4 +1,4 @@
-"""The face of torch.amp against torch's own GradScaler, and what ``safe=True`` mends."""
+"""The shim of torch.amp against torch's own GradScaler, and what ``safe=True`` mends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from mpcore_compat import torch_amp  # noqa: E402
-from mpcore_compat.torch_amp import scaler as face  # noqa: E402
+from mpcore_compat.torch_amp import scaler as shim  # noqa: E402
 
 pytestmark = pytest.mark.backend("torch")
 
@@ -1010,4 +1010,4 @@ def test_npu_factors_are_float32():
     scaler = torch_amp.npu.GradScaler(growth_factor=1.1, growth_interval=1)
     rule = scaler._current_rule()
     assert rule.growth_factor == float(np.float32(1.1))
-    assert face._rule("torch", 1.1, 0.5, 1, 1.0).growth_factor == 1.1
+    assert shim._rule("torch", 1.1, 0.5, 1, 1.0).growth_factor == 1.1

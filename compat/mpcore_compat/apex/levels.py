@@ -134,7 +134,7 @@ def loss_scale_of(
     Args:
         loss_scale: a constant, or "dynamic".
         init_scale: first scale, cut at ``max_loss_scale``.
-        scale_window: good updates before a growth.
+        scale_window: finite updates before a growth.
         min_loss_scale: floor; None for none (1 with ``safe``, or less if the first scale is).
         max_loss_scale: cap.
         safe: mpcore's own rule with this range.

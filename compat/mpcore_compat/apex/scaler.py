@@ -15,7 +15,7 @@ class LossScaler:
         loss_scale: a constant, or "dynamic".
         init_scale: first dynamic scale, cut at ``max_loss_scale``.
         scale_factor: ignored, as in apex: the scale doubles and halves.
-        scale_window: good updates before a growth.
+        scale_window: finite updates before a growth.
         min_loss_scale: floor, or None.
         max_loss_scale: cap.
         safe: mpcore's own rule; a constant scale is judged too.

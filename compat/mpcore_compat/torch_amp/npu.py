@@ -37,7 +37,7 @@ class GradScaler(scaler.GradScaler):
         init_scale: first scale.
         growth_factor: multiplier on growth, > 1.
         backoff_factor: multiplier on overflow, < 1.
-        growth_interval: good updates before one growth.
+        growth_interval: finite updates before one growth.
         dynamic: False for a constant scale: gradients are unscaled, not judged, never skipped.
         enabled: whether anything is scaled.
         safe: as for ``mpcore_compat.torch_amp.GradScaler``; overflows are then skipped under a

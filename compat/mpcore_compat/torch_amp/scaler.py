@@ -56,7 +56,7 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
     With ``safe=True`` the traps go, and the loop stays the same:
 
     - the rule is mpcore's own: floor 1, cap 2**24 (or ``init_scale``, where that is beyond), so
-      no state is left that good steps could not recover from;
+      no state is left that finite steps could not recover from;
     - all optimizers of an update move, or none: before the first of several that step one after
       the other moves, the gradients of all are judged, and after an overflow nothing moves
       until ``update``. Which optimizers step together is learnt from the updates before, in the
@@ -72,7 +72,7 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
         init_scale: first scale; with ``safe`` >= 2**-126.
         growth_factor: multiplier on growth, > 1; ``safe`` rounds it to float32.
         backoff_factor: multiplier on overflow, in (0, 1); likewise.
-        growth_interval: good updates in a row before one growth.
+        growth_interval: finite updates in a row before one growth.
         enabled: whether anything is scaled.
         safe: follow mpcore's rules instead of torch's.
 
@@ -204,7 +204,7 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
 
         Args:
             new_scale: the next scale, a float or a tensor of one element; with ``safe`` within
-                the floor and the cap. The count of good updates goes on.
+                the floor and the cap. The count of finite updates goes on.
 
         Raises:
             AssertionError: nothing was scaled; without ``safe`` also: nothing was checked.
@@ -275,7 +275,7 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
         self._set_checked("_backoff_factor", new_factor)
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Set the good updates before a growth.
+        """Set the finite updates before a growth.
 
         As torch does, a scaler without ``safe`` that has counted beyond the new interval does
         not grow before the next overflow: torch compares for equality.
