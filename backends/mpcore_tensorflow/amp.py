@@ -13,7 +13,7 @@ import tensorflow as tf
 from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError, MpcoreWarning
 from mpcore.step.result import StepResult, StepValues
-from mpcore.step.stagnation import WINDOW, measures
+from mpcore.step.stagnation import JUDGED_STEPS, measures
 from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.casting import release_plan
 from mpcore_tensorflow.collapse import CollapseCallback
@@ -247,8 +247,8 @@ class KerasAmp(Amp):
         if self._told or self.policy.scheme.name == "stochastic":
             return
         paths = variable_names(self.model)
-        found = [pair for one in self.optimizers.values() for pair in one.take_lost(WINDOW)]
-        msg = self._stall.judge({paths[id(v)]: counts for v, counts in found})
+        found = [pair for one in self.optimizers.values() for pair in one.take_lost(JUDGED_STEPS)]
+        msg = self._stagnation.judge({paths[id(v)]: counts for v, counts in found})
         if msg:
             self._told = True
             warnings.warn(msg, MpcoreWarning, stacklevel=2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from mpcore.step.stagnation import WINDOW
+from mpcore.step.stagnation import JUDGED_STEPS
 
 if TYPE_CHECKING:
     from mpcore_tensorflow.amp import KerasAmp
@@ -42,7 +42,7 @@ class CollapseCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyp
         self._batches += batch - self._seen
         self._unjudged += batch - self._seen
         self._seen = batch
-        if self._unjudged >= WINDOW:
+        if self._unjudged >= JUDGED_STEPS:
             self._unjudged = 0
             self._amp.check_stall()
         if self._batches >= self._amp.policy.scaling.patience:

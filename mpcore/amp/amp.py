@@ -20,7 +20,7 @@ from mpcore.errors import (
     check_choice,
 )
 from mpcore.scaling.transition import check_abort
-from mpcore.step.stagnation import StallDetector
+from mpcore.step.stagnation import StagnationDetector
 from mpcore.step.transaction import Latest, StepCall
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Amp(ABC):
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
         self._since_look = 0
         self._skipped_then = 0
-        self._stall = StallDetector(plan.policy)
+        self._stagnation = StagnationDetector(plan.policy)
         self._steps_done = 0
         self._latest: Latest | None = None
 
@@ -192,7 +192,7 @@ class Amp(ABC):
         self.last = result
         for each in (result, self.last):  # a backend may keep another record of the same step
             each.step = self._steps_done
-        self._stall.add(result)
+        self._stagnation.add(result)
         for observe in self.observers:
             observe(result)
         self._since_look += 1
@@ -273,12 +273,12 @@ class Amp(ABC):
             raise BackendError(msg)
 
     def scheduler(self, scheduler: Any) -> Scheduler:
-        """Return ``scheduler`` such that its ``step`` moves only after a real step.
+        """Return ``scheduler`` such that its ``step`` moves only after a step that was taken.
 
         Args:
             scheduler: any object with a ``step`` method: a torch.optim.lr_scheduler, one of
                 mindspore.experimental.optim.lr_scheduler. Keras schedules and MindSpore's
-                dynamic learning rates count real steps by themselves.
+                dynamic learning rates count the steps taken by themselves.
         """
         return Scheduler(self, scheduler)
 
@@ -308,17 +308,17 @@ class Amp(ABC):
         """
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the float32 truth of every parameter and float buffer, by the framework's path.
+        """Return float32 values of every parameter and float buffer, by the framework's path.
 
         Copies on the host, exact for every scheme of master weights; frozen parameters are there
-        too. Under master weights ``none`` and ``stochastic`` the truth is the 16-bit parameter.
+        too. Under master weights ``none`` and ``stochastic`` these are the 16-bit parameters.
         """
         return self._read_weights()
 
     def load_weights(self, weights: Mapping[str, npt.ArrayLike]) -> None:
         """Put float32 values into the model, whatever its scheme of master weights; between steps.
 
-        16-bit parameters become what the scheme makes of the values, and the truth is kept
+        16-bit parameters become what the scheme makes of the values, and the master values are kept
         beside them. The state of the optimizers stays.
 
         Args:
@@ -337,14 +337,14 @@ class Amp(ABC):
             raise
 
     def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return new float32 arrays for ``weights``: parameters (their truth) and float buffers."""
+        """Return new float32 arrays for ``weights``: master values and float buffers."""
         msg = f"`weights` is not possible yet with {type(self).__name__}"
         raise BackendError(msg)
 
     def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Put in what ``_read_weights`` returned, or the like: all names, all shapes, float32.
 
-        Stored parts, truth and buffers take the values; optimizer moments stay. What
+        Stored parts, master values and buffers take the values; optimizer moments stay. What
         ``_read_weights`` returned a moment ago always goes in again without an error.
         """
         msg = f"`load_weights` is not possible yet with {type(self).__name__}"
@@ -377,7 +377,7 @@ class Amp(ABC):
 
         Args:
             path: the file.
-            weights: write the float32 truth of the weights as well, into ``PATH.safetensors``.
+            weights: write the float32 values of the weights as well, into ``PATH.safetensors``.
 
         Raises:
             CheckpointError: ``path`` holds something else, or it cannot be written.
@@ -425,14 +425,14 @@ class Amp(ABC):
 
     def _take_state(self, path: str | os.PathLike[str], state: LossScaleState) -> None:
         self.state = state
-        held = self.state
-        self._since_look, self._skipped_then = 0, held.skipped_steps
-        if held != state:
-            msg = f"{path}: `state` must be kept exactly, {state} would become {held} here"
+        loaded = self.state
+        self._since_look, self._skipped_then = 0, loaded.skipped_steps
+        if loaded != state:
+            msg = f"{path}: `state` must be kept exactly, {state} would become {loaded} here"
             raise CheckpointError(msg)
 
     def _read_layers(self) -> list[LayerWeights]:
-        """Return the float32 truth by layer, in the layouts of ``checkpoint.layer_weights``."""
+        """Return float32 values by layer, in the layouts of ``checkpoint.layer_weights``."""
         return self.backend.driver().weights(self._trained_model, self)
 
     def _write_layers(self, weights: list[LayerWeights]) -> None:

@@ -18,20 +18,20 @@ __all__ = ["EMA"]
 
 
 class EMA:
-    """Exponential moving average of the float32 truth of a prepared model.
+    """Exponential moving average of the float32 master values of a prepared model.
 
     An average that is kept in bfloat16 stops moving: at decay 0.999 its steps are smaller than half
     the spacing of the format. This one is float32, of ``amp.weights()``: parameters and floating
-    buffers. It moves after each real step of ``amp.step``, torch's ``amp.apply`` and MindSpore's
+    buffers. It moves after each step taken by ``amp.step``, torch's ``amp.apply`` and MindSpore's
     ``amp.callback()``, and not after a skipped one.
 
     Cost: one copy of the weights to the host for each step that is followed, and 4 bytes a
-    parameter there; ``every=10`` follows one real step in ten.
+    parameter there; ``every=10`` follows one step taken in ten.
 
     Args:
         amp: what ``mpcore.prepare`` returned.
         decay: share of the old average that stays, in [0, 1).
-        every: follow every so many real steps, >= 1.
+        every: follow every so many steps taken, >= 1.
 
     Raises:
         BackendError: ``decay`` or ``every`` is out of its range.

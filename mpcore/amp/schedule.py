@@ -1,4 +1,4 @@
-"""A learning-rate scheduler that moves only with real steps."""
+"""A learning-rate scheduler that moves only with optimizer steps that were taken."""
 
 from __future__ import annotations
 

@@ -90,8 +90,7 @@ class Checkpoint:
         rule: its loss scale, every field spelled out, so that a later change of a preset
             cannot change what an old file says.
         state: state before the next step.
-        optimizer_steps: real steps taken, where stochastic rounding counts its noise by them, else
-            0.
+        optimizer_steps: steps taken, where stochastic rounding counts its noise by them, else 0.
         weights: digest of the weights that were saved with it; ``""`` if none were.
     """
 

@@ -1,4 +1,4 @@
-"""Where the float32 truth of 16-bit parameters lives, and its arithmetic.
+"""Where the float32 master values of 16-bit parameters live, and its arithmetic.
 
 Every scheme is one pair of functions: what is stored between steps becomes float32 values, an
 optimizer moves those, and they become what is stored again. The functions here are the executable
@@ -211,11 +211,11 @@ def compensate(values: npt.ArrayLike) -> tuple[U16, U16]:
     Source: Kahan 1965, Further remarks on reducing truncation errors, Comm. ACM 8(1); stored as
     two values as in Zamirai et al. 2020, arXiv:2010.06192.
     """
-    truth = _floats(_bits(values))
-    high = round_bits(truth)
+    master = _floats(_bits(values))
+    high = round_bits(master)
     near = widen(high)
     with np.errstate(invalid="ignore"):  # infinity minus infinity, not taken
-        missing = np.where(np.isfinite(near), truth - near, np.float32(0))
+        missing = np.where(np.isfinite(near), master - near, np.float32(0))
     return high, round_bits(missing)
 
 
@@ -252,11 +252,11 @@ def noise(seed: int, step: int, ordinal: int, count: int, start: int = 0) -> U16
     """Return the random bits of one parameter in one step: the same in every framework.
 
     ``key = mix(mix(mix(seed) + step) + ordinal)`` and ``noise[i] = mix(i ^ key) >> 16``, modulo
-    2^32. Nothing is kept but the number of real steps, and any part can be had by itself.
+    2^32. Nothing is kept but the number of optimizer steps, and any part can be had by itself.
 
     Args:
         seed: 0 to 2^32 - 1.
-        step: real steps taken before this one.
+        step: optimizer steps taken before this one.
         ordinal: place of the parameter among those of its optimizer, from 0.
         count: how many.
         start: flat index, in C order, of the first.

@@ -70,19 +70,6 @@ class Op:
     also: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     comes_out: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def banned(self) -> tuple[str, ...]:
-        """Return the systems in which it raises."""
-        return tuple(name for name in systems() if classify(self, name).category == "banned")
-
-    @property
-    def returns_to_full(self) -> tuple[str, ...]:
-        """Return the systems that lower it and cast its result back to float32."""
-        found = {name: classify(self, name) for name in systems()}
-        return tuple(
-            name for name, c in found.items() if (c.category, c.output) == ("lower", "full")
-        )
-
 
 @dataclass(frozen=True)
 class System:

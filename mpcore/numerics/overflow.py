@@ -21,10 +21,7 @@ from mpcore.numerics.dtypes import FORMATS
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["DETECTORS", "OverflowDetector", "find_detector", "saturate"]
-
-DETECTORS = ("auto", "values", "status_register")
-"""What ``mpcore.prepare(detector=...)`` takes: by name, or an OverflowDetector."""
+__all__ = ["OverflowDetector", "find_detector", "saturate"]
 
 
 class OverflowDetector:
@@ -61,12 +58,12 @@ class OverflowDetector:
             grads: every gradient of the scaled loss; a register is read after they all exist.
         """
 
-    def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], unflagged: Any) -> tuple[Any, ...]:
         """Return the verdicts that all ranks agree on.
 
         Args:
             each: for each optimizer, whether all its gradients are finite on this rank.
-            quiet: what ``read`` gave.
+            unflagged: what ``read`` gave: no overflow flag was raised.
         """
         return each  # a graph compiler reads this: no `del` of what is not used
 
@@ -78,7 +75,7 @@ def find_detector(asked: Any, kinds: dict[str, OverflowDetector], auto: str) -> 
     """Return the detector that ``mpcore.prepare(detector=asked)`` means.
 
     Args:
-        asked: one of ``DETECTORS`` or an OverflowDetector.
+        asked: ``"auto"``, ``"values"``, ``"status_register"`` or an OverflowDetector.
         kinds: the detectors of this device by name.
         auto: the name that ``"auto"`` stands for here.
 

@@ -152,7 +152,7 @@ class StepResult:
 
     @property
     def culprit(self) -> str | None:
-        """Path of the first parameter with a non-finite gradient; None after a real step."""
+        """Path of the first parameter with a non-finite gradient; None where the step was taken."""
         if self.stepped:
             return None
         bad = np.flatnonzero(~np.isfinite(self._value("norms")))
@@ -160,12 +160,12 @@ class StepResult:
 
     @property
     def forward_overflow(self) -> bool:
-        """Whether the loss itself is not finite: no loss scale can cure that."""
+        """Whether the loss itself is not finite: no loss scale can mend that."""
         return not math.isfinite(self.loss)
 
     @property
     def reason(self) -> str | None:
-        """Why the step was skipped, in words; None after a real step."""
+        """Why the step was skipped, in words; None where the step was taken."""
         if self.stepped:
             return None
         if self.forward_overflow:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from mpcore.policy.policy import Policy
     from mpcore.step.result import StepResult
 
-__all__ = ["MOST", "WINDOW", "StallDetector", "count_lost", "measures", "sample"]
+__all__ = ["JUDGED_STEPS", "MOST", "StagnationDetector", "count_lost", "measures", "sample"]
 
-WINDOW = 20
+JUDGED_STEPS = 20
 """Steps that are judged together."""
 
 MOST = 4096
@@ -36,7 +36,7 @@ def measures(policy: Policy, option: str) -> bool:
     Args:
         policy: the policy.
         option: ``"on"``, ``"off"``, or ``"auto"``: where 16-bit parameters have no float32
-            truth, under master weights ``none`` and ``stochastic``.
+            master values, under master weights ``none`` and ``stochastic``.
 
     Raises:
         BackendError: an unknown option.
@@ -65,19 +65,19 @@ def count_lost(
     An update is an element with a non-zero gradient; it is lost if what is stored did not change.
 
     Args:
-        before: the sampled elements before the step: the 16-bit parameter, or the float32 truth
-            where the scheme keeps one.
-        after: the same after a real step.
+        before: the sampled elements before the step: the 16-bit parameter, or the float32
+            master value where the scheme keeps one.
+        after: the same after a step that was taken.
         grad: true gradients of the same elements.
     """
     moving = grad != 0
     return int(np.count_nonzero(moving & (before == after))), int(np.count_nonzero(moving))
 
 
-class StallDetector:
-    """Looks back over every ``WINDOW`` steps, and warns once if most updates were lost.
+class StagnationDetector:
+    """Looks back over every ``JUDGED_STEPS`` steps, and warns once if most updates were lost.
 
-    Steps are judged together, so that the device is waited for once in ``WINDOW`` steps.
+    Steps are judged together, so that the device is waited for once in ``JUDGED_STEPS`` steps.
     Stochastic rounding is not warned of: what one step does not move, the mean of many does.
     """
 
@@ -93,7 +93,7 @@ class StallDetector:
         if self._done or not result.counts_lost:
             return
         self._waiting.append(result.lost_only())
-        if len(self._waiting) + self._real >= WINDOW:
+        if len(self._waiting) + self._real >= JUDGED_STEPS:
             self._read()
 
     def _read(self) -> None:
@@ -103,7 +103,7 @@ class StallDetector:
                 for name, pair in result.lost_counts().items():
                     self._sums[name] = self._sums.get(name, np.zeros(2)) + pair
         self._waiting = []
-        if self._real < WINDOW:
+        if self._real < JUDGED_STEPS:
             return
         found = self.judge(self._sums)
         self._real, self._sums = 0, {}
@@ -124,8 +124,8 @@ class StallDetector:
         more = f" and {len(worst) - 3} more" if len(worst) > 3 else ""
         lost, of = pairs.sum(0)
         return (
-            f"most updates of {listed}{more} were lost to rounding in the last {WINDOW} steps "
-            f"({lost / of:.0%} over the model): {self._advice()}"
+            f"most updates of {listed}{more} were lost to rounding in the last {JUDGED_STEPS} "
+            f"steps ({lost / of:.0%} over the model): {self._advice()}"
         )
 
     def _advice(self) -> str:
@@ -133,7 +133,7 @@ class StallDetector:
             kind = self._policy.param
             others = "split, kahan or stochastic" if kind == "bfloat16" else "copy"
             return (
-                f"a {kind} parameter cannot hold steps that small. Keep a float32 truth: "
+                f"a {kind} parameter cannot hold steps that small. Keep float32 master values: "
                 f"master={others} in the policy (see docs/master-weights.md)"
             )
-        return "even the float32 truth did not change: the learning rate is too small for it"
+        return "even the float32 master values did not change: the learning rate is too small"

@@ -25,7 +25,7 @@ class StepOptions:
         restore_on_skip: what besides the model's buffers is put back when a step is skipped.
         after_step: called without arguments after each real step, as a part of it.
         on_bad_micro_batch: ``"skip"`` or ``"drop"``.
-        detector: a name of ``mpcore.numerics.overflow.DETECTORS``, or an OverflowDetector.
+        detector: ``"auto"``, ``"values"``, ``"status_register"``, or an OverflowDetector.
         sync_overflow: whether the ranks of a distributed run agree on each step.
         count_lost_updates: ``"auto"``, ``"on"`` or ``"off"``: whether lost updates are counted; an
 

@@ -88,10 +88,15 @@ def test_xpu_is_cuda_without_cudnn() -> None:
 
 
 def test_bce_is_banned_and_o1_casts_back() -> None:
-    assert ops.op("bce").banned == ("torch_cuda", "torch_npu", "torch_xpu", "apex_O1")
-    assert [row.name for row in ops.ops() if row.banned] == ["bce"]
-    assert ops.op("linear").returns_to_full == ("mindspore_O1",)
-    assert ops.op("softmax").returns_to_full == ()
+    found = {
+        (row.name, name): ops.classify(row, name) for row in ops.ops() for name in ops.systems()
+    }
+    banned = [key for key, entry in found.items() if entry.category == "banned"]
+    assert banned == [("bce", name) for name in ("torch_cuda", "torch_npu", "torch_xpu", "apex_O1")]
+    lowered = {key for key, entry in found.items() if entry.category == "lower"}
+    back = {key for key in lowered if found[key].output == "full"}
+    assert {name for op, name in back if op == "linear"} == {"mindspore_O1"}
+    assert not {name for op, name in back if op == "softmax"}
 
 
 @pytest.mark.parametrize(

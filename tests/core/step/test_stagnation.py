@@ -9,7 +9,7 @@ import pytest
 
 from mpcore import BackendError, MpcoreWarning, Policy, StepResult
 from mpcore.step.result import StepValues, shares
-from mpcore.step.stagnation import WINDOW, StallDetector, count_lost, measures, sample
+from mpcore.step.stagnation import JUDGED_STEPS, StagnationDetector, count_lost, measures, sample
 
 NONE = Policy.parse("model_bfloat16, master=none")
 NAMES = ("fc.weight", "fc.bias", "head.weight")
@@ -84,20 +84,20 @@ def test_the_record_tells_shares_only_where_counted() -> None:
 
 
 def test_a_stall_is_told_once_after_the_window() -> None:
-    detector = StallDetector(NONE)
-    for _ in range(WINDOW - 1):
+    detector = StagnationDetector(NONE)
+    for _ in range(JUDGED_STEPS - 1):
         detector.add(result(BAD))
     with pytest.warns(
         MpcoreWarning, match=r"most updates of fc 82% were lost .* 20 steps \(48% ov"
     ):
         detector.add(result(BAD))
-    for _ in range(3 * WINDOW):  # warnings are errors here
+    for _ in range(3 * JUDGED_STEPS):  # warnings are errors here
         detector.add(result(BAD))
 
 
 def test_skipped_steps_do_not_count() -> None:
-    detector = StallDetector(NONE)
-    for number in range(2 * WINDOW - 1):
+    detector = StagnationDetector(NONE)
+    for number in range(2 * JUDGED_STEPS - 1):
         detector.add(result(BAD if number % 2 else np.zeros((3, 2)), stepped=bool(number % 2)))
     with pytest.warns(MpcoreWarning, match="most updates of fc"):
         detector.add(result(BAD))
@@ -113,20 +113,20 @@ def test_skipped_steps_do_not_count() -> None:
     ],
 )
 def test_healthy_runs_are_silent(policy: str, counts) -> None:
-    detector = StallDetector(Policy.parse(policy))
+    detector = StagnationDetector(Policy.parse(policy))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(3 * WINDOW):
+        for _ in range(3 * JUDGED_STEPS):
             detector.add(result(counts))
 
 
 def test_the_device_is_waited_for_once_in_the_window() -> None:
-    detector, reads = StallDetector(NONE), []
-    for _ in range(WINDOW - 1):
+    detector, reads = StagnationDetector(NONE), []
+    for _ in range(JUDGED_STEPS - 1):
         detector.add(result(GOOD, reads=reads))
     assert not reads
     detector.add(result(GOOD, reads=reads))
-    assert len(reads) == 2 * WINDOW  # stepped and the counts, of each
+    assert len(reads) == 2 * JUDGED_STEPS  # stepped and the counts, of each
 
 
 def test_gradients_are_not_kept_alive() -> None:
@@ -144,4 +144,4 @@ def test_advice_fits_the_scheme() -> None:
         ("model_bfloat16, master=split", "the learning rate is too small"),
         ("mixed_bfloat16", "the learning rate is too small"),
     ):
-        assert words in StallDetector(Policy.parse(policy)).judge(sums)
+        assert words in StagnationDetector(Policy.parse(policy)).judge(sums)
