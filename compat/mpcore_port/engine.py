@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.emit import Read, apply_pass, line_map, read
-from mpcore_port.facts import Scan
+from mpcore_port.facts import Call, Scan
 from mpcore_port.findings import Finding, lint_findings
 from mpcore_port.scan import joined, scan
 from mpcore_port.source import Source, Tree, Unread, parse_source
@@ -220,7 +220,7 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
     text = source.text
     edits: list[Edit] = []
     failures: list[str] = []
-    unmapped: list[Any] = []
+    unmapped: list[Call] = []
     back: Callable[[int], int] = lambda line: line  # noqa: E731
     for rules in target.passes(options):
         if text != source.text:
@@ -229,7 +229,7 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
         new, noted, failed, at = apply_pass(rules, source, tree, found, project, options)
         edits += [replace(edit, line=back(edit.line)) for edit in noted]
         failures += failed
-        unmapped += at.memory.get("unmapped", [])
+        unmapped += at.unmapped
         if new != text:
             broken = _broken(source, new)
             if broken:

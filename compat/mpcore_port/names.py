@@ -36,6 +36,8 @@ __all__ = [
     "without",
 ]
 
+_AROUND = (cst.Decorator, cst.Annotation, cst.Arg)
+"""Parts of a definition (bases of a class are Args) whose names are looked up around it."""
 _DEPTH = 12  # assignments that are followed; x = y = ... longer than that is a riddle
 
 
@@ -94,11 +96,15 @@ class Names:
 
     def scope(self, node: cst.CSTNode) -> Scope:
         """Return the scope that names in ``node`` are looked up in."""
-        current: cst.CSTNode | None = node
-        while current is not None:
-            if current in self._scopes and current is not node:
-                return self._scopes[current]
-            current = self.parents.get(current)
+        below, outside = node, False
+        for above in self.ancestors(node):
+            if isinstance(above, cst.Param):
+                outside = below is not above.name
+            elif above in self._scopes:
+                if not outside and not isinstance(below, _AROUND):
+                    return self._scopes[above]
+                outside = False
+            below = above
         return self.top
 
     def scope_of(self, node: cst.CSTNode) -> Scope:

@@ -10,20 +10,23 @@ report.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import libcst as cst
 
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
-    from mpcore_port.facts import Scan
+    from collections.abc import Callable
+
+    from mpcore_port.facts import Call, Scan
     from mpcore_port.names import Names
     from mpcore_port.source import Source
     from mpcore_port.targets import Options
 
 __all__ = ["KEEP", "MARK", "At", "Edit", "Kind", "Rule"]
 
+Answer = TypeVar("Answer")
 Kind = Literal["exact", "changed", "refused"]
 MARK = "# mpcore port: "
 KEEP = f"{MARK}keep"
@@ -116,6 +119,7 @@ class At:
         project: the same, of all files together.
         options: what the user asked for.
         edits: what rules have noted.
+        unmapped: names of torch that were refused, for the report's scan.
     """
 
     def __init__(
@@ -135,7 +139,8 @@ class At:
         self.dropped: set[int] = set()  # by identity: nodes compare by it too
         self.wanted_imports: list[tuple[str, str]] = []
         self.preambles: dict[str, str] = {}
-        self.memory: dict[Any, Any] = {}
+        self.unmapped: list[Call] = []
+        self._answers: dict[Callable[[At], object], object] = {}
         self._kept_alive: list[cst.CSTNode] = []
         self._positions = positions
         self._taken: dict[str, str] = {}
@@ -149,6 +154,17 @@ class At:
     def column(self, old: cst.CSTNode) -> int:
         """Return the column of an original node, from 0."""
         return int(self._positions[old].start.column)
+
+    # --- what rules share -------------------------------------------------------------------
+
+    def once(self, question: Callable[[At], Answer]) -> Answer:
+        """Return what ``question`` answers about this module; it is asked the first time only.
+
+        The answer may be something that rules fill: ``question`` makes it, all get the same one.
+        """
+        if question not in self._answers:
+            self._answers[question] = question(self)
+        return cast("Answer", self._answers[question])
 
     # --- what was done ----------------------------------------------------------------------
 

@@ -191,73 +191,94 @@ def _port(job: dict[str, Any]) -> Any:
     import torch
     from mindspore.experimental import optim
 
-    import mpcore_port_runtime as support
-    from mpcore_port.verify.recorder import Enough
+    import mpcore_port_runtime as runtime
 
     ms.runtime.launch_blocking()
-    _same_numbers(ms, torch, support)
-    optimizers: list[Any] = []
-    _collect(optim.Optimizer, optimizers)
-    events = Path(job["events"]).open("w", encoding="utf-8")  # noqa: SIM115  # closed at the end
-    seen = {"losses": 0}
+    _same_numbers(ms, torch, runtime)
+    recorder = _PortRecorder(job, ms, runtime)
+    _collect(optim.Optimizer, recorder.optimizers)
+    recorder.install()
+    if job["mode"] == "float32":
+        _turn_off(runtime)
+    return recorder.close
 
-    def write(kind: str, value: Any) -> None:
-        events.write(json.dumps([kind, value]) + "\n")
-        events.flush()
 
-    run_loss, run_step = support.loss, support.training.step
+def _always() -> bool:
+    return True
 
-    def loss(forward: Any, *parts: Any, scaler: Any = None) -> Any:
-        if not seen["losses"]:
-            _load(ms, job["weights"], optimizers)
-        if seen["losses"] == job["losses"]:
+
+class _PortRecorder:
+    """Record losses, scales and steps of a port as ``Recorder`` does those of torch.
+
+    Attributes:
+        optimizers: those of the port; they get the original's weights at the first loss.
+        losses: how many were recorded.
+    """
+
+    def __init__(self, job: dict[str, Any], ms: Any, runtime: Any) -> None:
+        self.optimizers: list[Any] = []
+        self.losses = 0
+        self._job, self._ms, self._runtime = job, ms, runtime
+        self._run_loss, self._run_step = runtime.loss, runtime.training.step
+        self._events = Path(job["events"]).open("w", encoding="utf-8")  # noqa: SIM115  # see close
+
+    def close(self) -> None:
+        self._events.close()
+
+    def install(self) -> None:
+        """Put the recording functions in the place of what ported scripts call."""
+        runtime = self._runtime
+        runtime.loss = self._loss
+        runtime.step = runtime.training.step = self._step
+        for scaler in (runtime.GradScaler, runtime.apex.LossScaler):
+            scaler.update = self._scaled(scaler.update)
+
+    def _write(self, kind: str, value: Any) -> None:
+        self._events.write(json.dumps([kind, value]) + "\n")
+        self._events.flush()
+
+    def _loss(self, forward: Any, *parts: Any, scaler: Any = None) -> Any:
+        from mpcore_port.verify.recorder import Enough
+
+        if not self.losses:
+            _load(self._ms, self._job["weights"], self.optimizers)
+        if self.losses == self._job["losses"]:
             raise Enough
-        value = run_loss(forward, *parts, scaler=scaler)
-        write("loss", float(value))
-        if job["mode"] == "overflow" and seen["losses"] == job["at"]:
+        value = self._run_loss(forward, *parts, scaler=scaler)
+        self._write("loss", float(value))
+        if self._job["mode"] == "overflow" and self.losses == self._job["at"]:
             pending = value.mpcore_pending
             pending.grads = tuple(grad * float("inf") for grad in pending.grads)
-        seen["losses"] += 1
+        self.losses += 1
         return value
 
-    def step(optimizer: Any) -> None:
+    def _step(self, optimizer: Any) -> None:
         skips = getattr(optimizer, "mpcore_skips", False)
-        run_step(optimizer)
+        self._run_step(optimizer)
         if not skips:
-            write("step", type(optimizer).__name__)
+            self._write("step", type(optimizer).__name__)
 
-    update = support.GradScaler.update
+    def _scaled(self, update: Any) -> Any:
+        @functools.wraps(update)
+        def run(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = update(scaler, *args, **kwargs)
+            if getattr(scaler, "is_enabled", _always)():  # apex's cannot be switched off
+                self._write("scale", scaler.get_scale())
+            return answer
 
-    def updated(self: Any, new_scale: Any = None) -> None:
-        update(self, new_scale)
-        if self.is_enabled():
-            write("scale", self.get_scale())
-
-    moved = support.apex.LossScaler.update
-
-    def apex_moved(self: Any, finite: bool) -> bool:
-        skips = moved(self, finite)
-        write("scale", self.get_scale())
-        return skips
-
-    support.apex.LossScaler.update = apex_moved  # type: ignore[method-assign]  # recorded
-    support.loss, support.step, support.training.step = loss, step, step
-    support.GradScaler.update = updated  # type: ignore[method-assign]  # recorded
-    if job["mode"] == "float32":
-        _turn_off(support)
-    return events.close
+        return run
 
 
-def _turn_off(support: Any) -> None:
-    region, scaler = support.autocast, support.GradScaler.__init__
-    support.autocast = lambda *_, **__: region(enabled=False)
+def _turn_off(runtime: Any) -> None:
+    region, scaler = runtime.autocast, runtime.GradScaler.__init__
+    runtime.autocast = lambda *_, **__: region(enabled=False)
 
     def init(self: Any, **settings: Any) -> None:
         scaler(self, **{**settings, "enabled": False})
 
-    support.GradScaler.__init__ = init
-    initialize = support.apex.initialize
-    support.apex.initialize = functools.partial(initialize, enabled=False)
+    runtime.GradScaler.__init__ = init
+    initialize = runtime.apex.initialize
+    runtime.apex.initialize = functools.partial(initialize, enabled=False)
 
 
 def _load(ms: Any, path: str, optimizers: list[Any]) -> None:
@@ -272,7 +293,7 @@ def _load(ms: Any, path: str, optimizers: list[Any]) -> None:
         ms.ops.assign(param, ms.Tensor(arrays[str(place)].reshape(param.shape)))
 
 
-def _same_numbers(ms: Any, torch: Any, support: Any) -> None:
+def _same_numbers(ms: Any, torch: Any, runtime: Any) -> None:
     """Let the port draw torch's numbers."""
 
     class Generator(torch.Generator):  # type: ignore[misc]
@@ -286,14 +307,14 @@ def _same_numbers(ms: Any, torch: Any, support: Any) -> None:
         return draw
 
     for name in ("randn", "rand", "randint", "randperm"):
-        setattr(support, name, drawn(getattr(torch, name)))
-    support.randn_like = lambda x, dtype=None: support.randn(*x.shape, dtype=dtype or x.dtype)
-    support.rand_like = lambda x, dtype=None: support.rand(*x.shape, dtype=dtype or x.dtype)
-    support.Generator = torch.Generator
-    support.is_available = lambda: True
+        setattr(runtime, name, drawn(getattr(torch, name)))
+    runtime.randn_like = lambda x, dtype=None: runtime.randn(*x.shape, dtype=dtype or x.dtype)
+    runtime.rand_like = lambda x, dtype=None: runtime.rand(*x.shape, dtype=dtype or x.dtype)
+    runtime.Generator = torch.Generator
+    runtime.is_available = lambda: True
     ms.set_seed = torch.manual_seed
 
-    plain = support.DataLoader.numbers
+    plain = runtime.DataLoader.numbers
 
     def numbers(self: Any) -> Any:
         if self.sampler is not None or self.batch_sampler is not None:
@@ -308,7 +329,7 @@ def _same_numbers(ms: Any, torch: Any, support: Any) -> None:
         )
         return iter(batches)
 
-    class DistributedSampler(support.DistributedSampler):  # type: ignore[misc]
+    class DistributedSampler(runtime.DistributedSampler):  # type: ignore[misc]
         def __iter__(self) -> Any:
             order = torch.utils.data.DistributedSampler(
                 range(self.count), self.ranks, self.rank, self.shuffle, self.seed, self.drop_last
@@ -316,8 +337,8 @@ def _same_numbers(ms: Any, torch: Any, support: Any) -> None:
             order.set_epoch(self.epoch)
             return iter(order)
 
-    support.DataLoader.numbers = numbers  # torch's order
-    support.DistributedSampler = DistributedSampler
+    runtime.DataLoader.numbers = numbers  # torch's order
+    runtime.DistributedSampler = DistributedSampler
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from mpcore_port.torch_npu.tables import settings
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["ApexImports", "ApexParts"]
+__all__ = ["ApexImports", "ApexParts", "apex_imports"]
 
 HOME = "mpcore_compat.apex"
 _AMP = (
@@ -24,6 +24,11 @@ _AMP = (
 )
 _MASTERS = "O2: masters start from the unrounded weights, and checkpoints hold them"
 _O1 = "O1: torch's autocast around model.forward, which returns float32; nothing else is cast"
+
+
+def apex_imports(_: At) -> set[cst.CSTNode]:
+    """Return the imports of apex that were rewritten: no business of the rule of packages."""
+    return set()
 
 
 class ApexImports(Rule):
@@ -42,7 +47,7 @@ class ApexImports(Rule):
         elif isinstance(small, cst.Import):
             result = self._plain(small, old, new, at)
         if result is not None:
-            at.memory["apex import", old] = True  # no longer the rule of packages' business
+            at.once(apex_imports).add(old)
         return result
 
     def _plain(self, small: cst.Import, old: Any, new: Any, at: At) -> Any:

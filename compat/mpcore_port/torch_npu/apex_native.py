@@ -44,10 +44,7 @@ class Plan:
 
 def native_plan(at: At) -> Plan | None:
     """Return the plan if the file is that simple, else None; made once a file."""
-    if "apex plan" not in at.memory:
-        at.memory["apex plan"] = None if at.options.portable else _plan(at)
-    found: Plan | None = at.memory["apex plan"]
-    return found
+    return None if at.options.portable else at.once(_plan)
 
 
 def _plan(at: At) -> Plan | None:

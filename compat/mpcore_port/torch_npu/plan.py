@@ -65,12 +65,16 @@ def goes(statement: cst.CSTNode | None, at: At) -> dict[str, Any] | None:
     """
     if not isinstance(statement, cst.SimpleStatementLine):
         return None
-    key = ("goes", statement)
-    if key not in at.memory:
+    known = at.once(_removals)
+    if statement not in known:
         rows = [_small(small, at) for small in statement.body]
-        at.memory[key] = rows[0] if rows and all(rows) else None
-    found: dict[str, Any] | None = at.memory[key]
-    return found
+        known[statement] = rows[0] if rows and all(rows) else None
+    return known[statement]
+
+
+def _removals(_: At) -> dict[cst.CSTNode, dict[str, Any] | None]:
+    """Return where the answers of ``goes`` are kept, by statement."""
+    return {}
 
 
 def _small(small: cst.BaseSmallStatement, at: At) -> dict[str, Any] | None:
@@ -123,14 +127,16 @@ def scaler_class(call: cst.Call, at: At) -> str:
 
 def keeps_stock(at: At) -> bool:
     """Return whether some scaler of the file stays torch's own, so that its import has to."""
-    if "stock" not in at.memory:
-        calls = [c for c in at.names.calls if at.names.called(c) in SCALERS]
-        at.memory["stock"] = any(
-            scaler_class(call, at) in ("stock", "")
-            and not str(at.names.called(call)).startswith("torch.cuda")
-            for call in calls
-        )
-    return bool(at.memory["stock"])
+    return at.once(_some_stock)
+
+
+def _some_stock(at: At) -> bool:
+    return any(
+        scaler_class(call, at) in ("stock", "")
+        and not str(at.names.called(call)).startswith("torch.cuda")
+        for call in at.names.calls
+        if at.names.called(call) in SCALERS
+    )
 
 
 def kept_import(node: cst.CSTNode, at: At) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.facts import Call
 from mpcore_port.names import alias_text, code_of
 from mpcore_port.rule import Rule
 from mpcore_port.scan import SCALERS
@@ -60,7 +61,7 @@ class RenameNames(Rule):
             return None  # refused where it is imported: the name is bound to what raises
         if binding is None and is_variable(at.names.root(old), row, at):
             return None  # refused where the variable is set
-        at.memory.setdefault("unmapped", []).append(_unmapped(old, row, at))
+        at.unmapped.append(_unmapped(old, row, at))
         return at.refuse(self, old, row.reason)
 
     def _rename(self, old: Any, row: Api, rest: str, at: At) -> Any:
@@ -72,9 +73,7 @@ class RenameNames(Rule):
         return new
 
 
-def _unmapped(old: cst.CSTNode, row: Api, at: At) -> Any:
-    from mpcore_port.facts import Call
-
+def _unmapped(old: cst.CSTNode, row: Api, at: At) -> Call:
     return Call(at.line(old), row.name, row.reason, file=at.source.path)
 
 
@@ -231,7 +230,7 @@ class ImportNames(Rule):
 
     def _stub(self, bound: str, row: Api, old: Any, at: At) -> list[cst.SimpleStatementLine]:
         call = at.refuse(self, old.body[0], row.reason)
-        at.memory.setdefault("unmapped", []).append(_unmapped(old, row, at))
+        at.unmapped.append(_unmapped(old, row, at))
         line = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(bound))], call)])
         return [line]
 

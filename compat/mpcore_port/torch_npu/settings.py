@@ -9,6 +9,7 @@ import libcst as cst
 from mpcore_port.names import code_of, in_front, string_of, without
 from mpcore_port.rule import Rule
 from mpcore_port.scan import arguments
+from mpcore_port.torch_npu.apex import apex_imports
 from mpcore_port.torch_npu.plan import context_row, goes, kept_import, need_npu
 from mpcore_port.torch_npu.tables import settings
 
@@ -101,7 +102,7 @@ class Packages(Rule):
         if not isinstance(small, (cst.Import, cst.ImportFrom)):
             return None
         advice = _advice(small)
-        if advice is None or kept_import(old, at) or ("apex import", old) in at.memory:
+        if advice is None or kept_import(old, at) or old in at.once(apex_imports):
             return None
         bound = _bound(small)
         if not bound:

@@ -58,7 +58,6 @@ class CallRule(PortRule):
             return None
         row = by_name(name, at.options)
         if row is None:
-            at.memory.setdefault("unmapped", [])
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
         if row.remove:
             statement = at.names.statement(old)
@@ -70,6 +69,11 @@ class CallRule(PortRule):
             return new.with_changes(func=at.refuse(self, old.func, str(exc)))
         at.note(self, old, made, _kind(row), row.reason or "", row.effect)
         return made
+
+
+def _placed(_: At) -> list[cst.CSTNode]:
+    """Return the line of imports that MindSpore's takes the place of, once there is one."""
+    return []
 
 
 class NameRule(PortRule):
@@ -213,8 +217,9 @@ class ImportRule(PortRule):
 
     def _torch(self, old: Any, new: Any, at: At) -> Any:
         top = at.names.parents.get(old) is at.module
-        if top and not at.memory.get("imported"):
-            at.memory["imported"] = True
+        placed = at.once(_placed)
+        if top and not placed:
+            placed.append(old)
             alias = need(at, "ms")
             line = cst.parse_statement(f"import mindspore as {alias}")
             assert isinstance(line, cst.SimpleStatementLine)  # noqa: S101  # an import statement

@@ -45,14 +45,21 @@ class PortRule(Rule):
 
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """See ``act``."""
-        if "is port" not in at.memory:
-            text = at.source.text
-            at.memory["is port"] = bool(_OURS_IMPORTED.search(text) and not _TORCH.search(text))
-        return None if at.memory["is port"] else self.act(old, new, at)
+        return None if at.once(_is_port) else self.act(old, new, at)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Do what ``Rule.leave`` promises."""
         raise NotImplementedError
+
+
+def _is_port(at: At) -> bool:
+    text = at.source.text
+    return bool(_OURS_IMPORTED.search(text) and not _TORCH.search(text))
+
+
+def _aliases(_: At) -> dict[str, str]:
+    """Return what our modules are called in this port, as far as it imports them."""
+    return {}
 
 
 def by_name(name: str, options: Options | None = None) -> Mapping | None:
@@ -74,10 +81,10 @@ def by_name(name: str, options: Options | None = None) -> Mapping | None:
 
 def need(at: At, alias: str, after: str = "mindspore") -> str:
     """Have one of our modules imported; return its name in the port."""
-    taken = at.memory.setdefault("aliases", {})
+    taken = at.once(_aliases)
     if alias not in taken:
         taken[alias] = f"{alias}_" if _is_taken(at, alias) else alias
-    name: str = taken[alias]
+    name = taken[alias]
     line = _IMPORTS[alias].format(name)
     if name != alias and "{}" not in _IMPORTS[alias]:
         line = f"{line} as {name}"

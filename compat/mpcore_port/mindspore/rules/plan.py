@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["Plan", "Planner", "Sink", "only"]
+__all__ = ["Plan", "Plans", "Sink", "only", "plans_of"]
 
 
 @dataclass
@@ -69,22 +69,38 @@ def only(statement: Any, wanted: set[str]) -> Any:
     return statement.with_changes(body=statement.body.with_changes(body=kept), leading_lines=())
 
 
-class Planner:
-    """Find every backward pass and what its loss is made of."""
+@dataclass(frozen=True)
+class Plans:
+    """What becomes of a module's losses; keys are ids of nodes of the original tree.
 
+    Attributes:
+        blocks: by block, one plan for each loss that is made in it.
+        losses: by expression, the name that stands in the place of a loss.
+        refused: by the function of a backward call, why its loss has no plan.
+    """
+
+    blocks: dict[int, list[Plan]] = field(default_factory=dict)
+    losses: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+def plans_of(at: At) -> Plans:
+    """Find every backward pass and what its loss is made of; ask by ``at.once``."""
+    return _Planner(at).make()
+
+
+class _Planner:
     def __init__(self, at: At) -> None:
         self.at, self.names = at, at.names
-        self.plans: dict[int, list[Plan]] = {}
-        self.replaced: dict[int, str] = {}
+        self.found = Plans()
         self._functions: set[str] = set()
         self._scopes: dict[int, list[_Part]] = {}  # by the id of a scope's node: read once
 
-    def make(self) -> tuple[dict[int, list[Plan]], dict[int, str]]:
-        """Return plans by the id of their block, and new names of losses by that of the old."""
+    def make(self) -> Plans:
         done: set[tuple[int, str]] = set()
         for sink in self._sinks():
             self._plan(sink, done)
-        return self.plans, self.replaced
+        return self.found
 
     # --- where losses go --------------------------------------------------------------------
 
@@ -214,7 +230,7 @@ class Planner:
         if self._comes_late(sink, block.body[part.places[-1] + 1 : end]):
             self._refuse(sink, "its scaler is chosen after the loss: choose it in front of it")
             return
-        own = {p for plan in self.plans.get(id(block), []) for p in plan.places}
+        own = {p for plan in self.found.blocks.get(id(block), []) for p in plan.places}
         again = [place for place in part.places if place in own]
         places = [place for place in part.places if place not in own]
         if not places:
@@ -231,10 +247,10 @@ class Planner:
         bound = code_of(sink.loss) if simple else self._fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
         if not simple:
-            self.replaced[id(sink.loss)] = bound
+            self.found.losses[id(sink.loss)] = bound
         self._share(plan)
         plan.moved = self._moved(plan)
-        self.plans.setdefault(id(block), []).append(plan)
+        self.found.blocks.setdefault(id(block), []).append(plan)
 
     def _comes_late(self, sink: Sink, between: Sequence[Any]) -> bool:
         """Whether what the scaler is found by is assigned between the loss and its use."""
@@ -249,7 +265,7 @@ class Planner:
         ``value = loss.item()`` in front of ``loss = loss / steps`` has to stay there, and so has
         ``model.eval()`` between two forward passes. Only calls that move optimizers stay out.
         """
-        taken = {p for plan in self.plans.get(id(block), []) for p in plan.places}
+        taken = {p for plan in self.found.blocks.get(id(block), []) for p in plan.places}
         every = set(places)
         for place in range(places[0] + 1, places[-1]):
             if place not in taken and not _moves(block.body[place]):
@@ -261,7 +277,7 @@ class Planner:
         return self._parameter(sink.loss) is not None
 
     def _refuse(self, sink: Sink, why: str) -> None:
-        self.at.memory["no plan"][id(sink.call.func)] = why
+        self.found.refused[id(sink.call.func)] = why
 
     def _find(self, node: cst.CSTNode, wanted: set[str]) -> tuple[Any, Slice, int] | None:
         """Return the nearest block around ``node`` that makes ``wanted`` before it."""

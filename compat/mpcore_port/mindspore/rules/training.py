@@ -13,7 +13,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.place import PortRule, need
-from mpcore_port.mindspore.rules.plan import Plan, Planner, only
+from mpcore_port.mindspore.rules.plan import Plan, only, plans_of
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -33,20 +33,14 @@ class TrainingRule(PortRule):
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite a block that holds a loss, or the loss of a backward pass."""
-        plans, replaced = self._plans(at)
+        plans = at.once(plans_of)
         if isinstance(old, (cst.IndentedBlock, cst.Module)):
-            return self._block(old, new, at, plans.get(id(old), []))
-        why = at.memory["no plan"].get(id(old))
+            return self._block(old, new, at, plans.blocks.get(id(old), []))
+        why = plans.refused.get(id(old))
         if why is not None:
             return at.refuse(self, old, why)
-        return cst.Name(replaced[id(old)]) if id(old) in replaced else None
-
-    def _plans(self, at: At) -> tuple[dict[int, list[Plan]], dict[int, str]]:
-        if "plans" not in at.memory:
-            at.memory["no plan"] = {}
-            at.memory["plans"] = Planner(at).make()
-        found: tuple[dict[int, list[Plan]], dict[int, str]] = at.memory["plans"]
-        return found
+        name = plans.losses.get(id(old))
+        return None if name is None else cst.Name(name)
 
     def _block(self, old: Any, new: Any, at: At, plans: list[Plan]) -> Any:
         if not plans:
