@@ -53,6 +53,7 @@ class _NumpyTransaction(Transaction):
         self.detector = find_detector(
             options.detector, kinds, "values" if device is None else "status_register"
         )
+        self.has_register = self.detector.kind == "status_register"
         # Last, when nothing is refused any more: the model's arrays become what 16 bits read.
         self.masters = Masters(model, plan)
 

@@ -65,6 +65,7 @@ class KerasTransaction(Settlement):
         self.parts = (Part(optimizer, list(variables)), *others)
         self.variables = [variable for part in self.parts for variable in part.variables]
         self.detector = detector or OverflowDetector()
+        self.has_register = self.detector.kind == "status_register"
         self.strategy = strategy
         self.counts_lost = counts_lost
         self.lost: Any = None

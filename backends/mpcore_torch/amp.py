@@ -19,10 +19,9 @@ from mpcore_torch import trial
 from mpcore_torch.calls import IDLE, UNSCALED
 from mpcore_torch.casting import replace_root
 from mpcore_torch.gradient_accumulation import Window
-from mpcore_torch.layers import parameter_names
-from mpcore_torch.norms import Norms
+from mpcore_torch.gradients import Norms
+from mpcore_torch.layers import device_of, parameter_names
 from mpcore_torch.op_list import keep_in_backward, op_list_of, region
-from mpcore_torch.overflow import device_of
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
 from mpcore_torch.step import TorchTransaction
@@ -247,7 +246,13 @@ class TorchAmp(Amp):
         return self._result(StepValues(*values)._replace(lost=tx.lost), grads, call)
 
     def _random_state(self) -> Any:
-        return trial.random_state(self._first.device.type)
+        # About 1 us: each step asks.
+        found: list[tuple[Any, torch.Tensor]] = [(torch.random, torch.random.get_rng_state())]
+        kind = self._first.device.type
+        if kind != "cpu":  # not run: no such device was at hand
+            home = torch.get_device_module(kind)
+            found.append((home, home.get_rng_state()))
+        return found
 
     def _replayed(self, random: Any) -> Any:
         return trial.replayed(random)

@@ -9,12 +9,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mpcore_torch.ranks import ValueDetector
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mpcore_torch.overflow import RegisterDetector
+    from torch import nn
 
-__all__ = ["EmulatedAscend", "emulated_ascend", "saturate"]
+__all__ = ["EmulatedAscend", "RegisterDetector", "emulated_ascend", "saturate"]
 
 
 def saturate(values: torch.Tensor) -> tuple[torch.Tensor, bool]:
@@ -50,8 +52,6 @@ class EmulatedAscend(TorchDispatchMode):  # type: ignore[misc]  # torch is not r
     @property
     def detector(self) -> RegisterDetector:
         """A detector that reads the register."""
-        from mpcore_torch.overflow import RegisterDetector  # which asks what is active here
-
         return RegisterDetector(self)
 
     def raise_flag(self) -> None:
@@ -76,6 +76,37 @@ class EmulatedAscend(TorchDispatchMode):  # type: ignore[misc]  # torch is not r
                         tensor.copy_(kept)
                         self.raise_flag()
         return result
+
+
+class RegisterDetector(ValueDetector):
+    """A sticky status register of an emulated device tells."""
+
+    kind, mode, localises = "status_register", "saturation", False
+
+    def __init__(
+        self,
+        register: EmulatedAscend,
+        model: nn.Module | None = None,
+        *,
+        sync_overflow: bool = True,
+    ) -> None:
+        """Read the register of ``register``."""
+        super().__init__(model, sync_overflow=sync_overflow)
+        self._register = register
+
+    def begin(self) -> None:
+        """Clear the register."""
+        self._register.clear()
+
+    def read(self, grads: Any) -> bool:
+        """Return whether it was not raised; what follows is our own maths, and not watched."""
+        del grads
+        self._register.watching = False
+        return not self._register.overflowed
+
+    def clear(self) -> None:
+        """Clear the register, and watch again."""
+        self._register.clear()
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iterator[torch.Tensor]:

@@ -9,8 +9,8 @@ import torch
 from mpcore.backend.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
 from mpcore_torch.amp import TorchAmp
-from mpcore_torch.layers import list_layers, parameter_names
-from mpcore_torch.overflow import device_of, overflow_kind
+from mpcore_torch.layers import device_of, list_layers, parameter_names
+from mpcore_torch.overflow import overflow_kind
 from mpcore_torch.refuse import refuse_prepared
 
 if TYPE_CHECKING:

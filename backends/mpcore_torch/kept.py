@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mpcore_torch.overflow import device_of
+from mpcore_torch.layers import device_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from mpcore.policy.layer import Layer, ParamInfo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["leaves", "list_layers", "parameter_names"]
+__all__ = ["device_of", "leaves", "list_layers", "parameter_names"]
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _CATEGORIES: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
@@ -150,3 +150,9 @@ def parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
         for name, param in _parameters(module, category):
             names.setdefault(param, f"{path}.{name}" if path else name)
     return names
+
+
+def device_of(model: nn.Module | None) -> torch.device:
+    """Return where the parameters of ``model`` are; it may have been moved since ``prepare``."""
+    first = None if model is None else next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device

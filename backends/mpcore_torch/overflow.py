@@ -1,16 +1,15 @@
-"""How an overflow is noticed on a torch device, and how the ranks agree on it."""
+"""How an overflow is noticed on a torch device beyond its values: by status registers."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from mpcore.errors import BackendMissingError
 from mpcore.numerics.overflow import OverflowDetector, find_detector
-from mpcore_torch import ranks
-from mpcore_torch.ascend import EmulatedAscend
+from mpcore_torch.ascend import EmulatedAscend, RegisterDetector
+from mpcore_torch.layers import device_of
+from mpcore_torch.ranks import ValueDetector
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,58 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NpuDetector",
-    "RegisterDetector",
-    "ValueDetector",
     "detector_for",
-    "device_of",
     "overflow_kind",
 ]
-
-
-class ValueDetector(OverflowDetector):
-    """Only the values tell; the verdicts of all ranks are agreed on."""
-
-    def __init__(self, model: nn.Module | None = None, *, sync_overflow: bool = True) -> None:
-        """Let collectives run where ``model`` lives, or with ``sync_overflow=False`` nowhere."""
-        self._model, self._sync_overflow = model, sync_overflow
-
-    def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
-        """Return the verdicts that hold on every rank, the register's included."""
-        verdicts = each if quiet is None else tuple(bool(one and quiet) for one in each)
-        if not (self._sync_overflow and ranks.several()):
-            return verdicts
-        return ranks.agree(verdicts, device_of(self._model))
-
-
-class RegisterDetector(ValueDetector):
-    """A sticky status register of an emulated device tells."""
-
-    kind, mode, localises = "status_register", "saturation", False
-
-    def __init__(
-        self,
-        register: EmulatedAscend,
-        model: nn.Module | None = None,
-        *,
-        sync_overflow: bool = True,
-    ) -> None:
-        """Read the register of ``register``."""
-        super().__init__(model, sync_overflow=sync_overflow)
-        self._register = register
-
-    def begin(self) -> None:
-        """Clear the register."""
-        self._register.clear()
-
-    def read(self, grads: Any) -> bool:
-        """Return whether it was not raised; what follows is our own maths, and not watched."""
-        del grads
-        self._register.watching = False
-        return not self._register.overflowed
-
-    def clear(self) -> None:
-        """Clear the register, and watch again."""
-        self._register.clear()
 
 
 class NpuDetector(ValueDetector):
@@ -157,9 +107,3 @@ def detector_for(options: StepOptions, model: nn.Module) -> OverflowDetector:
     elif auto == "status_register":
         kinds["status_register"] = NpuDetector(model, sync_overflow=options.sync_overflow)
     return find_detector(options.detector, kinds, auto)
-
-
-def device_of(model: nn.Module | None) -> torch.device:
-    """Return where the parameters of ``model`` are; it may have been moved since ``prepare``."""
-    first = None if model is None else next(model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device

@@ -19,9 +19,9 @@ from mpcore_torch.casting import (
     store_low_statistics,
 )
 from mpcore_torch.float32 import set_float32
+from mpcore_torch.layers import device_of
 from mpcore_torch.master_binding import keep_masters, keep_truth, swap_in_low
 from mpcore_torch.master_weights import Truth
-from mpcore_torch.overflow import device_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

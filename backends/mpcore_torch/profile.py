@@ -22,7 +22,7 @@ from mpcore.backend.profiler import CAST, LOSS, KernelTime, OpTime, Recording, s
 from mpcore.errors import PolicyError
 from mpcore.numerics import ops
 from mpcore.tools.inspection.trace import widest, words
-from mpcore_torch.overflow import device_of
+from mpcore_torch.layers import device_of
 from mpcore_torch.recorder import layer_calls
 from mpcore_torch.replay import timed
 

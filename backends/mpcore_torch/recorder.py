@@ -32,8 +32,7 @@ from mpcore.tools.inspection.tensor_summary import sketch
 from mpcore.tools.inspection.trace import OpCall, widest, words
 from mpcore_torch.attributes import attributes
 from mpcore_torch.kept import left_alone
-from mpcore_torch.layers import leaves, list_layers, parameter_names
-from mpcore_torch.overflow import device_of
+from mpcore_torch.layers import device_of, leaves, list_layers, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -453,7 +452,7 @@ def _losses(
     functions = list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn]
     owned = [list(model.parameters())] * len(functions)
     if amp is not None and isinstance(loss_fn, dict):
-        owned = [amp._tx._behind(amp.optimizers[name]) for name in loss_fn]
+        owned = [amp._tx.parameters_of(amp.optimizers[name]) for name in loss_fn]
     return [
         (function, [param for param in params if param.requires_grad])
         for function, params in zip(functions, owned, strict=True)

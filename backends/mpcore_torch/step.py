@@ -1,22 +1,35 @@
-"""The part of the transaction that judges gradients, and commits; the order is the core's."""
+"""The primitives of the transaction in torch; the order is the core's."""
 
 from __future__ import annotations
 
 import math
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map
 
+from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, inverse, narrow
 from mpcore_torch import ranks
 from mpcore_torch.buffers import BufferGuard
 from mpcore_torch.calls import IDLE, Calls
-from mpcore_torch.gradients import Differentiation, widened
-from mpcore_torch.norms import Norms, leaves_gradients, plain
+from mpcore_torch.gradients import (
+    Norms,
+    any_found,
+    as_loss,
+    check_and_unscale_,
+    is_ready,
+    leaves_gradients,
+    merged,
+    plain,
+    shapeless,
+    widened,
+)
+from mpcore_torch.micro_batches import MicroBatches, cut
 from mpcore_torch.overflow import detector_for
 from mpcore_torch.stagnation import LostUpdates
-from mpcore_torch.unscale import any_found, check_and_unscale_, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,10 +44,16 @@ if TYPE_CHECKING:
 __all__ = ["TorchTransaction"]
 
 
-class TorchTransaction(Differentiation):
-    """The primitives that judge the gradients, and commit or restore.
+class TorchTransaction(MicroBatches):
+    """One step of a torch model; gradients are dicts by the model's parameters, in order.
 
     Attributes:
+        model: the prepared model.
+        optimizers: by name.
+        masters: float32 master of each 16-bit parameter.
+        taking: names of the optimizers of the step that runs.
+        apart: whether each backward pass leaves its own float32 gradients, to be added up here;
+            else torch adds them up in ``.grad``.
         calls: what may be called now.
         keeps: whether the gradients are returned, so that clipping must not write into them.
         eager: whether the norms of the gradients are computed at once.
@@ -43,6 +62,7 @@ class TorchTransaction(Differentiation):
         divided: whether the gradients are true ones already.
         unsynced: whether a forward pass of the open step ran under DDP's ``no_sync``.
         lost: counts of lost updates of the latest step; None where they are not counted.
+        truth: what the optimizers update; see ``set_truth``.
     """
 
     truth: Truth
@@ -55,26 +75,56 @@ class TorchTransaction(Differentiation):
         options: StepOptions,
         region: Callable[[], Any],
     ) -> None:
-        super().__init__(model, optimizers, region)
+        """Bind the phases to losses of ``model`` that run in ``region()``."""
+        self.model, self.optimizers, self.region = model, optimizers, region
         self.rule, self.state = rule, initial_state(rule)
         self.drops = options.on_bad_micro_batch == "drop"
         self.detector = detector_for(options, model)
+        self.has_register = self.detector.kind == "status_register"
         self.calls = Calls()
-        self.keeps = self.divided = self.unsynced = self.eager = False
+        self.masters: dict[nn.Parameter, nn.Parameter] = {}
+        self.taking = tuple(optimizers)
+        self.apart = self.keeps = self.divided = self.unsynced = self.eager = False
         self.share = 1.0
+        self.lost: torch.Tensor | None = None
         self._after_step = options.after_step
         self._buffers = BufferGuard(model, options.restore_on_skip)
+        self._low_of: dict[nn.Parameter, nn.Parameter] = {}
+        self._trained: dict[str, list[nn.Parameter]] = {}
+        self._start: tuple[float, torch.device, torch.Tensor] | None = None
         self._found: list[dict[torch.device, torch.Tensor]] = []
         self._norms: Norms | None = None
         self._open: Saved | None = None
         self._stall: LostUpdates | None = None
-        self.lost: torch.Tensor | None = None
 
     def set_truth(self, truth: Truth, *, count: bool) -> None:
         """Say what the optimizers update, and whether lost updates are counted."""
         self.truth = truth
         self.set_masters(list(truth.masters.items()))
         self._stall = LostUpdates(truth) if count else None
+
+    # What the optimizers hold
+
+    def set_masters(self, pairs: list[tuple[nn.Parameter, nn.Parameter]]) -> None:
+        """Say which model parameter is updated through which float32 master."""
+        self.masters = dict(pairs)
+        self._low_of = {master: low for low, master in pairs}
+
+    def trained(self, names: Iterable[str]) -> list[nn.Parameter]:
+        """Return the model's parameters behind those of the named optimizers, in their order."""
+        return [param for name in names for param in self._trained[name]]
+
+    def parameters_of(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+        """Return the model's parameters behind those of ``optimizer``."""
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        low_of = self._low_of
+        return [low_of.get(param, param) for param in params] if low_of else params
+
+    def clear_grads(self) -> None:
+        """Let every parameter be without a gradient."""
+        for params in self._trained.values():
+            for param in params:
+                param.grad = None
 
     # Around a step
 
@@ -97,17 +147,17 @@ class TorchTransaction(Differentiation):
         if self._open is not None:
             self._buffers.restore(self._open)
             self._open = None
-        self.detector.clear()
-
-    # The primitives
+        if self.has_register:
+            self.detector.clear()
 
     def begin(self) -> tuple[LossScaleState, Saved]:
         """Clear old gradients and copy the buffers, once a step; the state is numbers here."""
         if self._open is None:
             self._let_go()
             self.truth.follow()
-            self.detector.begin()
-            self._trained = {name: self._behind(opt) for name, opt in self.optimizers.items()}
+            if self.has_register:
+                self.detector.begin()
+            self._trained = {name: self.parameters_of(opt) for name, opt in self.optimizers.items()}
             self.clear_grads()
             self._drop_handed_out()  # also of parameters that this step may not use
             self.unsynced = False
@@ -118,10 +168,9 @@ class TorchTransaction(Differentiation):
         """Take what holds for one step."""
         self.taking, self.keeps = call.optimizers, call.keep_grads
         self.apart, self.divided, self.share = False, False, 1.0
-        registers = self.detector.kind == "status_register"
         # Lazy norms would keep float32 gradients where even the values are not kept.
         lean = self.truth.empties or self._stall is not None
-        self.eager = call.clip_norm is not None or registers or ranks.several() or lean
+        self.eager = call.clip_norm is not None or self.has_register or ranks.several() or lean
         self.lost = None
 
     @property
@@ -137,16 +186,134 @@ class TorchTransaction(Differentiation):
         if norms is not None:
             norms.settle()
 
-    def save_buffers(self) -> Saved:
-        """Copy the buffers before one micro-batch."""
-        return self._buffers.save(micro=True)
+    # Forward and backward
 
-    def check_part(self, grads: Grads, before: Saved) -> bool:
-        """Look at every element; restore the buffers unless all are finite."""
-        clean = self.all_clean(grads)
-        if not clean:
-            self._buffers.restore(before)
-        return clean
+    def differentiate(self, scale: float, index: int, count: int, *batch: Any) -> tuple[Any, Grads]:
+        """Run ``batch[0]``, the loss function or several, on the rest, then backward.
+
+        Tensors and arrays are cut, also inside containers; all else passes through.
+        """
+        losses, *inputs = batch
+        if count > 1:
+            inputs = tree_map(lambda item: cut(item, index, count), inputs)
+        if self.apart:
+            self.clear_grads()
+        if not isinstance(losses, dict):
+            return self._one(losses, scale, inputs, self.taking), self.gradients(self.taking)
+        total: Any = 0.0
+        for name, loss_fn in losses.items():
+            total = total + self._one(loss_fn, scale, inputs, (name,))
+        return total, self.gradients(self.taking)
+
+    def _one(
+        self, loss_fn: Callable[..., Any], scale: float, inputs: list[Any], names: tuple[str, ...]
+    ) -> torch.Tensor:
+        with self.region():
+            loss = loss_fn(*inputs)
+        self.backward(loss, scale, names)
+        return as_loss(loss)
+
+    def check_loss(self, loss: Any, names: tuple[str, ...]) -> None:
+        """Raise BackendError unless ``loss`` can be differentiated for those optimizers."""
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            got = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            msg = f"`loss` must be a tensor with one element, got {got}"
+            raise BackendError(msg)
+        if not loss.requires_grad and not self._frozen_beside_others(names):
+            msg = (
+                "`loss` must depend on parameters that require gradients, got a constant; it was "
+                "detached, computed under torch.no_grad(), or every parameter is frozen"
+            )
+            raise BackendError(msg)
+
+    def _frozen_beside_others(self, names: tuple[str, ...]) -> bool:
+        frozen = {
+            name: not any(p.requires_grad for p in self.parameters_of(optimizer))
+            for name, optimizer in self.optimizers.items()
+        }
+        return all(frozen[name] for name in names) and not all(frozen.values())
+
+    def backward(
+        self,
+        loss: torch.Tensor,
+        scale: float,
+        names: tuple[str, ...],
+        *,
+        retain_graph: bool = False,
+    ) -> None:
+        """Add the gradients of the float32 loss times ``scale``, with which autograd begins.
+
+        Only the parameters of the optimizers ``names`` get any, if those are not all.
+        """
+        self.check_loss(loss, names)
+        if not loss.requires_grad:
+            return
+        loss = shapeless(loss.float())
+        run = partial(loss.backward, self._start_with(scale, loss.device), retain_graph)
+        if len(names) == len(self.optimizers):
+            run()
+        elif ranks.in_group():
+            self._for_some(run, names)
+        else:
+            wanted = [param for param in self.trained(names) if param.requires_grad]
+            if wanted:
+                run(inputs=wanted)
+
+    def _start_with(self, scale: float, device: torch.device) -> torch.Tensor | None:
+        """Return the gradient of the loss; the same tensor while the scale stays."""
+        if scale == 1.0:
+            return None
+        if self._start is None or self._start[:2] != (scale, device):
+            self._start = (scale, device, torch.full((), scale, device=device))
+        return self._start[2]
+
+    def _for_some(self, run: Callable[[], None], names: tuple[str, ...]) -> None:
+        # The hooks of DDP and FSDP wait for every parameter; what the others got is dropped.
+        others = self.trained(name for name in self.optimizers if name not in names)
+        held = [param.grad for param in others]
+        for param in others:
+            param.grad = None
+        run()
+        for param, grad in zip(others, held, strict=True):
+            param.grad = grad
+
+    def gradients(self, names: Iterable[str]) -> Grads:
+        """Return the gradients that exist; those that are added up here as float32 of our own."""
+        grads = {p: p.grad for p in self.trained(names) if p.grad is not None}
+        if not grads:
+            self._check_current(names)
+        if not self.apart:
+            return grads
+        # A reducer writes the next gradients over these.
+        own = ranks.in_group()
+        with torch.no_grad():
+            return {p: widened(g, copy=own) for p, g in grads.items()}
+
+    def _check_current(self, names: Iterable[str]) -> None:
+        trained = self.trained(names)
+        if trained and set(trained).isdisjoint(self.model.parameters()):
+            msg = (
+                "`optimizer` must hold parameters of `model`, which were replaced after "
+                "`prepare`: shard the model first, then make the optimizer, then prepare"
+            )
+            raise BackendError(msg)
+        if self.apart and any(param.requires_grad and _sharded(param) for param in trained):
+            msg = (
+                "micro-batches that are added up apart (on_bad_micro_batch='drop') must leave "
+                "their "
+                "gradients: leave out set_requires_gradient_sync(False), or use 'skip'"
+            )
+            raise BackendError(msg)
+
+    def sums_apart(self) -> bool:
+        """Return whether micro-batches are added up here, in float32, and not by torch."""
+        return self.drops or any(
+            param.dtype != torch.float32
+            for optimizer in self.optimizers.values()
+            for param in self.parameters_of(optimizer)
+        )
+
+    # The verdict
 
     def unscale(self, grads: Grads, scale: float) -> tuple[Grads, Norms, tuple[bool, ...]]:
         """Divide, in place where gradients are float32; wait for the device once."""
@@ -162,7 +329,7 @@ class TorchTransaction(Differentiation):
         """Return float32 gradients divided by ``scale``, those of float32 in place; check them."""
         factor = 1.0 if self.divided else inverse(scale * self.share)
         true = grads
-        if not all(_ready(grad) for grad in grads.values()):
+        if not all(is_ready(grad) for grad in grads.values()):
             with torch.no_grad():
                 true = {p: widened(merged(g)) for p, g in grads.items()}
         # The norms, if they are computed anyway, tell as much as a check would.
@@ -215,6 +382,8 @@ class TorchTransaction(Differentiation):
         if not self._judges_each:
             return [list(grads)]
         return [[p for p in self._trained[n] if p in grads] for n in self.taking]
+
+    # The update
 
     def commit(
         self, stepped: tuple[Any, ...], finite: Any, grads: Grads, saved: Saved, new: Any
@@ -274,5 +443,5 @@ class TorchTransaction(Differentiation):
         return narrow(self.rule, value)
 
 
-def _ready(grad: torch.Tensor) -> bool:
-    return grad.dtype is torch.float32 and grad.layout is torch.strided
+def _sharded(param: torch.Tensor) -> bool:
+    return type(param.data) is not torch.Tensor and hasattr(param, "placements")

@@ -26,8 +26,8 @@ from mpcore_torch.casting import (
     store_low_statistics,
 )
 from mpcore_torch.float32 import set_float32
+from mpcore_torch.layers import device_of
 from mpcore_torch.op_list import op_list_of, region
-from mpcore_torch.overflow import device_of
 from mpcore_torch.refuse import refuse
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mpcore_torch.master_weights import Truth
     from mpcore_torch.prepared import Prepared
 
-__all__ = ["random_state", "replayed", "under"]
+__all__ = ["replayed", "under"]
 
 
 @contextlib.contextmanager
@@ -138,18 +138,9 @@ def _float32(model: nn.Module, truth: Truth) -> dict[nn.Parameter, nn.Parameter]
     return {p: nn.Parameter(truth.of(p).detach().float().clone(), p.requires_grad) for p in low}
 
 
-def random_state(kind: str) -> list[tuple[Any, torch.Tensor]]:
-    """Return the states of the generators for a type of device: (module, state); about 1 us."""
-    found: list[tuple[Any, torch.Tensor]] = [(torch.random, torch.random.get_rng_state())]
-    if kind != "cpu":  # not run: no such device was at hand
-        home = torch.get_device_module(kind)
-        found.append((home, home.get_rng_state()))
-    return found
-
-
 @contextlib.contextmanager
 def replayed(state: list[tuple[Any, torch.Tensor]] | None) -> Iterator[None]:
-    """Let the generators be what ``random_state`` saw, for a while."""
+    """Let the generators be what ``TorchAmp`` saw before a step, for a while."""
     now = [(home, home.get_rng_state()) for home, _ in state or []]
     for home, seen in state or []:
         home.set_rng_state(seen)

@@ -93,6 +93,7 @@ class Amp(ABC):
         self.last: StepResult | None = None
         self.observers: list[Callable[[StepResult], None]] = []
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
+        self._can_abort = self._rule.can_abort
         self._since_look = 0
         self._skipped_then = 0
         self._stagnation = StagnationDetector(plan.policy)
@@ -153,7 +154,7 @@ class Amp(ABC):
         """
         call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
         # Reading the state waits for the device: only rules that can end a run need it.
-        before = self.state if self._rule.can_abort else None
+        before = self.state if self._can_abort else None
         self._latest = None  # the batch before must not be kept alive through this step
         random = self._random_state()
         result = self._step(loss_fn, batch, call)
@@ -170,7 +171,9 @@ class Amp(ABC):
     def _chosen(self, asked: str | Iterable[str] | None, loss_fn: Any) -> tuple[str, ...]:
         """Return the names of the optimizers that take part, in their own order."""
         if asked is None:
-            wanted = list(loss_fn) if isinstance(loss_fn, dict) else list(self.optimizers)
+            if not isinstance(loss_fn, dict):
+                return tuple(self.optimizers)
+            wanted = list(loss_fn)
         else:
             wanted = [asked] if isinstance(asked, str) else list(asked)
         for name in wanted:
@@ -192,7 +195,8 @@ class Amp(ABC):
         self.last = result
         for each in (result, self.last):  # a backend may keep another record of the same step
             each.step = self._steps_done
-        self._stagnation.add(result)
+        if result.counts_lost:
+            self._stagnation.add(result)
         for observe in self.observers:
             observe(result)
         self._since_look += 1

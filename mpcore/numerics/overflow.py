@@ -34,7 +34,8 @@ class OverflowDetector:
     A detector of a framework that compiles is written in that framework's own operations.
 
     Attributes:
-        kind: ``"values"`` or ``"status_register"``.
+        kind: ``"values"`` or ``"status_register"``; ``begin``, ``read`` and ``clear`` are called
+            for a register only.
         mode: ``"infnan"`` or ``"saturation"``: what the device makes of an overflow.
         localises: whether it can say which optimizer's gradients overflowed. A register is one
             for the whole device.

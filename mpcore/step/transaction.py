@@ -72,7 +72,8 @@ class StepCall:
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             msg = f"`clip_norm` must be finite and > 0, or None, got {self.clip_norm!r}"
             raise BackendError(msg)
-        check_count("micro_batches", self.micro_batches, BackendError)
+        if type(self.micro_batches) is not int or self.micro_batches < 1:
+            check_count("micro_batches", self.micro_batches, BackendError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +107,14 @@ class Settlement(ABC):
     Attributes:
         rule: constants of the loss scale.
         detector: how an overflow is noticed.
+        has_register: whether ``detector`` reads a status register; else there is nothing to
+            begin, read or clear: the values tell.
         drops: whether bad micro-batches are left out instead of letting their step be skipped.
     """
 
     rule: LossScale
     detector: OverflowDetector
+    has_register: bool
     drops: bool = False
 
     def settle(
@@ -130,13 +134,16 @@ class Settlement(ABC):
             (stepped, norms, next scale, true gradients before clipping); ``stepped`` holds one
             verdict per optimizer.
         """
-        no_flag = self.detector.read(grads)
+        no_flag = None
+        if self.has_register:
+            no_flag = self.detector.read(grads)
         scale = state[0] if count == 1 else state[0] * clean
         grads, norms, each = self.unscale(grads, scale)
         # After the division, not before: it can overflow itself when the scale is below 1,
         # and no non-finite value becomes finite by it.
         each = self.detector.reduce(each, no_flag)
-        self.detector.clear()
+        if self.has_register:
+            self.detector.clear()
         finite = each[0]
         for verdict in each[1:]:
             finite = finite & verdict
@@ -250,7 +257,7 @@ class Transaction(Settlement):
 
     @abstractmethod
     def begin(self) -> tuple[Any, Any]:
-        """Call ``detector.begin``; return (fields of the LossScaleState, what was saved).
+        """Begin with the detector; return (fields of the LossScaleState, what was saved).
 
         What was saved is what ``commit`` needs to put the buffers back.
         """

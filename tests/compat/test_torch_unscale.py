@@ -14,7 +14,7 @@ from mpcore.errors import BackendError
 from mpcore.scaling.transition import inverse
 
 torch = pytest.importorskip("torch")
-from mpcore_torch.unscale import (  # noqa: E402
+from mpcore_torch.gradients import (  # noqa: E402
     any_found,
     check,
     check_and_unscale_,
