@@ -86,7 +86,7 @@ class TorchAmp(Amp):
         self._prepared = Prepared(model, self.optimizers, plan)
         self._first = next(model.parameters())  # it tells where the model is, cheaply
         count = stagnation.measures(policy, options.count_lost_updates)
-        self._tx.set_truth(self._prepared.truth, count=count)
+        self._tx.set_master_weights(self._prepared.master_weights, count=count)
         self._names = parameter_names(model)
         self._window: Window | None = None
         self._unscaled: tuple[Any, float, int] | None = None
@@ -101,6 +101,11 @@ class TorchAmp(Amp):
                 transaction.forward_begins()
 
         replace_root(model, self.plan, begins)
+
+    @property
+    def transaction(self) -> TorchTransaction:
+        """What carries the steps out; for the files of this backend."""
+        return self._tx
 
     @property
     def model(self) -> nn.Module:
@@ -125,48 +130,48 @@ class TorchAmp(Amp):
         """What the optimizers hold for each 16-bit parameter of the model, if it has masters.
 
         Under master weights ``split``, ``kahan`` and ``stochastic`` they have values only while
-        their optimizer steps, and read as NaN otherwise: see ``truth_of``, and ``weights``.
+        their optimizer steps, and read as NaN otherwise: see ``float32_of``, and ``weights``.
         """
         return dict(self._tx.masters)
 
-    def truth_of(self, param: nn.Parameter) -> torch.Tensor:
+    def float32_of(self, param: nn.Parameter) -> torch.Tensor:
         """Return the float32 values that a parameter of the model stands for; do not write there.
 
         Raises:
             BackendError: gradients wait for ``apply``.
         """
         self._tx.calls.check("save")
-        return self._tx.truth.of(param)
+        return self._tx.master_weights.of(param)
 
-    def put_truth(self, param: nn.Parameter, values: torch.Tensor) -> None:
+    def put_float32(self, param: nn.Parameter, values: torch.Tensor) -> None:
         """Let a parameter of the model stand for other values; they are kept unrounded.
 
         Raises:
             BackendError: gradients wait for ``apply``.
         """
         self._tx.calls.enter("load")
-        self._tx.truth.put(param, values)
+        self._tx.master_weights.put(param, values)
 
     @property
     def optimizer_steps(self) -> int:
         """Real steps so far; see ``Amp.optimizer_steps``."""
-        return self._tx.truth.optimizer_steps
+        return self._tx.master_weights.optimizer_steps
 
     @optimizer_steps.setter
     def optimizer_steps(self, steps: int) -> None:
-        self._tx.truth.optimizer_steps = int(steps)
+        self._tx.master_weights.optimizer_steps = int(steps)
 
     def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
         self._tx.calls.check("save")
-        return read_weights(self.model, self._tx.truth)
+        return read_weights(self.model, self._tx.master_weights)
 
     def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         self._tx.calls.enter("load")
-        write_weights(self.model, self._tx.truth, weights)
+        write_weights(self.model, self._tx.master_weights, weights)
 
     def array_bytes(self) -> dict[str, int]:
         """Return the bytes of what is alive between steps; see ``Amp.array_bytes``."""
-        return bytes_of(self.model, self._tx.truth, self.optimizers.values())
+        return bytes_of(self.model, self._tx.master_weights, self.optimizers.values())
 
     @property
     def state(self) -> LossScaleState:

@@ -80,7 +80,7 @@ class TorchDriver:
         kept = amp.masters if amp is not None else {}
 
         def read(_: str, tensor: Any) -> Any:
-            return amp.truth_of(tensor) if amp is not None and tensor in kept else tensor
+            return amp.float32_of(tensor) if amp is not None and tensor in kept else tensor
 
         return _collect(model, read)
 
@@ -94,7 +94,7 @@ class TorchDriver:
                 for name, tensor in own.items():
                     value = torch.from_numpy(np.array(layer.arrays[name]))
                     if amp is not None and tensor in kept:
-                        amp.put_truth(cast("nn.Parameter", tensor), value)
+                        amp.put_float32(cast("nn.Parameter", tensor), value)
                     else:
                         tensor.copy_(value)
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
-    from mpcore_torch.master_weights import Truth
+    from mpcore_torch.master_weights import Masters
 
-__all__ = ["keep_masters", "keep_truth", "swap_in_low", "watch_loading"]
+__all__ = ["keep_masters", "load_into_masters", "swap_in_low"]
 
 
 def swap_in_low(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.Parameter]) -> None:
@@ -31,23 +31,12 @@ def swap_in_low(optimizer: torch.optim.Optimizer, low_of: dict[nn.Parameter, nn.
         }
 
 
-def watch_loading(
-    model: nn.Module, masters: dict[nn.Parameter, nn.Parameter]
-) -> list[RemovableHandle]:
-    """Let masters take the values too when weights are loaded into ``model``."""
+def load_into_masters(model: nn.Module, master_weights: Masters) -> list[RemovableHandle]:
+    """Let masters take the values too, unrounded, when weights are loaded into ``model``."""
     return [
-        module.register_load_state_dict_pre_hook(_LoadMasters(masters))
+        module.register_load_state_dict_pre_hook(_LoadMasters(master_weights))
         for module in model.modules()
-        if any(param in masters for param in module._parameters.values())
-    ]
-
-
-def keep_truth(model: nn.Module, truth: Truth) -> list[RemovableHandle]:
-    """Let ``truth`` take the values too, unrounded, when weights are loaded into ``model``."""
-    return [
-        module.register_load_state_dict_pre_hook(_LoadTruth(truth))
-        for module in model.modules()
-        if module is model or any(p in truth.kept for p in module._parameters.values())
+        if module is model or any(p in master_weights.states for p in module._parameters.values())
     ]
 
 
@@ -75,38 +64,14 @@ def _master_of(item: Any, masters: dict[nn.Parameter, nn.Parameter]) -> Any:
 
 
 class _LoadMasters:
-    """Hook of load_state_dict: the masters take the values too, before any rounding.
-
-    A copy or a pickle of the model has other parameters, so the hook goes with it empty.
-    """
-
-    def __init__(self, masters: dict[nn.Parameter, nn.Parameter]) -> None:
-        self._masters = masters
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ({},)
-
-    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        """Copy what ``module`` is about to load; see ``register_load_state_dict_pre_hook``."""
-        with torch.no_grad():
-            for name, param in module._parameters.items():
-                master = None if param is None else self._masters.get(param)
-                value = state.get(prefix + name)
-                if master is None or not isinstance(value, torch.Tensor):
-                    continue
-                if value.shape == master.shape:  # else load_state_dict raises
-                    master.copy_(value)
-
-
-class _LoadTruth:
-    """Hook of load_state_dict: what is kept beside 16-bit parameters takes the values too.
+    """Hook of load_state_dict: what is stored beside 16-bit parameters takes the values too.
 
     The parameter is loaded with what the scheme made of them, not with torch's own rounding. A
     copy or a pickle of the model has other parameters, so the hook goes with it empty.
     """
 
-    def __init__(self, truth: Truth | None) -> None:
-        self._truth = truth
+    def __init__(self, master_weights: Masters | None) -> None:
+        self._master_weights = master_weights
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (None,)
@@ -119,8 +84,8 @@ class _LoadTruth:
         Raises:
             BackendError: ``load_state_dict(assign=True)``.
         """
-        kept = {} if self._truth is None else self._truth.kept
-        if kept and local.get("assign_to_params_buffers"):
+        states = {} if self._master_weights is None else self._master_weights.states
+        if states and local.get("assign_to_params_buffers"):
             msg = (
                 "`assign` must be False: it would put other parameters into the model than those "
                 "whose float32 values the optimizer updates; load_state_dict copies without it"
@@ -128,8 +93,8 @@ class _LoadTruth:
             raise BackendError(msg)
         for name, param in module._parameters.items():
             value = state.get(prefix + name)
-            if param is None or param not in kept or not isinstance(value, torch.Tensor):
+            if param is None or param not in states or not isinstance(value, torch.Tensor):
                 continue
             if value.shape == param.shape:  # else load_state_dict raises
-                kept[param].put(value.detach())
+                states[param].put(value.detach())
                 state[prefix + name] = param.detach()

@@ -1,4 +1,4 @@
-"""What is kept beside a model's 16-bit parameters, and the float32 values that it stands for."""
+"""Master-weight state: what is stored beside a 16-bit parameter, and its float32 values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from mpcore.numerics.master_weights import MasterWeights
 
-__all__ = ["Copy", "Kahan", "Kept", "Split", "Stochastic", "kept_for"]
+__all__ = ["Copy", "Kahan", "MasterState", "Split", "Stochastic", "master_state_for"]
 
 
-class Kept:
+class MasterState:
     """One 16-bit parameter and the float32 one that the optimizer holds in its place.
 
     Between steps the float32 one is empty, unless the scheme keeps copies: it has its shape and
@@ -48,7 +48,7 @@ class Kept:
         return []
 
     def moves(self) -> list[torch.Tensor]:
-        """Return tensors of the parameter's shape that all stay only if the truth does."""
+        """Return tensors of the parameter's shape that all stay only if the float32 value does."""
         return [self.low, *self.parts()[:1]]
 
     def store(self, values: torch.Tensor, key: int | None = None) -> None:
@@ -67,7 +67,7 @@ class Kept:
         """Write what is stored into float32 ``values``."""
         raise NotImplementedError
 
-    def truth(self) -> torch.Tensor:
+    def float32(self) -> torch.Tensor:
         """Return the float32 values in a tensor of their own; ``put`` stores them again."""
         values = torch.empty_like(self.low, dtype=torch.float32)
         self.read(values)
@@ -99,11 +99,11 @@ class Kept:
 
     def give_back(self) -> nn.Parameter:
         """Return ``master`` with its values, and as frozen as the model's parameter."""
-        self.master.data = self.truth()
+        self.master.data = self.float32()
         return self.master.requires_grad_(self.low.requires_grad)
 
 
-class Copy(Kept):
+class Copy(MasterState):
     """A float32 copy, which is the master itself."""
 
     empties = False
@@ -142,7 +142,7 @@ class Copy(Kept):
         return self.master.requires_grad_(self.low.requires_grad)
 
 
-class Split(Kept):
+class Split(MasterState):
     """The further 16 bits of each value, and the ties that no bit is left for."""
 
     def make(self) -> None:
@@ -184,7 +184,7 @@ class Split(Kept):
             self._ties = self._ties.to(self.low.device)
 
 
-class Kahan(Kept):
+class Kahan(MasterState):
     """What rounding left out, in bfloat16."""
 
     def make(self) -> None:
@@ -205,9 +205,9 @@ class Kahan(Kept):
         for _, (part, low, rest) in rounding.blocks(values, self.low.detach(), self._remainder):
             rounding.sum_of(part, low, rest)
 
-    def truth(self) -> torch.Tensor:
+    def float32(self) -> torch.Tensor:
         """Return the sums, such that storing them gives the same parts again."""
-        values = super().truth()
+        values = super().float32()
         rounding.resumable(values, self.low.detach())
         return values
 
@@ -217,7 +217,7 @@ class Kahan(Kept):
         self._remainder = self._remainder.to(self.low.device)
 
 
-class Stochastic(Kept):
+class Stochastic(MasterState):
     """Nothing: values are rounded up or down by chance, so that the mean of many is right."""
 
     def store(self, values: torch.Tensor, key: int | None = None) -> None:
@@ -238,7 +238,7 @@ def _nothing_like(low: torch.Tensor) -> torch.Tensor:
     return torch.full((), torch.nan, device=low.device).expand(low.shape)
 
 
-_KINDS: dict[str, type[Kept]] = {
+_KINDS: dict[str, type[MasterState]] = {
     "copy": Copy,
     "split": Split,
     "kahan": Kahan,
@@ -246,7 +246,7 @@ _KINDS: dict[str, type[Kept]] = {
 }
 
 
-def kept_for(low: nn.Parameter, master: nn.Parameter, scheme: MasterWeights) -> Kept:
-    """Return what keeps the truth of ``low`` under ``scheme``, which is not ``"none"``."""
+def master_state_for(low: nn.Parameter, master: nn.Parameter, scheme: MasterWeights) -> MasterState:
+    """Return the master-weight state of ``low`` under ``scheme``, which is not ``"none"``."""
     with torch.no_grad():
         return _KINDS[scheme.name](low, master, scheme)

@@ -1,4 +1,4 @@
-"""The float32 truth of a prepared model: opened for its optimizers, closed behind them."""
+"""The float32 master values of a prepared model: opened for its optimizers, closed behind them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from mpcore.numerics.master_weights import CHUNK
-from mpcore_torch.master_state import Kept, kept_for
+from mpcore_torch.master_state import MasterState, master_state_for
 from mpcore_torch.optimizer_state import Moments
 from mpcore_torch.rounding import key_of
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from mpcore.policy.policy import Policy
 
-__all__ = ["Truth"]
+__all__ = ["Masters"]
 
 _CPU_CHUNK = 2**22  # 16 MiB: memory that is hardly worth saving, and stays near the cores
 _ALIGNED = 16  # values; 64 bytes, as torch's own allocations
 
 
-class Truth:
+class Masters:
     """What stands for the parameters of a model between steps, and during one.
 
     Attributes:
-        kept: by 16-bit parameter; empty where there are none, or no scheme of master weights.
+        states: by 16-bit parameter; empty where there are none, or no scheme of master weights.
         optimizer_steps: real steps so far; they tell the noise of stochastic rounding.
         chunk: float32 values that are open at a time, at most, where an optimizer allows it.
     """
@@ -44,13 +44,13 @@ class Truth:
     ) -> None:
         """Keep the values of the masters, the second of each pair, as ``policy`` says."""
         self._scheme = policy.scheme
-        with_truth = self._scheme.name != "none"
-        self.kept: dict[nn.Parameter, Kept] = (
-            {low: kept_for(low, master, self._scheme) for low, master in pairs}
-            if with_truth
+        has_masters = self._scheme.name != "none"
+        self.states: dict[nn.Parameter, MasterState] = (
+            {low: master_state_for(low, master, self._scheme) for low, master in pairs}
+            if has_masters
             else {}
         )
-        self._by_master = {kept.master: kept for kept in self.kept.values()}
+        self._by_master = {state.master: state for state in self.states.values()}
         self._moments: dict[torch.optim.Optimizer, Moments] = {}
         if policy.optimizer_state == "bfloat16":
             self._moments = {entry: Moments(entry) for entry in optimizers.values()}
@@ -61,37 +61,37 @@ class Truth:
     @property
     def masters(self) -> dict[nn.Parameter, nn.Parameter]:
         """The optimizer's parameter of each 16-bit one."""
-        return {low: kept.master for low, kept in self.kept.items()}
+        return {low: state.master for low, state in self.states.items()}
 
     @property
     def empties(self) -> bool:
         """Whether the masters are empty between steps."""
-        return any(kept.empties for kept in self.kept.values())
+        return any(state.empties for state in self.states.values())
 
     def of(self, param: nn.Parameter) -> torch.Tensor:
         """Return the float32 values of a parameter of the model; its own memory or not."""
-        kept = self.kept.get(param)
-        return param.detach() if kept is None else kept.truth()
+        state = self.states.get(param)
+        return param.detach() if state is None else state.float32()
 
     def put(self, param: nn.Parameter, values: torch.Tensor) -> None:
         """Let a parameter of the model stand for other values."""
         with torch.no_grad():
-            kept = self.kept.get(param)
-            if kept is None:
+            state = self.states.get(param)
+            if state is None:
                 param.copy_(values)
             else:
-                kept.put(values)
+                state.put(values)
 
     def beside(self) -> list[torch.Tensor]:
-        """Return everything that is kept beside the parameters of the model."""
-        return [part for kept in self.kept.values() for part in kept.parts()]
+        """Return everything that is stored beside the parameters of the model."""
+        return [part for state in self.states.values() for part in state.parts()]
 
     def follow(self) -> None:
         """Move to where the model is now, if it was moved since."""
-        first = next(iter(self.kept.values()), None)
+        first = next(iter(self.states.values()), None)
         if first is not None and first.low.device != first.master.device:
-            for kept in self.kept.values():
-                kept.follow()
+            for state in self.states.values():
+                state.follow()
 
     def share(self) -> None:
         """Take rank 0's values at the first forward pass under a DDP wrapper.
@@ -99,16 +99,16 @@ class Truth:
         DDP itself sends the 16-bit parameters of rank 0 to the others when it is made.
         """
         wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
-        if wrapper is None or not self.kept:
+        if wrapper is None or not self.states:
             return
         if self._shared is not None and self._shared() is wrapper:
             return
         self._shared = weakref.ref(wrapper)
         with torch.no_grad():
-            for kept in self.kept.values():
-                values = kept.truth()
+            for state in self.states.values():
+                values = state.float32()
                 distributed.broadcast(values, group=wrapper.process_group, group_src=0)
-                kept.put(values)
+                state.put(values)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let ``optimizer`` step on float32 values, with the gradients that its parameters hold.
@@ -138,13 +138,13 @@ class Truth:
         room: _Room,
     ) -> None:
         moments = self._moments.get(optimizer)
-        kept = [self._by_master[param] for param in chunk if param in self._by_master]
-        opened: list[Kept] = []
+        states = [self._by_master[param] for param in chunk if param in self._by_master]
+        opened: list[MasterState] = []
         try:
             if moments is not None:
                 moments.open(chunk)
             with torch.no_grad():
-                for entry in kept:
+                for entry in states:
                     entry.open(room)
                     opened.append(entry)
             optimizer.step()
@@ -160,14 +160,16 @@ class Truth:
 
     def _round(self, optimizer: torch.optim.Optimizer) -> None:
         """Round the copies that ``optimizer`` moves into the model."""
-        if not self.kept:
+        if not self.states:
             return
-        kept = [self._by_master[param] for param in _params(optimizer) if param in self._by_master]
+        states = [
+            self._by_master[param] for param in _params(optimizer) if param in self._by_master
+        ]
         with torch.no_grad():
-            if self._scheme.rounding == "nearest" and kept:
-                torch._foreach_copy_([k.low for k in kept], [k.master for k in kept])
+            if self._scheme.rounding == "nearest" and states:
+                torch._foreach_copy_([k.low for k in states], [k.master for k in states])
                 return
-            for entry in kept:
+            for entry in states:
                 entry.close(0)
 
     def _chunks(
@@ -193,7 +195,7 @@ class Truth:
             moments.release()
         self._moments = {}
         with torch.no_grad():
-            return {low: kept.give_back() for low, kept in self.kept.items()}
+            return {low: state.give_back() for low, state in self.states.items()}
 
 
 def _params(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -239,7 +241,9 @@ class _Only:
 class _Room:
     """Memory for the values of a chunk: one piece, used again for the next chunk."""
 
-    def __init__(self, largest: list[nn.Parameter], by_master: Mapping[nn.Parameter, Kept]) -> None:
+    def __init__(
+        self, largest: list[nn.Parameter], by_master: Mapping[nn.Parameter, MasterState]
+    ) -> None:
         sizes = [-(-p.numel() // _ALIGNED) * _ALIGNED for p in largest if p in by_master]
         empties = any(by_master[p].empties for p in largest if p in by_master)
         self._size = sum(sizes) if empties else 0

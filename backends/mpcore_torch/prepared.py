@@ -20,8 +20,8 @@ from mpcore_torch.casting import (
 )
 from mpcore_torch.float32 import set_float32
 from mpcore_torch.layers import device_of
-from mpcore_torch.master_binding import keep_masters, keep_truth, swap_in_low
-from mpcore_torch.master_weights import Truth
+from mpcore_torch.master_binding import keep_masters, load_into_masters, swap_in_low
+from mpcore_torch.master_weights import Masters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,10 @@ class Prepared:
     """A model under a plan, and its optimizers.
 
     Attributes:
-        truth: what stands for the parameters between steps.
+        master_weights: what stands for the parameters between steps.
+        replaced: modules whose ``forward`` is ours.
+        attributes: (module, name, value before) of what the plan set.
+        statistics: (module, name) of the buffers that are stored in 16 bits.
     """
 
     def __init__(
@@ -44,28 +47,30 @@ class Prepared:
         """Carry ``plan`` out in place."""
         self._model, self._optimizers = model, optimizers
         self._switches = set_float32(plan.policy.float32, device_of(model).type)
-        self._attributes = apply_plan(model, plan)
+        self.attributes = apply_plan(model, plan)
         pairs = store_low(model, plan) if plan.policy.by == "model" else []
-        self._statistics = store_low_statistics(model, plan) if pairs else []
+        self.statistics = store_low_statistics(model, plan) if pairs else []
         self._low = [low for low, _ in pairs]
-        self.truth = Truth(pairs, optimizers, plan.policy)
+        self.master_weights = Masters(pairs, optimizers, plan.policy)
         self._patched: list[tuple[torch.optim.Optimizer, Any]] = []
         for optimizer in optimizers.values():
-            if self.truth.kept:
+            if self.master_weights.states:
                 self._patched.append((optimizer, vars(optimizer).get("add_param_group")))
-                keep_masters(optimizer, self.truth.masters)
+                keep_masters(optimizer, self.master_weights.masters)
             elif pairs:
                 swap_in_low(optimizer, {master: low for low, master in pairs})
-        self._hooks = keep_truth(model, self.truth) if self.truth.kept else []
+        self._hooks = (
+            load_into_masters(model, self.master_weights) if self.master_weights.states else []
+        )
         # The model's own forward is about to be replaced, if it is not yet.
-        self._replaced = [*filter(is_prepared, model.modules()), model]
+        self.replaced = [*filter(is_prepared, model.modules()), model]
 
     def check_release(self, calls: Calls) -> None:
         """Raise BackendError if a step is open, or somebody has wrapped a forward of ours."""
         words = TABLE[calls.state]["save"]  # nothing may wait, as for saving
         if words not in TABLE:
             raise BackendError(words.format(call="release"))
-        for module in self._replaced:
+        for module in self.replaced:
             if not is_prepared(module):
                 msg = (
                     f"`release` must come before what was put over `forward` of a "
@@ -75,14 +80,14 @@ class Prepared:
 
     def release(self) -> None:
         """Undo everything; parameters keep their values, in float32."""
-        for module in self._replaced:
+        for module in self.replaced:
             restore_forward(module)
-        for module, name, value in self._attributes:
+        for module, name, value in self.attributes:
             setattr(module, name, value)
-        has_masters = bool(self.truth.kept)
-        float32 = self.truth.release() or {low: _widened(low) for low in self._low}
+        has_masters = bool(self.master_weights.states)
+        float32 = self.master_weights.release() or {low: _widened(low) for low in self._low}
         restore_parameters(self._model, float32)
-        for module, name in self._statistics:
+        for module, name in self.statistics:
             module._buffers[name] = cast_floats(module._buffers[name], torch.float32)
         for optimizer, before in self._patched:
             del optimizer.add_param_group

@@ -369,7 +369,7 @@ def record(
 ) -> Outcome:
     """Run one batch and tell what happens; see ``mpcore.tools.inspection.recorder.Recorder``."""
     if amp is not None:
-        amp._tx.calls.check("step")  # type: ignore[attr-defined]  # refuses while gradients wait
+        amp.transaction.calls.check("step")  # type: ignore[attr-defined]  # refuses while gradients wait
     batch = tuple(_as_tensor(x, model) for x in batch)
     how = f"one batch on {device_of(model)}, every kernel, below autocast"
     if calls.values:
@@ -452,7 +452,7 @@ def _losses(
     functions = list(loss_fn.values()) if isinstance(loss_fn, dict) else [loss_fn]
     owned = [list(model.parameters())] * len(functions)
     if amp is not None and isinstance(loss_fn, dict):
-        owned = [amp._tx.parameters_of(amp.optimizers[name]) for name in loss_fn]
+        owned = [amp.transaction.parameters_of(amp.optimizers[name]) for name in loss_fn]
     return [
         (function, [param for param in params if param.requires_grad])
         for function, params in zip(functions, owned, strict=True)

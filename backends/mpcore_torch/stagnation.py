@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mpcore_torch.gradients import Grads
-    from mpcore_torch.master_weights import Truth
+    from mpcore_torch.master_weights import Masters
 
 __all__ = ["LostUpdates"]
 
@@ -27,9 +27,9 @@ class LostUpdates:
     a tensor; nothing waits for the device.
     """
 
-    def __init__(self, truth: Truth) -> None:
-        """Compare what ``truth`` says is the truth of each parameter."""
-        self._truth = truth
+    def __init__(self, master_weights: Masters) -> None:
+        """Compare what ``master_weights`` says of each parameter."""
+        self._master_weights = master_weights
         self._indices: dict[tuple[int, torch.device], torch.Tensor] = {}
         self._before: dict[nn.Parameter, list[torch.Tensor]] = {}
 
@@ -65,8 +65,8 @@ class LostUpdates:
         return torch.stack([row.to(home) for row in rows]) if rows else torch.zeros(0, 2)
 
     def _stored(self, param: nn.Parameter) -> list[torch.Tensor]:
-        kept = self._truth.kept.get(param)
-        stored = [param] if kept is None else kept.moves()
+        state = self._master_weights.states.get(param)
+        stored = [param] if state is None else state.moves()
         return [self._sampled(local(tensor.detach())) for tensor in stored]
 
     def _sampled(self, tensor: torch.Tensor) -> torch.Tensor:

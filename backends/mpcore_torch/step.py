@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mpcore.step.transaction import StepCall, StepOptions
     from mpcore_torch.buffers import Saved
     from mpcore_torch.gradients import Grads
-    from mpcore_torch.master_weights import Truth
+    from mpcore_torch.master_weights import Masters
 
 __all__ = ["TorchTransaction"]
 
@@ -62,10 +62,10 @@ class TorchTransaction(MicroBatches):
         divided: whether the gradients are true ones already.
         unsynced: whether a forward pass of the open step ran under DDP's ``no_sync``.
         lost: counts of lost updates of the latest step; None where they are not counted.
-        truth: what the optimizers update; see ``set_truth``.
+        master_weights: what the optimizers update; see ``set_master_weights``.
     """
 
-    truth: Truth
+    master_weights: Masters
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class TorchTransaction(MicroBatches):
         self._open: Saved | None = None
         self._stall: LostUpdates | None = None
 
-    def set_truth(self, truth: Truth, *, count: bool) -> None:
+    def set_master_weights(self, master_weights: Masters, *, count: bool) -> None:
         """Say what the optimizers update, and whether lost updates are counted."""
-        self.truth = truth
-        self.set_masters(list(truth.masters.items()))
-        self._stall = LostUpdates(truth) if count else None
+        self.master_weights = master_weights
+        self.set_masters(list(master_weights.masters.items()))
+        self._stall = LostUpdates(master_weights) if count else None
 
     # What the optimizers hold
 
@@ -136,7 +136,7 @@ class TorchTransaction(MicroBatches):
             self.calls.enter("forward")
         self.unsynced = self.unsynced or ranks.unsynced()
         if trains:
-            self.truth.share()
+            self.master_weights.share()
 
     def forget(self) -> None:
         """Let the next ``begin`` start anew, whatever forward passes came before."""
@@ -154,7 +154,7 @@ class TorchTransaction(MicroBatches):
         """Clear old gradients and copy the buffers, once a step; the state is numbers here."""
         if self._open is None:
             self._let_go()
-            self.truth.follow()
+            self.master_weights.follow()
             if self.has_register:
                 self.detector.begin()
             self._trained = {name: self.parameters_of(opt) for name, opt in self.optimizers.items()}
@@ -169,7 +169,7 @@ class TorchTransaction(MicroBatches):
         self.taking, self.keeps = call.optimizers, call.keep_grads
         self.apart, self.divided, self.share = False, False, 1.0
         # Lazy norms would keep float32 gradients where even the values are not kept.
-        lean = self.truth.empties or self._stall is not None
+        lean = self.master_weights.empties or self._stall is not None
         self.eager = call.clip_norm is not None or self.has_register or ranks.several() or lean
         self.lost = None
 
@@ -400,11 +400,11 @@ class TorchTransaction(MicroBatches):
         if self._stall is not None:
             self._stall.before(grads if moving else {})
         for optimizer in moving:
-            self.truth.step(optimizer)
-        self.truth.optimizer_steps += bool(moving)
+            self.master_weights.step(optimizer)
+        self.master_weights.optimizer_steps += bool(moving)
         if self._stall is not None:
             self.lost = self._stall.after(grads, self.trained(names))
-        if self.truth.empties:
+        if self.master_weights.empties:
             self._drop_handed_out()
         if self._norms is not None:
             self._norms.watch()

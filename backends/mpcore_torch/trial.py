@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mpcore.policy.policy import Policy
-    from mpcore_torch.master_weights import Truth
+    from mpcore_torch.master_weights import Masters
     from mpcore_torch.prepared import Prepared
 
 __all__ = ["replayed", "under"]
@@ -73,7 +73,7 @@ def under(model: nn.Module, prepared: Prepared, policy: Policy) -> Iterator[Call
 
 
 def _check_bare(prepared: Prepared) -> None:
-    for module in prepared._replaced:
+    for module in prepared.replaced:
         if not is_prepared(module):
             msg = (
                 f"`diagnose` cannot try other policies: something was put over `forward` of a "
@@ -98,15 +98,15 @@ def _take_off(stack: contextlib.ExitStack, model: nn.Module, prepared: Prepared)
     modules = list(model.modules())
     stack.callback(_put_back_buffers, [(m, dict(m._buffers)) for m in modules])
     stack.callback(_put_back_parameters, model, [(m, dict(m._parameters)) for m in modules])
-    held = [(module, vars(module)["forward"]) for module in prepared._replaced]
+    held = [(module, vars(module)["forward"]) for module in prepared.replaced]
     stack.callback(_put_back_forwards, modules, held)
     for module, _ in held:
         restore_forward(module)
-    for module, name, value in prepared._attributes:
+    for module, name, value in prepared.attributes:
         stack.callback(setattr, module, name, getattr(module, name))
         setattr(module, name, value)
-    restore_parameters(model, _float32(model, prepared.truth))
-    for module, name in prepared._statistics:
+    restore_parameters(model, _float32(model, prepared.master_weights))
+    for module, name in prepared.statistics:
         module._buffers[name] = cast_floats(module._buffers[name], torch.float32)
 
 
@@ -132,10 +132,12 @@ def _put_back_buffers(held: list[tuple[nn.Module, dict[str, Any]]]) -> None:
         module._buffers.update(own)
 
 
-def _float32(model: nn.Module, truth: Truth) -> dict[nn.Parameter, nn.Parameter]:
+def _float32(model: nn.Module, master_weights: Masters) -> dict[nn.Parameter, nn.Parameter]:
     """Return new float32 parameters for the 16-bit ones, with the values that those stand for."""
     low = [p for p in model.parameters() if p.dtype in (torch.float16, torch.bfloat16)]
-    return {p: nn.Parameter(truth.of(p).detach().float().clone(), p.requires_grad) for p in low}
+    return {
+        p: nn.Parameter(master_weights.of(p).detach().float().clone(), p.requires_grad) for p in low
+    }
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The float32 truth of a model on its way out and in, and the bytes that its arrays take."""
+"""The float32 values of a model on its way out and in, and the bytes that its arrays take."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import nn
 
-    from mpcore_torch.master_weights import Truth
+    from mpcore_torch.master_weights import Masters
 
 __all__ = ["bytes_of", "read_weights", "write_weights"]
 
 
-def read_weights(model: nn.Module, truth: Truth) -> dict[str, npt.NDArray[np.float32]]:
-    """Return new float32 arrays by path: the truth of all parameters, and saved float buffers.
+def read_weights(model: nn.Module, master_weights: Masters) -> dict[str, npt.NDArray[np.float32]]:
+    """Return new float32 arrays by path: master values of parameters, and saved float buffers.
 
     Shards are gathered, so that under FSDP2 every rank has to call this.
     """
-    found = {name: truth.of(param) for param, name in _parameters(model).items()}
+    found = {name: master_weights.of(param) for param, name in _parameters(model).items()}
     found |= {path: home[name] for path, home, name in _buffers(model)}
     with torch.no_grad():
         return {name: _array(value) for name, value in found.items()}
@@ -42,12 +42,12 @@ def _array(value: torch.Tensor) -> npt.NDArray[np.float32]:
 
 
 def write_weights(
-    model: nn.Module, truth: Truth, weights: Mapping[str, npt.NDArray[np.float32]]
+    model: nn.Module, master_weights: Masters, weights: Mapping[str, npt.NDArray[np.float32]]
 ) -> None:
     """Put in what ``read_weights`` gave, or the like, in place."""
     with torch.no_grad():
         for param, name in _parameters(model).items():
-            truth.put(param, _like(weights[name], param))
+            master_weights.put(param, _like(weights[name], param))
         for path, home, name in _buffers(model):
             home[name].copy_(_like(weights[path], home[name]))
 
@@ -81,7 +81,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def bytes_of(
-    model: nn.Module, truth: Truth, optimizers: Iterable[torch.optim.Optimizer]
+    model: nn.Module, master_weights: Masters, optimizers: Iterable[torch.optim.Optimizer]
 ) -> dict[str, int]:
     """Return the bytes of arrays by kind; see ``mpcore.Amp.array_bytes``.
 
@@ -94,7 +94,7 @@ def bytes_of(
     return {
         "parameters": _bytes(params),
         "gradients": _bytes(param.grad for param in params if param.grad is not None),
-        "masters": _bytes(truth.beside()),
+        "masters": _bytes(master_weights.beside()),
         "optimizer": _bytes(slots),
     }
 

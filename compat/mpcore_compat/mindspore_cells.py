@@ -9,7 +9,7 @@ from mindspore import nn, ops
 
 from mpcore.scaling.transition import LossScale
 from mpcore_compat.mindspore_state import factors, moved, safe_rule
-from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.shims import guarded
 
 __all__ = [
     "DynamicLossScaleUpdateCell",

@@ -17,7 +17,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
-from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.shims import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

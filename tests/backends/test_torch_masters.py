@@ -88,7 +88,7 @@ def everything(model, amp):
     """Return all that a run goes on from."""
     kept = {f"model {name}": value.clone() for name, value in model.state_dict().items()}
     kept |= {f"truth {n}": torch.from_numpy(v) for n, v in amp.weights().items()}
-    kept |= {f"part {i}": part.clone() for i, part in enumerate(amp._tx.truth.beside())}
+    kept |= {f"part {i}": part.clone() for i, part in enumerate(amp._tx.master_weights.beside())}
     slots = [slot for entry in amp.optimizers.values() for slot in entry.state.values()]
     for number, state in enumerate(slots):
         kept |= {f"slot {number} {n}": torch.as_tensor(v).clone() for n, v in state.items()}
@@ -278,7 +278,7 @@ def test_every_optimizer_of_torch_steps_in_parts_as_with_copies(name):
         ("split", 200, MOMENTS),
     ):
         model, amp = ready(master, EVERY[name], extra)
-        amp._tx.truth.chunk = chunk
+        amp._tx.master_weights.chunk = chunk
         losses = [result.loss for result in train(model, amp, range(6))]
         runs.append((losses, amp.weights(), amp.array_bytes()["optimizer"]))
     for one, two in (runs[:2], runs[2:]):
@@ -293,7 +293,7 @@ def test_every_optimizer_of_torch_steps_in_parts_as_with_copies(name):
 
 def test_optimizer_with_hooks_steps_once_over_open_values():
     model, amp = ready("split")
-    amp._tx.truth.chunk = 200
+    amp._tx.master_weights.chunk = 200
     seen = []
 
     def hook(optimizer, args, kwargs):
@@ -410,7 +410,7 @@ def test_nothing_is_lost_when_the_parts_follow_the_model(scheme):
     model, amp = ready(scheme)
     train(model, amp, range(2))
     before = everything(model, amp)
-    for kept in amp._tx.truth.kept.values():
+    for kept in amp._tx.master_weights.states.values():
         kept.follow()  # to the same device; there is no other one here
     assert_equal(before, everything(model, amp))
     assert train(model, amp, [3])[0].stepped

@@ -19,9 +19,7 @@ from mpcore_compat.apex.levels import Options, options_of, policy_of
 from mpcore_compat.apex.models import Ends, check_model, device_of, prepare_model
 from mpcore_compat.apex.optimizers import Stash, check_optimizer, stash_of
 from mpcore_compat.apex.scaler import LossScaler
-from mpcore_torch.buffers import BufferGuard
-from mpcore_torch.casting import cast_floats
-from mpcore_torch.master_binding import keep_masters, swap_in_low, watch_loading
+from mpcore_torch.shims import BufferGuard, cast_floats, keep_masters, swap_in_low, watch_loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import mpcore as mp
-from mpcore_torch.casting import apply_plan, cast_floats, replace_forward, store_low
+from mpcore_torch.shims import apply_plan, cast_floats, replace_forward, store_low
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import torch
 
 from mpcore.errors import OptimizerError
 from mpcore.scaling.transition import inverse
-from mpcore_torch.gradients import any_found, check_and_unscale_, merged, values_of
+from mpcore_torch.shims import any_found, check_and_unscale_, merged, values_of
 
 if TYPE_CHECKING:
     from torch import nn

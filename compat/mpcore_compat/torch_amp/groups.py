@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch.utils.weak import TensorWeakRef
 
-from mpcore_torch.gradients import merged, values_of
+from mpcore_torch.shims import merged, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from mpcore.errors import MpcoreWarning, PolicyError
 from mpcore.scaling.loss_scale import LossScale
 from mpcore.scaling.transition import LossScaleState, inverse, narrow, transition
 from mpcore_compat.torch_amp.groups import StepGroups
-from mpcore_torch.gradients import any_found, check, check_and_unscale_, merged, values_of
+from mpcore_torch.shims import any_found, check, check_and_unscale_, merged, values_of
 
 __all__ = ["GradScaler"]
 
@@ -51,7 +51,7 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
     As it stands, a script that changes only its import trains the same: same weights, scales,
     exceptions, state dicts, private attributes. The order of calls, ``scale``, the getters and
     pickling are torch's own code, inherited; the next scale comes from the core's machine
-    ``LossScale.named("torch")``, the gradients from ``mpcore_torch.gradients``.
+    ``LossScale.named("torch")``, the gradients from ``mpcore_torch.shims``.
 
     With ``safe=True`` the traps go, and the loop stays the same:
 
