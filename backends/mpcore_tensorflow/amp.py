@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mpcore.policy.policy import Policy
     from mpcore.scaling.transition import LossScaleState
     from mpcore.step.transaction import StepCall, StepOptions
+    from mpcore_tensorflow.master_weights import MasterState
     from mpcore_tensorflow.optimizer import TransactionalOptimizer
 
 __all__ = ["KerasAmp", "set_float32"]
@@ -135,32 +136,33 @@ class KerasAmp(Amp):
 
     @property
     def optimizer_steps(self) -> int:
-        """Real steps so far, where stochastic rounding counts them; see ``Amp.optimizer_steps``."""
+        """Optimizer steps, where stochastic rounding counts them; see ``Amp.optimizer_steps``."""
         return self._first.optimizer_steps
 
     @optimizer_steps.setter
     def optimizer_steps(self, steps: int) -> None:
         self._first.optimizer_steps = steps
 
-    def truth(self, variable: Any) -> npt.NDArray[np.float32]:
-        """Return the float32 truth of a Keras variable of the model, on the host."""
-        one = self._first_parts().get(id(variable))
+    def master_values(self, variable: Any) -> npt.NDArray[np.float32]:
+        """Return the float32 master values of a Keras variable of the model, on the host."""
+        one = self._master_states().get(id(variable))
         value = variable.value if one is None else one.open()
         return np.array(tf.cast(value, tf.float32).numpy())
 
     def put(self, variable: Any, value: Any) -> None:
-        """Put a float32 truth into a Keras variable of the model, whatever the scheme."""
-        one = self._first_parts().get(id(variable))
+        """Put float32 master values into a Keras variable of the model, whatever the scheme."""
+        one = self._master_states().get(id(variable))
         if one is None:
             variable.assign(value)
         else:
             one.put(tf.constant(value, tf.float32))
 
-    def _first_parts(self) -> dict[int, Any]:
-        return {key: one for o in self.optimizers.values() for key, one in o.parts.items()}
+    def _master_states(self) -> dict[int, MasterState]:
+        each = (optimizer.master_states for optimizer in self.optimizers.values())
+        return {key: one for states in each for key, one in states.items()}
 
     def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        return {path: self.truth(variable) for path, variable in self._floats()}
+        return {path: self.master_values(variable) for path, variable in self._floats()}
 
     def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         for path, variable in self._floats():
@@ -201,7 +203,7 @@ class KerasAmp(Amp):
             BackendError: the first input is no float, or what ``function`` returns does not
                 depend on it.
         """
-        self._check_held()
+        self._check_prepared()
         first = tf.convert_to_tensor(inputs[0])
         if not first.dtype.is_floating:
             msg = f"`inputs` must begin with a floating-point tensor, got {first.dtype.name}"
@@ -242,7 +244,7 @@ class KerasAmp(Amp):
         """Warn, once, if rounding lost most updates of the steps in ``fit`` and loops of your own.
 
         Of those that were counted (``prepare(count_lost_updates=...)``), and not before there were
-        20 real steps. ``callback`` calls it; ``step`` looks by itself.
+        20 steps that were taken. ``callback`` calls it; ``step`` looks by itself.
         """
         if self._told or self.policy.scheme.name == "stochastic":
             return
@@ -263,7 +265,7 @@ class KerasAmp(Amp):
 
         Calls, dtype policies and flags of the layers are the original ones again. Weights keep
         what they have learnt, in float32: 16-bit parameters, frozen ones too, become the float32
-        truth that the scheme of master weights keeps, or what they hold where it keeps none
+        master values that the scheme of master weights stores, or what they hold where it has none
         (``none``, ``stochastic``). Outputs are those of an unprepared
         model with the same weights, bit for bit. The optimizers that ``prepare`` was given may be
         used natively, with their slots; where ``model.optimizer`` was this one's, it is the
@@ -287,7 +289,7 @@ class KerasAmp(Amp):
         self._compiled.clear()
         set_float32(self._float32_before)
 
-    def _check_held(self) -> None:
+    def _check_prepared(self) -> None:
         if self._released:
             raise BackendError(RELEASED)
 
@@ -297,7 +299,7 @@ class KerasAmp(Amp):
         return taken + (0 if self._rule.count_skipped_steps else int(self.state.skipped_steps))
 
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
-        self._check_held()
+        self._check_prepared()
         if self._strategy is not None and not _outside_replicas():
             msg = "`amp.step` must be called outside strategy.run: it runs the replicas itself"
             raise BackendError(msg)
@@ -313,7 +315,7 @@ class KerasAmp(Amp):
         return StepResult(done, names, _to_numpy, kept, call.optimizers)
 
     def _under(self, policy: Policy) -> Any:
-        self._check_held()
+        self._check_prepared()
         return under(self, policy)
 
     def _compile(self, key: Any, loss_fn: Any, call: StepCall) -> tuple[Any, list[str]]:
@@ -345,8 +347,8 @@ class KerasAmp(Amp):
         trainable = list(self.model.trainable_variables)
         if owned is None:
             return trainable
-        kept = {id(variable) for variable in owned}
-        return [variable for variable in trainable if id(variable) in kept]
+        own = {id(variable) for variable in owned}
+        return [variable for variable in trainable if id(variable) in own]
 
     def _check_divides(self, batch: tuple[Any, ...], micro_batches: int) -> None:
         """Refuse what cannot be cut evenly, before anything runs."""

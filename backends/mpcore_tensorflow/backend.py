@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -17,8 +18,8 @@ from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.casting import apply_plan, is_prepared
 from mpcore_tensorflow.layers import check_model, usual_dtype, walk
-from mpcore_tensorflow.master_weights import parts_of, watch
-from mpcore_tensorflow.optimizer import TransactionalOptimizer
+from mpcore_tensorflow.master_weights import master_state_of, redirect_assignments
+from mpcore_tensorflow.optimizer import Preparation, TransactionalOptimizer
 from mpcore_tensorflow.optimizer_state import check_state
 from mpcore_tensorflow.parameter_dtypes import cast_variables
 from mpcore_tensorflow.replicas import check_strategy
@@ -83,7 +84,7 @@ class TensorflowBackend:
         """
         check_model(model)
         usual = usual_dtype(model)
-        return [entry.describe(_truths(model), usual) for entry in walk(model)]
+        return [entry.describe(_masters(model), usual) for entry in walk(model)]
 
     def check_pair(self, model: Any, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` in transactions."""
@@ -150,36 +151,25 @@ class TensorflowBackend:
         strategy = check_strategy(model.distribute_strategy, list(inners.values()))
         detector = _detector(options.detector, strategy)
         guarded = guarded_variables(options.restore_on_skip)
-        _check_kept(plan.policy, list(inners.values()), strategy)
+        _check_storable(plan.policy, list(inners.values()), strategy)
         with model.distribute_strategy.scope():
-            parts = cast_variables(model, list(inners.values()), plan, previous)
-            held = {id(v) for v in model.trainable_variables}
-            frozen = {key: one for key, one in parts.items() if key not in held}
+            masters = cast_variables(model, list(inners.values()), plan, previous)
             guard = BufferGuard(model, guarded, detector)
             apply_plan(model, plan, guard)
-            wrappers: dict[str, TransactionalOptimizer] = {}
-            for name, inner in inners.items():
-                wrapper = TransactionalOptimizer(
-                    inner,
-                    plan.policy.scaling,
-                    plan.policy.master,
-                    optimizer_state=plan.policy.optimizer_state,
-                )
-                shared = next(iter(wrappers.values()), None)
-                wrapper.adopt(parts, shared, {} if shared else frozen)
-                weights = owned[name]
-                wrapper.build(model.trainable_variables if weights is None else weights)
-                wrapper.guard = guard
-                counts_lost = measures(plan.policy, options.count_lost_updates)
-                wrapper.follow(detector, options.after_step, counts_lost=counts_lost)
-                wrappers[name] = wrapper
-            first = next(iter(wrappers.values()))
+            trained = {id(v) for v in model.trainable_variables}
+            first = Preparation(
+                masters,
+                frozen={key: one for key, one in masters.items() if key not in trained},
+                guard=guard,
+                detector=detector,
+                after_step=options.after_step,
+                counts_lost=measures(plan.policy, options.count_lost_updates),
+            )
+            wrappers = _wrap(model, inners, owned, plan.policy, first)
             if previous is not None and previous.built:
-                first.optimizer_steps = previous.optimizer_steps
-                if previous.rule == first.rule:
-                    first.state = previous.state
-            for one in parts.values():
-                watch(one)
+                _take_over(next(iter(wrappers.values())), previous)
+            for one in masters.values():
+                redirect_assignments(one)
         pairs = {name: (wrapper, owned[name]) for name, wrapper in wrappers.items()}
         return KerasAmp(model, pairs, plan, options, detector=detector, strategy=strategy)
 
@@ -220,17 +210,51 @@ class TensorflowBackend:
         return inspection
 
 
-def _truths(model: Any) -> dict[int, Any]:
-    """Return what holds the truth of 16-bit variables, by their ``id``.
+def _wrap(
+    model: keras.Model,
+    inners: Mapping[str, keras.optimizers.Optimizer],
+    owned: Mapping[str, list[keras.Variable] | None],
+    policy: Policy,
+    first: Preparation,
+) -> dict[str, TransactionalOptimizer]:
+    """Return the optimizers, ready; those after the first share its loss scale.
+
+    Args:
+        model: the model, its plan applied.
+        inners: the user's optimizers.
+        owned: the weights of each; None for all that are trainable.
+        policy: the policy.
+        first: the preparation of the first one, which saves what is frozen.
+    """
+    made: dict[str, TransactionalOptimizer] = {}
+    preparation = first
+    for name, inner in inners.items():
+        weights = owned[name]
+        variables = model.trainable_variables if weights is None else weights
+        made[name] = TransactionalOptimizer.prepared(inner, policy, variables, preparation)
+        if preparation is first:
+            preparation = replace(first, shared=made[name], frozen={})
+    return made
+
+
+def _take_over(wrapper: TransactionalOptimizer, previous: TransactionalOptimizer) -> None:
+    """Let the counts of an earlier ``prepare`` live on, and its loss scale under the same rule."""
+    wrapper.optimizer_steps = previous.optimizer_steps
+    if previous.rule == wrapper.rule:
+        wrapper.state = previous.state
+
+
+def _masters(model: Any) -> dict[int, Any]:
+    """Return what holds the master values of 16-bit variables, by their ``id``.
 
     In a model that was loaded the optimizer holds it for those that are trained, and what was
     saved of the frozen ones waits there.
     """
-    found = {id(v): parts_of(v) for v in model.variables if parts_of(v) is not None}
+    found = {id(v): master_state_of(v) for v in model.variables if master_state_of(v) is not None}
     optimizer = getattr(model, "optimizer", None)
-    if not found and isinstance(optimizer, TransactionalOptimizer) and optimizer.parts:
-        any_of_them = next(iter(optimizer.parts.values()))
-        return {id(v): optimizer.parts.get(id(v), any_of_them) for v in _stored_low(model)}
+    if not found and isinstance(optimizer, TransactionalOptimizer) and optimizer.master_states:
+        any_of_them = next(iter(optimizer.master_states.values()))
+        return {id(v): optimizer.master_states.get(id(v), any_of_them) for v in _stored_low(model)}
     return found
 
 
@@ -238,7 +262,7 @@ def _stored_low(model: Any) -> list[Any]:
     return [v for v in model.variables if v.value.dtype in (tf.bfloat16, tf.float16)]
 
 
-def _check_kept(policy: Policy, inners: Sequence[Any], strategy: Any) -> None:
+def _check_storable(policy: Policy, inners: Sequence[Any], strategy: Any) -> None:
     """Refuse what the scheme of master weights and the dtype of the moments cannot do here."""
     scheme = policy.scheme
     for inner in inners:

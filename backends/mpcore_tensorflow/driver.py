@@ -94,7 +94,7 @@ class KerasDriver:
 
     def weights(self, model: Any, amp: KerasAmp | None = None) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
-        read = amp.truth if amp else _plain
+        read = amp.master_values if amp else _plain
         return self._collect(model, read, statistics=True)
 
     def load_weights(

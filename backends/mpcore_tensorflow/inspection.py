@@ -78,7 +78,7 @@ def _losses(model: Any, amp: Any, loss_fn: Any) -> list[tuple[Callable[..., Any]
     if amp is None:
         functions = loss_fn.values() if isinstance(loss_fn, dict) else [loss_fn]
         return [(function or mean_loss(model), trained) for function in functions]
-    amp._check_held()
+    amp._check_prepared()
     if amp._strategy is not None:
         msg = (
             "a model on several replicas cannot be inspected: make and prepare it without the "

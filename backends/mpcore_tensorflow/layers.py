@@ -80,7 +80,7 @@ class Entry(NamedTuple):
         """Return the entry in the core's words; statistics are buffers, not parameters.
 
         Args:
-            masters: by ``id`` of a variable, the float32 one that holds its truth.
+            masters: by ``id`` of a variable, the float32 one that holds its master values.
             usual: what the layers of this model compute in; another dtype is the layer's own.
         """
         statistics = {id(v) for v in buffers(self.layer)}

@@ -1,4 +1,4 @@
-"""What the schemes of master weights keep of a 16-bit parameter between two steps."""
+"""Master weights: what each scheme stores of a 16-bit parameter between two steps."""
 
 from __future__ import annotations
 
@@ -15,19 +15,26 @@ if TYPE_CHECKING:
 
     from mpcore.numerics.master_weights import MasterWeights
 
-__all__ = ["Copied", "Parts", "make_parts", "parts_of", "unwatch", "watch"]
+__all__ = [
+    "CopiedMaster",
+    "MasterState",
+    "make_master_state",
+    "master_state_of",
+    "redirect_assignments",
+    "restore_assignments",
+]
 
-_MARK = "_mpcore_parts"  # attribute of a Keras variable that is watched
+_MARK = "_mpcore_master_state"  # attribute of a Keras variable with redirected assignments
 
 
-class Parts:
-    """A 16-bit parameter and what is kept beside it.
+class MasterState:
+    """Master-weight state: a 16-bit parameter and what is stored beside it.
 
     Attributes:
         variable: the model's Keras variable.
         low: its storage, a 16-bit ``tf.Variable``.
-        beside: what is kept beside it: Keras variables.
-        dtype: of the truth that they hold.
+        beside: what is stored beside it: Keras variables.
+        dtype: of the master values that they hold.
     """
 
     dtype = "float32"
@@ -38,7 +45,7 @@ class Parts:
         self.beside: list[Any] = []
 
     def open(self) -> Any:
-        """Return the float32 truth, a tensor."""
+        """Return the float32 master values, a tensor."""
         return rounding.widen(tf.convert_to_tensor(self.low))
 
     def close(self, value: Any) -> None:
@@ -49,20 +56,20 @@ class Parts:
         """Store float32 values that come from elsewhere, such as a checkpoint."""
         self.close(value)
 
-    def number(self, step: Any, ordinal: int) -> None:
+    def take_place(self, step: Any, ordinal: int) -> None:
         """Take the place among the parameters of an optimizer.
 
         Args:
-            step: Keras variable that counts the real steps.
+            step: Keras variable that counts the optimizer steps.
             ordinal: the place, from 0.
         """
 
-    def looked_at(self) -> list[Any]:
-        """Return what changes when an update is not lost."""
+    def stored_values(self) -> list[Any]:
+        """Return what changes unless an update underflows."""
         return [self.low, *(one.value for one in self.beside)]
 
-    def _keep(self, name: str, dtype: str, shape: Any = None) -> Any:
-        kept = keras.Variable(
+    def _store_beside(self, name: str, dtype: str, shape: Any = None) -> Any:
+        stored = keras.Variable(
             keras.initializers.Zeros(),
             shape=self.variable.shape if shape is None else shape,
             dtype=dtype,
@@ -70,11 +77,11 @@ class Parts:
             autocast=False,
             name=f"{self.variable.name}_{name}",
         )
-        self.beside.append(kept)
-        return kept
+        self.beside.append(stored)
+        return stored
 
 
-class Copied(Parts):
+class CopiedMaster(MasterState):
     """A float32 copy, which the optimizer updates by itself."""
 
     def __init__(self, variable: Any, rounding: str, master: Any = None) -> None:
@@ -112,22 +119,24 @@ class Copied(Parts):
         else:
             self.low.assign(rounding.round_low(value, self._rounding))
 
-    def looked_at(self) -> list[Any]:
+    def stored_values(self) -> list[Any]:
         """Return the copy."""
         return [self.master.value]
 
 
-class _Split(Parts):
+class _SplitMaster(MasterState):
     def __init__(self, variable: Any, rounding_: str) -> None:
         super().__init__(variable)
         self._rounding = rounding_
-        self._keep("rest", "uint16" if rounding_ == "truncate" else "int16")
+        self._store_beside("low_bits", "uint16" if rounding_ == "truncate" else "int16")
         if rounding_ == "nearest":
-            self._keep("ties", "uint8", (rounding.tie_bytes(variable.shape.num_elements()),))
+            self._store_beside(
+                "ties", "uint8", (rounding.tie_bytes(variable.shape.num_elements()),)
+            )
 
     def open(self) -> Any:
-        rest, *ties = (tf.convert_to_tensor(one.value) for one in self.beside)
-        return rounding.join(tf.convert_to_tensor(self.low), rest, self._rounding, *ties)
+        low_bits, *ties = (tf.convert_to_tensor(one.value) for one in self.beside)
+        return rounding.join(tf.convert_to_tensor(self.low), low_bits, self._rounding, *ties)
 
     def close(self, value: Any) -> None:
         stored = (self.low, *(one.value for one in self.beside))
@@ -135,10 +144,10 @@ class _Split(Parts):
             where.assign(part)
 
 
-class _Kahan(Parts):
+class _KahanMaster(MasterState):
     def __init__(self, variable: Any) -> None:
         super().__init__(variable)
-        self._remainder = self._keep("remainder", "bfloat16")
+        self._remainder = self._store_beside("remainder", "bfloat16")
 
     def open(self) -> Any:
         remainder = tf.convert_to_tensor(self._remainder.value)
@@ -150,12 +159,12 @@ class _Kahan(Parts):
         self._remainder.value.assign(remainder)
 
 
-class _Stochastic(Parts):
+class _StochasticMaster(MasterState):
     def __init__(self, variable: Any, seed: int) -> None:
         super().__init__(variable)
         self._seed, self._step, self._ordinal = seed, None, -1
 
-    def number(self, step: Any, ordinal: int) -> None:
+    def take_place(self, step: Any, ordinal: int) -> None:
         self._step, self._ordinal = step, ordinal
 
     def close(self, value: Any) -> None:
@@ -169,29 +178,29 @@ class _Stochastic(Parts):
         self.low.assign(rounding.round_low(value, "nearest"))
 
 
-def make_parts(scheme: MasterWeights, variable: Any) -> Parts:
-    """Return the parts of a parameter that is stored in 16 bits; ``put`` is to follow.
+def make_master_state(scheme: MasterWeights, variable: Any) -> MasterState:
+    """Return the state of a parameter that is stored in 16 bits; ``put`` is to follow.
 
     Args:
         scheme: the scheme, not ``none``.
         variable: the Keras variable.
     """
     if scheme.name == "copy":
-        return Copied(variable, scheme.rounding)
+        return CopiedMaster(variable, scheme.rounding)
     if scheme.name == "split":
-        return _Split(variable, scheme.rounding)
+        return _SplitMaster(variable, scheme.rounding)
     if scheme.name == "kahan":
-        return _Kahan(variable)
-    return _Stochastic(variable, scheme.seed)
+        return _KahanMaster(variable)
+    return _StochasticMaster(variable, scheme.seed)
 
 
-def watch(parts: Parts) -> None:
-    """Let an assignment to the Keras variable reach the truth, before any rounding.
+def redirect_assignments(master: MasterState) -> None:
+    """Let an assignment to the Keras variable reach its master values, before any rounding.
 
     So ``load_weights``, ``set_weights`` and ``variable.assign`` take float32 values whole. What
     goes past Keras (``variable.value.assign``, a ``tf.train.Checkpoint``) does not.
     """
-    variable = parts.variable
+    variable = master.variable
     original = type(variable).assign
 
     def assign(value: Any) -> Any:
@@ -200,31 +209,31 @@ def watch(parts: Parts) -> None:
         value = tf.cast(tf.convert_to_tensor(value), tf.float32)
         if value.shape != variable.shape:
             return original(variable, value)  # Keras says what is wrong
-        parts.put(value)
+        master.put(value)
         return value
 
     def changed(by: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
         def assign_by(delta: Any) -> Any:
-            now = variable._value.value() if _is_open(variable) else parts.open()
+            now = variable._value.value() if _is_open(variable) else master.open()
             return assign(by(now, tf.cast(tf.convert_to_tensor(delta), tf.float32)))
 
         return assign_by
 
-    setattr(variable, _MARK, parts)
+    setattr(variable, _MARK, master)
     variable.assign = assign
     variable.assign_add, variable.assign_sub = changed(tf.add), changed(tf.subtract)
 
 
-def unwatch(variable: Any) -> None:
+def restore_assignments(variable: Any) -> None:
     """Let assignments be Keras' own again."""
     for name in (_MARK, "assign", "assign_add", "assign_sub"):
         vars(variable).pop(name, None)
 
 
-def parts_of(variable: Any) -> Parts | None:
-    """Return the parts of a Keras variable that is watched."""
-    parts: Parts | None = vars(variable).get(_MARK)
-    return parts
+def master_state_of(variable: Any) -> MasterState | None:
+    """Return the state of a Keras variable whose assignments are redirected."""
+    found: MasterState | None = vars(variable).get(_MARK)
+    return found
 
 
 def _is_open(variable: Any) -> bool:

@@ -22,7 +22,8 @@ def array_bytes(
         wrappers: its optimizers.
         moved: the variables that the latest step had gradients of, which are in their dtype.
     """
-    beside = [kept for wrapper in wrappers for one in wrapper.parts.values() for kept in one.beside]
+    masters = [one for wrapper in wrappers for one in wrapper.master_states.values()]
+    beside = [stored for one in masters for stored in one.beside]
     own = [v for wrapper in wrappers for v in wrapper.variables]
     seen: set[int] = set()
     return {

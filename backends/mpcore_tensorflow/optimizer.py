@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -17,20 +18,21 @@ from mpcore.scaling.transition import LossScale, LossScaleState, initial_state
 from mpcore.step.transaction import StepCall
 from mpcore_tensorflow import replicas
 from mpcore_tensorflow.gradients import float32
-from mpcore_tensorflow.master_weights import Copied, Parts, make_parts
+from mpcore_tensorflow.master_weights import CopiedMaster, MasterState, make_master_state
 from mpcore_tensorflow.optimizer_state import Moment, chunks, store_moments
 from mpcore_tensorflow.stagnation import LostSums
 from mpcore_tensorflow.step import KerasTransaction
 from mpcore_tensorflow.transient import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
+    from mpcore.policy.policy import Policy
     from mpcore_tensorflow.buffers import BufferGuard
 
-__all__ = ["RELEASED", "TransactionalOptimizer"]
+__all__ = ["RELEASED", "Preparation", "TransactionalOptimizer"]
 
-_FROZEN = "frozen_"  # how the names of what is kept of frozen weights begin, where they are saved
+_FROZEN = "frozen_"  # how the names of frozen weights' master values begin, where they are saved
 
 RELEASED = (
     "`amp` must not be used after amp.release(): train on with the optimizer that mpcore.prepare "
@@ -49,6 +51,29 @@ _UNSEEN = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What ``mpcore.prepare`` decided for one optimizer, before it is built.
+
+    Attributes:
+        masters: master-weight states by ``id`` of the 16-bit variable, of all optimizers.
+        frozen: those that no optimizer moves, by their places; they are saved with this one.
+        shared: a built optimizer whose loss scale this one shares; None for its own.
+        guard: puts the model's buffers back; None for a model that was not prepared.
+        detector: how an overflow is noticed.
+        after_step: called after each step that was taken.
+        counts_lost: sum up the updates that rounding lost, for ``take_lost``.
+    """
+
+    masters: Mapping[int, MasterState] = field(default_factory=dict)
+    frozen: Mapping[int, MasterState] = field(default_factory=dict)
+    shared: TransactionalOptimizer | None = None
+    guard: BufferGuard | None = None
+    detector: OverflowDetector = field(default_factory=OverflowDetector)
+    after_step: tuple[Callable[[], Any], ...] = ()
+    counts_lost: bool = False
+
+
 @keras.saving.register_keras_serializable(package="mpcore")
 class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
     """An optimizer around the user's own that steps wholly or not at all.
@@ -56,8 +81,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     ``apply`` takes the gradients of the loss that ``scale_loss`` scaled, unscales them in
     float32, and either lets the inner optimizer update, or puts the model's buffers back;
     then the scale moves. Clipping, weight decay, accumulation and averaging of the inner
-    optimizer act on true gradients, and its ``iterations`` count real steps (skipped ones too
-    where the rule says ``count_skipped_steps``).
+    optimizer act on true gradients, and its ``iterations`` count the steps that were taken
+    (skipped ones too where the rule says ``count_skipped_steps``).
 
     Under a ``tf.distribute.MirroredStrategy`` the gradients of all replicas are summed in
     float32 before they are judged, so one verdict holds for all.
@@ -70,7 +95,6 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     Attributes:
         inner_optimizer: the user's optimizer.
         rule: constants of the loss scale.
-        guard: the model's buffers; None until ``mpcore.prepare``, as after loading a model.
         master: the scheme of master weights.
         optimizer_state: dtype that the inner optimizer's moments are kept in between steps.
     """
@@ -91,7 +115,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         Args:
             inner_optimizer: a Keras optimizer.
             loss_scale: the rule, or its text.
-            master: where the float32 truth of 16-bit variables lives; see ``mpcore.MasterWeights``.
+            master: where the master values of 16-bit variables live; see ``mp.MasterWeights``.
             name: name of the optimizer.
             optimizer_state: ``"float32"`` or ``"bfloat16"``.
         """
@@ -100,67 +124,61 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self.rule = rule
         self.master = master
         self.optimizer_state = optimizer_state
-        self.guard: BufferGuard | None = None
-        self._held = _Held()
+        self._untracked = _Untracked()
 
-    @property
-    def parts(self) -> dict[int, Parts]:
-        """What keeps the truth of 16-bit variables, by their ``id``; of frozen ones too."""
-        return {**self._held.parts, **self._held.frozen}
-
-    @property
-    def masters(self) -> dict[int, Any]:
-        """Float32 copies by ``id`` of the trained 16-bit variable; empty but for ``copy``."""
-        found = self._held.parts.items()
-        return {key: one.master for key, one in found if isinstance(one, Copied)}
-
-    def adopt(
-        self,
-        parts: dict[int, Parts],
-        shared: TransactionalOptimizer | None = None,
-        frozen: dict[int, Parts] | None = None,
-    ) -> None:
-        """Say what ``build`` is to use: masters made before the model was cast, a shared scale.
+    @classmethod
+    def prepared(
+        cls,
+        inner_optimizer: keras.optimizers.Optimizer,
+        policy: Policy,
+        variables: Iterable[keras.Variable],
+        preparation: Preparation,
+    ) -> TransactionalOptimizer:
+        """Return a built one around ``inner_optimizer``, ready for steps.
 
         Args:
-            parts: by ``id`` of the 16-bit variables.
-            shared: a built optimizer whose loss scale this one shares; None for its own.
-            frozen: those that no optimizer moves, by their places; they are saved with this one.
+            inner_optimizer: the user's.
+            policy: gives the loss scale, the master weights and the dtype of the moments.
+            variables: what it moves.
+            preparation: what holds for this optimizer.
         """
-        self._held.given = dict(parts)
-        self._held.shared = shared
-        self._held.frozen = dict(frozen or {})
+        made = cls(
+            inner_optimizer, policy.scaling, policy.master, optimizer_state=policy.optimizer_state
+        )
+        # Building creates the scale, the master weights and the slots that it decides on; what
+        # counts lost updates needs the variables of the built one.
+        made._untracked.preparation = preparation
+        made.build(variables)
+        if preparation.counts_lost:
+            made._untracked.lost = LostSums(made._trainable_variables)
+        return made
+
+    @property
+    def guard(self) -> BufferGuard | None:
+        """The model's buffers; None until ``mpcore.prepare``, as after loading a model."""
+        return self._untracked.preparation.guard
+
+    @property
+    def master_states(self) -> dict[int, MasterState]:
+        """Master-weight states by ``id`` of the 16-bit variable; of frozen ones too."""
+        return {**self._untracked.masters, **self._untracked.preparation.frozen}
+
+    @property
+    def masters(self) -> dict[int, keras.Variable]:
+        """Float32 copies by ``id`` of the trained 16-bit variable; empty but for ``copy``."""
+        found = self._untracked.masters.items()
+        return {key: one.master for key, one in found if isinstance(one, CopiedMaster)}
 
     def release(self) -> None:
         """Give the masters up, and refuse further steps: the model is the user's again."""
-        self.guard = None
-        self._held = _Held()
-        self._held.released = True
-
-    def follow(
-        self,
-        detector: OverflowDetector,
-        after_step: tuple[Callable[[], Any], ...],
-        *,
-        counts_lost: bool = False,
-    ) -> None:
-        """Settle the steps of ``apply`` with this detector and these callables.
-
-        Args:
-            detector: how an overflow is noticed.
-            after_step: called after each real step.
-            counts_lost: sum up the updates that rounding lost, for ``take_lost``.
-        """
-        self._held.detector, self._held.after_step = detector, after_step
-        if counts_lost:
-            self._held.lost = LostSums(self._trainable_variables)
+        self._untracked = _Untracked(released=True)
 
     def take_lost(self, steps: int) -> list[tuple[Any, Any]]:
         """Return (variable, counts) summed over the steps of ``apply``, and start anew.
 
-        Empty where they are not counted, and before there were ``steps`` real steps.
+        Empty where they are not counted, and before there were ``steps`` optimizer steps.
         """
-        return [] if self._held.lost is None else self._held.lost.take(steps)
+        return [] if self._untracked.lost is None else self._untracked.lost.take(steps)
 
     def build(self, var_list: Any) -> None:
         """Create the scale state, the masters, and the inner optimizer's slots.
@@ -171,19 +189,19 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         variables = list(var_list)
         with tf.init_scope():
             self._build_scale()
-            self._build_parts(variables)
+            self._build_masters(variables)
             if not self.inner_optimizer.built:
-                with opened(self._held.opens):
+                with opened(self._untracked.opens):
                     self.inner_optimizer.build([self.target(v) for v in variables])
-            self._held.moments = store_moments(self.inner_optimizer, self.optimizer_state)
+            self._untracked.moments = store_moments(self.inner_optimizer, self.optimizer_state)
             # Not the parent's: that would create its own state.
             super(keras.optimizers.LossScaleOptimizer, self).build(variables)
 
     def _build_scale(self) -> None:
-        shared = self._held.shared
+        shared = self._untracked.preparation.shared
         if shared is not None:
             self.dynamic_scale, self.counts = shared.dynamic_scale, shared.counts
-            self._held.steps = shared._held.steps
+            self._untracked.steps = shared._untracked.steps
             return
         self.dynamic_scale = self.add_variable(
             (), keras.initializers.Constant(self.rule.init_scale), "float32", name="scale"
@@ -193,41 +211,41 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self.counts = self.add_variable((len(first),), "zeros", "int32", name="counts")
         self.counts.assign(first)
         if MasterWeights.parse(self.master).name == "stochastic":
-            self._held.steps = self.add_variable((), "zeros", "uint32", name="optimizer_steps")
+            self._untracked.steps = self.add_variable((), "zeros", "uint32", name="optimizer_steps")
 
-    def _build_parts(self, variables: list[Any]) -> None:
+    def _build_masters(self, variables: list[Any]) -> None:
         scheme = MasterWeights.parse(self.master)
         if scheme.name == "none":
             return
         for ordinal, variable in enumerate(variables):
             if not is_low(str(keras.backend.standardize_dtype(variable.dtype))):
                 continue
-            one = self._held.given.get(id(variable))
+            one = self._untracked.preparation.masters.get(id(variable))
             if one is None:  # a model that is being loaded: the values follow
-                one = make_parts(scheme, variable)
+                one = make_master_state(scheme, variable)
                 one.put(tf.cast(variable.value, tf.float32))
-            one.number(self._held.steps, ordinal)
-            self._held.parts[id(variable)] = one
-            if not isinstance(one, Copied):
-                self._held.opens.append(one)
-            for kept in one.beside:
-                self._track_variable(kept)
+            one.take_place(self._untracked.steps, ordinal)
+            self._untracked.masters[id(variable)] = one
+            if not isinstance(one, CopiedMaster):
+                self._untracked.opens.append(one)
+            for stored in one.beside:
+                self._track_variable(stored)
 
     def target(self, variable: Any) -> Any:
         """Return what the inner optimizer updates for ``variable``: its copy or itself."""
-        one = self._held.parts.get(id(variable))
-        return one.master if isinstance(one, Copied) else variable
+        one = self._untracked.masters.get(id(variable))
+        return one.master if isinstance(one, CopiedMaster) else variable
 
-    def looked_at(self, variable: Any) -> list[Any]:
+    def stored_values(self, variable: Any) -> list[Any]:
         """Return what does not change when an update of ``variable`` is lost to rounding."""
-        one = self._held.parts.get(id(variable))
-        return [variable.value] if one is None else one.looked_at()
+        one = self._untracked.masters.get(id(variable))
+        return [variable.value] if one is None else one.stored_values()
 
     def update(self, grads: list[Any], variables: list[Any]) -> None:
         """Let the inner optimizer update float32 values by true gradients, then store them."""
-        held = self._held
+        untracked = self._untracked
         pairs = list(zip(grads, (self.target(v) for v in variables), strict=True))
-        groups = chunks(self.inner_optimizer, variables) if held.opens else [[]]
+        groups = chunks(self.inner_optimizer, variables) if untracked.opens else [[]]
         if len(groups) == 1:
             self._update_group(pairs)
         else:
@@ -235,7 +253,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self._finish(variables)
 
     def _update_group(self, pairs: list[tuple[Any, Any]]) -> None:
-        with opened([*self._held.opens, *self._held.moments]):
+        with opened([*self._untracked.opens, *self._untracked.moments]):
             self.inner_optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
 
     def _update_groups(self, groups: list[list[tuple[Any, Any]]]) -> None:
@@ -257,24 +275,24 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     def _finish(self, variables: list[Any]) -> None:
         # averages are written to all of them
         for variable in self._trainable_variables if self.inner_optimizer.use_ema else variables:
-            one = self._held.parts.get(id(variable))
-            if isinstance(one, Copied):
+            one = self._untracked.masters.get(id(variable))
+            if isinstance(one, CopiedMaster):
                 one.lower()
 
     def count_step(self, stepped: Any) -> None:
-        """Count a real step, by which stochastic rounding draws its noise, if it was one."""
-        if self._held.steps is not None:
-            self._held.steps.value.assign_add(tf.cast(stepped, tf.uint32))
+        """Count an optimizer step, by which stochastic rounding draws its noise, if it was one."""
+        if self._untracked.steps is not None:
+            self._untracked.steps.value.assign_add(tf.cast(stepped, tf.uint32))
 
     @property
     def optimizer_steps(self) -> int:
-        """Real steps so far, where they are counted; of all optimizers that share a scale."""
-        return 0 if self._held.steps is None else int(self._held.steps.numpy())
+        """Optimizer steps so far, where they are counted; of all optimizers that share a scale."""
+        return 0 if self._untracked.steps is None else int(self._untracked.steps.numpy())
 
     @optimizer_steps.setter
     def optimizer_steps(self, steps: int) -> None:
-        if self._held.steps is not None:
-            self._held.steps.value.assign(tf.constant(steps % 2**32, tf.uint32))
+        if self._untracked.steps is not None:
+            self._untracked.steps.value.assign(tf.constant(steps % 2**32, tf.uint32))
 
     def count_skipped(self) -> None:
         """Let a skipped step count for the inner optimizer's learning-rate schedule."""
@@ -283,11 +301,11 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     def finalize_variable_values(self, var_list: Any) -> None:
         """Let the inner optimizer write its averages, at the end of ``fit``."""
         variables = list(var_list)
-        with opened([*self._held.opens, *self._held.moments]):
+        with opened([*self._untracked.opens, *self._untracked.moments]):
             self.inner_optimizer.finalize_variable_values([self.target(v) for v in variables])
         for variable in variables:
-            one = self._held.parts.get(id(variable))
-            if isinstance(one, Copied):
+            one = self._untracked.masters.get(id(variable))
+            if isinstance(one, CopiedMaster):
                 one.lower()
 
     @property
@@ -301,9 +319,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     @state.setter
     def state(self, state: LossScaleState) -> None:
         scale, *counts = LossScaleState(*state)
-        held = [int(count) for count in counts]
         self.dynamic_scale.assign(float(scale))
-        self.counts.assign(held)
+        self.counts.assign([int(count) for count in counts])
 
     def scale_loss(self, loss: Any) -> Any:
         """Return the loss in float32, times the scale; the gradients of that go to ``apply``."""
@@ -322,7 +339,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             trainable_variables: the model's variables in the same order; None for those that
                 the optimizer was built with.
         """
-        if self._held.released:
+        if self._untracked.released:
             raise BackendError(RELEASED)
         if not self.built:
             self.build(trainable_variables)
@@ -344,10 +361,10 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         transaction = KerasTransaction(
             self,
             variables,
-            detector=self._held.detector,
-            after_step=self._held.after_step,
+            detector=self._untracked.preparation.detector,
+            after_step=self._untracked.preparation.after_step,
             strategy=strategy,
-            counts_lost=self._held.lost is not None,
+            counts_lost=self._untracked.lost is not None,
         )
         saved = None if self.guard is None else self.guard.take()
         if self.guard is None:
@@ -357,8 +374,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         # Inside a user's tf.function autograph would rewrite these plain calls.
         settle = replicas.unconverted(transaction.settle)
         stepped, *_ = settle(StepCall(), transaction.scale_state(), saved, grads)
-        if self._held.lost is not None:
-            self._held.lost.add(stepped[0], variables, transaction.lost)
+        if self._untracked.lost is not None:
+            self._untracked.lost.add(stepped[0], variables, transaction.lost)
 
     def get_config(self) -> dict[str, Any]:
         """Return plain data; ``from_config`` reads it back."""
@@ -372,43 +389,50 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         }
 
     def save_own_variables(self, store: Any) -> None:
-        """Write all state; what is kept of frozen weights goes under names of its own."""
+        """Write all state; master values of frozen weights go under names of their own."""
         super().save_own_variables(store)
-        for place, one in enumerate(self._held.frozen.values()):
-            for number, kept in enumerate(one.beside):
-                store[f"{_FROZEN}{place}_{number}"] = kept.numpy()
+        for place, one in enumerate(self._untracked.preparation.frozen.values()):
+            for number, stored in enumerate(one.beside):
+                store[f"{_FROZEN}{place}_{number}"] = stored.numpy()
 
     def load_own_variables(self, store: Any) -> None:
         """Read what ``save_own_variables`` wrote; frozen weights take theirs in ``prepare``."""
         frozen = {key: store[key] for key in store.keys() if key.startswith(_FROZEN)}  # noqa: SIM118
-        self._held.saved = {key: np.asarray(array) for key, array in frozen.items()}
+        self._untracked.saved = {key: np.asarray(array) for key, array in frozen.items()}
         own = {key: store[key] for key in store.keys() if key not in frozen}  # noqa: SIM118
         super().load_own_variables(own)
 
-    def loaded_frozen(self, place: int, parts: Parts) -> list[Any] | None:
+    def loaded_frozen(self, place: int, master: MasterState) -> list[Any] | None:
         """Return what was loaded for the frozen weight at ``place``, if it fits."""
-        names = [f"{_FROZEN}{place}_{number}" for number in range(len(parts.beside))]
-        found = [self._held.saved.get(name) for name in names]
+        names = [f"{_FROZEN}{place}_{number}" for number in range(len(master.beside))]
+        found = [self._untracked.saved.get(name) for name in names]
         fits = [
-            array is not None and array.shape == tuple(kept.shape)
-            for array, kept in zip(found, parts.beside, strict=True)
+            array is not None and array.shape == tuple(stored.shape)
+            for array, stored in zip(found, master.beside, strict=True)
         ]
         return found if all(fits) else None
 
 
-class _Held:
-    """What is out of sight of Keras, which would track dictionaries, tuples and optimizers."""
+@dataclass(eq=False)
+class _Untracked:
+    """What is out of sight of Keras, which would track dictionaries, tuples and optimizers.
 
-    def __init__(self) -> None:
-        self.parts: dict[int, Parts] = {}
-        self.opens: list[Parts] = []  # those of them that have no float32 variable
-        self.moments: list[Moment] = []
-        self.frozen: dict[int, Parts] = {}
-        self.saved: dict[str, Any] = {}
-        self.steps: Any = None
-        self.lost: LostSums | None = None
-        self.given: dict[int, Parts] = {}
-        self.shared: TransactionalOptimizer | None = None
-        self.detector = OverflowDetector()
-        self.released = False
-        self.after_step: tuple[Callable[[], Any], ...] = ()
+    Attributes:
+        preparation: what ``mpcore.prepare`` decided.
+        masters: master-weight states of what this optimizer moves, by ``id`` of the variable.
+        opens: those of them that have no float32 variable.
+        moments: state of the inner optimizer that is stored in bfloat16.
+        saved: what was loaded of frozen weights' master values, until ``prepare`` asks for it.
+        steps: counts the optimizer steps, where stochastic rounding needs them.
+        lost: sums of lost updates, where they are counted.
+        released: whether the model is the user's again.
+    """
+
+    preparation: Preparation = field(default_factory=Preparation)
+    masters: dict[int, MasterState] = field(default_factory=dict)
+    opens: list[MasterState] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    saved: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    steps: keras.Variable | None = None
+    lost: LostSums | None = None
+    released: bool = False

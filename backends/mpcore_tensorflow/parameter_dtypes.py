@@ -11,7 +11,12 @@ from mpcore.errors import OptimizerError
 from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.master_weights import MasterWeights
 from mpcore_tensorflow.layers import buffers, walk
-from mpcore_tensorflow.master_weights import Copied, Parts, make_parts, unwatch
+from mpcore_tensorflow.master_weights import (
+    CopiedMaster,
+    MasterState,
+    make_master_state,
+    restore_assignments,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +31,8 @@ _LOW = ("float16", "bfloat16")
 
 def cast_variables(
     model: Any, inners: Sequence[Any], plan: Plan, previous: TransactionalOptimizer | None
-) -> dict[int, Parts]:
-    """Store every parameter in the dtype that the plan gives it; return what keeps its truth.
+) -> dict[int, MasterState]:
+    """Store every parameter in the dtype that the plan gives it; return its master-weight state.
 
     One parameter after the other, so that one is in memory twice. A copy takes over the float32
     storage of its parameter, and under the other schemes the 16-bit storage its identity: so the
@@ -40,7 +45,8 @@ def cast_variables(
         previous: the wrapper that the model was trained with before; its masters live on.
 
     Returns:
-        Parts by ``id`` of the 16-bit variable, of frozen ones too; empty for master="none".
+        Master-weight states by ``id`` of the 16-bit variable, of frozen ones too; none for
+        master="none".
 
     Raises:
         OptimizerError: there are slots for weights that are to be cast, and no masters; or the
@@ -69,22 +75,22 @@ def cast_variables(
             f"{plan.policy.master!r}: call amp.release() first, which makes them float32 again"
         )
         raise OptimizerError(msg)
-    kept = {} if previous is None else previous.parts
-    parts: dict[int, Parts] = {}
+    known = {} if previous is None else previous.master_states
+    masters: dict[int, MasterState] = {}
     loaded = 0
     for variable, dtype in wanted:
         if _dtype(variable) != dtype:
-            _cast(variable, dtype, scheme, parts)
-        elif keeps and is_low(dtype) and id(variable) in kept:
-            parts[id(variable)] = kept[id(variable)]
+            _cast(variable, dtype, scheme, masters)
+        elif keeps and is_low(dtype) and id(variable) in known:
+            masters[id(variable)] = known[id(variable)]
         elif keeps and is_low(dtype):
-            parts[id(variable)] = _frozen_parts(variable, scheme, previous, loaded)
+            masters[id(variable)] = _frozen_master(variable, scheme, previous, loaded)
             loaded += 1
-    masters = {key: one.master for key, one in parts.items() if isinstance(one, Copied)}
+    copies = {key: one.master for key, one in masters.items() if isinstance(one, CopiedMaster)}
     for inner in inners:
-        if inner.built and masters:
-            _let_move(inner, masters)
-    return parts
+        if inner.built and copies:
+            _let_move(inner, copies)
+    return masters
 
 
 def _let_move(inner: Any, instead: dict[int, Any]) -> None:
@@ -93,8 +99,10 @@ def _let_move(inner: Any, instead: dict[int, Any]) -> None:
     inner.__dict__["_trainable_variables"] = held
 
 
-def _cast(variable: Any, dtype: str, scheme: MasterWeights, parts: dict[int, Parts]) -> None:
-    """Store a float32 variable as ``dtype``; what keeps its truth goes into ``parts``."""
+def _cast(
+    variable: Any, dtype: str, scheme: MasterWeights, masters: dict[int, MasterState]
+) -> None:
+    """Store a float32 variable as ``dtype``; its master-weight state goes into ``masters``."""
     before = variable._value
     if scheme.name == "none" or not is_low(dtype):
         set_storage(variable, tf.cast(before, dtype))
@@ -102,47 +110,47 @@ def _cast(variable: Any, dtype: str, scheme: MasterWeights, parts: dict[int, Par
     if scheme.name == "copy":
         master = _master(variable)
         set_storage(variable, tf.cast(before, dtype))
-        copied = Copied(variable, scheme.rounding, master)
+        copied = CopiedMaster(variable, scheme.rounding, master)
         copied.lower()
-        parts[id(variable)] = copied
+        masters[id(variable)] = copied
     else:
         set_storage(variable, tf.cast(before, dtype), like=before)
-        one = make_parts(scheme, variable)
+        one = make_master_state(scheme, variable)
         one.put(tf.convert_to_tensor(before))
-        parts[id(variable)] = one
+        masters[id(variable)] = one
 
 
-def _frozen_parts(
+def _frozen_master(
     variable: Any, scheme: MasterWeights, previous: TransactionalOptimizer | None, place: int
-) -> Parts:
-    """Return the parts of a weight that was loaded, with what was saved of them."""
-    parts = make_parts(scheme, variable)
-    saved = None if previous is None else previous.loaded_frozen(place, parts)
+) -> MasterState:
+    """Return the master-weight state of a weight that was loaded, with what was saved of them."""
+    master = make_master_state(scheme, variable)
+    saved = None if previous is None else previous.loaded_frozen(place, master)
     if saved is None:
-        parts.put(tf.cast(variable.value, tf.float32))
-        return parts
-    for kept, array in zip(parts.beside, saved, strict=True):
-        kept.value.assign(array)
-    return parts
+        master.put(tf.cast(variable.value, tf.float32))
+        return master
+    for stored, array in zip(master.beside, saved, strict=True):
+        stored.value.assign(array)
+    return master
 
 
 def release_variables(model: Any, wrappers: Sequence[TransactionalOptimizer]) -> None:
     """Store every parameter in float32 again, and let the inner optimizers move it natively.
 
     A parameter takes the storage of its copy, or the identity that its own had, so that slots
-    found by it stay valid. Without any truth its 16-bit value and slots are cast up.
+    found by it stay valid. Without master values its 16-bit value and slots are cast up.
 
     Args:
         model: the model.
-        wrappers: its optimizers; what they keep of weights is given up.
+        wrappers: its optimizers; their master weights are given up.
     """
-    parts = {key: one for wrapper in wrappers for key, one in wrapper.parts.items()}
+    masters = {key: one for wrapper in wrappers for key, one in wrapper.master_states.items()}
     owners: dict[int, Any] = {}
     inners = [wrapper.inner_optimizer for wrapper in wrappers]
     for variable in {id(v): v for entry in walk(model) for v in entry.variables.values()}.values():
-        one = parts.get(id(variable))
-        unwatch(variable)
-        if isinstance(one, Copied):
+        one = masters.get(id(variable))
+        restore_assignments(variable)
+        if isinstance(one, CopiedMaster):
             variable._value, variable._dtype = one.master._value, "float32"
             owners[id(one.master)] = variable
         elif one is not None:

@@ -181,7 +181,7 @@ def noise(shape: Any, seed: int, step: Any, ordinal: int) -> Any:
     Args:
         shape: static shape of the parameter.
         seed: 0 to 2^32 - 1.
-        step: real steps taken before this one, a 0-d uint32.
+        step: optimizer steps before this one, a 0-d uint32.
         ordinal: place of the parameter among those of its optimizer.
 
     Returns:

@@ -74,7 +74,7 @@ class LostSums:
         self._steps.assign_add(tf.cast(stepped, tf.int32))
 
     def take(self, steps: int) -> list[tuple[Any, Any]]:
-        """Return (variable, its sums) and begin anew; nothing before so many real steps."""
+        """Return (variable, its sums) and begin anew; nothing before so many optimizer steps."""
         if int(self._steps.numpy()) < steps:
             return []
         found = list(zip(self._variables, self._sums.numpy(), strict=True))

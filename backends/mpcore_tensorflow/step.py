@@ -190,7 +190,7 @@ class KerasTransaction(Settlement):
         grads, variables = [g for g, _ in pairs], [v for _, v in pairs]
         samples = {}
         if self.counts_lost:
-            samples = {id(v): Sample(g, part.optimizer.looked_at(v)) for g, v in pairs}
+            samples = {id(v): Sample(g, part.optimizer.stored_values(v)) for g, v in pairs}
         if self.strategy is None:
             part.optimizer.update(grads, variables)
         else:

@@ -50,8 +50,8 @@ def under(amp: KerasAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
         layers = [model, *model._flatten_layers()]
         layers += [layer._functional for layer in layers if hasattr(layer, "_functional")]
         for layer in {id(layer): layer for layer in layers if layer is not None}.values():
-            stack.callback(_put_back, layer, _LAYER, _held(layer, _LAYER))
-        stack.callback(_put_back, model, _MODEL, _held(model, _MODEL))
+            stack.callback(_put_back, layer, _LAYER, _own(layer, _LAYER))
+        stack.callback(_put_back, model, _MODEL, _own(model, _MODEL))
         _widen(stack, amp)
         release_plan(model)
         plan, _ = honour(policy, backend.layers(model), backend.capabilities(model))
@@ -62,7 +62,7 @@ def under(amp: KerasAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
         yield lambda loss_fn: loss_fn
 
 
-def _held(holder: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def _own(holder: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: vars(holder)[name] for name in names if name in vars(holder)}
 
 
@@ -78,9 +78,9 @@ def _widen(stack: contextlib.ExitStack, amp: KerasAmp) -> None:
         for variable in entry.variables.values():
             dtype = tf.as_dtype(variable.value.dtype).name
             if dtype in ("float16", "bfloat16"):
-                truth = amp.truth(variable)
+                values = amp.master_values(variable)
                 stack.callback(_restore, variable, variable._value, variable._dtype)
-                set_storage(variable, tf.constant(truth))
+                set_storage(variable, tf.constant(values))
 
 
 def _narrow(stack: contextlib.ExitStack, model: Any, plan: Plan) -> None:

@@ -17,7 +17,7 @@ from keras import layers  # noqa: E402
 import mpcore as mp  # noqa: E402
 from mpcore.numerics import master_weights as reference  # noqa: E402
 from mpcore_tensorflow import TransactionalOptimizer, rounding  # noqa: E402
-from mpcore_tensorflow.backend import _check_kept  # noqa: E402
+from mpcore_tensorflow.backend import _check_storable  # noqa: E402
 
 pytestmark = pytest.mark.backend("tensorflow")
 
@@ -61,7 +61,9 @@ def loss_of(model):
 def state(amp):
     """Return everything but the state of the scale that is kept between steps, as bits."""
     own = [v for o in amp.optimizers.values() for v in o.variables]
-    beside = [v for o in amp.optimizers.values() for one in o.parts.values() for v in one.beside]
+    beside = [
+        v for o in amp.optimizers.values() for one in o.master_states.values() for v in one.beside
+    ]
     left = {id(v) for o in amp.optimizers.values() for v in (o.dynamic_scale, o.counts)}
     held = [v for v in (*amp.model.variables, *own, *beside) if id(v) not in left]
     return [np.asarray(v.value).tobytes() for v in held]
@@ -221,7 +223,7 @@ def updated(make, master, *, mode="eager", steps=7, **kinds):
         step = tf.function(step, autograph=False, jit_compile=mode == "compiled")
     for _ in range(steps):
         step(*(rng.normal(size=s).astype(np.float32) for s in ((6, 4), (4,), (3, 4))))
-    truth = [one.open().numpy() for one in wrapper.parts.values()]
+    truth = [one.open().numpy() for one in wrapper.master_states.values()]
     return truth, [v.numpy() for v in wrapper.inner_optimizer.variables], wrapper
 
 
@@ -421,11 +423,11 @@ def test_float32_checkpoint_keeps_its_truth_in_16_bit_parameters(master, tmp_pat
         load()
         for variable in model.variables:
             if variable.path in exact:
-                np.testing.assert_array_equal(amp.truth(variable), exact[variable.path])
+                np.testing.assert_array_equal(amp.master_values(variable), exact[variable.path])
     kernel = model.get_layer("fc1").kernel
-    before = amp.truth(kernel)
+    before = amp.master_values(kernel)
     kernel.assign_add(tf.fill((8, 16), 5e-5))  # less than bfloat16 can hold
-    np.testing.assert_allclose(amp.truth(kernel) - before, 5e-5, rtol=0.1)
+    np.testing.assert_allclose(amp.master_values(kernel) - before, 5e-5, rtol=0.1)
     with pytest.raises(ValueError, match="must match"):
         kernel.assign(np.zeros(3))
     amp.release()
@@ -548,10 +550,10 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(mp.OptimizerError, match=r"ScheduleFreeAdamW.*second set of weights"):
         mp.prepare(model, free, policy("split", optimizer_state="bfloat16"))
     replicas = SimpleNamespace(num_replicas_in_sync=2)
-    _check_kept(policy("copy"), [], replicas)
+    _check_storable(policy("copy"), [], replicas)
     for chosen in (policy("split"), policy("copy", optimizer_state="bfloat16")):
         with pytest.raises(mp.BackendError, match="float32 moments, on 2 replicas"):
-            _check_kept(chosen, [], replicas)
+            _check_storable(chosen, [], replicas)
     amp = mp.prepare(model, sgd(), policy("split"))
     with pytest.raises(mp.OptimizerError, match=r"must stay 'split'.*amp.release\(\) first"):
         mp.prepare(model, amp.optimizer, policy("kahan"))
