@@ -8,31 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, ops
+from mindspore import Tensor, ops
 
 from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError
-from mpcore.numerics.overflow import find_detector
-from mpcore.scaling.transition import LossScaleState, initial_state
 from mpcore.step.result import StepResult, StepValues
-from mpcore.step.stagnation import measures
 from mpcore.step.transaction import StepCall
 from mpcore_mindspore import trial
-from mpcore_mindspore.ascend import EmulatedAscend, top_of
-from mpcore_mindspore.bindings import Mover, Parts
-from mpcore_mindspore.buffers import buffers, copies, guarded_parameters
+from mpcore_mindspore.bindings import bind, detection_of
+from mpcore_mindspore.buffers import guarded_parameters
 from mpcore_mindspore.callback import StepCallback
-from mpcore_mindspore.casting import (
-    FLOATS,
-    apply_plan,
-    compute_dtypes,
-    simulated_parameters,
-    store_low,
-)
+from mpcore_mindspore.casting import FLOATS, cast_network
 from mpcore_mindspore.guard import guarded
-from mpcore_mindspore.layers import parameter_paths
-from mpcore_mindspore.master_storage import Storage, memory_of, put, truth_of, values_of
-from mpcore_mindspore.overflow import Agreed, StatusRegister, Values, rank_sum
+from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of
 from mpcore_mindspore.release import Original
 from mpcore_mindspore.step import TrainCell
 
@@ -43,46 +31,14 @@ if TYPE_CHECKING:
 
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
+    from mpcore.scaling.transition import LossScaleState
     from mpcore.step.transaction import StepOptions
+    from mpcore_mindspore.master_weights import MasterState
 
 __all__ = ["MindsporeAmp"]
 
 _KEPT_CELLS = 16  # steps that `step` keeps, one per loss function and options
 _NARROWER = {"int64": np.int32, "float64": np.float32}  # MindSpore's losses want int32 labels
-
-
-def _detector(options: StepOptions, device: EmulatedAscend | None) -> Any:
-    kinds: dict[str, Any] = {"values": Values()}
-    if device is not None:
-        kinds["status_register"] = device.detector
-    elif ms.get_context("device_target") == "Ascend":
-        kinds["status_register"] = StatusRegister()
-    auto = "status_register" if "status_register" in kinds else "values"
-    return find_detector(options.detector, kinds, auto)
-
-
-def _rename(optimizers: Mapping[str, Any]) -> None:
-    """Give each optimizer's own Parameters a prefix: in one graph names must differ."""
-    for name, optimizer in optimizers.items():
-        trained = {id(param) for param in optimizer.parameters}
-        rates = [group.get("lr") for group in getattr(optimizer, "param_groups", [])]
-        own = [*optimizer.get_parameters(), *rates]
-        for param in {id(p): p for p in own if isinstance(p, Parameter)}.values():
-            if id(param) not in trained:
-                param.name = f"{name}.{param.name}"
-
-
-def _state_parameters(state: LossScaleState) -> tuple[Any, Any]:
-    scale, counts = _state_tensors(state)
-    return (
-        Parameter(scale, name="mpcore.scale", requires_grad=False),
-        Parameter(counts, name="mpcore.counts", requires_grad=False),
-    )
-
-
-def _state_tensors(state: LossScaleState) -> tuple[Any, Any]:
-    # One vector for all counts: one read and one assignment a step.
-    return Tensor(state.scale, ms.float32), Tensor([int(n) for n in state[1:]], ms.int32)
 
 
 def _tensor(value: Any) -> Any:
@@ -132,90 +88,24 @@ class MindsporeAmp(Amp):
     ) -> None:
         """Apply ``plan`` to ``net`` in place; ``native`` dtypes are not simulated."""
         super().__init__(plan, optimizers, simulated=simulated)
-        device = EmulatedAscend.active()
-        detector = _detector(options, device)
+        detection = detection_of(options)
         guarded_parameters(options.restore_on_skip)  # refuse before anything changes
-        add = rank_sum() if options.sync_overflow else None
-        if add is not None:
-            detector = Agreed(detector, add)
-        paths = parameter_paths(net)
-        self._original = original = Original(net, self.optimizers.values())
+        self._original = Original(net, self.optimizers.values())
         try:
-            apply_plan(net, plan, native, original)
-            pairs = store_low(net, plan, native, original) if plan.policy.by == "model" else []
+            cast = cast_network(net, plan, native, self._original)
         except BaseException:
-            original.put_back()
+            self._original.put_back()
             raise
-        rounded = simulated_parameters(net, plan, native)
-        formats = compute_dtypes(net, plan)
-        if device is not None:
-            device.surround(net, plan)
-        low_of = {id(truth): low for low, truth in pairs}
-        rounding = {id(param) for param in rounded}
-
-        def mover(name: str, optimizer: Any) -> Mover:
-            params = tuple(optimizer.parameters)
-            trained = tuple(low_of.get(id(param), param) for param in params)
-            both = list(zip(trained, params, strict=True))
-            return Mover(
-                optimizer=optimizer,
-                names=tuple(paths[id(param)] for param in params),
-                trained=trained,
-                storage=Storage(
-                    [(low, param) for low, param in both if low is not param],
-                    optimizer,
-                    plan.policy,
-                    name,
-                ),
-                rounds_grad=tuple(
-                    id(low) in rounding or (low is not param and low.dtype == ms.float32)
-                    for low, param in both
-                ),
-                tops=tuple(top_of(formats[id(low)]) for low in trained),
-            )
-
-        if len(self.optimizers) > 1:
-            _rename(self.optimizers)
-        movers = {name: mover(name, optimizer) for name, optimizer in self.optimizers.items()}
-        trained = {id(param) for m in movers.values() for param in m.trained}
-        frozen = [pair for pair in pairs if id(pair[0]) not in trained]
-        # What an optimizer moves stays where it is on a skip; under skip_scope="optimizer" the
-        # others have moved by then.
-        moved = {id(p) for m in movers.values() for p in (*m.trained, *m.optimizer.parameters)}
-        kept = [*buffers(net), *guarded_parameters(options.restore_on_skip)]
-        kept = [param for param in kept if id(param) not in moved]
-        self._parts = Parts(
-            rule=plan.policy.scaling,
-            network=net,
-            movers=movers,
-            state=_state_parameters(initial_state(plan.policy.scaling)),
-            buffers=copies(kept, "mpcore_saved"),
-            window_buffers=[],
-            rounded=copies(rounded, "mpcore_saved"),
-            after_step=options.after_step,
-            drops=options.on_bad_micro_batch == "drop",
-            detector=detector,
-            begun=Parameter(Tensor(0.0, ms.float32), name="mpcore.begun", requires_grad=False),
-            rank_sum=add,
-            device=device,
-            frozen=Storage(frozen, None, plan.policy, "frozen"),
-            steps=Parameter(Tensor([0], ms.int32), name="mpcore.steps", requires_grad=False),
-            counts=plan.policy.scheme.name == "stochastic",
-            measures=measures(plan.policy, options.count_lost_updates),
-            pinned=[],
-            released=[],
-        )
-        self._paths = paths | {id(low): paths[id(truth)] for low, truth in pairs}
+        self._paths = cast.paths
+        self._bindings = bind(cast, self.optimizers, plan, options, detection)
         self._stepped = False
-        for storage in self._parts.storages:
-            storage.take()
         self._cells: OrderedDict[Any, TrainCell] = OrderedDict()
         self._depth = 0
 
     @property
     def model(self) -> Any:
         """The prepared network."""
-        return self._parts.network
+        return self._bindings.network
 
     @property
     def optimizer(self) -> Any:
@@ -234,49 +124,50 @@ class MindsporeAmp(Amp):
     def masters(self) -> dict[str, Any]:
         """Float32 Parameter of the optimizer by the name of the network's 16-bit one.
 
-        Empty where there are no 16-bit parameters. What it holds is the truth of this moment: under
+        Empty where there are no 16-bit parameters. What it holds are values of this moment: under
         every scheme but ``copy`` it is made for you, and its memory goes with the next step.
         After a change from outside call ``sync_masters``.
         """
-        for mover in self._parts.movers.values():
-            mover.storage.refresh()
-        held = [held for mover in self._parts.movers.values() for held in mover.storage.held]
-        return {each.low.name: each.truth for each in held}
+        bound = self._bindings.optimizers.values()
+        for each in bound:
+            each.storage.refresh()
+        return {state.low.name: state.master for each in bound for state in each.storage.masters}
 
     @property
     def optimizer_steps(self) -> int:
-        """Real steps so far, counted for the noise of stochastic rounding."""
-        return int(self._parts.steps.asnumpy()[0])
+        """Optimizer steps so far, counted for the noise of stochastic rounding."""
+        return int(self._bindings.counter.steps.asnumpy()[0])
 
     @optimizer_steps.setter
     def optimizer_steps(self, steps: int) -> None:
-        ops.assign(self._parts.steps, Tensor([steps], ms.int32))
+        ops.assign(self._bindings.counter.steps, Tensor([steps], ms.int32))
 
     def _floats(self) -> dict[str, Any]:
         """Return each float Parameter of the network by its path."""
-        named = {self._paths[id(p)]: p for p in self._parts.network.get_parameters()}
+        named = {self._paths[id(p)]: p for p in self._bindings.network.get_parameters()}
         return {path: param for path, param in named.items() if param.dtype in FLOATS}
 
     def _read_weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        self._parts.check_held()
+        self._bindings.check_prepared()
+        states = self._master_states()
         return {
-            path: truth_of(self._held[id(param)]) if id(param) in self._held else values_of(param)
+            path: master_values(states[id(param)]) if id(param) in states else values_of(param)
             for path, param in self._floats().items()
         }
 
     def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        self._parts.check_held()
-        params = self._floats()
+        self._bindings.check_prepared()
+        params, states = self._floats(), self._master_states()
         for path, values in weights.items():
             param = params[path]
-            if id(param) in self._held:
-                put(self._held[id(param)], values)
+            if id(param) in states:
+                put(states[id(param)], values)
             else:
                 ops.assign(param, Tensor(values).astype(param.dtype))
 
-    @property
-    def _held(self) -> dict[int, Any]:
-        return {id(held.low): held for storage in self._parts.storages for held in storage.held}
+    def _master_states(self) -> dict[int, MasterState]:
+        each = (state for storage in self._bindings.storages for state in storage.masters)
+        return {id(state.low): state for state in each}
 
     def array_bytes(self) -> dict[str, int]:
         """Return the bytes of what is alive between steps; see ``mpcore.amp.amp.Amp.array_bytes``.
@@ -284,36 +175,34 @@ class MindsporeAmp(Amp):
         Once a train cell may be in a graph of your own, the float32 values stay alive for it, and
         count as masters: see ``train_cell``.
         """
-        parts = self._parts
-        parts.check_held()
-        trained = [param for mover in parts.movers.values() for param in mover.trained]
-        held = [held for storage in parts.storages for held in storage.held]
-        states = [state.kept for storage in parts.storages for state in storage.states]
-        own = [param for storage in parts.storages for param in storage.own]
-        beside = [*(each.truth for each in held), *(p for h in held for p in h.kept.values())]
+        self._bindings.check_prepared()
+        storages = self._bindings.storages
+        trained = [p for bound in self._bindings.optimizers.values() for p in bound.trained]
+        states = [state for storage in storages for state in storage.masters]
+        moments = [moment.stored for storage in storages for moment in storage.moments]
+        own = [param for storage in storages for param in storage.own]
+        beside = [p for state in states for p in (state.master, *state.beside.values())]
         return {
-            "parameters": memory_of(parts.network.get_parameters()),
+            "parameters": memory_of(self.model.get_parameters()),
             "gradients": memory_of(trained) if self._stepped else 0,
             "masters": memory_of(beside),
-            "optimizer": memory_of([*own, *states]),
+            "optimizer": memory_of([*own, *moments]),
         }
 
     @property
     def state(self) -> LossScaleState:
         """State of the loss scale."""
-        scale, counts = (param.asnumpy() for param in self._parts.state)
-        return LossScaleState(float(scale), *counts.tolist())
+        return self._bindings.scale.read()
 
     @state.setter
     def state(self, state: LossScaleState) -> None:
-        for param, value in zip(self._parts.state, _state_tensors(state), strict=True):
-            ops.assign(param, value)
+        self._bindings.scale.write(state)
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
         """Run the network outside a step, as a step would run it; nests."""
-        self._parts.check_held()
-        pairs = self._parts.rounded if self._depth == 0 else []
+        self._bindings.check_prepared()
+        pairs = self._bindings.saved.rounded if self._depth == 0 else []
         for live, saved in pairs:
             ops.assign(saved, live)
             ops.assign(live, saved.astype(ms.bfloat16).astype(ms.float32))
@@ -341,12 +230,12 @@ class MindsporeAmp(Amp):
         if self._depth:
             msg = "`release` must not be called inside `with amp.autocast()`: leave it first"
             raise BackendError(msg)
-        if self._parts.released:
+        if self._bindings.life.released:
             return
-        for storage in self._parts.storages:
+        for storage in self._bindings.storages:
             storage.release()
         self._original.put_back()
-        self._parts.released.append(True)
+        self._bindings.life.released = True
         self._cells.clear()
 
     def sync_masters(self) -> None:
@@ -354,9 +243,9 @@ class MindsporeAmp(Amp):
 
         The network gets them rounded. Moments that are kept in bfloat16 are stored too.
         """
-        self._parts.check_held()
-        for mover in self._parts.movers.values():
-            mover.storage.sync_masters()
+        self._bindings.check_prepared()
+        for bound in self._bindings.optimizers.values():
+            bound.storage.sync_masters()
 
     def _random_state(self) -> Any:
         return ms.get_rng_state()
@@ -365,7 +254,7 @@ class MindsporeAmp(Amp):
         return trial.replayed(random)
 
     def _under(self, policy: Policy) -> Any:
-        self._parts.check_held()
+        self._bindings.check_prepared()
         return trial.under(self, policy)
 
     def train_cell(
@@ -400,23 +289,23 @@ class MindsporeAmp(Amp):
         call = StepCall(clip_norm, keep_grads, micro_batches, names)
         cell = self._train_cell(loss_fn, call, compiled=compiled)
         if not compiled:
-            self._parts.give()
-            self._parts.pinned.append(True)
+            self._bindings.give_memory()
+            self._bindings.life.pinned = True
         return cell
 
     def _train_cell(self, loss_fn: Any, call: StepCall, *, compiled: bool = False) -> TrainCell:
-        parts = self._parts
-        parts.check_held()
-        if parts.drops and call.micro_batches > 1 and not parts.window_buffers:
-            parts.window_buffers += copies((live for live, _ in parts.buffers), "mpcore_window")
+        bindings = self._bindings
+        bindings.check_prepared()
+        if bindings.drops and call.micro_batches > 1:
+            bindings.saved.double_buffers()
         losses = [loss_fn]
         if isinstance(loss_fn, dict):
             losses = [loss_fn[name] for name in call.optimizers]
-        movers = [parts.movers[name] for name in call.optimizers]
-        return TrainCell(parts, movers, losses, call, compiled=compiled)
+        bound = [bindings.optimizers[name] for name in call.optimizers]
+        return TrainCell(bindings, bound, losses, call, compiled=compiled)
 
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
-        if self._depth and self._parts.rounded:
+        if self._depth and self._bindings.saved.rounded:
             msg = "`step` must not be called inside `with amp.autocast()`: it rounds by itself"
             raise BackendError(msg)
         raw = self._cell(loss_fn, call)(*[_tensor(item) for item in batch])
@@ -439,10 +328,10 @@ class MindsporeAmp(Amp):
         return result
 
     def _read(self, raw: tuple[Any, ...], optimizers: tuple[str, ...]) -> StepResult:
-        names = [path for key in optimizers for path in self._parts.movers[key].names]
+        names = [path for key in optimizers for path in self._bindings.optimizers[key].names]
         self._stepped = True
         tail = list(raw[6:])
-        lost = tail.pop() if self._parts.measures else None
+        lost = tail.pop() if self._bindings.counts_lost else None
         grads = dict(zip(names, tail[0], strict=True)) if tail else None
         values = StepValues(*raw[:6])._replace(lost=lost)
         return StepResult(values, names, _to_numpy, grads, optimizers)
@@ -468,10 +357,10 @@ class MindsporeAmp(Amp):
         derivative inside a train cell (mindspore 2.10.0, CPU: "For Number Type, shape should be
         empty").
         """
-        self._parts.check_held()
+        self._bindings.check_prepared()
         # By the rows, as in the mean of a loss: the scale alone is more than float16 holds.
         rows = inputs[0].shape[0] if inputs[0].ndim else 1
-        scale = self._parts.state[0].value() / rows
+        scale = self._bindings.scale.scale.value() / rows
 
         def scaled(*args: Any) -> Any:
             return function(*args).astype(ms.float32).sum() * scale

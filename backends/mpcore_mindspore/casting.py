@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -21,12 +22,12 @@ from mindspore import Parameter, Tensor, nn
 
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import is_low
-from mpcore_mindspore.layers import leaves, own_parameters
+from mpcore_mindspore.layers import leaves, own_parameters, parameter_paths
 from mpcore_mindspore.op_list import keep_layers, lists_of, set_auto
 from mpcore_mindspore.release import clear_precision, original_of, replace_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from mpcore.policy.plan import LayerPlan, Plan
     from mpcore.policy.policy import Policy
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOATS",
+    "CastNetwork",
     "apply_plan",
+    "cast_network",
     "check_plan",
     "compute_dtypes",
     "set_float32",
@@ -311,6 +314,48 @@ def set_float32(policy: Policy, device: str) -> None:
         precision.precision_mode("must_keep_origin_dtype")
 
 
+@dataclass(frozen=True, eq=False)
+class CastNetwork:
+    """A network that a plan was applied to.
+
+    Attributes:
+        network: the network.
+        pairs: (16-bit Parameter in the network, the float32 one before it), each once.
+        rounded: float32 Parameters that must be rounded while the network runs.
+        compute: compute dtype of the layer that each Parameter belongs to, by its ``id``.
+        paths: path by ``id`` of each Parameter, of both in a pair.
+    """
+
+    network: nn.Cell
+    pairs: tuple[tuple[ms.Parameter, ms.Parameter], ...]
+    rounded: tuple[ms.Parameter, ...]
+    compute: Mapping[int, str]
+    paths: Mapping[int, str]
+
+
+def cast_network(
+    net: nn.Cell, plan: Plan, native: frozenset[str], original: Original
+) -> CastNetwork:
+    """Apply ``plan`` to ``net`` in place, its Parameters too where the policy is by="model".
+
+    Args:
+        net: the network.
+        plan: the plan for it.
+        native: 16-bit dtypes that the device computes in; others are emulated.
+        original: what ``net`` was before; the caller puts it back if this raises.
+    """
+    paths = parameter_paths(net)
+    apply_plan(net, plan, native, original)
+    pairs = store_low(net, plan, native, original) if plan.policy.by == "model" else []
+    return CastNetwork(
+        network=net,
+        pairs=tuple(pairs),
+        rounded=tuple(simulated_parameters(net, plan, native)),
+        compute=compute_dtypes(net, plan),
+        paths=paths | {id(low): paths[id(master)] for low, master in pairs},
+    )
+
+
 def compute_dtypes(net: Any, plan: Plan) -> dict[int, str]:
     """Return the compute dtype of the layer that each Parameter belongs to, by its ``id``."""
     return {id(param): entry.compute for entry, param in _planned(net, plan)}
@@ -334,7 +379,7 @@ def store_low(
     """Give ``net`` 16-bit parameters where the plan says so.
 
     The float32 Parameters stay in the optimizer, under the name ``master.<name>``; what is
-    stored of them between steps is the matter of ``storage``. Tied parameters stay tied. A
+    stored of them between steps is the matter of ``master_storage``. Tied parameters stay tied. A
     simulated dtype is stored as float32 that holds rounded values.
 
     Returns:

@@ -103,18 +103,18 @@ def _wanted(model: Any, amp: Any, loss_fn: Any) -> list[_Wanted]:
         functions = loss_fn.values() if isinstance(loss_fn, dict) else [loss_fn]
         rounds = (False,) * len(params)
         return [_Wanted(f or mean_loss(model), params, names, rounds) for f in functions]
-    amp._parts.check_held()
-    movers = amp._parts.movers
+    amp._bindings.check_prepared()
+    bound = amp._bindings.optimizers
     if isinstance(loss_fn, dict):
-        each = [(function, [movers[name]]) for name, function in loss_fn.items()]
+        each = [(function, [bound[name]]) for name, function in loss_fn.items()]
     else:
-        each = [(loss_fn or mean_loss(model), list(movers.values()))]
+        each = [(loss_fn or mean_loss(model), list(bound.values()))]
     return [
         _Wanted(
             function,
-            tuple(param for mover in own for param in mover.trained),
-            tuple(name for mover in own for name in mover.names),
-            tuple(rounds for mover in own for rounds in mover.rounds_grad),
+            tuple(param for one in own for param in one.trained),
+            tuple(name for one in own for name in one.names),
+            tuple(rounds for one in own for rounds in one.rounds_grad),
         )
         for function, own in each
     ]

@@ -1,7 +1,7 @@
-"""What of 16-bit parameters and of moments lives between steps, by scheme of master weights.
+"""The memory of master weights and moments between steps: one `MasterStorage` an optimizer.
 
 The optimizer keeps its own float32 Parameters. Under every scheme but ``copy`` their memory is
-given back between steps, and so is that of its moments where they are kept in bfloat16. Reading
+given back between steps, and so is that of its moments where they are stored in bfloat16. Reading
 such a Parameter from outside brings its value back first.
 """
 
@@ -15,7 +15,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mpcore.numerics import master_weights as arithmetic
-from mpcore_mindspore.master_weights import Held, Moment, settled
+from mpcore_mindspore.master_weights import MasterState, settled
+from mpcore_mindspore.optimizer_state import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from mpcore.policy.policy import Policy
 
-__all__ = ["Storage", "memory_of", "put", "truth_of", "values_of"]
+__all__ = ["MasterStorage", "master_values", "memory_of", "put", "values_of"]
 
 
 def memory_of(params: Iterable[Any]) -> int:
@@ -42,15 +43,15 @@ def _widened(param: Any) -> npt.NDArray[np.float32]:
     return arithmetic.widen(param.asnumpy().view(np.uint16))
 
 
-def _keep(state: Moment, values: npt.NDArray[np.float32]) -> None:
-    kept = arithmetic.round_bits(values)
-    ops.assign(state.kept, Tensor(kept.view(np.int16)))
-    if memory_of([state.live]):
-        ops.assign(state.live, Tensor(arithmetic.widen(kept)))
+def _store_moment(moment: Moment, values: npt.NDArray[np.float32]) -> None:
+    bits = arithmetic.round_bits(values)
+    ops.assign(moment.stored, Tensor(bits.view(np.int16)))
+    if memory_of([moment.live]):
+        ops.assign(moment.live, Tensor(arithmetic.widen(bits)))
 
 
-def _high(held: Held) -> npt.NDArray[np.uint16]:
-    return arithmetic.round_bits(values_of(held.low), "truncate")
+def _high(state: MasterState) -> npt.NDArray[np.uint16]:
+    return arithmetic.round_bits(values_of(state.low), "truncate")
 
 
 def _flags(words: npt.NDArray[np.int32], count: int) -> npt.NDArray[np.uint8]:
@@ -63,50 +64,50 @@ def _words(places: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int32]:
     return np.packbits(flags, bitorder="little").view(np.int32)
 
 
-def truth_of(held: Held) -> npt.NDArray[np.float32]:
-    """Return the float32 truth of one parameter, from what is stored; a new array."""
-    if held.scheme == "copy":
-        return values_of(held.truth)
-    if held.splits:
-        rest = held.rest.asnumpy()
+def master_values(state: MasterState) -> npt.NDArray[np.float32]:
+    """Return the float32 values of one parameter, from what is stored; a new array."""
+    if state.scheme == "copy":
+        return values_of(state.master)
+    if state.splits:
+        low_bits = state.low_bits.asnumpy()
         ties = None
-        if held.rounding == "truncate":
-            rest = rest.view(np.uint16)
-        if held.rounding == "nearest":
-            ties = np.flatnonzero(_flags(held.ties.asnumpy(), held.count))
-        return arithmetic.join(_high(held), rest, held.rounding, ties)
-    low = values_of(held.low)
-    return low + _widened(held.remainder) if held.compensates else low
+        if state.rounding == "truncate":
+            low_bits = low_bits.view(np.uint16)
+        if state.rounding == "nearest":
+            ties = np.flatnonzero(_flags(state.ties.asnumpy(), state.count))
+        return arithmetic.join(_high(state), low_bits, state.rounding, ties)
+    low = values_of(state.low)
+    return low + _widened(state.remainder) if state.compensates else low
 
 
-def put(held: Held, values: npt.NDArray[np.float32]) -> None:
-    """Make ``values`` the truth of one parameter; what is not kept is rounded to nearest."""
-    values = np.ascontiguousarray(values, np.float32).reshape(held.dims)
-    rounding = "nearest" if held.rounding == "stochastic" else held.rounding
-    if held.low.dtype == ms.float16:
+def put(state: MasterState, values: npt.NDArray[np.float32]) -> None:
+    """Make ``values`` those of one parameter; what is not stored is rounded to nearest."""
+    values = np.ascontiguousarray(values, np.float32).reshape(state.dims)
+    rounding = "nearest" if state.rounding == "stochastic" else state.rounding
+    if state.low.dtype == ms.float16:
         with np.errstate(over="ignore"):
             low = values.astype(np.float16).astype(np.float32)
     else:
         low = arithmetic.widen(arithmetic.round_bits(values, rounding))
-    ops.assign(held.low, Tensor(low).astype(held.low.dtype))
-    if held.splits:
-        _, rest, ties = arithmetic.split(values, rounding)
-        ops.assign(held.rest, Tensor(rest.view(np.int16)))
+    ops.assign(state.low, Tensor(low).astype(state.low.dtype))
+    if state.splits:
+        _, low_bits, ties = arithmetic.split(values, rounding)
+        ops.assign(state.low_bits, Tensor(low_bits.view(np.int16)))
         if rounding == "nearest":
-            ops.assign(held.ties, Tensor(_words(ties, held.count)))
-    if held.compensates:
+            ops.assign(state.ties, Tensor(_words(ties, state.count)))
+    if state.compensates:
         _, remainder = arithmetic.compensate(values)
-        ops.assign(held.remainder, Tensor(remainder.view(np.int16)))
-    if memory_of([held.truth]):
-        ops.assign(held.truth, Tensor(values if held.scheme == "copy" else truth_of(held)))
+        ops.assign(state.remainder, Tensor(remainder.view(np.int16)))
+    if memory_of([state.master]):
+        ops.assign(state.master, Tensor(values if state.scheme == "copy" else master_values(state)))
 
 
 class _Passage(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     """Opens or closes all that one optimizer moves: ``cell(done, steps)``, in a graph or alone."""
 
-    def __init__(self, storage: Storage, *, opens: bool) -> None:
+    def __init__(self, storage: MasterStorage, *, opens: bool) -> None:
         super().__init__(auto_prefix=False)
-        self.held, self.states = storage.held, storage.states
+        self.masters, self.moments = storage.masters, storage.moments
         self.opens = opens
         self.give = storage.give
 
@@ -122,10 +123,10 @@ class _Passage(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
     def run(self, done: Any, steps: Any) -> Any:
         """Open or close each parameter, and each moment."""
-        for held in self.held:
-            done = held.open(done) if self.opens else held.close(done, steps)
-        for state in self.states:
+        for state in self.masters:
             done = state.open(done) if self.opens else state.close(done, steps)
+        for moment in self.moments:
+            done = moment.open(done) if self.opens else moment.close(done, steps)
         return done
 
 
@@ -136,16 +137,16 @@ class _CompiledPassage(_Passage):
         return self.run(done, steps)
 
 
-class Storage:
+class MasterStorage:
     """The stored parts of what one optimizer moves.
 
     Attributes:
-        held: the 16-bit parameters, in the optimizer's order.
-        states: moments of the optimizer that are kept in bfloat16.
+        masters: state of the 16-bit parameters, in the optimizer's order.
+        moments: state of the optimizer that is stored in bfloat16.
         opener: Cell that makes the optimizer's Parameters float32 values of the parts.
         closer: Cell that stores them in the parts again.
         opens: whether there is anything to open.
-        resting: Parameters without memory between steps; none if the optimizer had run before.
+        memoryless: Parameters without memory between steps; none if the optimizer had run before.
         own: the optimizer's Parameters beside those that it moves.
     """
 
@@ -159,7 +160,7 @@ class Storage:
         """Bind pairs (Parameter of the network, float32 Parameter before it).
 
         Args:
-            pairs: as above; the float32 values are the truth that is stored.
+            pairs: as above; the float32 values are what is stored.
             optimizer: moves the second of each pair; None for frozen parameters.
             policy: gives the scheme and the dtype of moments.
             label: makes names unique.
@@ -170,72 +171,77 @@ class Storage:
         self.own = [] if optimizer is None else _own(optimizer, trained)
         pairs = list(pairs)
         half = policy.optimizer_state == "bfloat16"
-        rests = [truth for _, truth in pairs] if policy.scheme.name != "copy" else []
+        without_memory = [master for _, master in pairs] if policy.scheme.name != "copy" else []
         moments = list(_moments(self.own, [low for low, _ in pairs])) if half else []
-        rests += moments
-        self.opens = len(rests) > 0
+        without_memory += moments
+        self.opens = len(without_memory) > 0
         # A graph that holds a Parameter's memory cannot be given another.
-        self.resting = [] if _has_run(self.own) else [settled(param) for param in rests]
-        self.held = tuple(
-            Held(low, truth, policy.scheme, ordinals.get(id(truth), 0), f"{label}.{low.name}")
-            for low, truth in pairs
+        self.memoryless = [] if _has_run(self.own) else [settled(param) for param in without_memory]
+        self.masters = tuple(
+            MasterState(
+                low, master, policy.scheme, ordinals.get(id(master), 0), f"{label}.{low.name}"
+            )
+            for low, master in pairs
         )
-        self.states = tuple(Moment(param) for param in moments)
-        self._sizes = {id(param): memory_of([param]) for param in self.resting}
-        for held in self.held:
-            put(held, values_of(held.truth))
-        compiled = bool(self.states) or any(held.bitwise for held in self.held)
+        self.moments = tuple(Moment(param) for param in moments)
+        self._sizes = {id(param): memory_of([param]) for param in self.memoryless}
+        for state in self.masters:
+            put(state, values_of(state.master))
+        compiled = bool(self.moments) or any(state.bitwise for state in self.masters)
         passage = _CompiledPassage if compiled else _Passage
         self.opener, self.closer = passage(self, opens=True), passage(self, opens=False)
         self._hook()
 
     def give(self) -> None:
         """Give memory to the Parameters that have none; its content is arbitrary."""
-        for param in self.resting:
+        for param in self.memoryless:
             if not memory_of([param]):
                 param.untyped_storage().resize_(self._sizes[id(param)])
 
     def take(self) -> None:
         """Take the memory back."""
-        for param in self.resting:
+        for param in self.memoryless:
             param.untyped_storage().resize_(0)
 
     def refresh(self) -> None:
         """Bring the float32 values back into the optimizer's Parameters."""
         self.give()
-        for held in self.held:
-            if held.scheme != "copy":
-                ops.assign(held.truth, Tensor(truth_of(held)))
-        for state in self.states:
-            ops.assign(state.live, Tensor(_widened(state.kept)))
+        for state in self.masters:
+            if state.scheme != "copy":
+                ops.assign(state.master, Tensor(master_values(state)))
+        for moment in self.moments:
+            ops.assign(moment.live, Tensor(_widened(moment.stored)))
 
     def sync_masters(self) -> None:
         """Store what the optimizer's Parameters hold, after they were changed from outside."""
-        for held in self.held:
-            if memory_of([held.truth]):
-                put(held, values_of(held.truth))
-        for state in self.states:
-            if memory_of([state.live]):
-                _keep(state, values_of(state.live))
+        for state in self.masters:
+            if memory_of([state.master]):
+                put(state, values_of(state.master))
+        for moment in self.moments:
+            if memory_of([moment.live]):
+                _store_moment(moment, values_of(moment.live))
 
     def release(self) -> None:
         """Leave the optimizer its float32 Parameters, filled, and nothing of ours."""
         self.refresh()
-        for param in (*(held.truth for held in self.held), *(state.live for state in self.states)):
+        for param in (
+            *(state.master for state in self.masters),
+            *(moment.live for moment in self.moments),
+        ):
             for name in ("asnumpy", "set_data"):
                 param.__dict__.pop(name, None)
         if self.optimizer is not None:
             self.optimizer.__dict__.pop("parameters_and_names", None)
 
     def _hook(self) -> None:
-        """Let what reads and loads Parameters from outside find and change the truth."""
-        for held in self.held:
-            held.low.set_data = _loader(held.low, partial(_load_low, held))
-            held.truth.set_data = _loader(held.truth, partial(put, held))
-            held.truth.asnumpy = _reader(held.truth, partial(truth_of, held))
-        for state in self.states:
-            state.live.set_data = _loader(state.live, partial(_keep, state))
-            state.live.asnumpy = _reader(state.live, partial(_widened, state.kept))
+        """Let what reads and loads Parameters from outside find and change the master values."""
+        for state in self.masters:
+            state.low.set_data = _loader(state.low, partial(_load_low, state))
+            state.master.set_data = _loader(state.master, partial(put, state))
+            state.master.asnumpy = _reader(state.master, partial(master_values, state))
+        for moment in self.moments:
+            moment.live.set_data = _loader(moment.live, partial(_store_moment, moment))
+            moment.live.asnumpy = _reader(moment.live, partial(_widened, moment.stored))
         if self.optimizer is not None and self.opens:
             inside = self.optimizer.parameters_and_names
 
@@ -285,7 +291,7 @@ def _loader(param: Any, write: Callable[[npt.NDArray[np.float32]], None]) -> Cal
     return set_data
 
 
-def _load_low(held: Held, values: npt.NDArray[np.float32]) -> None:
-    # Loading what is there already, rounded as it is, leaves the truth behind it.
-    if not np.array_equal(values, values_of(held.low)):
-        put(held, values)
+def _load_low(state: MasterState, values: npt.NDArray[np.float32]) -> None:
+    # Loading what is there already, rounded as it is, leaves the master values behind it.
+    if not np.array_equal(values, values_of(state.low)):
+        put(state, values)

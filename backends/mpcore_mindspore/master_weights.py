@@ -14,14 +14,12 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mpcore.numerics.master_weights import round_bits
-from mpcore.step.stagnation import sample
 from mpcore_mindspore import rounding
 
 if TYPE_CHECKING:
     from mpcore.numerics.master_weights import MasterWeights
 
-__all__ = ["Held", "Moment", "Watch", "settled"]
+__all__ = ["MasterState", "Memory", "half", "number_parameter", "settled", "upper"]
 
 _BITS = {ms.float32: ms.int32, ms.bfloat16: ms.int16}
 
@@ -53,13 +51,14 @@ def settled(param: Any) -> Any:
     return param
 
 
-def _number(value: Any, name: str) -> Any:
+def number_parameter(value: Any, name: str) -> Any:
+    """Return a Parameter of ours that nothing trains."""
     return Parameter(Tensor(value), name=name, requires_grad=False)
 
 
 def _sharing(param: Any, dtype: Any, name: str) -> Any:
     """Return a Parameter of ``dtype`` over the memory of ``param``."""
-    alias = _number(np.zeros(1, np.int32), name)
+    alias = number_parameter(np.zeros(1, np.int32), name)
     alias.data = param.view(dtype)
     return alias
 
@@ -96,58 +95,37 @@ class Memory(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         return ops.depend(done, ops.assign(self.param, self.number(pattern, done)))
 
 
-class Moment(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
-    """A float32 moment of an optimizer that is bfloat16 between steps.
-
-    Attributes:
-        live: the optimizer's Parameter.
-        kept: int16 Parameter of the upper halves.
-    """
-
-    def __init__(self, live: Any) -> None:
-        """Keep what ``live`` holds."""
-        super().__init__(auto_prefix=False)
-        self.live = live
-        values = round_bits(live.asnumpy()).view(np.int16)
-        self.kept = _number(values, f"mpcore.kept.{live.name}")
-        self.memory = Memory(live, live.name)
-
-    def open(self, done: Any) -> Any:
-        """Make ``live`` what is kept, after ``done``; return a token."""
-        return self.memory.write(upper(ops.depend(self.kept.value(), done)), done)
-
-    def close(self, done: Any, steps: Any) -> Any:
-        """Keep ``live``, rounded to nearest, after ``done``; return a token."""
-        rounded = rounding.rounded(rounding.canonical(self.memory.bits(done)), "nearest")
-        return ops.depend(done, ops.assign(self.kept, half(rounded)))
-
-
-class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
-    """One 16-bit parameter, its float32 value, and what its scheme keeps beside it.
+class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """Master-weight state: a 16-bit parameter, its float32 value, and what is stored beside it.
 
     Attributes:
         low: Parameter of the network; a simulated dtype is float32 that holds rounded values.
-        truth: float32 Parameter of the optimizer; its value between steps is that of the parts,
-            unless the scheme is ``copy``.
-        kept: Parameters that the scheme keeps beside ``low``: ``rest`` int16, ``ties`` int32
+        master: float32 Parameter of the optimizer; its value between steps is that of the stored
+            parts, unless the scheme is ``copy``.
+        beside: Parameters that the scheme stores beside ``low``: ``low_bits`` int16, ``ties`` int32
             words of 32 flags, ``remainder`` int16 of bfloat16 rounding.
         bitwise: whether ``open`` and ``close`` touch bits, and must be compiled.
     """
 
     def __init__(
-        self, low: Any, truth: Any, scheme: MasterWeights, ordinal: int, label: str
+        self,
+        low: ms.Parameter,
+        master: ms.Parameter,
+        scheme: MasterWeights,
+        ordinal: int,
+        label: str,
     ) -> None:
         """Bind two Parameters; ``put`` of the storage fills the parts.
 
         Args:
             low: as above.
-            truth: as above.
+            master: as above.
             scheme: of master weights.
             ordinal: place in its optimizer.
             label: makes the names of the parts unique.
         """
         super().__init__(auto_prefix=False)
-        self.low, self.truth = low, truth
+        self.low, self.master = low, master
         self.scheme, self.rounding = scheme.name, scheme.rounding
         self.ordinal = ordinal
         self.seed = scheme.seed - 2**32 if scheme.seed >= 2**31 else scheme.seed
@@ -156,47 +134,49 @@ class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.splits = scheme.name == "split"
         self.compensates = scheme.name == "kahan"
         self.bitwise = self.splits or self.compensates or scheme.rounding != "nearest"
-        self.kept: dict[str, Any] = {}
+        self.beside: dict[str, ms.Parameter] = {}
         if self.splits:
-            self.rest = self._keep("rest", np.zeros(self.dims, np.int16), label)
+            self.low_bits = self._store_beside("low_bits", np.zeros(self.dims, np.int16), label)
         if self.splits and self.rounding == "nearest":
-            self.ties = self._keep("ties", np.zeros(-(-self.count // 32), np.int32), label)
+            self.ties = self._store_beside("ties", np.zeros(-(-self.count // 32), np.int32), label)
         if self.compensates:
-            self.remainder = self._keep("remainder", np.zeros(self.dims, np.int16), label)
+            self.remainder = self._store_beside("remainder", np.zeros(self.dims, np.int16), label)
         if self.bitwise:
             self.low_memory = Memory(low, f"low.{label}")
-            self.truth_memory = Memory(truth, f"truth.{label}")
+            self.master_memory = Memory(master, f"master.{label}")
 
-    def _keep(self, name: str, value: Any, label: str) -> Any:
-        self.kept[name] = _number(value, f"mpcore.{name}.{label}")
-        return self.kept[name]
+    def _store_beside(self, name: str, value: Any, label: str) -> Any:
+        self.beside[name] = number_parameter(value, f"mpcore.{name}.{label}")
+        return self.beside[name]
 
     def open(self, done: Any) -> Any:
-        """Make ``truth`` the float32 value of the parts, after ``done``; return a token."""
+        """Make ``master`` the float32 value of the parts, after ``done``; return a token."""
         if self.splits:
-            value = rounding.joined(self.low_memory.bits(done), self.rest.value(), self.rounding)
+            value = rounding.joined(
+                self.low_memory.bits(done), self.low_bits.value(), self.rounding
+            )
             if self.rounding == "nearest":
                 value = value + rounding.unpack(self.ties.value(), self.dims, self.count) * 65536
-            return self.truth_memory.write(value, done)
+            return self.master_memory.write(value, done)
         if self.scheme == "copy":
             return done
         value = ops.depend(self.low.value(), done).astype(ms.float32)
         if self.compensates:
-            value = value + self.truth_memory.number(upper(self.remainder.value()), done)
-        return ops.depend(done, ops.assign(self.truth, value))
+            value = value + self.master_memory.number(upper(self.remainder.value()), done)
+        return ops.depend(done, ops.assign(self.master, value))
 
     def close(self, done: Any, steps: Any) -> Any:
-        """Store the value of ``truth`` in the parts, after ``done``; return a token.
+        """Store the value of ``master`` in the parts, after ``done``; return a token.
 
         Args:
             done: what comes first.
-            steps: real steps before this one, int32, shape (1,).
+            steps: optimizer steps before this one, int32, shape (1,).
         """
         if self.splits:
-            done = self.keep_rest(rounding.canonical(self.truth_memory.bits(done)), done)
+            done = self.store_low_bits(rounding.canonical(self.master_memory.bits(done)), done)
         if self.rounding != "nearest":
             return self.low_memory.write(self.rounded(done, steps), done)
-        value = ops.depend(self.truth.value(), done)
+        value = ops.depend(self.master.value(), done)
         low = lowered(self.low, value)
         if self.compensates:
             near = low.astype(ms.float32)
@@ -207,48 +187,27 @@ class Held(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             done = ops.depend(done, ops.assign(self.remainder, found))
         return ops.depend(done, ops.assign(self.low, ops.depend(low, done)))
 
-    def keep_rest(self, pattern: Any, done: Any) -> Any:
+    def store_low_bits(self, pattern: Any, done: Any) -> Any:
         """Store what the rounding leaves out; return a token."""
-        done = ops.depend(done, ops.assign(self.rest, rounding.rest(pattern)))
+        done = ops.depend(done, ops.assign(self.low_bits, rounding.low_bits(pattern)))
         if self.rounding == "nearest":
             done = ops.depend(done, ops.assign(self.ties, rounding.pack(rounding.ties(pattern))))
         return done
 
     def rounded(self, done: Any, steps: Any) -> Any:
         """Return the bits of the 16-bit parameter."""
-        pattern = rounding.canonical(self.truth_memory.bits(done))
+        pattern = rounding.canonical(self.master_memory.bits(done))
         if self.rounding != "stochastic":
             return rounding.rounded(pattern, self.rounding)
         key = rounding.noise_key(self.seed, steps, self.ordinal)
         chance = rounding.noise(key, self.dims, self.count, self.columns)
         return rounding.rounded_stochastic(pattern, chance)
 
-    def stored(self, done: Any) -> Any:
-        """Return what a lost update leaves unchanged; ``truth`` is open or just closed."""
+    def stored_values(self, done: Any) -> Any:
+        """Return what an update that underflows leaves as it is; ``master`` is open or closed."""
         if self.scheme in ("copy", "split"):
-            return ops.depend(self.truth.value(), done)
+            return ops.depend(self.master.value(), done)
         if self.compensates:  # both numbers, as one pattern
             remainder = ops.depend(self.remainder.value(), done)
             return self.low_memory.bits(done) + remainder.astype(ms.int32)
         return ops.depend(self.low.value(), done)
-
-
-class Watch(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
-    """The elements of one parameter in which a lost update would show: ``watch(done)``."""
-
-    def __init__(self, param: Any, held: Held | None) -> None:
-        """Watch ``param``, or what ``held`` stores of it."""
-        super().__init__(auto_prefix=False)
-        self.param, self.is_held = param, held is not None
-        self.held: Any = held
-        self.places = Tensor(sample(int(np.prod(param.shape))).astype(np.int32))
-
-    def construct(self, done: Any) -> Any:
-        """Return the sampled elements of what is stored."""
-        if self.is_held:
-            return self.elements(self.held.stored(done))
-        return self.elements(ops.depend(self.param.value(), done))
-
-    def elements(self, value: Any) -> Any:
-        """Return the sampled elements of ``value``; 1-d."""
-        return ops.gather(value.reshape((-1,)), self.places, 0)

@@ -17,10 +17,10 @@ from mindspore import ops
 __all__ = [
     "canonical",
     "joined",
+    "low_bits",
     "noise",
     "noise_key",
     "pack",
-    "rest",
     "rounded",
     "rounded_stochastic",
     "ties",
@@ -60,7 +60,7 @@ def rounded(bits: Any, rounding: str) -> Any:
     return ops.bitwise_and(bits, _HIGH)
 
 
-def rest(bits: Any) -> Any:
+def low_bits(bits: Any) -> Any:
     """Return the lower 16 bits as int16: what is missing from the rounded number."""
     low = ops.bitwise_and(bits, _LOW)
     # Within the range of int16 before the cast, which need not wrap.
@@ -68,7 +68,7 @@ def rest(bits: Any) -> Any:
 
 
 def joined(high: Any, low: Any, rounding: str) -> Any:
-    """Return the bits of which ``rounded`` is ``high`` and ``rest`` is ``low``.
+    """Return the bits of which ``rounded`` is ``high`` and ``low_bits`` is ``low``.
 
     Ties that ``"nearest"`` rounded down come out 2^16 too small: ``unpack`` has them.
     """
@@ -119,7 +119,7 @@ def noise_key(seed: int, step: Any, ordinal: int) -> Any:
 
     Args:
         seed: as int32.
-        step: real steps before this one, int32, shape (1,).
+        step: optimizer steps before this one, int32, shape (1,).
         ordinal: place of the parameter in its optimizer.
     """
     return _mix(_mix(_mix(ops.zeros_like(step) + seed) + step) + ordinal)

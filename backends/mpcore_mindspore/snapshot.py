@@ -24,7 +24,7 @@ def left_alone(model: Any, amp: Any | None) -> Iterator[None]:
     ``ms.set_seed`` alone: they are not those of the next step, but the next step has its own.
     """
     params = [p for p in model.get_parameters() if not p.requires_grad]
-    params += [] if amp is None else [live for live, _ in amp._parts.buffers]
+    params += [] if amp is None else [live for live, _ in amp._bindings.saved.buffers]
     each = list({id(param): param for param in params}.values())
     before, state = [p.asnumpy().copy() for p in each], ms.get_rng_state()
     kernel_seeds = dict(_KERNEL_SEED)

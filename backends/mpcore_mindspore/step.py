@@ -12,13 +12,14 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mpcore.errors import BackendError
 from mpcore.step.transaction import StepCall, Transaction
 from mpcore_mindspore.guard import guarded
-from mpcore_mindspore.master_weights import Watch
 from mpcore_mindspore.overflow import on_all_ranks
+from mpcore_mindspore.stagnation import StoredSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore_mindspore.bindings import Mover, Parts
+    from mpcore_mindspore.ascend import EmulatedAscend
+    from mpcore_mindspore.bindings import Bindings, Detection, OptimizerBinding
 
 __all__ = ["TrainCell"]
 
@@ -73,14 +74,14 @@ def _count(before: Any, after: Any, grad: Any) -> Any:
     return ops.stack([lost.astype(ms.float32).sum(), moving.astype(ms.float32).sum()])
 
 
-def _counts(index: int, mover: Mover) -> Any:
-    zeros = Tensor(np.zeros((len(mover.trained), 2), np.float32))
+def _counts(index: int, bound: OptimizerBinding) -> Any:
+    zeros = Tensor(np.zeros((len(bound.trained), 2), np.float32))
     return Parameter(zeros, name=f"mpcore.lost.{index}", requires_grad=False)
 
 
-def _watches(mover: Mover) -> tuple[Watch, ...]:
-    by_low = {id(held.low): held for held in mover.storage.held}
-    return tuple(Watch(param, by_low.get(id(param))) for param in mover.trained)
+def _samples(bound: OptimizerBinding) -> tuple[StoredSample, ...]:
+    by_low = {id(state.low): state for state in bound.storage.masters}
+    return tuple(StoredSample(param, by_low.get(id(param))) for param in bound.trained)
 
 
 def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,62 +126,82 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
 
     def __init__(
         self,
-        parts: Parts,
-        movers: list[Mover],
+        bindings: Bindings,
+        bound: list[OptimizerBinding],
         losses: list[Callable[..., Any]],
         call: StepCall,
         *,
         compiled: bool = False,
     ) -> None:
-        """Bind the parts of a prepared network to one loss function, or one for each mover."""
+        """Bind a prepared network to one loss function, or one for each optimizer.
+
+        The graph compiler reads attributes of the Cell itself, not those of our dataclasses.
+        """
         nn.Cell.__init__(self, auto_prefix=False)
-        self.give, self.rest = parts.give, parts.rest
-        self.refreshes = [mover.storage.refresh for mover in movers if mover.storage.opens]
-        self.run: Any = _compiled(self) if compiled else None
-        self.rule = parts.rule
-        self.drops = parts.drops
-        self.detector = parts.detector
         self.call = call
-        self.check_held = parts.check_held
-        self.network = parts.network
-        self.scale, self.counts = parts.state
+        self.network = bindings.network
+        self.after_step = bindings.after_step
+        self.drops = bindings.drops
+        self.check_prepared = bindings.check_prepared
+        self.give_memory, self.take_memory = bindings.give_memory, bindings.take_memory
+        self.run: Any = _compiled(self) if compiled else None
+        self._bind_scale(bindings)
+        self._bind_detection(bindings.detection)
+        self._bind_optimizers(bound, bindings)
+        self._bind_losses(bound, losses, bindings.detection.device)
+
+    def _bind_scale(self, bindings: Bindings) -> None:
+        scale, saved = bindings.scale, bindings.saved
+        self.rule, self.scale, self.counts = scale.rule, scale.scale, scale.counts
+        self.counts_skips = scale.rule.count_skipped_steps
         # Pairs, not two lists of Parameters: a Cell refuses equal names in such lists.
-        self.buffers = parts.buffers
-        self.window_buffers = parts.window_buffers
-        self.rounded = parts.rounded
-        self.after_step = parts.after_step
-        self.optimizers = tuple(mover.optimizer for mover in movers)
+        self.buffers = saved.buffers
+        self.micro_batch_buffers = saved.micro_batch_buffers
+        self.rounded = saved.rounded
+
+    def _bind_detection(self, detection: Detection) -> None:
+        self.detector = detection.detector
+        self.begun = detection.begun
+        self.has_register = detection.detector.kind == "status_register"
+        self.rank_sum: Any = detection.rank_sum
+        self.agrees = detection.rank_sum is not None
+
+    def _bind_optimizers(self, bound: list[OptimizerBinding], bindings: Bindings) -> None:
+        storages = [one.storage for one in bound]
+        self.refreshes = [storage.refresh for storage in storages if storage.opens]
+        self.optimizers = tuple(one.optimizer for one in bound)
         for index, optimizer in enumerate(self.optimizers):
             self.insert_child_to_cell(f"optimizer{index or ''}", optimizer)  # for checkpoints
-        self.openers = tuple(mover.storage.opener for mover in movers)
-        self.closers = tuple(mover.storage.closer for mover in movers)
-        self.opens = tuple(mover.storage.opens for mover in movers)
-        self.closes = tuple(len(mover.storage.held) > 0 for mover in movers)
-        self.steps = parts.steps
-        self.counts_steps = parts.counts
-        self.measures = parts.measures
-        self.watches = tuple(_watches(mover) for mover in movers) if parts.measures else ()
-        self.lost = tuple(_counts(n, mover) for n, mover in enumerate(movers))
-        ends = [sum(len(mover.trained) for mover in movers[:n]) for n in range(len(movers) + 1)]
+        self.openers = tuple(storage.opener for storage in storages)
+        self.closers = tuple(storage.closer for storage in storages)
+        self.opens = tuple(storage.opens for storage in storages)
+        self.closes = tuple(len(storage.masters) > 0 for storage in storages)
+        self.steps = bindings.counter.steps
+        self.counts_steps = bindings.counter.moves
+        self.measures = bindings.counts_lost
+        self.samples = tuple(_samples(one) for one in bound) if self.measures else ()
+        self.lost = tuple(_counts(n, one) for n, one in enumerate(bound))
+        ends = [sum(len(one.trained) for one in bound[:n]) for n in range(len(bound) + 1)]
         self.spans = tuple(pairwise(ends))
-        self.owners = tuple(n for n, mover in enumerate(movers) for _ in mover.trained)
-        self.rounds_grad = tuple(r for mover in movers for r in mover.rounds_grad)
+        self.owners = tuple(n for n, one in enumerate(bound) for _ in one.trained)
+        self.each_alone = self.rule.skip_scope == "optimizer" and len(bound) > 1
+
+    def _bind_losses(
+        self,
+        bound: list[OptimizerBinding],
+        losses: list[Callable[..., Any]],
+        device: EmulatedAscend | None,
+    ) -> None:
+        trained = [param for one in bound for param in one.trained]
+        parted = [trained] if len(losses) == 1 else [one.trained for one in bound]
+        self.rounds_grad = tuple(r for one in bound for r in one.rounds_grad)
         self.any_rounds = any(self.rounds_grad)
-        self.each_alone = parts.rule.skip_scope == "optimizer" and len(movers) > 1
-        self.counts_skips = parts.rule.count_skipped_steps
-        self.begun = parts.begun
-        self.has_register = parts.detector.kind == "status_register"
-        trained = [param for mover in movers for param in mover.trained]
         self.map = ops.HyperMap()
         self.reducer = _rank_reducer(ParameterTuple(trained))
         self.many_ranks = self.reducer is not None
-        self.rank_sum: Any = parts.rank_sum
-        self.agrees = parts.rank_sum is not None
-        parted = [trained] if len(losses) == 1 else [mover.trained for mover in movers]
         self.places = tuple(
             (index, place) for index, params in enumerate(parted) for place in range(len(params))
         )
-        device = parts.device
         extra = [] if device is None else [device.token]
         self.grad_fns = tuple(
             ms.value_and_grad(
@@ -191,29 +212,29 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.emulates = device is not None
         self.collectors: Any = ()
         if device is not None:
-            tops = {id(p): top for m in movers for p, top in zip(m.trained, m.tops, strict=True)}
+            tops = {id(p): top for b in bound for p, top in zip(b.trained, b.tops, strict=True)}
             self.collectors = tuple(
                 device.collector(tuple(tops[id(param)] for param in params)) for params in parted
             )
 
     def __call__(self, *batch: Any) -> Any:
         """Run one step; an exception leaves weights, buffers and the process as they were."""
-        self.check_held()
+        self.check_prepared()
         _check_parts(batch, self.call.micro_batches)
         self.save()  # again in `begin`, which a compiled step runs without coming through here
         try:
             with guarded():
                 if self.run is not None:
-                    self.give()
+                    self.give_memory()
                     return self.run(*batch)
                 if ms.get_context("mode") == ms.GRAPH_MODE:
-                    self.give()
+                    self.give_memory()
                 return nn.Cell.__call__(self, *batch)
         except BaseException:
             self.restore()
             raise
         finally:
-            self.rest()
+            self.take_memory()
 
     def parameters_and_names(self, *args: Any, **kwargs: Any) -> Any:
         """Yield Parameters as any Cell does; those of the optimizers hold their values."""
@@ -279,7 +300,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
 
     def save_buffers(self) -> Any:
         """Copy the buffers a second time; return what tells the two copies apart."""
-        for live, saved in self.window_buffers:
+        for live, saved in self.micro_batch_buffers:
             ops.assign(saved, live)
         return (1,)
 
@@ -291,7 +312,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         # A choice, not a branch: the compiler cannot take a function that is only a branch, and
         # in eager mode nobody has to wait for `clean`.
         if len(before) > 0:
-            for live, saved in self.window_buffers:
+            for live, saved in self.micro_batch_buffers:
                 ops.assign(live, ops.where(clean, live.value(), saved.value()))
         else:
             for live, saved in self.buffers:
@@ -433,7 +454,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             done = self.openers[index](done, self.steps.value())
             own = tuple([ops.depend(grad, done) for grad in own])
         if self.measures:
-            before = self.watched(index, done)
+            before = self.sampled(index, done)
             own = tuple([ops.depend(grad, before) for grad in own])
         done = ops.depend(done, self.optimizers[index](own))
         if self.closes[index]:
@@ -442,15 +463,15 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             done = self.count_lost(index, before, own, done)
         return done
 
-    def watched(self, index: int, done: Any) -> Any:
+    def sampled(self, index: int, done: Any) -> Any:
         """Return the sampled elements of what one optimizer moves."""
-        return tuple([watch(done) for watch in self.watches[index]])
+        return tuple([sample(done) for sample in self.samples[index]])
 
     def count_lost(self, index: int, before: Any, grads: Any, done: Any) -> Any:
         """Keep the counts of updates that did not change what is stored; return a token."""
-        after = self.watched(index, done)
+        after = self.sampled(index, done)
         counts = [
-            _count(old, after[place], self.watches[index][place].elements(grads[place]))
+            _count(old, after[place], self.samples[index][place].elements(grads[place]))
             for place, old in enumerate(before)
         ]
         return ops.depend(done, ops.assign(self.lost[index], ops.stack(counts)))

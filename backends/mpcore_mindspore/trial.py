@@ -61,12 +61,12 @@ def _take_off(amp: MindsporeAmp) -> list[tuple[Any, Any]]:
         Pairs (float32 Parameter in the network now, 16-bit Parameter before it).
     """
     net, original = amp.model, amp._original
-    truth = amp._read_weights() if original.swapped else {}
+    masters = amp._read_weights() if original.swapped else {}
     object.__setattr__(net, MARK, original)
     original.put_back()
     pairs, wide = [], {}
     for low, param in original.swapped:
-        values = Tensor(truth[amp._paths[id(low)]])
+        values = Tensor(masters[amp._paths[id(low)]])
         float32 = Parameter(values, name=param.name, requires_grad=low.requires_grad)
         pairs.append((float32, low))
         wide[id(param)] = float32

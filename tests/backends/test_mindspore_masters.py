@@ -73,7 +73,7 @@ def all_bits(pattern, step):
     pattern = rounding_bits.canonical(pattern)
     found = [pattern]
     for rounding in ("nearest", "away", "truncate"):
-        high, low = rounding_bits.rounded(pattern, rounding), rounding_bits.rest(pattern)
+        high, low = rounding_bits.rounded(pattern, rounding), rounding_bits.low_bits(pattern)
         back = rounding_bits.joined(high, low, rounding)
         if rounding == "nearest":
             words = rounding_bits.pack(rounding_bits.ties(pattern))

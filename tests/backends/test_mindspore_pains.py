@@ -363,7 +363,7 @@ def test_nothing_in_a_step_is_float64():
         cell = bound.train_cell(loss_of(net), 1.0, keep_grads=True, micro_batches=count)
         *numbers, grads = cell(*batch())
         made = [item for item in (*numbers, *grads) if isinstance(item, Tensor)]
-        made += [copy for pairs in (cell.buffers, cell.window_buffers) for _, copy in pairs]
+        made += [copy for pairs in (cell.buffers, cell.micro_batch_buffers) for _, copy in pairs]
         made += [*cell.get_parameters(), cell.scale, cell.counts]
         assert {str(item.dtype) for item in made} <= {"Float32", "Int32", "Bool"}
 

@@ -173,15 +173,15 @@ def test_windows_and_several_optimizers_in_graph_mode(tmp_path):
 def test_second_copies_are_made_for_windows_that_drop_only():
     net, bound = prepared(on_bad_micro_batch="drop")
     bound.step(loss_of(net), *batch())
-    assert bound._parts.window_buffers == []
+    assert bound._bindings.saved.micro_batch_buffers == []
     bound.step(loss_of(net), *batch(), micro_batches=2)
-    made = bound._parts.window_buffers
-    assert len(made) == len(bound._parts.buffers) == 2
+    made = bound._bindings.saved.micro_batch_buffers
+    assert len(made) == len(bound._bindings.saved.buffers) == 2
     bound.train_cell(loss_of(net), micro_batches=4)
-    assert bound._parts.window_buffers is made
+    assert bound._bindings.saved.micro_batch_buffers is made
     net, bound = prepared()
     bound.step(loss_of(net), *batch(), micro_batches=2)
-    assert bound._parts.window_buffers == []
+    assert bound._bindings.saved.micro_batch_buffers == []
 
 
 def test_compiled_window_refuses_an_uneven_batch():

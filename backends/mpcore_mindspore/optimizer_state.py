@@ -1,0 +1,43 @@
+"""State of an optimizer that is stored in bfloat16 between steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mindspore import nn, ops
+
+from mpcore.numerics.master_weights import round_bits
+from mpcore_mindspore import rounding
+from mpcore_mindspore.master_weights import Memory, half, number_parameter, upper
+
+if TYPE_CHECKING:
+    import mindspore as ms
+
+__all__ = ["Moment"]
+
+
+class Moment(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """A float32 moment of an optimizer that is bfloat16 between steps.
+
+    Attributes:
+        live: the optimizer's Parameter.
+        stored: int16 Parameter of the upper halves.
+    """
+
+    def __init__(self, live: ms.Parameter) -> None:
+        """Store what ``live`` holds."""
+        super().__init__(auto_prefix=False)
+        self.live = live
+        values = round_bits(live.asnumpy()).view(np.int16)
+        self.stored = number_parameter(values, f"mpcore.moment.{live.name}")
+        self.memory = Memory(live, live.name)
+
+    def open(self, done: Any) -> Any:
+        """Make ``live`` what is stored, after ``done``; return a token."""
+        return self.memory.write(upper(ops.depend(self.stored.value(), done)), done)
+
+    def close(self, done: Any, steps: Any) -> Any:
+        """Store ``live``, rounded to nearest, after ``done``; return a token."""
+        rounded = rounding.rounded(rounding.canonical(self.memory.bits(done)), "nearest")
+        return ops.depend(done, ops.assign(self.stored, half(rounded)))
