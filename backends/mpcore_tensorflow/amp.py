@@ -76,13 +76,13 @@ class KerasAmp(Amp):
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         owned: Mapping[str, tuple[TransactionalOptimizer, list[Any] | None]],
         plan: Plan,
         options: StepOptions,
         *,
         detector: OverflowDetector,
-        strategy: Any,
+        strategy: tf.distribute.Strategy | None,
     ) -> None:
         """Bind a model that the plan was applied to.
 
@@ -143,13 +143,13 @@ class KerasAmp(Amp):
     def optimizer_steps(self, steps: int) -> None:
         self._first.optimizer_steps = steps
 
-    def master_values(self, variable: Any) -> npt.NDArray[np.float32]:
+    def master_values(self, variable: keras.Variable) -> npt.NDArray[np.float32]:
         """Return the float32 master values of a Keras variable of the model, on the host."""
         one = self._master_states().get(id(variable))
         value = variable.value if one is None else one.open()
         return np.array(tf.cast(value, tf.float32).numpy())
 
-    def put(self, variable: Any, value: Any) -> None:
+    def put(self, variable: keras.Variable, value: tf.Tensor) -> None:
         """Put float32 master values into a Keras variable of the model, whatever the scheme."""
         one = self._master_states().get(id(variable))
         if one is None:
@@ -185,7 +185,7 @@ class KerasAmp(Amp):
         moved = [variable for path, variable in self._floats() if path in latest]
         return array_bytes(self.model, list(self.optimizers.values()), moved)
 
-    def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
+    def gradient(self, function: Callable[..., Any], *inputs: tf.Tensor) -> Any:
         """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.
 
         For penalties on gradients: call it inside ``loss_fn``; what it returns can be

@@ -13,7 +13,7 @@ from mpcore.numerics.dtypes import FORMATS
 from mpcore.numerics.overflow import OverflowDetector, saturate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -82,7 +82,7 @@ class EmulatedAscend:
         """Return whether the register is clear, as a 0-d bool on the device."""
         return tf.equal(self._count.read_value(), 0)
 
-    def store(self, tensor: Any) -> Any:
+    def store(self, tensor: tf.Tensor) -> Any:
         """Return what the device stores for a tensor of a graph."""
         top = tf.constant(FORMATS[tensor.dtype.name].max, tensor.dtype)
         number = tf.where(tf.math.is_nan(tensor), tf.zeros_like(tensor), tensor)
@@ -91,7 +91,7 @@ class EmulatedAscend:
         self._count.assign_add(tf.cast(changed, tf.int64))
         return kept
 
-    def store_in_place(self, tensor: Any, inputs: tuple[Any, ...]) -> None:
+    def store_in_place(self, tensor: tf.Tensor, inputs: tuple[Any, ...]) -> None:
         """Store an eager tensor; one that shares its memory with an input only hands it on."""
         array = _memory(tensor)
         if any(array.ctypes.data == _memory(x).ctypes.data for x in inputs if _is_float(x)):
@@ -113,11 +113,11 @@ class _Register(OverflowDetector):
     def begin(self) -> None:
         self._device.clear()
 
-    def read(self, grads: Any) -> Any:
+    def read(self, grads: Sequence[tf.Tensor]) -> Any:
         del grads  # in a graph too it is read after all that was traced before
         return self._device.quiet()
 
-    def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], quiet: tf.Tensor) -> tuple[Any, ...]:
         verdicts = [tf.logical_and(verdict, quiet) for verdict in each]
         return tuple(verdicts)
 
@@ -154,12 +154,12 @@ def unsaturated() -> Iterator[None]:
 
 
 def _store_outputs(
-    op_type: Any,
+    op_type: bytes | str,
     inputs: tuple[Any, ...],
-    attrs: Any,
-    outputs: Any,
+    attrs: object,
+    outputs: Sequence[tf.Tensor],
     op_name: str | None = None,
-    graph: Any = None,
+    graph: tf.Graph | None = None,
 ) -> Any:
     del attrs, op_name
     device = EmulatedAscend.active()
@@ -178,7 +178,7 @@ def _store_outputs(
     return None
 
 
-def _is_closed(graph: Any) -> bool:
+def _is_closed(graph: tf.Graph | None) -> bool:
     # TensorFlow lets no variable of ours into these.
     while graph is not None:
         if type(graph).__name__ in ("_WhileBodyGradFuncGraph", "_CondGradFuncGraph"):
@@ -187,18 +187,18 @@ def _is_closed(graph: Any) -> bool:
     return False
 
 
-def _stored(device: EmulatedAscend, tensor: Any) -> Any:
-    def store(x: Any) -> Any:
+def _stored(device: EmulatedAscend, tensor: tf.Tensor) -> Any:
+    def store(x: tf.Tensor) -> Any:
         return device.store(x), lambda upstream: upstream
 
     return tf.custom_gradient(store)(tensor)
 
 
-def _is_float(x: Any) -> bool:
+def _is_float(x: tf.Tensor) -> bool:
     return tf.is_tensor(x) and x.dtype.name in _DTYPES
 
 
-def _memory(tensor: Any) -> npt.NDArray[Any]:
+def _memory(tensor: tf.Tensor) -> npt.NDArray[Any]:
     """Return the numbers of an eager tensor where they lie, shape (elements,)."""
     with unsaturated():  # this operation too is followed by a call of _store_outputs
         flat = tf.reshape(tensor, (-1,))

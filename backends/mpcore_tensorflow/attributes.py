@@ -10,6 +10,9 @@ from keras import layers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import keras
+    import tensorflow as tf
+
 __all__ = ["attributes"]
 
 _CONVS = ("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D")
@@ -21,7 +24,7 @@ _DROPOUTS = ("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3
 _NOISY = ("GaussianDropout", "AlphaDropout")
 
 
-def attributes(layer: Any, inputs: Sequence[Any], *, training: bool) -> dict[str, Any]:
+def attributes(layer: keras.Layer, inputs: Sequence[Any], *, training: bool) -> dict[str, Any]:
     """Return the settings that change what ``layer`` computes.
 
     Args:
@@ -59,7 +62,7 @@ def _share(momentum: float) -> float:
     return round(1.0 - momentum, 12)
 
 
-def _batch_norm(layer: Any, _: Any) -> dict[str, Any]:
+def _batch_norm(layer: keras.Layer, _: object) -> dict[str, Any]:
     return {
         "eps": layer.epsilon,
         "momentum": _share(layer.momentum),
@@ -68,14 +71,14 @@ def _batch_norm(layer: Any, _: Any) -> dict[str, Any]:
     }
 
 
-def _affine(layer: Any) -> bool | str:
+def _affine(layer: keras.Layer) -> bool | str:
     scale, center = getattr(layer, "scale", True), getattr(layer, "center", True)
     if bool(scale) == bool(center):
         return bool(scale)
     return "scale" if scale else "center"
 
 
-def _other_norm(layer: Any, _: Any) -> dict[str, Any]:
+def _other_norm(layer: keras.Layer, _: object) -> dict[str, Any]:
     axis = getattr(layer, "axis", -1)
     found: dict[str, Any] = {"eps": getattr(layer, "epsilon", None), "affine": _affine(layer)}
     if isinstance(layer, layers.GroupNormalization):
@@ -83,7 +86,7 @@ def _other_norm(layer: Any, _: Any) -> dict[str, Any]:
     return {**found, "axes": len(axis) if isinstance(axis, list | tuple) else 1}
 
 
-def _conv(layer: Any, first: Any) -> dict[str, Any]:
+def _conv(layer: keras.Layer, first: tf.Tensor | None) -> dict[str, Any]:
     groups = getattr(layer, "groups", 1)
     if "Depthwise" in type(layer).__name__ and layer.built:
         axis = -1 if layer.data_format == "channels_last" else 1
@@ -99,7 +102,7 @@ def _conv(layer: Any, first: Any) -> dict[str, Any]:
     }
 
 
-def _transposed(layer: Any, first: Any) -> dict[str, Any]:
+def _transposed(layer: keras.Layer, first: tf.Tensor | None) -> dict[str, Any]:
     found = _conv(layer, None)
     if layer.padding == "same":
         pairs = zip(layer.kernel_size, layer.strides, strict=True)
@@ -108,7 +111,7 @@ def _transposed(layer: Any, first: Any) -> dict[str, Any]:
     return {**found, "groups": 1}
 
 
-def _pool(layer: Any, first: Any) -> dict[str, Any]:
+def _pool(layer: keras.Layer, first: tf.Tensor | None) -> dict[str, Any]:
     ones = (1,) * len(layer.pool_size)
     padding = _padding(layer, first, layer.pool_size, ones)
     average = "Average" in type(layer).__name__
@@ -121,7 +124,9 @@ def _pool(layer: Any, first: Any) -> dict[str, Any]:
     }
 
 
-def _padding(layer: Any, first: Any, kernel: Any, dilation: Any) -> Any:
+def _padding(
+    layer: keras.Layer, first: tf.Tensor | None, kernel: Sequence[int], dilation: Sequence[int]
+) -> Any:
     """Return the zeros that are added on each side; "same" where the size is not known."""
     if layer.padding == "valid":
         return 0
@@ -144,7 +149,7 @@ def _sides(sides: list[tuple[int, int]]) -> Any:
     return flat.pop() if len(flat) == 1 else [list(pair) for pair in sides]
 
 
-def _relu(layer: Any, _: Any) -> dict[str, Any]:
+def _relu(layer: keras.Layer, _: object) -> dict[str, Any]:
     return {
         "slope": float(layer.negative_slope) or None,
         "maximum": layer.max_value,
@@ -152,7 +157,7 @@ def _relu(layer: Any, _: Any) -> dict[str, Any]:
     }
 
 
-def _attention(layer: Any, _: Any) -> dict[str, Any]:
+def _attention(layer: keras.Layer, _: object) -> dict[str, Any]:
     return {
         "heads": getattr(layer, "num_heads", None),
         "rate": getattr(layer, "_dropout", getattr(layer, "dropout", None)),
@@ -160,7 +165,7 @@ def _attention(layer: Any, _: Any) -> dict[str, Any]:
     }
 
 
-def _recurrent(layer: Any, _: Any) -> dict[str, Any]:
+def _recurrent(layer: keras.Layer, _: object) -> dict[str, Any]:
     bidirectional = isinstance(layer, layers.Bidirectional)
     inner = layer.forward_layer if bidirectional else layer
     cell = getattr(inner, "cell", inner)

@@ -53,7 +53,7 @@ class TensorflowBackend:
 
     name = "tensorflow"
 
-    def capabilities(self, model: Any = None, /) -> Capabilities:
+    def capabilities(self, model: keras.Model | None = None, /) -> Capabilities:
         """Return what can be done on the default device; Keras does not move models."""
         del model
         on_gpu = bool(tf.config.list_physical_devices("GPU"))
@@ -76,7 +76,7 @@ class TensorflowBackend:
             optimizer_state=("float32", "bfloat16"),
         )
 
-    def layers(self, model: Any, /) -> list[Layer]:
+    def layers(self, model: keras.Model, /) -> list[Layer]:
         """Return every layer of a built model, itself first; InputLayer is left out.
 
         Raises:
@@ -86,7 +86,7 @@ class TensorflowBackend:
         usual = usual_dtype(model)
         return [entry.describe(_masters(model), usual) for entry in walk(model)]
 
-    def check_pair(self, model: Any, optimizer: Any, /) -> None:
+    def check_pair(self, model: keras.Model, optimizer: keras.Optimizer, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` in transactions."""
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             msg = f"`optimizer` must be a keras.optimizers.Optimizer, got {_kind(optimizer)}"
@@ -125,7 +125,7 @@ class TensorflowBackend:
 
     def attach(
         self,
-        model: Any,
+        model: keras.Model,
         optimizers: Mapping[str, Any],
         plan: Plan,
         options: StepOptions,
@@ -244,7 +244,7 @@ def _take_over(wrapper: TransactionalOptimizer, previous: TransactionalOptimizer
         wrapper.state = previous.state
 
 
-def _masters(model: Any) -> dict[int, Any]:
+def _masters(model: keras.Model) -> dict[int, Any]:
     """Return what holds the master values of 16-bit variables, by their ``id``.
 
     In a model that was loaded the optimizer holds it for those that are trained, and what was
@@ -258,11 +258,13 @@ def _masters(model: Any) -> dict[int, Any]:
     return found
 
 
-def _stored_low(model: Any) -> list[Any]:
+def _stored_low(model: keras.Model) -> list[Any]:
     return [v for v in model.variables if v.value.dtype in (tf.bfloat16, tf.float16)]
 
 
-def _check_storable(policy: Policy, inners: Sequence[Any], strategy: Any) -> None:
+def _check_storable(
+    policy: Policy, inners: Sequence[Any], strategy: tf.distribute.Strategy | None
+) -> None:
     """Refuse what the scheme of master weights and the dtype of the moments cannot do here."""
     scheme = policy.scheme
     for inner in inners:
@@ -279,11 +281,11 @@ def _check_storable(policy: Policy, inners: Sequence[Any], strategy: Any) -> Non
         raise BackendError(msg)
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _check_known(model: Any, optimizer: Any) -> None:
+def _check_known(model: keras.Model, optimizer: keras.Optimizer) -> None:
     known = {optimizer._var_key(variable) for variable in model.variables}
     if not optimizer._trainable_variables_indices.keys() <= known:
         msg = (
@@ -293,7 +295,7 @@ def _check_known(model: Any, optimizer: Any) -> None:
         raise OptimizerError(msg)
 
 
-def _owned(model: Any, optimizers: Mapping[str, Any]) -> dict[str, list[Any] | None]:
+def _owned(model: keras.Model, optimizers: Mapping[str, Any]) -> dict[str, list[Any] | None]:
     """Return the weights that each of several optimizers moves; None for one: all there are."""
     if len(optimizers) == 1:
         name, optimizer = next(iter(optimizers.items()))
@@ -321,11 +323,11 @@ def _owned(model: Any, optimizers: Mapping[str, Any]) -> dict[str, list[Any] | N
     }
 
 
-def _holds(optimizer: Any, variable: Any) -> bool:
+def _holds(optimizer: keras.Optimizer, variable: keras.Variable) -> bool:
     return optimizer._var_key(variable) in optimizer._trainable_variables_indices
 
 
-def _previous(model: Any, optimizers: Mapping[str, Any]) -> TransactionalOptimizer | None:
+def _previous(model: keras.Model, optimizers: Mapping[str, Any]) -> TransactionalOptimizer | None:
     """Return the wrapper of an earlier ``prepare``, if it is what is passed."""
     first = next(iter(optimizers.values()))
     if isinstance(first, TransactionalOptimizer):
@@ -339,7 +341,9 @@ def _previous(model: Any, optimizers: Mapping[str, Any]) -> TransactionalOptimiz
     return None
 
 
-def _detector(asked: Any, strategy: Any) -> OverflowDetector:
+def _detector(
+    asked: str | OverflowDetector, strategy: tf.distribute.Strategy | None
+) -> OverflowDetector:
     device = EmulatedAscend.active()
     kinds = {"values": OverflowDetector()}
     if device is not None:

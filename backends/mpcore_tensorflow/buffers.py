@@ -33,7 +33,10 @@ class BufferGuard:
     """
 
     def __init__(
-        self, model: Any, others: Iterable[Any] = (), detector: OverflowDetector | None = None
+        self,
+        model: keras.Model,
+        others: Iterable[Any] = (),
+        detector: OverflowDetector | None = None,
     ) -> None:
         """List the buffers of a built model.
 

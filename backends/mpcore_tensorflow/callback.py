@@ -10,6 +10,8 @@ import keras
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import tensorflow as tf
+
     from mpcore_tensorflow.amp import KerasAmp
 
 __all__ = ["StepCallback"]
@@ -35,7 +37,7 @@ class StepCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is 
         steps, self._seen = batch - self._seen, batch
         self._take(steps, lambda: self._read((logs or {}).get("loss")))
 
-    def _read(self, loss: Any) -> dict[str, Any]:
+    def _read(self, loss: tf.Tensor | float | None) -> dict[str, Any]:
         before, state = self._state, self._amp.state
         self._state = state
         stepped = state.skipped_steps == before.skipped_steps

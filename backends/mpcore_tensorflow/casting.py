@@ -33,7 +33,7 @@ __all__ = ["apply_plan", "cast_floats", "is_prepared", "release_plan"]
 _PROMOTES = ("GaussianNoise", "GaussianDropout", "AlphaDropout")  # they draw float32 numbers
 
 
-def apply_plan(model: Any, plan: Plan, guard: BufferGuard) -> None:
+def apply_plan(model: keras.Model, plan: Plan, guard: BufferGuard) -> None:
     """Apply ``plan`` to a built ``model`` in place; a plan applied before is taken off first.
 
     A dtype that the user set on a layer is in the plan, where no rule overrides it. Variables
@@ -63,7 +63,7 @@ def apply_plan(model: Any, plan: Plan, guard: BufferGuard) -> None:
     model.train_function = model.test_function = model.predict_function = None
 
 
-def is_prepared(model: Any) -> bool:
+def is_prepared(model: keras.Model) -> bool:
     """Return whether a plan was applied to ``model``, or it is part of a model with one."""
     return MARK in vars(model)
 
@@ -91,21 +91,21 @@ def _policy_name(plan: LayerPlan) -> str:
     return plan.compute
 
 
-def _set_policy(layer: Any, name: str) -> None:
+def _set_policy(layer: keras.Layer, name: str) -> None:
     # Layers of strings or integers (tokenizers and the like) have no precision to set.
     # Not through the property: it writes into a DTypePolicyMap, which is the user's.
     if keras.backend.is_float_dtype(layer.compute_dtype):
         layer._dtype_policy = keras.DTypePolicy(name)
 
 
-def _replace(layer: Any, method: str, make: Callable[[Any], Any]) -> None:
+def _replace(layer: keras.Layer, method: str, make: Callable[[Any], Any]) -> None:
     """Put ``make(original)`` in the place of a method, on this instance only."""
     _remember(layer)
     original = getattr(layer, method)
     setattr(layer, method, functools.wraps(original)(make(original)))
 
 
-def _remember(layer: Any) -> None:
+def _remember(layer: keras.Layer) -> None:
     if MARK not in vars(layer):
         kept = {name: vars(layer).get(name) for name in ("call", "_convert_inputs_to_tensors")}
         autocast, policy = getattr(layer, "autocast", None), getattr(layer, "_dtype_policy", None)
@@ -115,11 +115,11 @@ def _remember(layer: Any) -> None:
 class _Originals:
     """What a layer had before; an object, as Keras would track a dictionary."""
 
-    def __init__(self, methods: dict[str, Any], autocast: Any, policy: Any) -> None:
+    def __init__(self, methods: dict[str, Any], autocast: Any, policy: keras.DTypePolicy) -> None:
         self.methods, self.autocast, self.policy = methods, autocast, policy
 
 
-def _restore(layer: Any) -> None:
+def _restore(layer: keras.Layer) -> None:
     kept = vars(layer).get(MARK)
     if kept is None:
         _remember(layer)
@@ -133,7 +133,7 @@ def _restore(layer: Any) -> None:
     layer._dtype_policy = kept.policy
 
 
-def release_plan(model: Any) -> None:
+def release_plan(model: keras.Model) -> None:
     """Take the plan off: calls, policies and flags are again what they were."""
     for layer in model._flatten_layers():
         for marked in (layer, getattr(layer, "_functional", None)):
@@ -199,7 +199,7 @@ def _low_or_full(x: Any) -> str:
     return name if name in ("float16", "bfloat16") else "float32"
 
 
-def _root(model: Any, guard: BufferGuard, policy: Policy) -> Callable[[Any], Any]:
+def _root(model: keras.Model, guard: BufferGuard, policy: Policy) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         # Without a `training` argument only the model knows whether it trains: assume so.
         default = None if model._call_has_training_arg else True
@@ -216,7 +216,7 @@ def _root(model: Any, guard: BufferGuard, policy: Policy) -> Callable[[Any], Any
     return make
 
 
-def _inputs_as_they_come(model: Any) -> Callable[[Any], Any]:
+def _inputs_as_they_come(model: keras.Model) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         def convert(flat_inputs: Any) -> Any:
             converted = original(flat_inputs)

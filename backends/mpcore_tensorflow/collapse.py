@@ -28,16 +28,16 @@ class CollapseCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyp
         self._batches = self._unjudged = 0
         self._seen = -1
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forget what ``amp.step`` did before."""
         self._amp.last, self._batches = None, 0
         self._amp.restart_look()
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Count the batches of an epoch from 0, as Keras does."""
         self._seen = -1
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Look if there were ``patience`` batches; Keras may call it once for several."""
         self._batches += batch - self._seen
         self._unjudged += batch - self._seen
@@ -48,7 +48,7 @@ class CollapseCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyp
         if self._batches >= self._amp.policy.scaling.patience:
             self._look()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Look."""
         self._look()
 

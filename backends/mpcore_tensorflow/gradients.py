@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 __all__ = [
     "added",
@@ -21,12 +23,12 @@ __all__ = [
 ]
 
 
-def values(grad: Any) -> Any:
+def values(grad: tf.Tensor | tf.IndexedSlices) -> Any:
     """Return the numbers of a gradient, as one tensor."""
     return grad.values if isinstance(grad, tf.IndexedSlices) else grad
 
 
-def mapped(function: Callable[[Any], Any], grad: Any) -> Any:
+def mapped(function: Callable[[Any], Any], grad: Gradient) -> Any:
     """Return the gradient with ``function`` applied to its numbers; None stays None."""
     if grad is None:
         return None
@@ -35,17 +37,17 @@ def mapped(function: Callable[[Any], Any], grad: Any) -> Any:
     return function(grad)
 
 
-def dense(grad: Any) -> Any:
+def dense(grad: Gradient) -> Any:
     """Return the gradient as a tensor; rows that occur twice are summed."""
     return tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
 
 
-def float32(grad: Any) -> Any:
+def float32(grad: Gradient) -> Any:
     """Return the gradient in float32."""
     return mapped(lambda g: tf.cast(g, tf.float32), grad)
 
 
-def unscaled(grad: Any, divisor: Any) -> Any:
+def unscaled(grad: Gradient, divisor: tf.Tensor | float | None) -> Any:
     """Return the float32 gradient, divided unless ``divisor`` is None; repeated rows are summed."""
     if isinstance(grad, tf.IndexedSlices):
         # A row that occurs twice has two parts: neither norm nor square of a part is the whole's.
@@ -58,7 +60,7 @@ def unscaled(grad: Any, divisor: Any) -> Any:
     return grad if divisor is None else mapped(lambda g: g / divisor, grad)
 
 
-def added(grad: Any, other: Any) -> Any:
+def added(grad: Gradient, other: Gradient) -> Any:
     """Return the sum in float32; that of two sparse gradients is sparse, repeating rows."""
     if grad is None or other is None:
         return float32(other if grad is None else grad)
@@ -70,7 +72,7 @@ def added(grad: Any, other: Any) -> Any:
     return dense(first) + dense(second)
 
 
-def chosen(condition: Any, grad: Any) -> Any:
+def chosen(condition: tf.Tensor, grad: Gradient) -> Any:
     """Return the float32 gradient where ``condition`` holds, else zeros (in the same rows)."""
     return mapped(lambda g: tf.where(condition, g, tf.zeros_like(g)), float32(grad))
 

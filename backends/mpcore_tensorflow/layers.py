@@ -101,7 +101,7 @@ class Entry(NamedTuple):
         )
 
 
-def usual_dtype(model: Any) -> str:
+def usual_dtype(model: keras.Model) -> str:
     """Return what most layers of ``model`` compute in, as the user left them.
 
     Keras keeps no record of whether a layer's policy was given as ``dtype=`` or taken from
@@ -121,7 +121,7 @@ def usual_dtype(model: Any) -> str:
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def _compute_dtype(layer: Any) -> str:
+def _compute_dtype(layer: keras.Layer) -> str:
     kept = vars(layer).get(MARK)
     policy = layer._dtype_policy if kept is None else kept.policy
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and layer.path:
@@ -129,7 +129,7 @@ def _compute_dtype(layer: Any) -> str:
     return str(policy.compute_dtype or "")
 
 
-def _op(layer: Any) -> str:
+def _op(layer: keras.Layer) -> str:
     """Return the neutral op of a layer of Keras, or of what a user's layer is derived from."""
     function = getattr(layer, "activation", None)
     if type(layer) is keras.layers.Activation:
@@ -147,11 +147,11 @@ def _found(name: str) -> str:
         return ""  # the table has no such op
 
 
-def _dtype(variable: Any) -> str:
+def _dtype(variable: keras.Variable) -> str:
     return str(keras.backend.standardize_dtype(variable.dtype))
 
 
-def check_model(model: Any) -> None:
+def check_model(model: keras.Model) -> None:
     """Raise BackendError unless ``model`` is a keras.Model whose weights exist."""
     if not isinstance(model, keras.Model):
         msg = f"`model` must be a keras.Model, got {type(model).__name__}"
@@ -171,12 +171,12 @@ def check_model(model: Any) -> None:
         raise BackendError(msg)
 
 
-def sublayers(layer: Any) -> list[Any]:
+def sublayers(layer: keras.Layer) -> list[Any]:
     """Return the layers directly inside ``layer``, in the order of definition."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
-def buffers(model: Any) -> list[Any]:
+def buffers(model: keras.Model) -> list[Any]:
     """Return the variables that a forward pass may change, such as BatchNorm's statistics.
 
     Frozen weights and the states of random seeds are none: the first never change, and a
@@ -190,7 +190,7 @@ def buffers(model: Any) -> list[Any]:
     return list(found.values())
 
 
-def walk(model: Any) -> Iterator[Entry]:
+def walk(model: keras.Model) -> Iterator[Entry]:
     """Yield every layer in the order of definition, the model first; InputLayer is left out.
 
     A composite (attention, recurrent layers) is one entry. A layer used in several places
@@ -199,7 +199,7 @@ def walk(model: Any) -> Iterator[Entry]:
     yield from _walk(model, "", {id(model)})
 
 
-def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[Entry]:
+def _walk(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[Entry]:
     category = _category(layer, is_root=not path)
     if category != "container":
         yield Entry(path, category, layer, _composite_variables(layer))
@@ -214,7 +214,7 @@ def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[Entry]:
         yield from _walk(child, f"{path}.{name}" if path else name, seen)
 
 
-def _category(layer: Any, *, is_root: bool) -> str:
+def _category(layer: keras.Layer, *, is_root: bool) -> str:
     if is_root:
         return "container"
     for category, names in _KINDS:
@@ -227,18 +227,18 @@ def _has(name: str) -> bool:
     return hasattr(keras.layers, name)
 
 
-def _is_softmax(layer: Any) -> bool:
+def _is_softmax(layer: keras.Layer) -> bool:
     if not isinstance(layer, keras.layers.Activation):
         return isinstance(layer, keras.layers.Softmax)
     return getattr(layer.activation, "__name__", "") in ("softmax", "log_softmax")
 
 
-def _own_variables(layer: Any) -> dict[str, Any]:
+def _own_variables(layer: keras.Layer) -> dict[str, Any]:
     inside = {id(v) for child in sublayers(layer) for v in child.weights}
     return _unique((v.name, v) for v in layer.weights if id(v) not in inside)
 
 
-def _composite_variables(layer: Any) -> dict[str, Any]:
+def _composite_variables(layer: keras.Layer) -> dict[str, Any]:
     children = sublayers(layer)
     found = list(_own_variables(layer).items())
     for child in children:
@@ -258,7 +258,7 @@ def _unique(pairs: Any) -> dict[str, Any]:
     return named
 
 
-def _name(parent: Any, child: Any, taken: set[str]) -> str:
+def _name(parent: keras.Layer, child: keras.Layer, taken: set[str]) -> str:
     """Return the child's own name, or where Keras made that up, the attribute that holds it."""
     name = child.name
     if _is_automatic(child) or name in taken:
@@ -270,14 +270,14 @@ def _name(parent: Any, child: Any, taken: set[str]) -> str:
     return str(name)
 
 
-def _is_automatic(layer: Any) -> bool:
+def _is_automatic(layer: keras.Layer) -> bool:
     stem = re.sub(r"\W+", "", type(layer).__name__)
     stem = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", stem)
     stem = re.sub("([a-z])([A-Z])", r"\1_\2", stem).lower()
     return re.fullmatch(rf"{re.escape(stem)}(_\d+)?", layer.name) is not None
 
 
-def _attribute(parent: Any, child: Any) -> str | None:
+def _attribute(parent: keras.Layer, child: keras.Layer) -> str | None:
     if isinstance(parent, keras.Sequential):
         return None  # its attributes are Keras's own
     for name, value in vars(parent).items():
@@ -296,7 +296,7 @@ def _attribute(parent: Any, child: Any) -> str | None:
     return None
 
 
-def variable_names(model: Any) -> dict[int, str]:
+def variable_names(model: keras.Model) -> dict[int, str]:
     """Return the dotted path of every variable by its ``id``, such as ``"fc1.kernel"``."""
     return {
         id(variable): f"{entry.path}.{name}" if entry.path else name

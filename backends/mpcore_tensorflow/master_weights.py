@@ -39,7 +39,7 @@ class MasterState:
 
     dtype = "float32"
 
-    def __init__(self, variable: Any) -> None:
+    def __init__(self, variable: keras.Variable) -> None:
         """Take ``variable``, which is stored in 16 bits already; ``close`` follows."""
         self.variable, self.low = variable, variable._value
         self.beside: list[Any] = []
@@ -48,15 +48,15 @@ class MasterState:
         """Return the float32 master values, a tensor."""
         return rounding.widen(tf.convert_to_tensor(self.low))
 
-    def close(self, value: Any) -> None:
+    def close(self, value: tf.Tensor) -> None:
         """Store float32 values that a step ended with."""
         raise NotImplementedError
 
-    def put(self, value: Any) -> None:
+    def put(self, value: tf.Tensor) -> None:
         """Store float32 values that come from elsewhere, such as a checkpoint."""
         self.close(value)
 
-    def take_place(self, step: Any, ordinal: int) -> None:
+    def take_place(self, step: keras.Variable | None, ordinal: int) -> None:
         """Take the place among the parameters of an optimizer.
 
         Args:
@@ -68,7 +68,7 @@ class MasterState:
         """Return what changes unless an update underflows."""
         return [self.low, *(one.value for one in self.beside)]
 
-    def _store_beside(self, name: str, dtype: str, shape: Any = None) -> Any:
+    def _store_beside(self, name: str, dtype: str, shape: tuple[int, ...] | None = None) -> Any:
         stored = keras.Variable(
             keras.initializers.Zeros(),
             shape=self.variable.shape if shape is None else shape,
@@ -84,7 +84,9 @@ class MasterState:
 class CopiedMaster(MasterState):
     """A float32 copy, which the optimizer updates by itself."""
 
-    def __init__(self, variable: Any, rounding: str, master: Any = None) -> None:
+    def __init__(
+        self, variable: keras.Variable, rounding: str, master: keras.Variable | None = None
+    ) -> None:
         """Take ``variable``.
 
         Args:
@@ -106,7 +108,7 @@ class CopiedMaster(MasterState):
         """Return the copy."""
         return tf.convert_to_tensor(self.master.value)
 
-    def close(self, value: Any) -> None:
+    def close(self, value: tf.Tensor) -> None:
         """Store the copy, and round it."""
         self.master.value.assign(value)
         self.lower()
@@ -125,7 +127,7 @@ class CopiedMaster(MasterState):
 
 
 class _SplitMaster(MasterState):
-    def __init__(self, variable: Any, rounding_: str) -> None:
+    def __init__(self, variable: keras.Variable, rounding_: str) -> None:
         super().__init__(variable)
         self._rounding = rounding_
         self._store_beside("low_bits", "uint16" if rounding_ == "truncate" else "int16")
@@ -138,14 +140,14 @@ class _SplitMaster(MasterState):
         low_bits, *ties = (tf.convert_to_tensor(one.value) for one in self.beside)
         return rounding.join(tf.convert_to_tensor(self.low), low_bits, self._rounding, *ties)
 
-    def close(self, value: Any) -> None:
+    def close(self, value: tf.Tensor) -> None:
         stored = (self.low, *(one.value for one in self.beside))
         for where, part in zip(stored, rounding.split(value, self._rounding), strict=True):
             where.assign(part)
 
 
 class _KahanMaster(MasterState):
-    def __init__(self, variable: Any) -> None:
+    def __init__(self, variable: keras.Variable) -> None:
         super().__init__(variable)
         self._remainder = self._store_beside("remainder", "bfloat16")
 
@@ -153,32 +155,32 @@ class _KahanMaster(MasterState):
         remainder = tf.convert_to_tensor(self._remainder.value)
         return rounding.restore(tf.convert_to_tensor(self.low), remainder)
 
-    def close(self, value: Any) -> None:
+    def close(self, value: tf.Tensor) -> None:
         low, remainder = rounding.compensate(value)
         self.low.assign(low)
         self._remainder.value.assign(remainder)
 
 
 class _StochasticMaster(MasterState):
-    def __init__(self, variable: Any, seed: int) -> None:
+    def __init__(self, variable: keras.Variable, seed: int) -> None:
         super().__init__(variable)
         self._seed, self._step, self._ordinal = seed, None, -1
 
-    def take_place(self, step: Any, ordinal: int) -> None:
+    def take_place(self, step: keras.Variable | None, ordinal: int) -> None:
         self._step, self._ordinal = step, ordinal
 
-    def close(self, value: Any) -> None:
+    def close(self, value: tf.Tensor) -> None:
         if self._step is None:
             self.put(value)  # a frozen one, that no optimizer has numbered
             return
         step = tf.convert_to_tensor(self._step.value)
         self.low.assign(rounding.round_stochastic(value, self._seed, step, self._ordinal))
 
-    def put(self, value: Any) -> None:
+    def put(self, value: tf.Tensor) -> None:
         self.low.assign(rounding.round_low(value, "nearest"))
 
 
-def make_master_state(scheme: MasterWeights, variable: Any) -> MasterState:
+def make_master_state(scheme: MasterWeights, variable: keras.Variable) -> MasterState:
     """Return the state of a parameter that is stored in 16 bits; ``put`` is to follow.
 
     Args:
@@ -203,7 +205,7 @@ def redirect_assignments(master: MasterState) -> None:
     variable = master.variable
     original = type(variable).assign
 
-    def assign(value: Any) -> Any:
+    def assign(value: tf.Tensor) -> Any:
         if isinstance(variable._value, Transient):
             return original(variable, value)  # the optimizer's own
         value = tf.cast(tf.convert_to_tensor(value), tf.float32)
@@ -213,7 +215,7 @@ def redirect_assignments(master: MasterState) -> None:
         return value
 
     def changed(by: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-        def assign_by(delta: Any) -> Any:
+        def assign_by(delta: tf.Tensor) -> Any:
             now = variable._value.value() if _is_open(variable) else master.open()
             return assign(by(now, tf.cast(tf.convert_to_tensor(delta), tf.float32)))
 
@@ -224,17 +226,17 @@ def redirect_assignments(master: MasterState) -> None:
     variable.assign_add, variable.assign_sub = changed(tf.add), changed(tf.subtract)
 
 
-def restore_assignments(variable: Any) -> None:
+def restore_assignments(variable: keras.Variable) -> None:
     """Let assignments be Keras' own again."""
     for name in (_MARK, "assign", "assign_add", "assign_sub"):
         vars(variable).pop(name, None)
 
 
-def master_state_of(variable: Any) -> MasterState | None:
+def master_state_of(variable: keras.Variable) -> MasterState | None:
     """Return the state of a Keras variable whose assignments are redirected."""
     found: MasterState | None = vars(variable).get(_MARK)
     return found
 
 
-def _is_open(variable: Any) -> bool:
+def _is_open(variable: keras.Variable) -> bool:
     return isinstance(variable._value, Transient)

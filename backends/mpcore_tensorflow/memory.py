@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import keras
+
     from mpcore_tensorflow.optimizer import TransactionalOptimizer
 
 __all__ = ["array_bytes"]
 
 
 def array_bytes(
-    model: Any, wrappers: list[TransactionalOptimizer], moved: list[Any]
+    model: keras.Model, wrappers: list[TransactionalOptimizer], moved: list[Any]
 ) -> dict[str, int]:
     """Return bytes by kind, each array counted once; see ``mpcore.Amp.array_bytes``.
 

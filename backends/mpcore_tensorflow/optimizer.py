@@ -25,10 +25,13 @@ from mpcore_tensorflow.step import KerasTransaction
 from mpcore_tensorflow.transient import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+
+    import numpy.typing as npt
 
     from mpcore.policy.policy import Policy
     from mpcore_tensorflow.buffers import BufferGuard
+    from mpcore_tensorflow.gradients import Gradient
 
 __all__ = ["RELEASED", "Preparation", "TransactionalOptimizer"]
 
@@ -104,7 +107,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
 
     def __init__(
         self,
-        inner_optimizer: Any,
+        inner_optimizer: keras.Optimizer,
         loss_scale: LossScale | str = "dynamic",
         master: str = "none",
         name: str | None = None,
@@ -231,12 +234,12 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             for stored in one.beside:
                 self._track_variable(stored)
 
-    def target(self, variable: Any) -> Any:
+    def target(self, variable: keras.Variable) -> Any:
         """Return what the inner optimizer updates for ``variable``: its copy or itself."""
         one = self._untracked.masters.get(id(variable))
         return one.master if isinstance(one, CopiedMaster) else variable
 
-    def stored_values(self, variable: Any) -> list[Any]:
+    def stored_values(self, variable: keras.Variable) -> list[Any]:
         """Return what does not change when an update of ``variable`` is lost to rounding."""
         one = self._untracked.masters.get(id(variable))
         return [variable.value] if one is None else one.stored_values()
@@ -266,7 +269,9 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
                 self._update_group(pairs)
             after = [tf.convert_to_tensor(variable.value) for _, variable in pairs]
 
-    def update_replicas(self, strategy: Any, grads: list[Any], variables: list[Any]) -> None:
+    def update_replicas(
+        self, strategy: tf.distribute.Strategy, grads: list[Any], variables: list[Any]
+    ) -> None:
         """Do so in every replica of ``strategy``, by gradients summed over them."""
         targets = [self.target(variable) for variable in variables]
         replicas.update(strategy, self.inner_optimizer, grads, targets)
@@ -279,7 +284,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             if isinstance(one, CopiedMaster):
                 one.lower()
 
-    def count_step(self, stepped: Any) -> None:
+    def count_step(self, stepped: tf.Tensor) -> None:
         """Count an optimizer step, by which stochastic rounding draws its noise, if it was one."""
         if self._untracked.steps is not None:
             self._untracked.steps.value.assign_add(tf.cast(stepped, tf.uint32))
@@ -298,7 +303,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         """Let a skipped step count for the inner optimizer's learning-rate schedule."""
         self.inner_optimizer._iterations.assign_add(1)
 
-    def finalize_variable_values(self, var_list: Any) -> None:
+    def finalize_variable_values(self, var_list: Iterable[keras.Variable]) -> None:
         """Let the inner optimizer write its averages, at the end of ``fit``."""
         variables = list(var_list)
         with opened([*self._untracked.opens, *self._untracked.moments]):
@@ -322,7 +327,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self.dynamic_scale.assign(float(scale))
         self.counts.assign([int(count) for count in counts])
 
-    def scale_loss(self, loss: Any) -> Any:
+    def scale_loss(self, loss: tf.Tensor) -> Any:
         """Return the loss in float32, times the scale; the gradients of that go to ``apply``."""
         loss = tf.cast(loss, tf.float32)
         if self.rule.kind == "none":
@@ -331,7 +336,9 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             return loss * self.rule.init_scale
         return loss * self.dynamic_scale.value
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(
+        self, grads: Sequence[Gradient], trainable_variables: Sequence[keras.Variable] | None = None
+    ) -> None:
         """Settle one step.
 
         Args:
@@ -352,12 +359,14 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             msg = "`apply` must be called in a replica: inside strategy.run, as model.fit does"
             raise BackendError(msg)
 
-        def settle(strategy: Any, grads: list[Any]) -> None:
+        def settle(strategy: tf.distribute.Strategy, grads: list[Any]) -> None:
             self._settle(replicas.summed(strategy, grads, variables), variables, strategy)
 
         context.merge_call(replicas.unconverted(settle), args=([float32(grad) for grad in grads],))
 
-    def _settle(self, grads: list[Any], variables: list[Any], strategy: Any) -> None:
+    def _settle(
+        self, grads: list[Any], variables: list[Any], strategy: tf.distribute.Strategy | None
+    ) -> None:
         transaction = KerasTransaction(
             self,
             variables,
@@ -388,14 +397,14 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             "optimizer_state": self.optimizer_state,
         }
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, npt.NDArray[Any]]) -> None:
         """Write all state; master values of frozen weights go under names of their own."""
         super().save_own_variables(store)
         for place, one in enumerate(self._untracked.preparation.frozen.values()):
             for number, stored in enumerate(one.beside):
                 store[f"{_FROZEN}{place}_{number}"] = stored.numpy()
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: Mapping[str, npt.NDArray[Any]]) -> None:
         """Read what ``save_own_variables`` wrote; frozen weights take theirs in ``prepare``."""
         frozen = {key: store[key] for key in store.keys() if key.startswith(_FROZEN)}  # noqa: SIM118
         self._untracked.saved = {key: np.asarray(array) for key, array in frozen.items()}

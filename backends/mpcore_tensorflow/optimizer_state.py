@@ -25,7 +25,7 @@ class Moment:
         variable: the optimizer's Keras variable.
     """
 
-    def __init__(self, variable: Any) -> None:
+    def __init__(self, variable: keras.Variable) -> None:
         """Take ``variable``, which is stored in bfloat16 already."""
         self.variable, self._low = variable, variable._value
 
@@ -33,12 +33,12 @@ class Moment:
         """Return the values in float32."""
         return rounding.widen(tf.convert_to_tensor(self._low))
 
-    def close(self, value: Any) -> None:
+    def close(self, value: tf.Tensor) -> None:
         """Store float32 values."""
         self._low.assign(rounding.round_low(value, "nearest"))
 
 
-def check_state(optimizer: Any, dtype: str) -> None:
+def check_state(optimizer: keras.Optimizer, dtype: str) -> None:
     """Raise OptimizerError if moments of ``optimizer`` must not be kept as ``dtype``."""
     schedule_free = getattr(keras.optimizers, "ScheduleFreeAdamW", ())
     if dtype != "float32" and isinstance(optimizer, schedule_free):
@@ -49,7 +49,7 @@ def check_state(optimizer: Any, dtype: str) -> None:
         raise OptimizerError(msg)
 
 
-def store_moments(optimizer: Any, dtype: str) -> list[Moment]:
+def store_moments(optimizer: keras.Optimizer, dtype: str) -> list[Moment]:
     """Keep the moments of a built optimizer as ``dtype``; return those that are to be opened.
 
     Averages of weights and sums of gradients stay float32, as do scalars.
@@ -72,11 +72,11 @@ def store_moments(optimizer: Any, dtype: str) -> list[Moment]:
     return []
 
 
-def _is_float(variable: Any) -> bool:
+def _is_float(variable: keras.Variable) -> bool:
     return str(keras.backend.standardize_dtype(variable.dtype)) in ("float32", "bfloat16")
 
 
-def chunks(optimizer: Any, variables: Sequence[Any]) -> list[list[int]]:
+def chunks(optimizer: keras.Optimizer, variables: Sequence[Any]) -> list[list[int]]:
     """Return the places of ``variables`` in groups that ``optimizer`` may update one by one.
 
     A group holds ``mpcore.numerics.master_weights.CHUNK`` values, or one variable. There is one
@@ -96,7 +96,7 @@ def chunks(optimizer: Any, variables: Sequence[Any]) -> list[list[int]]:
     return groups
 
 
-def _takes_groups(optimizer: Any) -> bool:
+def _takes_groups(optimizer: keras.Optimizer) -> bool:
     kind, base = type(optimizer), keras.optimizers.Optimizer
     rate = optimizer._learning_rate
     steady = isinstance(rate, keras.Variable | keras.optimizers.schedules.LearningRateSchedule)

@@ -30,7 +30,7 @@ _LOW = ("float16", "bfloat16")
 
 
 def cast_variables(
-    model: Any, inners: Sequence[Any], plan: Plan, previous: TransactionalOptimizer | None
+    model: keras.Model, inners: Sequence[Any], plan: Plan, previous: TransactionalOptimizer | None
 ) -> dict[int, MasterState]:
     """Store every parameter in the dtype that the plan gives it; return its master-weight state.
 
@@ -93,14 +93,14 @@ def cast_variables(
     return masters
 
 
-def _let_move(inner: Any, instead: dict[int, Any]) -> None:
+def _let_move(inner: keras.Optimizer, instead: dict[int, Any]) -> None:
     """Let a built optimizer move other variables; Keras' setter would make them its own state."""
     held = [instead.get(id(v), v) for v in inner._trainable_variables]
     inner.__dict__["_trainable_variables"] = held
 
 
 def _cast(
-    variable: Any, dtype: str, scheme: MasterWeights, masters: dict[int, MasterState]
+    variable: keras.Variable, dtype: str, scheme: MasterWeights, masters: dict[int, MasterState]
 ) -> None:
     """Store a float32 variable as ``dtype``; its master-weight state goes into ``masters``."""
     before = variable._value
@@ -121,7 +121,10 @@ def _cast(
 
 
 def _frozen_master(
-    variable: Any, scheme: MasterWeights, previous: TransactionalOptimizer | None, place: int
+    variable: keras.Variable,
+    scheme: MasterWeights,
+    previous: TransactionalOptimizer | None,
+    place: int,
 ) -> MasterState:
     """Return the master-weight state of a weight that was loaded, with what was saved of them."""
     master = make_master_state(scheme, variable)
@@ -134,7 +137,7 @@ def _frozen_master(
     return master
 
 
-def release_variables(model: Any, wrappers: Sequence[TransactionalOptimizer]) -> None:
+def release_variables(model: keras.Model, wrappers: Sequence[TransactionalOptimizer]) -> None:
     """Store every parameter in float32 again, and let the inner optimizers move it natively.
 
     A parameter takes the storage of its copy, or the identity that its own had, so that slots
@@ -166,7 +169,7 @@ def release_variables(model: Any, wrappers: Sequence[TransactionalOptimizer]) ->
         wrapper.release()
 
 
-def _cast_up(variable: Any, inners: Sequence[Any]) -> None:
+def _cast_up(variable: keras.Variable, inners: Sequence[Any]) -> None:
     keys = [inner._var_key(variable) for inner in inners]
     set_storage(variable, tf.cast(variable.value, tf.float32))
     for inner, key in zip(inners, keys, strict=True):
@@ -175,7 +178,7 @@ def _cast_up(variable: Any, inners: Sequence[Any]) -> None:
             indices[inner._var_key(variable)] = indices.pop(key)
 
 
-def _wanted(model: Any, plan: Plan) -> list[tuple[Any, str]]:
+def _wanted(model: keras.Model, plan: Plan) -> list[tuple[Any, str]]:
     found = []
     for entry, layer_plan in zip(walk(model), plan.layers, strict=True):
         statistics = {id(v) for v in buffers(entry.layer)}
@@ -185,18 +188,20 @@ def _wanted(model: Any, plan: Plan) -> list[tuple[Any, str]]:
     return found
 
 
-def _dtype(variable: Any) -> str:
+def _dtype(variable: keras.Variable) -> str:
     return str(keras.backend.standardize_dtype(variable.dtype))
 
 
-def _master(variable: Any) -> Any:
+def _master(variable: keras.Variable) -> Any:
     master = keras.Variable(0.0, shape=(), dtype="float32", name=variable.name)
     master._shape, master._ndim = variable.shape, variable.ndim
     master._value, master.constraint = variable.value, variable.constraint
     return master
 
 
-def set_storage(variable: Any, value: Any, like: Any = None) -> None:
+def set_storage(
+    variable: keras.Variable, value: tf.Tensor, like: tf.Variable | None = None
+) -> None:
     """Give a Keras variable new storage: ``value``, in the dtype of ``value``.
 
     The setters of Keras never change a dtype; the fields are pinned by a test.

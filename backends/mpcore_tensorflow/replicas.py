@@ -20,6 +20,8 @@ from mpcore_tensorflow.gradients import float32
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import keras
+
 __all__ = [
     "check_strategy",
     "cut",
@@ -31,7 +33,7 @@ __all__ = [
 ]
 
 
-def check_strategy(strategy: Any, inners: Sequence[Any]) -> Any:
+def check_strategy(strategy: tf.distribute.Strategy, inners: Sequence[Any]) -> Any:
     """Return the strategy if it has several replicas, else None.
 
     Raises:
@@ -89,7 +91,12 @@ def _cut(item: Any, index: int, count: int, after: Sequence[Any]) -> Any:
         return tf.identity(item[index * size : (index + 1) * size])
 
 
-def each_replica(strategy: Any, function: Callable[..., Any], scale: Any, batch: Any) -> Any:
+def each_replica(
+    strategy: tf.distribute.Strategy,
+    function: Callable[..., Any],
+    scale: tf.Tensor | float,
+    batch: Any,
+) -> Any:
     """Run ``function(scale, *batch)`` on each replica, on its part of the batch.
 
     Args:
@@ -101,7 +108,7 @@ def each_replica(strategy: Any, function: Callable[..., Any], scale: Any, batch:
     given = is_distributed(batch)
     count = strategy.num_replicas_in_sync
 
-    def run(scale: Any, batch: Any) -> Any:
+    def run(scale: tf.Tensor | float, batch: Any) -> Any:
         index = tf.distribute.get_replica_context().replica_id_in_sync_group
         loss, grads = function(scale, *(batch if given else cut(batch, index, count)))
         return loss, [float32(grad) for grad in grads]
@@ -109,7 +116,7 @@ def each_replica(strategy: Any, function: Callable[..., Any], scale: Any, batch:
     return strategy.run(unconverted(run), args=(scale, batch))
 
 
-def summed(strategy: Any, grads: list[Any], variables: list[Any]) -> list[Any]:
+def summed(strategy: tf.distribute.Strategy, grads: list[Any], variables: list[Any]) -> list[Any]:
     """Return the sum of each gradient over all replicas; None where there is none."""
     places = [index for index, grad in enumerate(grads) if grad is not None]
     pairs = [(grads[index], variables[index].value) for index in places]
@@ -121,7 +128,9 @@ def summed(strategy: Any, grads: list[Any], variables: list[Any]) -> list[Any]:
     return out
 
 
-def update(strategy: Any, inner: Any, grads: list[Any], variables: list[Any]) -> None:
+def update(
+    strategy: tf.distribute.Strategy, inner: keras.Optimizer, grads: list[Any], variables: list[Any]
+) -> None:
     """Let a Keras optimizer update all replicas by gradients that are summed already."""
     with _sums_nothing(inner):
         strategy.extended.call_for_each_replica(unconverted(inner.apply), args=(grads, variables))
@@ -134,7 +143,7 @@ def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _sums_nothing(inner: Any) -> Iterator[None]:
+def _sums_nothing(inner: keras.Optimizer) -> Iterator[None]:
     # The optimizer would add up what each replica hands it, and multiply by their number.
     inner._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
     try:

@@ -45,34 +45,34 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     fused = tf.function(function, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
-    def run(first: Any, *rest: Any) -> Any:
+    def run(first: tf.Tensor, *rest: tf.Tensor) -> Any:
         large = first.shape.num_elements() >= _COMPILED_FROM
         return (fused if large else function)(first, *rest)
 
     return run
 
 
-def _bits(values: Any) -> Any:
+def _bits(values: tf.Tensor) -> Any:
     bits = tf.bitcast(values, tf.uint32)
     is_nan = tf.bitwise.bitwise_and(bits, _MAGNITUDE) > _INF
     return tf.where(is_nan, tf.constant(_NAN), bits)
 
 
-def _bfloat16(high: Any) -> Any:
+def _bfloat16(high: tf.Tensor) -> Any:
     """Return the bfloat16 whose bits are the low half of uint32 ``high``."""
     return tf.bitcast(tf.cast(high, tf.uint16), tf.bfloat16)
 
 
-def _raised(low: Any) -> Any:
+def _raised(low: tf.Tensor) -> Any:
     """Return the bits of a bfloat16 in the high half of a uint32."""
     return tf.bitwise.left_shift(tf.cast(tf.bitcast(low, tf.uint16), tf.uint32), _WORD)
 
 
-def _shifted(bits: Any) -> Any:
+def _shifted(bits: tf.Tensor) -> Any:
     return tf.bitwise.right_shift(bits, _WORD)
 
 
-def _high(bits: Any, rounding: str) -> Any:
+def _high(bits: tf.Tensor, rounding: str) -> Any:
     if rounding == "nearest":
         odd = tf.bitwise.bitwise_and(_shifted(bits), _ONE)
         return _shifted(bits + (odd + np.uint32(0x7FFF)))
@@ -80,13 +80,13 @@ def _high(bits: Any, rounding: str) -> Any:
 
 
 @_compiled
-def widen(low: Any) -> Any:
+def widen(low: tf.Tensor) -> Any:
     """Return bfloat16 as float32."""
     return tf.bitcast(_raised(low), tf.float32)
 
 
 @_compiled
-def round_low(values: Any, rounding: str) -> Any:
+def round_low(values: tf.Tensor, rounding: str) -> Any:
     """Return float32 as bfloat16; see ``mpcore.numerics.master_weights.round_bits``."""
     return _bfloat16(_high(_bits(values), rounding))
 
@@ -97,7 +97,7 @@ def tie_bytes(size: int) -> int:
 
 
 @_compiled
-def split(values: Any, rounding: str) -> tuple[Any, ...]:
+def split(values: tf.Tensor, rounding: str) -> tuple[Any, ...]:
     """Return float32 as a bfloat16, 16 further bits, and for ``"nearest"`` a bit for each tie.
 
     A graph needs static shapes, so the ties that went down are no list: each value has a bit,
@@ -120,7 +120,7 @@ def split(values: Any, rounding: str) -> tuple[Any, ...]:
 
 
 @_compiled
-def join(low: Any, rest: Any, rounding: str, ties: Any = None) -> Any:
+def join(low: tf.Tensor, rest: tf.Tensor, rounding: str, ties: tf.Tensor | None = None) -> Any:
     """Return the float32 that ``split`` was given, bit for bit."""
     kept = _raised(low)
     if rounding != "truncate":
@@ -133,21 +133,21 @@ def join(low: Any, rest: Any, rounding: str, ties: Any = None) -> Any:
     return tf.bitcast(tf.bitwise.bitwise_or(kept, tf.cast(rest, tf.uint32)), tf.float32)
 
 
-def _packed(flags: Any) -> Any:
+def _packed(flags: tf.Tensor) -> Any:
     size = flags.shape.num_elements()
     padded = tf.pad(tf.cast(flags, tf.int32), [[0, tie_bytes(size) * 8 - size]])
     weights = tf.constant([1, 2, 4, 8, 16, 32, 64, 128], tf.int32)
     return tf.cast(tf.reduce_sum(tf.reshape(padded, (-1, 8)) * weights, axis=1), tf.uint8)
 
 
-def _unpacked(packed: Any, size: int) -> Any:
+def _unpacked(packed: tf.Tensor, size: int) -> Any:
     places = tf.range(8, dtype=tf.int32)
     bits = tf.bitwise.right_shift(tf.cast(packed, tf.int32)[:, None], places)
     return tf.reshape(tf.bitwise.bitwise_and(bits, 1), (-1,))[:size] > 0
 
 
 @_compiled
-def compensate(values: Any) -> tuple[Any, Any]:
+def compensate(values: tf.Tensor) -> tuple[Any, Any]:
     """Return float32 as two bfloat16; see ``mpcore.numerics.master_weights.compensate``."""
     bits = _bits(values)
     high = tf.bitwise.left_shift(_high(bits, "nearest"), _WORD)
@@ -159,12 +159,12 @@ def compensate(values: Any) -> tuple[Any, Any]:
 
 
 @_compiled
-def restore(low: Any, remainder: Any) -> Any:
+def restore(low: tf.Tensor, remainder: tf.Tensor) -> Any:
     """Return the float32 sum of what ``compensate`` gave."""
     return tf.bitcast(_raised(low), tf.float32) + tf.bitcast(_raised(remainder), tf.float32)
 
 
-def _mixed(x: Any) -> Any:
+def _mixed(x: tf.Tensor) -> Any:
     """Return well mixed uint32.
 
     Source: lowbias32, C. Wellons, hash-prospector.
@@ -175,7 +175,7 @@ def _mixed(x: Any) -> Any:
     return tf.bitwise.bitwise_xor(x, _shifted(x))
 
 
-def noise(shape: Any, seed: int, step: Any, ordinal: int) -> Any:
+def noise(shape: tf.TensorShape, seed: int, step: tf.Tensor, ordinal: int) -> Any:
     """Return the random bits of one parameter in one step; see ``numerics.master_weights.noise``.
 
     Args:
@@ -194,7 +194,7 @@ def noise(shape: Any, seed: int, step: Any, ordinal: int) -> Any:
 
 
 @_compiled
-def round_stochastic(values: Any, seed: int, step: Any, ordinal: int) -> Any:
+def round_stochastic(values: tf.Tensor, seed: int, step: tf.Tensor, ordinal: int) -> Any:
     """Return float32 as bfloat16, rounded up in magnitude by chance; a finite value stays so."""
     bits = _bits(values)
     high = _shifted(bits + noise(values.shape, seed, step, ordinal))

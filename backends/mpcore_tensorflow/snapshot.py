@@ -20,7 +20,7 @@ _SEEDS = "global_seed_generator"
 
 
 @contextlib.contextmanager
-def left_alone(model: Any, amp: Any | None) -> Iterator[None]:
+def left_alone(model: keras.Model, amp: Any | None) -> Iterator[None]:
     """Put variables, seeds and TensorFlow's generators back when the block ends.
 
     Source: keras/src/random/seed_generator.py of Keras 3.15.1 and
@@ -42,7 +42,7 @@ def left_alone(model: Any, amp: Any | None) -> Iterator[None]:
                 optimizer.guard.take()  # what it noted belongs to a step that is none
 
 
-def _variables(model: Any, amp: Any | None) -> list[Any]:
+def _variables(model: keras.Model, amp: Any | None) -> list[Any]:
     """Return what a forward pass may write; reading shares memory until then.
 
     Weights too: a layer like SpectralNormalization assigns to its kernel.

@@ -15,7 +15,7 @@ __all__ = ["LostSums", "Sample"]
 class Sample:
     """Elements of one parameter that are looked at, before and after a step."""
 
-    def __init__(self, grad: Any, stored: list[Any]) -> None:
+    def __init__(self, grad: tf.Tensor | tf.IndexedSlices, stored: list[Any]) -> None:
         """Look before the step.
 
         Args:
@@ -39,7 +39,7 @@ class Sample:
         return tf.stack([tf.math.count_nonzero(x, dtype=tf.float32) for x in (lost, self._moves)])
 
 
-def _sampled(grad: Any) -> tuple[Any, Any]:
+def _sampled(grad: tf.Tensor | tf.IndexedSlices) -> tuple[Any, Any]:
     """Return flat places in the parameter, and the gradients there."""
     if not isinstance(grad, tf.IndexedSlices):
         places = sample(grad.shape.num_elements())
@@ -65,7 +65,7 @@ class LostSums:
         self._sums = tf.Variable(tf.zeros((len(variables), 2)), trainable=False)
         self._steps = tf.Variable(0, trainable=False)
 
-    def add(self, stepped: Any, variables: list[Any], counts: Any) -> None:
+    def add(self, stepped: tf.Tensor, variables: list[Any], counts: tf.Tensor) -> None:
         """Add the counts of one step, shape (variables, 2); in a graph too."""
         places = {id(variable): place for place, variable in enumerate(variables)}
         with_none = tf.concat([counts, tf.zeros((1, 2))], axis=0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["Stored", "Transient", "opened"]
 
@@ -25,7 +25,7 @@ class Stored(Protocol):
         """Return the float32 values, a tensor."""
         ...
 
-    def close(self, value: Any) -> None:
+    def close(self, value: tf.Tensor) -> None:
         """Store float32 values."""
         ...
 
@@ -62,7 +62,7 @@ class Transient(tf.Variable):  # type: ignore[misc]  # untyped
             self._stored.close(self._values[self._home])
             self._changed = False
 
-    def assign(self, value: Any, *_: Any, **__: Any) -> Any:
+    def assign(self, value: tf.Tensor, *_: object, **__: object) -> Any:
         """Become ``value``."""
         value, graph = tf.cast(value, tf.float32), _graph()
         if graph == self._home:
@@ -77,27 +77,27 @@ class Transient(tf.Variable):  # type: ignore[misc]  # untyped
         self._values[graph] = value
         return self
 
-    def assign_add(self, delta: Any, *_: Any, **__: Any) -> Any:
+    def assign_add(self, delta: tf.Tensor, *_: object, **__: object) -> Any:
         """Add ``delta``."""
         return self.assign(self.value() + tf.cast(delta, tf.float32))
 
-    def assign_sub(self, delta: Any, *_: Any, **__: Any) -> Any:
+    def assign_sub(self, delta: tf.Tensor, *_: object, **__: object) -> Any:
         """Subtract ``delta``."""
         return self.assign(self.value() - tf.cast(delta, tf.float32))
 
-    def scatter_update(self, sparse_delta: Any, *_: Any, **__: Any) -> Any:
+    def scatter_update(self, sparse_delta: tf.IndexedSlices, *_: object, **__: object) -> Any:
         """Replace rows."""
         return self._scatter(tf.tensor_scatter_nd_update, sparse_delta)
 
-    def scatter_add(self, sparse_delta: Any, *_: Any, **__: Any) -> Any:
+    def scatter_add(self, sparse_delta: tf.IndexedSlices, *_: object, **__: object) -> Any:
         """Add to rows."""
         return self._scatter(tf.tensor_scatter_nd_add, sparse_delta)
 
-    def scatter_sub(self, sparse_delta: Any, *_: Any, **__: Any) -> Any:
+    def scatter_sub(self, sparse_delta: tf.IndexedSlices, *_: object, **__: object) -> Any:
         """Subtract from rows."""
         return self._scatter(tf.tensor_scatter_nd_sub, sparse_delta)
 
-    def _scatter(self, operation: Any, rows: Any) -> Any:
+    def _scatter(self, operation: Callable[..., tf.Tensor], rows: tf.IndexedSlices) -> Any:
         return self.assign(operation(self.value(), rows.indices[:, None], rows.values))
 
     def read_value(self) -> Any:
@@ -142,7 +142,7 @@ class Transient(tf.Variable):  # type: ignore[misc]  # untyped
     def _unique_id(self) -> str:
         return str(self._under._unique_id)
 
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
+    def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> Any:
         """Convert to a tensor, as TensorFlow's operations do."""
         return tf.convert_to_tensor(self.value(), dtype=dtype, name=name)
 
@@ -174,7 +174,7 @@ def _graph() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def _enclosing(graph: Any) -> Iterator[Any]:
+def _enclosing(graph: tf.Graph | None) -> Iterator[Any]:
     while graph is not None:
         yield graph
         graph = getattr(graph, "outer_graph", None)

@@ -21,6 +21,8 @@ from mpcore_tensorflow.parameter_dtypes import set_storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import keras
+
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
     from mpcore_tensorflow.amp import KerasAmp
@@ -62,11 +64,11 @@ def under(amp: KerasAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
         yield lambda loss_fn: loss_fn
 
 
-def _own(holder: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def _own(holder: keras.Layer, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: vars(holder)[name] for name in names if name in vars(holder)}
 
 
-def _put_back(holder: Any, names: tuple[str, ...], held: dict[str, Any]) -> None:
+def _put_back(holder: keras.Layer, names: tuple[str, ...], held: dict[str, Any]) -> None:
     for name in names:
         vars(holder).pop(name, None)
     vars(holder).update(held)
@@ -83,7 +85,7 @@ def _widen(stack: contextlib.ExitStack, amp: KerasAmp) -> None:
                 set_storage(variable, tf.constant(values))
 
 
-def _narrow(stack: contextlib.ExitStack, model: Any, plan: Plan) -> None:
+def _narrow(stack: contextlib.ExitStack, model: keras.Model, plan: Plan) -> None:
     """Store weights as the plan says."""
     for entry, layer_plan in zip(walk(model), plan.layers, strict=True):
         for variable in entry.variables.values():
@@ -92,5 +94,5 @@ def _narrow(stack: contextlib.ExitStack, model: Any, plan: Plan) -> None:
                 set_storage(variable, tf.cast(variable.value, layer_plan.param))
 
 
-def _restore(variable: Any, value: Any, dtype: str) -> None:
+def _restore(variable: keras.Variable, value: Any, dtype: str) -> None:
     variable._value, variable._dtype = value, dtype
