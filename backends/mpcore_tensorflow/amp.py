@@ -23,7 +23,7 @@ from mpcore_tensorflow.memory import array_bytes
 from mpcore_tensorflow.optimizer import RELEASED
 from mpcore_tensorflow.parameter_dtypes import release_variables
 from mpcore_tensorflow.replicas import is_distributed
-from mpcore_tensorflow.step import Part, StepTransaction
+from mpcore_tensorflow.step import OptimizerBinding, StepTransaction
 from mpcore_tensorflow.trial import under
 
 if TYPE_CHECKING:
@@ -320,7 +320,10 @@ class KerasAmp(Amp):
 
     def _compile(self, key: Any, loss_fn: Any, call: StepCall) -> tuple[Any, list[str]]:
         transaction = StepTransaction(
-            {name: Part(self.optimizers[name], self._weights(name)) for name in call.optimizers},
+            {
+                name: OptimizerBinding(self.optimizers[name], self._weights(name))
+                for name in call.optimizers
+            },
             loss_fn,
             drops=self._options.on_bad_micro_batch == "drop",
             detector=self._detector,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from mpcore.errors import OptimizerError
 from mpcore.numerics import master_weights
 from mpcore_tensorflow import rounding
-from mpcore_tensorflow.parameter_dtypes import set_storage
+from mpcore_tensorflow.storage import set_storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,6 +17,7 @@ from mpcore_tensorflow.master_weights import (
     make_master_state,
     restore_assignments,
 )
+from mpcore_tensorflow.storage import set_storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from mpcore.policy.plan import Plan
     from mpcore_tensorflow.optimizer import TransactionalOptimizer
 
-__all__ = ["cast_variables", "release_variables", "set_storage"]
+__all__ = ["cast_variables", "release_variables"]
 
 _LOW = ("float16", "bfloat16")
 
@@ -197,27 +198,3 @@ def _master(variable: keras.Variable) -> Any:
     master._shape, master._ndim = variable.shape, variable.ndim
     master._value, master.constraint = variable.value, variable.constraint
     return master
-
-
-def set_storage(
-    variable: keras.Variable, value: tf.Tensor, like: tf.Variable | None = None
-) -> None:
-    """Give a Keras variable new storage: ``value``, in the dtype of ``value``.
-
-    The setters of Keras never change a dtype; the fields are pinned by a test.
-
-    Args:
-        variable: the Keras variable.
-        value: a tensor.
-        like: the ``tf.Variable`` in whose place it comes: optimizers find their slots by it.
-    """
-    variable._value = tf.Variable(
-        value,
-        trainable=variable.trainable,
-        name=variable.name,
-        aggregation=variable._map_aggregation(variable.aggregation),
-        synchronization=variable._map_synchronization(variable.synchronization),
-    )
-    variable._dtype = keras.backend.standardize_dtype(value.dtype)
-    if like is not None:
-        variable._value._unique_id = like._unique_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -16,19 +16,58 @@ from mpcore_tensorflow.stagnation import Sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["KerasTransaction", "Part", "StepTransaction"]
+    import keras
+
+    from mpcore.scaling.transition import LossScale
+    from mpcore_tensorflow.buffers import BufferGuard
+    from mpcore_tensorflow.gradients import Gradient
+
+__all__ = ["KerasTransaction", "OptimizerBinding", "StepTransaction", "SteppedOptimizer"]
 
 
-class Part(NamedTuple):
-    """What one optimizer moves.
+class SteppedOptimizer(Protocol):
+    """What a step asks of a TransactionalOptimizer."""
 
-    Attributes:
-        optimizer: a TransactionalOptimizer.
-        variables: Keras variables.
-    """
+    rule: LossScale
+    dynamic_scale: keras.Variable
+    counts: keras.Variable
 
-    optimizer: Any
-    variables: list[Any]
+    @property
+    def guard(self) -> BufferGuard | None:
+        """The model's buffers."""
+        ...
+
+    def stored_values(self, variable: keras.Variable) -> list[tf.Variable]:
+        """Return what changes unless an update of ``variable`` underflows."""
+        ...
+
+    def update(self, grads: list[Gradient], variables: list[keras.Variable]) -> None:
+        """Update by true gradients."""
+        ...
+
+    def update_replicas(
+        self,
+        strategy: tf.distribute.Strategy,
+        grads: list[Gradient],
+        variables: list[keras.Variable],
+    ) -> None:
+        """Do so in every replica, by gradients summed over them."""
+        ...
+
+    def count_step(self, stepped: tf.Tensor) -> None:
+        """Count a step that was taken."""
+        ...
+
+    def count_skipped(self) -> None:
+        """Let a skipped step count for the schedule of the learning rate."""
+        ...
+
+
+class OptimizerBinding(NamedTuple):
+    """One optimizer and the variables that it moves."""
+
+    optimizer: SteppedOptimizer
+    variables: list[keras.Variable]
 
 
 class KerasTransaction(Settlement):
@@ -40,12 +79,12 @@ class KerasTransaction(Settlement):
 
     def __init__(
         self,
-        optimizer: Any,
-        variables: list[Any],
-        *others: Part,
+        optimizer: SteppedOptimizer,
+        variables: list[keras.Variable],
+        *others: OptimizerBinding,
         detector: OverflowDetector | None = None,
         after_step: tuple[Callable[[], Any], ...] = (),
-        strategy: Any = None,
+        strategy: tf.distribute.Strategy | None = None,
         counts_lost: bool = False,
     ) -> None:
         """Bind the acts to the trainable ``variables`` of one step.
@@ -62,8 +101,8 @@ class KerasTransaction(Settlement):
         self.rule = optimizer.rule
         self.optimizer = optimizer
         self.guard = optimizer.guard
-        self.parts = (Part(optimizer, list(variables)), *others)
-        self.variables = [variable for part in self.parts for variable in part.variables]
+        self.bound = (OptimizerBinding(optimizer, list(variables)), *others)
+        self.variables = [variable for each in self.bound for variable in each.variables]
         self.detector = detector or OverflowDetector()
         self.has_register = self.detector.kind == "status_register"
         self.strategy = strategy
@@ -83,14 +122,16 @@ class KerasTransaction(Settlement):
             scale = tf.convert_to_tensor(self.optimizer.dynamic_scale.value)
         return (scale, *tf.unstack(tf.convert_to_tensor(self.optimizer.counts.value)))
 
-    def unscale(self, grads: Any, scale: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    def unscale(
+        self, grads: list[Gradient], scale: tf.Tensor | float
+    ) -> tuple[Any, Any, tuple[Any, ...]]:
         """Cast to float32 and divide; rows of a sparse gradient that repeat are summed first."""
         divisor = None if isinstance(scale, float) and scale == 1.0 else scale
         true = [gradients.unscaled(grad, divisor) for grad in grads]
         norms = self._norms(true)
         return true, norms, self._all_finite(true, norms)
 
-    def _norms(self, grads: Any) -> Any:
+    def _norms(self, grads: list[Gradient]) -> Any:
         """Return the L2 norms; a missing gradient counts as zero."""
         if not grads:
             return tf.zeros((0,), tf.float32)
@@ -98,9 +139,9 @@ class KerasTransaction(Settlement):
         halves = [zero if g is None else tf.nn.l2_loss(gradients.values(g)) for g in grads]
         return tf.sqrt(2.0 * tf.stack(halves))
 
-    def _all_finite(self, grads: Any, norms: Any) -> tuple[Any, ...]:
+    def _all_finite(self, grads: list[Gradient], norms: tf.Tensor) -> tuple[Any, ...]:
         """Finite norms prove it; else look at every element, as a finite one may square to inf."""
-        owned = self._by_part(grads)
+        owned = self._by_optimizer(grads)
 
         def exact() -> Any:
             return tf.stack([gradients.all_finite(own) for own in owned])
@@ -109,25 +150,30 @@ class KerasTransaction(Settlement):
         verdicts = tf.cond(quick, lambda: tf.fill((len(owned),), True), exact)
         return tuple(tf.unstack(verdicts))
 
-    def total_norms(self, grads: Any, norms: Any) -> tuple[Any, ...]:
+    def total_norms(self, grads: list[Gradient], norms: tf.Tensor) -> tuple[Any, ...]:
         """Return the norm of all, or that of each optimizer that is judged alone."""
         if self.rule.skip_scope == "all":
             return (tf.norm(norms),)
-        sizes = [len(part.variables) for part in self.parts]
+        sizes = [len(each.variables) for each in self.bound]
         return tuple(tf.norm(lengths) for lengths in tf.split(norms, sizes))
 
-    def multiply(self, grads: Any, factors: tuple[Any, ...]) -> Any:
+    def multiply(self, grads: list[Gradient], factors: tuple[Any, ...]) -> Any:
         """Multiply each tensor, or the values of IndexedSlices."""
-        owned = [grads] if len(factors) == 1 else self._by_part(grads)
+        owned = [grads] if len(factors) == 1 else self._by_optimizer(grads)
         return [
             _times(grad, factor) for own, factor in zip(owned, factors, strict=True) for grad in own
         ]
 
     def commit(
-        self, stepped: tuple[Any, ...], finite: Any, grads: Any, saved: Any, new: Any
+        self,
+        stepped: tuple[Any, ...],
+        finite: tf.Tensor,
+        grads: list[Gradient],
+        saved: list[tf.Tensor] | None,
+        new: tuple[Any, ...],
     ) -> Any:
         """Update weights, slots and counts in one branch, restore the buffers in the other."""
-        owned = self._by_part(grads)
+        owned = self._by_optimizer(grads)
         if all(verdict is finite for verdict in stepped):
             self.lost = tf.cond(finite, lambda: self._take(owned), lambda: self._leave(saved))
             self.optimizer.count_step(finite)
@@ -135,23 +181,24 @@ class KerasTransaction(Settlement):
         # The buffers go first: an optimizer that steps may move what else is guarded.
         self.restore_unless(finite, saved)
         lost = []
-        for verdict, part, own in zip(stepped, self.parts, owned, strict=True):
+        for verdict, part, own in zip(stepped, self.bound, owned, strict=True):
             lost.append(tf.cond(verdict, self._updating(part, own), self._counting(part)))
         self.lost = tf.concat(lost, axis=0)
         self.optimizer.count_step(tf.reduce_any(tf.stack(stepped)))
         tf.cond(finite, self._follow, _nothing)
         return self._store(new)
 
-    def restore_unless(self, finite: Any, before: Any) -> None:
+    def restore_unless(self, finite: tf.Tensor, before: list[tf.Tensor] | None) -> None:
         """Assign the buffers in one branch."""
-        if self.guard is not None and self.guard.variables and before is not None:
-            tf.cond(finite, _nothing, lambda: self._restore(before))
+        guard = self.guard
+        if guard is not None and guard.variables and before is not None:
+            tf.cond(finite, _nothing, lambda: self._restore(guard, before))
 
-    def where(self, condition: Any, x: Any, y: Any) -> Any:
+    def where(self, condition: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> Any:
         """Choose by value."""
         return tf.where(condition, x, y)
 
-    def _store(self, new: Any) -> Any:
+    def _store(self, new: tuple[Any, ...]) -> Any:
         """Assign the state that can have changed; TensorFlow keeps the order of assignments."""
         scale, *counts = new
         self.optimizer.counts.value.assign(tf.stack(counts))
@@ -159,32 +206,32 @@ class KerasTransaction(Settlement):
             self.optimizer.dynamic_scale.value.assign(scale)
         return scale
 
-    def _by_part(self, grads: list[Any]) -> list[list[Any]]:
+    def _by_optimizer(self, grads: list[Any]) -> list[list[Any]]:
         rest = iter(grads)
-        return [[next(rest) for _ in part.variables] for part in self.parts]
+        return [[next(rest) for _ in each.variables] for each in self.bound]
 
     def _take(self, owned: list[list[Any]]) -> Any:
-        pairs = zip(self.parts, owned, strict=True)
+        pairs = zip(self.bound, owned, strict=True)
         lost = [self._update(part, own) for part, own in pairs]
         self._follow()
         return tf.concat(lost, axis=0)
 
-    def _leave(self, saved: Any) -> Any:
+    def _leave(self, saved: list[tf.Tensor] | None) -> Any:
         if saved is not None and self.guard is not None:
             self.guard.restore(saved)
-        return tf.concat([self._count(part) for part in self.parts], axis=0)
+        return tf.concat([self._count(each) for each in self.bound], axis=0)
 
-    def _restore(self, before: Any) -> Any:
-        self.guard.restore(before)
+    def _restore(self, guard: BufferGuard, before: list[tf.Tensor]) -> Any:
+        guard.restore(before)
         return tf.constant(False)
 
-    def _updating(self, part: Part, own: list[Any]) -> Callable[[], Any]:
+    def _updating(self, part: OptimizerBinding, own: list[Any]) -> Callable[[], Any]:
         return lambda: self._update(part, own)
 
-    def _counting(self, part: Part) -> Callable[[], Any]:
+    def _counting(self, part: OptimizerBinding) -> Callable[[], Any]:
         return lambda: self._count(part)
 
-    def _update(self, part: Part, own: list[Any]) -> Any:
+    def _update(self, part: OptimizerBinding, own: list[Any]) -> Any:
         """Step; return (lost updates, updates looked at) of each variable, shape (n, 2)."""
         pairs = [(g, v) for g, v in zip(own, part.variables, strict=True) if g is not None]
         grads, variables = [g for g, _ in pairs], [v for _, v in pairs]
@@ -201,7 +248,7 @@ class KerasTransaction(Settlement):
         each = [samples[id(v)].counts() if id(v) in samples else zero for v in part.variables]
         return tf.stack(each)
 
-    def _count(self, part: Part) -> Any:
+    def _count(self, part: OptimizerBinding) -> Any:
         if self.rule.count_skipped_steps:
             part.optimizer.count_skipped()
         return _no_counts(part)
@@ -217,13 +264,13 @@ class StepTransaction(KerasTransaction, Transaction):
 
     def __init__(
         self,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, OptimizerBinding],
         loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]],
         *,
         drops: bool,
         detector: OverflowDetector,
         after_step: tuple[Callable[[], Any], ...],
-        strategy: Any,
+        strategy: tf.distribute.Strategy | None,
         counts_lost: bool = False,
     ) -> None:
         """Bind the acts to optimizers by name.
@@ -266,13 +313,15 @@ class StepTransaction(KerasTransaction, Transaction):
         """Read the buffers."""
         return None if self.guard is None else self.guard.look()
 
-    def check_part(self, grads: Any, before: Any) -> Any:
+    def check_part(self, grads: list[Gradient], before: list[tf.Tensor] | None) -> Any:
         """Look at every element."""
         clean = gradients.all_finite(grads)
         self.restore_unless(clean, before)
         return clean
 
-    def differentiate(self, scale: Any, index: int, count: int, *batch: Any) -> tuple[Any, Any]:
+    def differentiate(
+        self, scale: tf.Tensor | float, index: int, count: int, *batch: Any
+    ) -> tuple[Any, Any]:
         """Return loss and gradients of one replica, or their sums over all.
 
         A part waits for the sums over those before: so one part is in memory at a time, and
@@ -285,9 +334,9 @@ class StepTransaction(KerasTransaction, Transaction):
             return self._differentiate(scale, *batch)
         losses, grads = replicas.each_replica(self.strategy, self._differentiate, scale, batch)
         loss = self.strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
-        return loss, self._kept(replicas.summed(self.strategy, grads, self.variables))
+        return loss, self._remember(replicas.summed(self.strategy, grads, self.variables))
 
-    def _differentiate(self, scale: Any, *batch: Any) -> tuple[Any, Any]:
+    def _differentiate(self, scale: tf.Tensor | float, *batch: Any) -> tuple[Any, Any]:
         """Record each forward pass, then differentiate its scaled float32 loss."""
         total, grads = None, list[Any]()
         for function, variables in self._losses:
@@ -296,27 +345,33 @@ class StepTransaction(KerasTransaction, Transaction):
                 scaled = loss if self.rule.kind == "none" else loss * scale
             grads += tape.gradient(scaled, [variable.value for variable in variables])
             total = loss if total is None else total + loss
-        return total, self._kept(grads)
+        return total, self._remember(grads)
 
-    def fold(self, clean: Any, sums: Any, loss: Any, grads: Any) -> tuple[Any, Any, Any]:
+    def fold(
+        self,
+        clean: tf.Tensor | None,
+        sums: Any,
+        loss: tf.Tensor,
+        grads: list[Gradient],
+    ) -> tuple[Any, Any, Any]:
         """Choose between the sums with and without this micro-batch; the count is float32."""
         if clean is None:
             total, summed, count = sums
             return total + loss, self._added(summed, grads), count
         if sums is None:
-            kept = self._kept([gradients.chosen(clean, grad) for grad in grads])
-            return loss, kept, tf.cast(clean, tf.float32)
+            start = self._remember([gradients.chosen(clean, grad) for grad in grads])
+            return loss, start, tf.cast(clean, tf.float32)
         total, summed, count = sums
         # Zeros change no bit of a sum: see differentiate, which keeps the order of the sums.
-        kept = self._added(summed, [gradients.chosen(clean, grad) for grad in grads])
+        more = self._added(summed, [gradients.chosen(clean, grad) for grad in grads])
         taken = tf.where(count > 0, total, tf.zeros_like(total)) + loss
-        return tf.where(clean, taken, total), kept, tf.where(clean, count + 1, count)
+        return tf.where(clean, taken, total), more, tf.where(clean, count + 1, count)
 
-    def _added(self, grads: Any, others: Any) -> Any:
+    def _added(self, grads: list[Gradient], others: list[Gradient]) -> Any:
         """Add in float32."""
-        return self._kept([gradients.added(g, o) for g, o in zip(grads, others, strict=True)])
+        return self._remember([gradients.added(g, o) for g, o in zip(grads, others, strict=True)])
 
-    def _kept(self, grads: list[Any]) -> list[Any]:
+    def _remember(self, grads: list[Any]) -> list[Any]:
         self._sums = [gradients.values(grad) for grad in grads if grad is not None]
         return grads
 
@@ -325,15 +380,15 @@ def _nothing() -> Any:
     return tf.constant(True)
 
 
-def _no_counts(part: Part) -> Any:
+def _no_counts(part: OptimizerBinding) -> Any:
     return tf.zeros((len(part.variables), 2))
 
 
-def _times(grad: Any, factor: Any) -> Any:
+def _times(grad: Gradient, factor: tf.Tensor) -> Any:
     return gradients.mapped(lambda g: g * factor, grad)
 
 
-def _scalar(loss: Any) -> Any:
+def _scalar(loss: tf.Tensor) -> Any:
     loss = tf.convert_to_tensor(loss)
     if loss.shape.rank not in (0, None) and loss.shape.num_elements() != 1:
         msg = f"`loss_fn` must return a scalar, got shape {tuple(loss.shape)}: average it"

@@ -16,7 +16,7 @@ from mpcore.capabilities.capabilities import honour
 from mpcore.numerics.dtypes import is_low
 from mpcore_tensorflow.casting import apply_plan, release_plan
 from mpcore_tensorflow.layers import MARK, walk
-from mpcore_tensorflow.parameter_dtypes import set_storage
+from mpcore_tensorflow.storage import set_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ from mpcore.checkpoint import layer_weights  # noqa: E402
 from mpcore.numerics.dtypes import round_to  # noqa: E402
 from mpcore_tensorflow import TensorflowBackend, TransactionalOptimizer  # noqa: E402
 from mpcore_tensorflow.layers import walk  # noqa: E402
-from mpcore_tensorflow.parameter_dtypes import set_storage  # noqa: E402
+from mpcore_tensorflow.storage import set_storage  # noqa: E402
 
 layers = keras.layers
 RNG = np.random.default_rng(0)
