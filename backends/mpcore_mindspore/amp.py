@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
+    from mindspore import nn
 
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
@@ -41,14 +42,14 @@ _KEPT_CELLS = 16  # steps that `step` keeps, one per loss function and options
 _NARROWER = {"int64": np.int32, "float64": np.float32}  # MindSpore's losses want int32 labels
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: object) -> Any:
     if not isinstance(value, np.ndarray | np.generic):
         return value
     array = np.asarray(value)
     return Tensor(array.astype(_NARROWER.get(array.dtype.name, array.dtype)))
 
 
-def _to_numpy(value: Any) -> Any:
+def _to_numpy(value: object) -> Any:
     return value.asnumpy() if isinstance(value, Tensor) else value
 
 
@@ -78,7 +79,7 @@ class MindsporeAmp(Amp):
 
     def __init__(
         self,
-        net: Any,
+        net: nn.Cell,
         optimizers: Mapping[str, Any],
         plan: Plan,
         native: frozenset[str],
@@ -250,7 +251,7 @@ class MindsporeAmp(Amp):
     def _random_state(self) -> Any:
         return ms.get_rng_state()
 
-    def _replayed(self, random: Any) -> Any:
+    def _replayed(self, random: ms.Tensor | None) -> Any:
         return trial.replayed(random)
 
     def _under(self, policy: Policy) -> Any:
@@ -345,12 +346,12 @@ class MindsporeAmp(Amp):
         """
         return StepCallback(self._follow)
 
-    def _follow(self, raw: tuple[Any, ...], cell: Any, steps: int) -> None:
+    def _follow(self, raw: tuple[Any, ...], cell: nn.Cell, steps: int) -> None:
         """Count ``steps`` steps of ``cell``, of which ``raw`` is the latest."""
         self._since_look += steps - 1  # `_done` counts one
         self._done(self._read(raw, cell.call.optimizers))
 
-    def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
+    def gradient(self, function: Callable[..., Any], *inputs: ms.Tensor) -> Any:
         """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.
 
         See ``mpcore.amp.amp.Amp.gradient``. In eager mode only: the compiler does not take a second
@@ -362,7 +363,7 @@ class MindsporeAmp(Amp):
         rows = inputs[0].shape[0] if inputs[0].ndim else 1
         scale = self._bindings.scale.scale.value() / rows
 
-        def scaled(*args: Any) -> Any:
+        def scaled(*args: ms.Tensor) -> Any:
             return function(*args).astype(ms.float32).sum() * scale
 
         return ms.grad(scaled)(*inputs).astype(ms.float32) / scale

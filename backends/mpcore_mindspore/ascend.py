@@ -19,6 +19,8 @@ from mpcore_mindspore.overflow import Values
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mindspore import nn
+
     from mpcore.policy.plan import Plan
 
 __all__ = ["EmulatedAscend", "emulated_ascend", "saturated", "top_of"]
@@ -29,7 +31,7 @@ def top_of(dtype: str) -> float:
     return float(FORMATS[dtype if dtype in FORMATS else "float32"].max)
 
 
-def saturated(value: Any, top: float) -> Any:
+def saturated(value: ms.Tensor, top: float) -> Any:
     """Return what the device stores instead of ``value``: nothing beyond ``top``, NaN as 0.
 
     Not ops.minimum: ms.jit takes the largest float32 for a neutral element of it and leaves the
@@ -41,7 +43,7 @@ def saturated(value: Any, top: float) -> Any:
     return ops.where(ops.isnan(value), ops.zeros_like(value), kept)
 
 
-def _overflows(kept: Any, value: Any) -> Any:
+def _overflows(kept: ms.Tensor, value: ms.Tensor) -> Any:
     return (kept != value).any().astype(ms.float32)
 
 
@@ -93,12 +95,12 @@ class EmulatedAscend:
         flag, token, zero = self.flag, self.token, self.zero
         low_top = min(top, top_of("float16"))
 
-        def back(grad: Any) -> Any:
+        def back(grad: ms.Tensor) -> Any:
             return saturated(grad, low_top if grad.dtype == ms.float16 else top)
 
         insert = ops.InsertGradientOf(back)
 
-        def store(value: Any) -> Any:
+        def store(value: object) -> Any:
             if isinstance(value, Tensor):
                 if value.dtype in (ms.float16, ms.float32):
                     kept = saturated(value, low_top if value.dtype == ms.float16 else top)
@@ -120,7 +122,7 @@ class EmulatedAscend:
         """
         flag = self.flag
 
-        def collect(grads: Any) -> Any:
+        def collect(grads: tuple[ms.Tensor, ...]) -> Any:
             seen = ops.logical_not(ops.isfinite(grads[-1])).astype(ms.float32)
             kept = [saturated(grads[i], top) for i, top in enumerate(tops)]
             over = [_overflows(kept[i], grads[i]) for i in range(len(tops))]
@@ -129,7 +131,7 @@ class EmulatedAscend:
 
         return collect
 
-    def surround(self, net: Any, plan: Plan) -> None:
+    def surround(self, net: nn.Cell, plan: Plan) -> None:
         """Put a boundary around every leaf of ``net``, in place; for good."""
         cells = leaves(net)
         for entry in plan.layers:
@@ -137,10 +139,10 @@ class EmulatedAscend:
                 _surround(cells[entry.path][0], self.boundary(top_of(entry.compute)))
 
 
-def _surround(cell: Any, store: Callable[[Any], Any]) -> None:
+def _surround(cell: nn.Cell, store: Callable[[Any], Any]) -> None:
     inside = cell.construct
 
-    def construct(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def construct(self: nn.Cell, *args: object, **kwargs: object) -> Any:
         return store(inside(*[store(item) for item in args], **kwargs))
 
     cell.construct = types.MethodType(construct, cell)
@@ -160,10 +162,10 @@ class _Register(Values):
     def begin(self) -> Any:
         return ops.assign(self.flag, ops.zeros_like(self.flag))
 
-    def read(self, grads: Any) -> Any:
+    def read(self, grads: tuple[ms.Tensor, ...]) -> Any:
         return ops.depend(self.flag.value(), grads) <= 0
 
-    def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], quiet: ms.Tensor) -> tuple[Any, ...]:
         return tuple([ops.logical_and(finite, quiet) for finite in each])
 
     def clear(self) -> Any:

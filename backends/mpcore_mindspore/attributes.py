@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mindspore import nn
+
 __all__ = ["attributes"]
 
 _CONVS = ("Conv1d", "Conv2d", "Conv3d")
@@ -19,7 +21,7 @@ _ADAPTIVE = tuple(f"Adaptive{kind}Pool{n}d" for kind in ("Max", "Avg") for n in 
 _DROPOUTS = ("Dropout", "DropoutExt", "Dropout1d", "Dropout2d", "Dropout2dExt", "Dropout3d")
 
 
-def attributes(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+def attributes(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the settings that change what ``cell`` computes.
 
     Args:
@@ -38,7 +40,7 @@ def attributes(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _batch_norm(cell: Any, _: Any) -> dict[str, Any]:
+def _batch_norm(cell: nn.Cell, _: object) -> dict[str, Any]:
     # nn keeps the share of the old averages and turns it round; mint means the new batch's.
     momentum = getattr(cell, "momentum", None)
     return {
@@ -49,7 +51,7 @@ def _batch_norm(cell: Any, _: Any) -> dict[str, Any]:
     }
 
 
-def _affine(cell: Any) -> bool:
+def _affine(cell: nn.Cell) -> bool:
     for name in ("gamma", "weight"):
         scale = getattr(cell, name, None)
         if scale is not None:
@@ -57,16 +59,16 @@ def _affine(cell: Any) -> bool:
     return False
 
 
-def _layer_norm(cell: Any, _: Any) -> dict[str, Any]:
+def _layer_norm(cell: nn.Cell, _: object) -> dict[str, Any]:
     eps = getattr(cell, "epsilon", getattr(cell, "eps", None))
     return {"eps": eps, "axes": len(cell.normalized_shape), "affine": _affine(cell)}
 
 
-def _group_norm(cell: Any, _: Any) -> dict[str, Any]:
+def _group_norm(cell: nn.Cell, _: object) -> dict[str, Any]:
     return {"eps": cell.eps, "groups": cell.num_groups, "affine": _affine(cell)}
 
 
-def _conv(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+def _conv(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
     count = _axes(cell)
     kernel, stride = _each(cell.kernel_size, count), _each(cell.stride, count)
     dilation = _each(cell.dilation, count)
@@ -83,7 +85,7 @@ def _conv(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def _transposed(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+def _transposed(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
     found = _conv(cell, ())
     if str(getattr(cell, "pad_mode", "pad")).lower() == "same":
         count = _axes(cell)
@@ -93,7 +95,7 @@ def _transposed(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     return found
 
 
-def _pool(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+def _pool(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
     count = _axes(cell)
     kernel, stride = _each(cell.kernel_size, count), _each(cell.stride, count)
     mode = str(getattr(cell, "pad_mode", "pad")).lower()
@@ -114,7 +116,7 @@ def _pool(cell: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def _axes(cell: Any) -> int:
+def _axes(cell: nn.Cell) -> int:
     return next(int(char) for char in type(cell).__name__ if char.isdigit())
 
 
@@ -125,7 +127,11 @@ def _each(value: Any, count: int) -> list[int]:
 
 
 def _padding(
-    given: Any, mode: str, reach: list[int], stride: list[int], shape: tuple[int, ...]
+    given: Any,
+    mode: str,
+    reach: list[int],
+    stride: list[int],
+    shape: tuple[int, ...],
 ) -> Any:
     """Return the zeros that are added on each side; "same" where the size is not known."""
     count = len(reach)
@@ -152,7 +158,7 @@ def _sides(sides: list[tuple[int, int]]) -> Any:
     return flat.pop() if len(flat) == 1 else [[int(size) for size in pair] for pair in sides]
 
 
-def _dropout(cell: Any, _: Any) -> dict[str, Any]:
+def _dropout(cell: nn.Cell, _: object) -> dict[str, Any]:
     share = getattr(cell, "p", None)
     kept = getattr(cell, "keep_prob", None)
     if share is None and kept is not None:
@@ -160,17 +166,17 @@ def _dropout(cell: Any, _: Any) -> dict[str, Any]:
     return {"rate": None if share is None else float(share)}
 
 
-def _gelu(cell: Any, _: Any) -> dict[str, Any]:
+def _gelu(cell: nn.Cell, _: object) -> dict[str, Any]:
     return {"approximate": str(getattr(cell, "approximate", "none"))}
 
 
-def _softmax(cell: Any, _: Any) -> dict[str, Any]:
+def _softmax(cell: nn.Cell, _: object) -> dict[str, Any]:
     inner = getattr(cell, "softmax", getattr(cell, "log_softmax", None))
     axis = getattr(cell, "dim", getattr(inner, "axis", None))
     return {"axis": axis[0] if isinstance(axis, tuple | list) and len(axis) == 1 else axis}
 
 
-def _attention(cell: Any, _: Any) -> dict[str, Any]:
+def _attention(cell: nn.Cell, _: object) -> dict[str, Any]:
     return {
         "heads": cell.num_heads,
         "rate": float(cell.dropout),
@@ -178,7 +184,7 @@ def _attention(cell: Any, _: Any) -> dict[str, Any]:
     }
 
 
-def _recurrent(cell: Any, _: Any) -> dict[str, Any]:
+def _recurrent(cell: nn.Cell, _: object) -> dict[str, Any]:
     return {
         "hidden": cell.hidden_size,
         "layers": cell.num_layers,
@@ -189,7 +195,7 @@ def _recurrent(cell: Any, _: Any) -> dict[str, Any]:
     }
 
 
-def _hard_tanh(cell: Any, _: Any) -> dict[str, Any]:
+def _hard_tanh(cell: nn.Cell, _: object) -> dict[str, Any]:
     return {"minimum": float(cell.min_val), "maximum": float(cell.max_val)}
 
 
@@ -214,7 +220,7 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Any, Any], dict[str, Any]]], ..
 )
 
 
-def _output_size(cell: Any) -> Any:
+def _output_size(cell: nn.Cell) -> Any:
     inner = getattr(cell, "adaptive_avgpool2d", cell)
     return getattr(cell, "output_size", getattr(inner, "output_size", None))
 

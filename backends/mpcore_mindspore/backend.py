@@ -47,7 +47,7 @@ class MindsporeBackend:
 
     name = "mindspore"
 
-    def capabilities(self, model: Any = None, /) -> Capabilities:
+    def capabilities(self, model: nn.Cell | None = None, /) -> Capabilities:
         """Return what the process's device target can do."""
         device = _device()
         on_cpu = device == "CPU"
@@ -74,11 +74,11 @@ class MindsporeBackend:
             op_lists=("native", "portable"),
         )
 
-    def layers(self, model: Any, /) -> list[Layer]:
+    def layers(self, model: nn.Cell, /) -> list[Layer]:
         """Return the layer tree of ``model``."""
         return list_layers(model)
 
-    def check_pair(self, model: Any, optimizer: Any, /) -> None:
+    def check_pair(self, model: nn.Cell, optimizer: nn.Optimizer, /) -> None:
         """Raise OptimizerError unless ``optimizer`` can train ``model`` on this device."""
         kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
         if not isinstance(optimizer, nn.Optimizer | ExperimentalOptimizer):
@@ -122,7 +122,7 @@ class MindsporeBackend:
 
     def attach(
         self,
-        model: Any,
+        model: nn.Cell,
         optimizers: Mapping[str, Any],
         plan: Plan,
         options: StepOptions,

@@ -17,7 +17,7 @@ __all__ = ["buffers", "copies", "guarded_parameters"]
 _WEIGHTS = ("linear", "conv", "conv_transpose", "attention", "recurrent", "embedding")
 
 
-def buffers(net: Any) -> list[Any]:
+def buffers(net: nn.Cell) -> list[Any]:
     """Return the non-trainable Parameters that a forward pass may write."""
     return [
         param

@@ -12,6 +12,8 @@ from mpcore_mindspore.step import TrainCell
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mindspore.train.callback import RunContext
+
 __all__ = ["StepCallback"]
 
 
@@ -25,7 +27,7 @@ class StepCallback(Callback):  # type: ignore[misc]  # Callback is untyped
         self._cell: Any = None
         self._seen = 0
 
-    def on_train_begin(self, run_context: Any) -> None:
+    def on_train_begin(self, run_context: RunContext) -> None:
         """Find the train cell.
 
         Raises:
@@ -41,7 +43,7 @@ class StepCallback(Callback):  # type: ignore[misc]  # Callback is untyped
             raise BackendError(msg)
         self._cell, self._seen = found[0], int(asked.cur_step_num)
 
-    def on_train_step_end(self, run_context: Any) -> None:
+    def on_train_step_end(self, run_context: RunContext) -> None:
         """Hand the step on; with a data sink this is the last one of an epoch."""
         asked = run_context.original_args()
         steps, self._seen = int(asked.cur_step_num) - self._seen, int(asked.cur_step_num)

@@ -27,7 +27,7 @@ from mpcore_mindspore.op_list import keep_layers, lists_of, set_auto
 from mpcore_mindspore.release import clear_precision, original_of, replace_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mpcore.policy.plan import LayerPlan, Plan
     from mpcore.policy.policy import Policy
@@ -51,8 +51,8 @@ FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
 _STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 
 
-def _caster(dtype: Any) -> Callable[[Any], Any]:
-    def cast(value: Any) -> Any:
+def _caster(dtype: ms.Type) -> Callable[[Any], Any]:
+    def cast(value: object) -> Any:
         if isinstance(value, Tensor):
             if value.dtype in FLOATS:
                 return value.astype(dtype)
@@ -66,8 +66,8 @@ def _caster(dtype: Any) -> Callable[[Any], Any]:
     return cast
 
 
-def _rounder(dtype: Any) -> Callable[[Any], Any]:
-    def cast(value: Any) -> Any:
+def _rounder(dtype: ms.Type) -> Callable[[Any], Any]:
+    def cast(value: object) -> Any:
         if isinstance(value, Tensor):
             if value.dtype in FLOATS:
                 # The gradient of each cast is a cast back: it is rounded on its way too.
@@ -82,27 +82,27 @@ def _rounder(dtype: Any) -> Callable[[Any], Any]:
     return cast
 
 
-def _keep(value: Any) -> Any:
+def _keep(value: object) -> Any:
     return value
 
 
-def _recast(cell: Any, before: Callable[[Any], Any], after: Callable[[Any], Any]) -> None:
+def _recast(cell: nn.Cell, before: Callable[[Any], Any], after: Callable[[Any], Any]) -> None:
     original = cell.construct
 
-    def construct(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def construct(self: nn.Cell, *args: object, **kwargs: object) -> Any:
         given = [before(item) for item in args]
         return after(original(*given, **{name: before(item) for name, item in kwargs.items()}))
 
     cell.construct = types.MethodType(construct, cell)
 
 
-def _came(args: Any) -> Any:
+def _came(args: Iterable[object]) -> Any:
     """Return the dtype of the first float Tensor among ``args``, else None."""
     found = [item.dtype for item in args if isinstance(item, Tensor) and item.dtype in FLOATS]
     return found[0] if len(found) > 0 else None
 
 
-def _as(value: Any, dtype: Any) -> Any:
+def _as(value: object, dtype: ms.Type) -> Any:
     if isinstance(value, Tensor):
         return value.astype(dtype) if value.dtype in FLOATS else value
     if isinstance(value, (tuple, list)):
@@ -110,7 +110,7 @@ def _as(value: Any, dtype: Any) -> Any:
     return value
 
 
-def _shadow(cell: Any, dtype: Any, original: Original) -> Any:
+def _shadow(cell: nn.Cell, dtype: ms.Type, original: Original) -> Any:
     """Return a Cell outside the network that runs the same Parameters in ``dtype``.
 
     A Cell has one precision; what it follows is known at the call only.
@@ -124,11 +124,11 @@ def _shadow(cell: Any, dtype: Any, original: Original) -> Any:
     return shadow
 
 
-def _mirror(cell: Any, shadows: list[Any]) -> None:
+def _mirror(cell: nn.Cell, shadows: list[Any]) -> None:
     """Let ``set_train`` and its like reach the shadows of ``cell``."""
     add_flags = cell.add_flags_recursive
 
-    def add_flags_recursive(self: Any, **flags: Any) -> Any:
+    def add_flags_recursive(self: nn.Cell, **flags: object) -> Any:
         for shadow in shadows:
             shadow.add_flags_recursive(**flags)
         return add_flags(**flags)
@@ -136,13 +136,13 @@ def _mirror(cell: Any, shadows: list[Any]) -> None:
     cell.add_flags_recursive = types.MethodType(add_flags_recursive, cell)
 
 
-def _follow_parameters(cell: Any, original: Original) -> None:
+def _follow_parameters(cell: nn.Cell, original: Original) -> None:
     """Run ``cell`` in the dtype that comes in, its Parameters cast to it."""
     shadows = {dtype: _shadow(cell, dtype, original) for dtype in (ms.float16, ms.float32)}
     half, single = shadows.values()
     inside = cell.construct
 
-    def construct(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def construct(self: nn.Cell, *args: object, **kwargs: object) -> Any:
         came = _came(args)
         if came == ms.float16:
             return half(*args, **kwargs)
@@ -154,11 +154,11 @@ def _follow_parameters(cell: Any, original: Original) -> None:
     cell.construct = types.MethodType(construct, cell)
 
 
-def _hand_back(cell: Any, dtype: Any, original: Original) -> None:
+def _hand_back(cell: nn.Cell, dtype: ms.Type, original: Original) -> None:
     """Run ``cell`` in ``dtype``, and hand on what came in."""
     shadow = _shadow(cell, dtype, original)
 
-    def construct(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def construct(self: nn.Cell, *args: object, **kwargs: object) -> Any:
         came = _came(args)
         result = shadow(*args, **kwargs)
         return result if came is None else _as(result, came)
@@ -167,7 +167,7 @@ def _hand_back(cell: Any, dtype: Any, original: Original) -> None:
     cell.construct = types.MethodType(construct, cell)
 
 
-def check_plan(net: Any, plan: Plan, device: str) -> None:
+def check_plan(net: nn.Cell, plan: Plan, device: str) -> None:
     """Refuse what MindSpore would compute wrongly; changes nothing.
 
     Args:
@@ -213,11 +213,11 @@ def check_plan(net: Any, plan: Plan, device: str) -> None:
             raise BackendError(msg)
 
 
-def _has_statistics(cell: Any) -> bool:
+def _has_statistics(cell: nn.Cell) -> bool:
     return any(not p.requires_grad and p.name.endswith(_STATISTICS) for p in cell.get_parameters())
 
 
-def apply_plan(net: Any, plan: Plan, native: frozenset[str], original: Original) -> None:
+def apply_plan(net: nn.Cell, plan: Plan, native: frozenset[str], original: Original) -> None:
     """Give every leaf its dtypes, and the network those of its inputs and output.
 
     Args:
@@ -255,7 +255,7 @@ def _lowers(plan: Plan) -> bool:
 
 
 def _apply_entry(
-    cell: Any, category: str, entry: LayerPlan, native: frozenset[str], original: Original
+    cell: nn.Cell, category: str, entry: LayerPlan, native: frozenset[str], original: Original
 ) -> None:
     if category == "container":
         return  # its leaves have their own entries; the user's `to_float` stays on it
@@ -286,7 +286,7 @@ def _apply_entry(
             _recast(cell, _keep, output)
 
 
-def simulated_parameters(net: Any, plan: Plan, native: frozenset[str]) -> list[Any]:
+def simulated_parameters(net: nn.Cell, plan: Plan, native: frozenset[str]) -> list[Any]:
     """Return the float32 Parameters that must be rounded while the network runs.
 
     Empty when by="model": there the stored values are rounded themselves.
@@ -356,12 +356,12 @@ def cast_network(
     )
 
 
-def compute_dtypes(net: Any, plan: Plan) -> dict[int, str]:
+def compute_dtypes(net: nn.Cell, plan: Plan) -> dict[int, str]:
     """Return the compute dtype of the layer that each Parameter belongs to, by its ``id``."""
     return {id(param): entry.compute for entry, param in _planned(net, plan)}
 
 
-def _planned(net: Any, plan: Plan) -> Iterator[tuple[LayerPlan, Any]]:
+def _planned(net: nn.Cell, plan: Plan) -> Iterator[tuple[LayerPlan, Any]]:
     """Yield (entry, Parameter), each Parameter once, without the statistics of norms."""
     cells, seen = leaves(net), set[int]()
     for entry in plan.layers:
@@ -374,7 +374,7 @@ def _planned(net: Any, plan: Plan) -> Iterator[tuple[LayerPlan, Any]]:
 
 
 def store_low(
-    net: Any, plan: Plan, native: frozenset[str], original: Original
+    net: nn.Cell, plan: Plan, native: frozenset[str], original: Original
 ) -> list[tuple[Any, Any]]:
     """Give ``net`` 16-bit parameters where the plan says so.
 

@@ -14,6 +14,8 @@ from mpcore_mindspore.release import original_of, own_dtype
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import mindspore as ms
+
 __all__ = ["dtype_name", "leaves", "list_layers", "own_parameters", "parameter_paths"]
 
 _CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -92,7 +94,7 @@ _OPAQUE = ("attention", "recurrent")
 _PACKAGES = ("mindspore.nn.", "mindspore.mint.")
 
 
-def _category(cell: Any) -> str:
+def _category(cell: nn.Cell) -> str:
     for cls in type(cell).__mro__:
         if cls.__module__.startswith(_PACKAGES) and cls.__name__ in _BY_CLASS:
             return _BY_CLASS[cls.__name__]
@@ -102,7 +104,7 @@ def _category(cell: Any) -> str:
     return next((_BY_MODULE[home] for home in homes if home in _BY_MODULE), "other")
 
 
-def _walk(cell: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any, str]]:
+def _walk(cell: nn.Cell, path: str, seen: set[int]) -> Iterator[tuple[str, Any, str]]:
     if id(cell) in seen:
         return
     seen.add(id(cell))
@@ -126,12 +128,12 @@ def _ops() -> dict[type, str]:
     return found
 
 
-def _op(cell: Any) -> str:
+def _op(cell: nn.Cell) -> str:
     known = _ops()
     return next((known[cls] for cls in type(cell).__mro__ if cls in known), "")
 
 
-def leaves(net: Any) -> dict[str, tuple[Any, str]]:
+def leaves(net: nn.Cell) -> dict[str, tuple[Any, str]]:
     """Return (Cell, category) of every layer by path, in the order of definition.
 
     A Cell that is used in two places has the path of the first.
@@ -139,7 +141,7 @@ def leaves(net: Any) -> dict[str, tuple[Any, str]]:
     return {path: (cell, category) for path, cell, category in _walk(net, "", set())}
 
 
-def own_parameters(cell: Any, category: str) -> dict[str, Any]:
+def own_parameters(cell: nn.Cell, category: str) -> dict[str, Any]:
     """Return the parameters that belong to one layer, buffers included, by name.
 
     Args:
@@ -149,7 +151,7 @@ def own_parameters(cell: Any, category: str) -> dict[str, Any]:
     return dict(cell.parameters_and_names(expand=category in _OPAQUE))
 
 
-def parameter_paths(net: Any) -> dict[int, str]:
+def parameter_paths(net: nn.Cell) -> dict[int, str]:
     """Return ``"layer.parameter"`` by ``id`` of the Parameter; a tied one has its first path."""
     paths: dict[int, str] = {}
     for path, (cell, category) in leaves(net).items():
@@ -158,12 +160,12 @@ def parameter_paths(net: Any) -> dict[int, str]:
     return paths
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: ms.Type) -> str:
     """Return the canonical name of a MindSpore dtype: ``mindspore.float16`` is ``"float16"``."""
     return str(dtype).lower().removeprefix("mindspore.")
 
 
-def list_layers(net: Any) -> list[Layer]:
+def list_layers(net: nn.Cell) -> list[Layer]:
     """Return the layers of ``net`` in the order of definition, the network first."""
     layers = []
     original = original_of(net)

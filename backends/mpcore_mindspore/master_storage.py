@@ -33,13 +33,13 @@ def memory_of(params: Iterable[Any]) -> int:
     return sum(int(param.untyped_storage().size()) for param in params)
 
 
-def values_of(param: Any) -> npt.NDArray[np.float32]:
+def values_of(param: ms.Parameter) -> npt.NDArray[np.float32]:
     """Return the values of a Parameter that has its memory; a new float32 array."""
     # The class's own `asnumpy`: a Parameter of an optimizer may have one that asks us.
     return np.array(Parameter.asnumpy(param.value().astype(ms.float32)), np.float32)
 
 
-def _widened(param: Any) -> npt.NDArray[np.float32]:
+def _widened(param: ms.Parameter) -> npt.NDArray[np.float32]:
     return arithmetic.widen(param.asnumpy().view(np.uint16))
 
 
@@ -111,17 +111,17 @@ class _Passage(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.opens = opens
         self.give = storage.give
 
-    def __call__(self, done: Any, steps: Any) -> Any:
+    def __call__(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
         """Run alone; in a graph this is not passed through."""
         if self.opens:
             self.give()
         return nn.Cell.__call__(self, done, steps)
 
-    def construct(self, done: Any, steps: Any) -> Any:
+    def construct(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
         """Return a token."""
         return self.run(done, steps)
 
-    def run(self, done: Any, steps: Any) -> Any:
+    def run(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
         """Open or close each parameter, and each moment."""
         for state in self.masters:
             done = state.open(done) if self.opens else state.close(done, steps)
@@ -132,7 +132,7 @@ class _Passage(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
 class _CompiledPassage(_Passage):
     @ms.jit  # type: ignore[untyped-decorator]
-    def construct(self, done: Any, steps: Any) -> Any:
+    def construct(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
         """Return a token."""
         return self.run(done, steps)
 
@@ -153,7 +153,7 @@ class MasterStorage:
     def __init__(
         self,
         pairs: Iterable[tuple[Any, Any]],
-        optimizer: Any,
+        optimizer: nn.Optimizer | None,
         policy: Policy,
         label: str,
     ) -> None:
@@ -245,14 +245,14 @@ class MasterStorage:
         if self.optimizer is not None and self.opens:
             inside = self.optimizer.parameters_and_names
 
-            def parameters_and_names(*args: Any, **kwargs: Any) -> Any:
+            def parameters_and_names(*args: object, **kwargs: object) -> Any:
                 self.refresh()
                 return inside(*args, **kwargs)
 
             self.optimizer.parameters_and_names = parameters_and_names
 
 
-def _own(optimizer: Any, trained: list[Any]) -> list[Any]:
+def _own(optimizer: nn.Optimizer, trained: list[Any]) -> list[Any]:
     moved = {id(param) for param in trained}
     return [param for param in optimizer.get_parameters() if id(param) not in moved]
 
@@ -273,17 +273,21 @@ def _moments(own: list[Any], lows: list[Any]) -> Iterable[Any]:
             yield param
 
 
-def _reader(param: Any, recover: Callable[[], Any]) -> Callable[[], Any]:
+def _reader(param: ms.Parameter, recover: Callable[[], Any]) -> Callable[[], Any]:
     def asnumpy() -> Any:
         return Parameter.asnumpy(param) if memory_of([param]) else recover()
 
     return asnumpy
 
 
-def _loader(param: Any, write: Callable[[npt.NDArray[np.float32]], None]) -> Callable[..., Any]:
+def _loader(
+    param: ms.Parameter, write: Callable[[npt.NDArray[np.float32]], None]
+) -> Callable[..., Any]:
     """Return what takes the place of ``set_data``: that would part Parameters from their graph."""
 
-    def set_data(data: Any, slice_shape: bool = False) -> Any:  # as its own is called
+    def set_data(
+        data: ms.Tensor | npt.NDArray[Any], slice_shape: bool = False
+    ) -> Any:  # as its own is called
         tensor = data if isinstance(data, Tensor) else Tensor(data, ms.float32)
         write(values_of(tensor.init_data() if tensor.has_init else tensor))
         return param

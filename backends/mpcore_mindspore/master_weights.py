@@ -17,6 +17,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from mpcore_mindspore import rounding
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from mpcore.numerics.master_weights import MasterWeights
 
 __all__ = ["MasterState", "Memory", "half", "number_parameter", "settled", "upper"]
@@ -24,24 +26,24 @@ __all__ = ["MasterState", "Memory", "half", "number_parameter", "settled", "uppe
 _BITS = {ms.float32: ms.int32, ms.bfloat16: ms.int16}
 
 
-def upper(pattern: Any) -> Any:
+def upper(pattern: ms.Tensor) -> Any:
     """Return int16 patterns as the upper half of int32."""
     return ops.bitwise_left_shift(pattern.astype(ms.int32), 16)
 
 
-def half(pattern: Any) -> Any:
+def half(pattern: ms.Tensor) -> Any:
     """Return the upper half of int32 patterns, int16."""
     return ops.bitwise_right_shift(pattern, 16).astype(ms.int16)
 
 
-def lowered(low: Any, value: Any) -> Any:
+def lowered(low: ms.Parameter, value: ms.Tensor) -> Any:
     """Return ``value`` as ``low`` stores it, to nearest; a simulated dtype is rounded float32."""
     if low.dtype == ms.float32:
         return value.astype(ms.bfloat16).astype(ms.float32)
     return value.astype(low.dtype)
 
 
-def settled(param: Any) -> Any:
+def settled(param: ms.Parameter) -> Any:
     """Return ``param`` in memory of its own on the device, before anything is compiled with it.
 
     What an initializer made is read from host memory for good once its own memory was given back
@@ -51,12 +53,12 @@ def settled(param: Any) -> Any:
     return param
 
 
-def number_parameter(value: Any, name: str) -> Any:
+def number_parameter(value: npt.NDArray[Any], name: str) -> Any:
     """Return a Parameter of ours that nothing trains."""
     return Parameter(Tensor(value), name=name, requires_grad=False)
 
 
-def _sharing(param: Any, dtype: Any, name: str) -> Any:
+def _sharing(param: ms.Parameter, dtype: ms.Type, name: str) -> Any:
     """Return a Parameter of ``dtype`` over the memory of ``param``."""
     alias = number_parameter(np.zeros(1, np.int32), name)
     alias.data = param.view(dtype)
@@ -69,7 +71,7 @@ class Memory(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     Eager code cannot write them.
     """
 
-    def __init__(self, param: Any, label: str) -> None:
+    def __init__(self, param: ms.Parameter, label: str) -> None:
         """Share the memory of ``param``; ``label`` makes names unique."""
         super().__init__(auto_prefix=False)
         kind = _BITS[param.dtype]
@@ -79,18 +81,18 @@ class Memory(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.into = _sharing(param, kind, f"mpcore.into.{label}")
         self.out = _sharing(param, param.dtype, f"mpcore.out.{label}")
 
-    def bits(self, done: Any) -> Any:
+    def bits(self, done: ms.Tensor) -> Any:
         """Return the bits after ``done``, int32."""
         found = ops.depend(self.seen.value(), done)
         return found if self.wide else upper(found)
 
-    def number(self, pattern: Any, done: Any) -> Any:
+    def number(self, pattern: ms.Tensor, done: ms.Tensor) -> Any:
         """Write bits after ``done``; return the numbers that they are."""
         pattern = ops.depend(pattern if self.wide else half(pattern), done)
         done = ops.depend(done, ops.assign(self.into, pattern))
         return ops.depend(self.out.value(), done)
 
-    def write(self, pattern: Any, done: Any) -> Any:
+    def write(self, pattern: ms.Tensor, done: ms.Tensor) -> Any:
         """Write bits after ``done``; return a token."""
         return ops.depend(done, ops.assign(self.param, self.number(pattern, done)))
 
@@ -145,11 +147,11 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             self.low_memory = Memory(low, f"low.{label}")
             self.master_memory = Memory(master, f"master.{label}")
 
-    def _store_beside(self, name: str, value: Any, label: str) -> Any:
+    def _store_beside(self, name: str, value: ms.Tensor, label: str) -> Any:
         self.beside[name] = number_parameter(value, f"mpcore.{name}.{label}")
         return self.beside[name]
 
-    def open(self, done: Any) -> Any:
+    def open(self, done: ms.Tensor) -> Any:
         """Make ``master`` the float32 value of the parts, after ``done``; return a token."""
         if self.splits:
             value = rounding.joined(
@@ -165,7 +167,7 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             value = value + self.master_memory.number(upper(self.remainder.value()), done)
         return ops.depend(done, ops.assign(self.master, value))
 
-    def close(self, done: Any, steps: Any) -> Any:
+    def close(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
         """Store the value of ``master`` in the parts, after ``done``; return a token.
 
         Args:
@@ -187,14 +189,14 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             done = ops.depend(done, ops.assign(self.remainder, found))
         return ops.depend(done, ops.assign(self.low, ops.depend(low, done)))
 
-    def store_low_bits(self, pattern: Any, done: Any) -> Any:
+    def store_low_bits(self, pattern: ms.Tensor, done: ms.Tensor) -> Any:
         """Store what the rounding leaves out; return a token."""
         done = ops.depend(done, ops.assign(self.low_bits, rounding.low_bits(pattern)))
         if self.rounding == "nearest":
             done = ops.depend(done, ops.assign(self.ties, rounding.pack(rounding.ties(pattern))))
         return done
 
-    def rounded(self, done: Any, steps: Any) -> Any:
+    def rounded(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
         """Return the bits of the 16-bit parameter."""
         pattern = rounding.canonical(self.master_memory.bits(done))
         if self.rounding != "stochastic":
@@ -203,7 +205,7 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         chance = rounding.noise(key, self.dims, self.count, self.columns)
         return rounding.rounded_stochastic(pattern, chance)
 
-    def stored_values(self, done: Any) -> Any:
+    def stored_values(self, done: ms.Tensor) -> Any:
         """Return what an update that underflows leaves as it is; ``master`` is open or closed."""
         if self.scheme in ("copy", "split"):
             return ops.depend(self.master.value(), done)

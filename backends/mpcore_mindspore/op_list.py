@@ -7,7 +7,7 @@ Source: ``auto_mixed_precision`` of mindspore/train/amp.py, mindspore 2.10.0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mindspore as ms
 from mindspore import amp
@@ -18,6 +18,10 @@ from mpcore.errors import BackendError
 from mpcore.numerics import ops
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mindspore import nn
+
     from mpcore.policy.op_plan import OpPlan
     from mpcore.policy.plan import Plan
 
@@ -79,7 +83,7 @@ def _check(entry: OpPlan, names: list[str], plan: Plan) -> None:
         raise BackendError(msg)
 
 
-def set_auto(cell: Any, dtype: Any, lists: OpLists | None) -> None:
+def set_auto(cell: nn.Cell, dtype: ms.Type, lists: OpLists | None) -> None:
     """Let ``cell`` run at level ``auto``, with other lists where there are some."""
     if lists is None:
         amp.auto_mixed_precision(cell, "auto", dtype)
@@ -91,7 +95,7 @@ def set_auto(cell: Any, dtype: Any, lists: OpLists | None) -> None:
     cell._amp_level = "auto"
 
 
-def keep_layers(cells: Any, plan: Plan) -> None:
+def keep_layers(cells: Mapping[str, tuple[nn.Cell, str]], plan: Plan) -> None:
     """Give layers that a rule for ops decided its dtype: a layer may be made of other ops."""
     for entry in plan.layers:
         if not entry.listed and entry.compute in ("float16", "bfloat16", "float32"):

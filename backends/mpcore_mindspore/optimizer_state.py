@@ -33,11 +33,11 @@ class Moment(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.stored = number_parameter(values, f"mpcore.moment.{live.name}")
         self.memory = Memory(live, live.name)
 
-    def open(self, done: Any) -> Any:
+    def open(self, done: ms.Tensor) -> Any:
         """Make ``live`` what is stored, after ``done``; return a token."""
         return self.memory.write(upper(ops.depend(self.stored.value(), done)), done)
 
-    def close(self, done: Any, steps: Any) -> Any:
+    def close(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
         """Store ``live``, rounded to nearest, after ``done``; return a token."""
         rounded = rounding.rounded(rounding.canonical(self.memory.bits(done)), "nearest")
         return ops.depend(done, ops.assign(self.stored, half(rounded)))

@@ -5,12 +5,16 @@ Detectors are Cells: their methods run inside compiled steps.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, amp, nn, ops
 
 from mpcore.numerics.overflow import OverflowDetector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
 
 __all__ = ["Agreed", "StatusRegister", "Values", "on_all_ranks", "rank_sum"]
 
@@ -27,7 +31,7 @@ def rank_sum() -> Any:
     return ops.AllReduce()
 
 
-def on_all_ranks(add: Any, finite: Any) -> Any:
+def on_all_ranks(add: Callable[[ms.Tensor], ms.Tensor], finite: ms.Tensor) -> Any:
     """Return whether ``finite`` holds on each rank, element by element; any shape."""
     return add(1.0 - finite.astype(ms.float32)) <= 0
 
@@ -43,11 +47,11 @@ class Values(OverflowDetector, nn.Cell):  # type: ignore[misc]  # nn.Cell is unt
         """Do nothing: values have no memory."""
         return None  # not left out: the graph compiler reads it
 
-    def read(self, grads: Any) -> Any:
+    def read(self, grads: tuple[ms.Tensor, ...]) -> Any:
         """Return None: only the values tell."""
         return None
 
-    def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], quiet: ms.Tensor) -> tuple[Any, ...]:
         """Return the verdicts as they are."""
         return each
 
@@ -71,7 +75,7 @@ class StatusRegister(Values):
 
     kind, mode, localises = "status_register", "saturation", False
 
-    def __init__(self, module: Any = amp) -> None:
+    def __init__(self, module: ModuleType = amp) -> None:
         """Read through ``module``, which has all_finite and perhaps init_status."""
         super().__init__()
         self.all_finite = module.all_finite
@@ -90,7 +94,7 @@ class StatusRegister(Values):
         earlier = self.quiet.value()
         return ops.assign(self.quiet, self.all_finite((earlier,)).astype(ms.float32))
 
-    def read(self, grads: Any) -> Any:
+    def read(self, grads: tuple[ms.Tensor, ...]) -> Any:
         """Return whether the flag is down, once all gradients exist."""
         if self.init_status is not None:
             finite = self.all_finite(grads, ops.depend(self.status.value(), grads))
@@ -99,7 +103,7 @@ class StatusRegister(Values):
         ops.assign(self.quiet, finite.astype(ms.float32))
         return self.quiet.value() > 0
 
-    def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], quiet: ms.Tensor) -> tuple[Any, ...]:
         """Return the verdicts; the flag is one for all optimizers."""
         return tuple([ops.logical_and(finite, quiet) for finite in each])
 
@@ -113,7 +117,7 @@ class Agreed(Values):
         inner: the detector of each rank.
     """
 
-    def __init__(self, inner: Any, add: Any) -> None:
+    def __init__(self, inner: OverflowDetector, add: Callable[[ms.Tensor], ms.Tensor]) -> None:
         """Let ``add`` reduce the verdicts of ``inner``."""
         super().__init__()
         self.inner, self.add = inner, add
@@ -123,11 +127,11 @@ class Agreed(Values):
         """Begin on this rank."""
         return self.inner.begin()
 
-    def read(self, grads: Any) -> Any:
+    def read(self, grads: tuple[ms.Tensor, ...]) -> Any:
         """Read on this rank."""
         return self.inner.read(grads)
 
-    def reduce(self, each: tuple[Any, ...], quiet: Any) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], quiet: ms.Tensor) -> tuple[Any, ...]:
         """Return the verdicts that hold on every rank: one collective for all optimizers."""
         own = ops.stack(self.inner.reduce(each, quiet))
         return tuple(ops.unstack(on_all_ranks(self.add, own), axis=0))

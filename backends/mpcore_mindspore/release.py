@@ -10,6 +10,8 @@ from mindspore._c_expression import Cell_, MixedPrecisionType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mindspore import nn
+
 __all__ = ["MARK", "Original", "clear_precision", "original_of", "own_dtype", "replace_parameters"]
 
 MARK = "mpcore_prepared"
@@ -36,7 +38,7 @@ class Original:
         swapped: pairs (16-bit Parameter in the network, float32 Parameter before it).
     """
 
-    def __init__(self, net: Any, optimizers: Iterable[Any]) -> None:
+    def __init__(self, net: nn.Cell, optimizers: Iterable[Any]) -> None:
         """Remember ``net``, and the names of the Parameters of ``optimizers``."""
         self._net = net
         self._cells = [(cell, _saved(cell)) for _, cell in net.cells_and_names()]
@@ -71,7 +73,7 @@ class Original:
         object.__delattr__(self._net, MARK)
 
 
-def _saved(cell: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _saved(cell: nn.Cell) -> tuple[dict[str, Any], dict[str, Any]]:
     flags = cell.__dict__.get("_func_graph_flags", {})
     return (
         {name: cell.__dict__[name] for name in _NAMES if name in cell.__dict__},
@@ -79,23 +81,23 @@ def _saved(cell: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def _rates(optimizer: Any) -> list[Any]:
+def _rates(optimizer: nn.Optimizer) -> list[Any]:
     rates = [group.get("lr") for group in getattr(optimizer, "param_groups", [])]
     return [rate for rate in rates if hasattr(rate, "name")]
 
 
-def original_of(net: Any) -> Original | None:
+def original_of(net: nn.Cell) -> Original | None:
     """Return what a prepared network was; None for one that is not prepared."""
     found: Original | None = net.__dict__.get(MARK)
     return found
 
 
-def own_dtype(cell: Any) -> str:
+def own_dtype(cell: nn.Cell) -> str:
     """Return the dtype of the user's ``to_float``, on the Cell or one around it, else ``""``."""
     return next((name for flag, name in _FLAGS.items() if cell.__dict__.get(flag)), "")
 
 
-def clear_precision(cell: Any) -> None:
+def clear_precision(cell: nn.Cell) -> None:
     """Take the flags of ``to_float`` from a Cell and all inside it."""
     for _, inner in cell.cells_and_names():
         for name in _FLAGS:
@@ -105,7 +107,7 @@ def clear_precision(cell: Any) -> None:
         Cell_.set_mixed_precision_type(inner, MixedPrecisionType.NOTSET)
 
 
-def replace_parameters(cell: Any, made: dict[int, Any]) -> None:
+def replace_parameters(cell: nn.Cell, made: dict[int, Any]) -> None:
     """Put other Parameters into one Cell, by ``id`` of those that are there."""
     for name, param in list(cell._params.items()):
         if id(param) in made:

@@ -39,13 +39,13 @@ _MIX_A = 0x7FEB352D
 _MIX_B = 0x846CA68B - 2**32
 
 
-def canonical(bits: Any) -> Any:
+def canonical(bits: ms.Tensor) -> Any:
     """Return the bits with every NaN as the one that all frameworks write."""
     is_nan = ops.bitwise_and(bits, _MAGNITUDE) > _INF
     return ops.select(is_nan, ops.full_like(bits, _NAN), bits)
 
 
-def rounded(bits: Any, rounding: str) -> Any:
+def rounded(bits: ms.Tensor, rounding: str) -> Any:
     """Return the bits rounded to bfloat16, the lower half zero.
 
     Args:
@@ -60,14 +60,14 @@ def rounded(bits: Any, rounding: str) -> Any:
     return ops.bitwise_and(bits, _HIGH)
 
 
-def low_bits(bits: Any) -> Any:
+def low_bits(bits: ms.Tensor) -> Any:
     """Return the lower 16 bits as int16: what is missing from the rounded number."""
     low = ops.bitwise_and(bits, _LOW)
     # Within the range of int16 before the cast, which need not wrap.
     return (ops.bitwise_xor(low, _TIE) - _TIE).astype(ms.int16)
 
 
-def joined(high: Any, low: Any, rounding: str) -> Any:
+def joined(high: ms.Tensor, low: ms.Tensor, rounding: str) -> Any:
     """Return the bits of which ``rounded`` is ``high`` and ``low_bits`` is ``low``.
 
     Ties that ``"nearest"`` rounded down come out 2^16 too small: ``unpack`` has them.
@@ -78,12 +78,12 @@ def joined(high: Any, low: Any, rounding: str) -> Any:
     return high + missing
 
 
-def ties(bits: Any) -> Any:
+def ties(bits: ms.Tensor) -> Any:
     """Return 1 where ``"nearest"`` rounds a tie down, else 0; int32."""
     return (ops.bitwise_and(bits, _ODD) == _TIE).astype(ms.int32)
 
 
-def pack(flags: Any) -> Any:
+def pack(flags: ms.Tensor) -> Any:
     """Return flags of 0 and 1, any shape, as int32 words of 32; zeros fill the last."""
     flat = flags.reshape((-1,))
     missing = -flat.shape[0] % _WORD
@@ -96,25 +96,25 @@ def pack(flags: Any) -> Any:
     return words.reshape((-1,))
 
 
-def unpack(words: Any, shape: tuple[int, ...], size: int) -> Any:
+def unpack(words: ms.Tensor, shape: tuple[int, ...], size: int) -> Any:
     """Return the flags of ``pack``; int32 of ``shape``, which has ``size`` elements."""
     places = ops.arange(0, _WORD, dtype=ms.int32)
     flags = ops.bitwise_and(ops.bitwise_right_shift(words.reshape((-1, 1)), places), 1)
     return flags.reshape((-1,))[:size].reshape(shape)
 
 
-def _shifted(x: Any, count: int) -> Any:
+def _shifted(x: ms.Tensor, count: int) -> Any:
     return ops.bitwise_and(ops.bitwise_right_shift(x, count), 2 ** (32 - count) - 1)
 
 
-def _mix(x: Any) -> Any:
+def _mix(x: ms.Tensor) -> Any:
     """Return 32 well mixed bits: lowbias32, as in ``mpcore.numerics.master_weights``."""
     x = ops.bitwise_xor(x, _shifted(x, 16)) * _MIX_A
     x = ops.bitwise_xor(x, _shifted(x, 15)) * _MIX_B
     return ops.bitwise_xor(x, _shifted(x, 16))
 
 
-def noise_key(seed: int, step: Any, ordinal: int) -> Any:
+def noise_key(seed: int, step: ms.Tensor, ordinal: int) -> Any:
     """Return what the noise of one parameter in one step is made from.
 
     Args:
@@ -125,7 +125,7 @@ def noise_key(seed: int, step: Any, ordinal: int) -> Any:
     return _mix(_mix(_mix(ops.zeros_like(step) + seed) + step) + ordinal)
 
 
-def noise(key: Any, shape: tuple[int, ...], size: int, columns: int) -> Any:
+def noise(key: ms.Tensor, shape: tuple[int, ...], size: int, columns: int) -> Any:
     """Return the 16 random bits of each element, as ``mpcore.numerics.master_weights.noise`` does.
 
     Args:
@@ -141,7 +141,7 @@ def noise(key: Any, shape: tuple[int, ...], size: int, columns: int) -> Any:
     return _shifted(_mix(index), 16).reshape((-1,))[:size].reshape(shape)
 
 
-def rounded_stochastic(bits: Any, chance: Any) -> Any:
+def rounded_stochastic(bits: ms.Tensor, chance: ms.Tensor) -> Any:
     """Return the bits rounded to bfloat16 by chance; finite ones stay finite.
 
     Args:

@@ -12,11 +12,13 @@ from mindspore.common.seed import _KERNEL_SEED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mindspore import nn
+
 __all__ = ["left_alone"]
 
 
 @contextlib.contextmanager
-def left_alone(model: Any, amp: Any | None) -> Iterator[None]:
+def left_alone(model: nn.Cell, amp: Any | None) -> Iterator[None]:
     """Put Parameters, seeds and generators back when the block ends.
 
     The kernel of ``ops.Dropout`` keeps a generator of its own that nobody can read. Inside the
@@ -40,7 +42,7 @@ def left_alone(model: Any, amp: Any | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _other_masks(model: Any) -> Iterator[None]:
+def _other_masks(model: nn.Cell) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for number, (_, cell) in enumerate(model.cells_and_names()):
             own = vars(cell).get("dropout")

@@ -27,12 +27,12 @@ class StoredSample(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.master: Any = master
         self.places = Tensor(sample(int(np.prod(param.shape))).astype(np.int32))
 
-    def construct(self, done: Any) -> Any:
+    def construct(self, done: ms.Tensor) -> Any:
         """Return the sampled elements of what is stored."""
         if self.is_low:
             return self.elements(self.master.stored_values(done))
         return self.elements(ops.depend(self.param.value(), done))
 
-    def elements(self, value: Any) -> Any:
+    def elements(self, value: ms.Tensor) -> Any:
         """Return the sampled elements of ``value``; 1-d."""
         return ops.gather(value.reshape((-1,)), self.places, 0)

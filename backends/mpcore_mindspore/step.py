@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 __all__ = ["TrainCell"]
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: ms.Tensor) -> Any:
     return value.astype(ms.bfloat16).astype(ms.float32)
 
 
-def _unscaled(inverse: Any, grad: Any) -> Any:
+def _unscaled(inverse: ms.Tensor, grad: ms.Tensor) -> Any:
     return grad.astype(ms.float32) * inverse
 
 
-def _times(factor: Any, grad: Any) -> Any:
+def _times(factor: ms.Tensor, grad: ms.Tensor) -> Any:
     return grad * factor
 
 
-def _finite(grad: Any) -> Any:
+def _finite(grad: ms.Tensor) -> Any:
     return ops.isfinite(grad).all()
 
 
-def _norm(grad: Any) -> Any:
+def _norm(grad: ms.Tensor) -> Any:
     return ops.sqrt((grad * grad).sum())
 
 
-def _total(norms: Any) -> Any:
+def _total(norms: ms.Tensor) -> Any:
     return ops.sqrt((norms * norms).sum())
 
 
-def _add(grad: Any, other: Any) -> Any:
+def _add(grad: ms.Tensor, other: ms.Tensor) -> Any:
     return grad.astype(ms.float32) + other.astype(ms.float32)
 
 
-def _first(sound: Any, grad: Any) -> Any:
+def _first(sound: ms.Tensor, grad: ms.Tensor) -> Any:
     grad = grad.astype(ms.float32)
     return ops.where(sound, grad, ops.zeros_like(grad))
 
 
-def _fold(sound: Any, grad: Any, other: Any) -> Any:
+def _fold(sound: ms.Tensor, grad: ms.Tensor, other: ms.Tensor) -> Any:
     return ops.where(sound, _add(grad, other), grad)
 
 
@@ -68,7 +68,7 @@ def _compiled(cell: TrainCell) -> Callable[..., Any]:
     return ms.jit(run, fullgraph=True)  # type: ignore[no-any-return]
 
 
-def _count(before: Any, after: Any, grad: Any) -> Any:
+def _count(before: ms.Tensor, after: ms.Tensor, grad: ms.Tensor) -> Any:
     moving = grad != 0
     lost = ops.logical_and(moving, before == after)
     return ops.stack([lost.astype(ms.float32).sum(), moving.astype(ms.float32).sum()])
@@ -85,14 +85,14 @@ def _samples(bound: OptimizerBinding) -> tuple[StoredSample, ...]:
 
 
 def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    def scaled_loss(scale: Any, *batch: Any) -> Any:
+    def scaled_loss(scale: ms.Tensor, *batch: Any) -> Any:
         loss = loss_fn(*batch).astype(ms.float32)
         return loss * scale, loss
 
     return scaled_loss
 
 
-def _rank_reducer(params: Any) -> Any:
+def _rank_reducer(params: ms.ParameterTuple) -> Any:
     # As nn.TrainOneStepCell does, mindspore 2.10.0.
     if ms.get_auto_parallel_context("parallel_mode") not in ("data_parallel", "hybrid_parallel"):
         return None
@@ -236,7 +236,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         finally:
             self.take_memory()
 
-    def parameters_and_names(self, *args: Any, **kwargs: Any) -> Any:
+    def parameters_and_names(self, *args: object, **kwargs: object) -> Any:
         """Yield Parameters as any Cell does; those of the optimizers hold their values."""
         for refresh in self.refreshes:
             refresh()
@@ -259,7 +259,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             return loss, stepped, norms, scale, next_scale, dropped, grads
         return loss, stepped, norms, scale, next_scale, dropped
 
-    def counted(self, done: Any) -> Any:
+    def counted(self, done: ms.Tensor) -> Any:
         """Return (lost, updates) of each parameter, after ``done``."""
         each = [ops.depend(counts.value(), done) for counts in self.lost]
         if len(each) > 1:
@@ -304,7 +304,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             ops.assign(saved, live)
         return (1,)
 
-    def check_part(self, grads: Any, before: Any) -> Any:
+    def check_part(self, grads: tuple[ms.Tensor, ...], before: tuple[int, ...]) -> Any:
         """Return whether all gradients are finite, on all ranks; else assign the copies back."""
         clean = self.finite(grads)
         if self.agrees:
@@ -319,7 +319,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
                 ops.assign(live, ops.where(clean, live.value(), saved.value()))
         return clean
 
-    def differentiate(self, scale: Any, index: int, count: int, *batch: Any) -> Any:
+    def differentiate(self, scale: ms.Tensor, index: int, count: int, *batch: Any) -> Any:
         """Return the float32 loss and the gradients of each loss for its own parameters.
 
         Of Tensors the rows of one micro-batch are taken; those without rows pass as they are.
@@ -336,13 +336,13 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             loss = loss + pair[0]
         return loss, tuple([each[number][1][place] for number, place in self.places])
 
-    def after_begin(self, item: Any) -> Any:
+    def after_begin(self, item: object) -> Any:
         """Return ``item``, a Tensor no earlier than the detector's begin."""
         if isinstance(item, Tensor):
             return ops.depend(item, self.begun.value())
         return item
 
-    def one(self, index: int, scale: Any, *batch: Any) -> Any:
+    def one(self, index: int, scale: ms.Tensor, *batch: Any) -> Any:
         """Return one loss and its gradients, those of simulated layers rounded."""
         (_, loss), grads = self.grad_fns[index](scale, *batch)
         if self.emulates:
@@ -357,7 +357,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             )
         return loss, grads
 
-    def rows(self, item: Any, index: int, count: int) -> Any:
+    def rows(self, item: object, index: int, count: int) -> Any:
         """Return part ``index`` of ``count`` of one item of the batch."""
         if not isinstance(item, Tensor) or item.ndim == 0:
             return item
@@ -368,7 +368,9 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         size = length // count
         return item[index * size : (index + 1) * size]
 
-    def fold(self, clean: Any, sums: Any, loss: Any, grads: Any) -> Any:
+    def fold(
+        self, clean: ms.Tensor, sums: Any, loss: ms.Tensor, grads: tuple[ms.Tensor, ...]
+    ) -> Any:
         """Return the sums with this micro-batch if it is ``clean``, else without."""
         if clean is None:
             return sums[0] + loss, self.map(_add, sums[1], grads), sums[2]
@@ -382,7 +384,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             count + clean.astype(ms.float32),
         )
 
-    def unscale(self, grads: Any, scale: Any) -> Any:
+    def unscale(self, grads: tuple[ms.Tensor, ...], scale: ms.Tensor) -> Any:
         """Divide in float32, average over the ranks; verdicts are of this rank.
 
         The float32 weights of simulated layers are back after it.
@@ -396,23 +398,30 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         norms = ops.stack(self.map(_norm, grads))
         return grads, norms, tuple([self.finite(grads[start:stop]) for start, stop in self.spans])
 
-    def finite(self, grads: Any) -> Any:
+    def finite(self, grads: tuple[ms.Tensor, ...]) -> Any:
         """Return whether no element of these gradients is inf or NaN."""
         return ops.stack(self.map(_finite, grads)).all()
 
-    def total_norms(self, grads: Any, norms: Any) -> Any:
+    def total_norms(self, grads: tuple[ms.Tensor, ...], norms: ms.Tensor) -> Any:
         """Return the norm of all, or that of each optimizer that is judged alone."""
         spans = self.spans if self.each_alone else ((0, len(grads)),)
         return tuple([_total(norms[start:stop]) for start, stop in spans])
 
-    def multiply(self, grads: Any, factors: Any) -> Any:
+    def multiply(self, grads: tuple[ms.Tensor, ...], factors: tuple[ms.Tensor, ...]) -> Any:
         """Multiply each gradient by the factor of its optimizer, or by the only one."""
         if len(factors) == 1:
             return self.map(ops.partial(_times, factors[0]), grads)
         owned = [factors[index] for index in self.owners]
         return self.map(_times, tuple(owned), grads)
 
-    def commit(self, stepped: Any, finite: Any, grads: Any, saved: Any, new: Any) -> Any:
+    def commit(
+        self,
+        stepped: tuple[ms.Tensor, ...],
+        finite: ms.Tensor,
+        grads: tuple[ms.Tensor, ...],
+        saved: tuple[int, ...],
+        new: tuple[Any, ...],
+    ) -> Any:
         """Run the optimizers and what follows them, or put the buffers back; keep the state."""
         done = finite
         if self.each_alone:
@@ -446,7 +455,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         )
         return ops.depend(scale, stored)
 
-    def move(self, index: int, grads: Any, done: Any) -> Any:
+    def move(self, index: int, grads: tuple[ms.Tensor, ...], done: ms.Tensor) -> Any:
         """Open the float32 values, run one optimizer on them, and store them again."""
         start, stop = self.spans[index]
         own = grads[start:stop]
@@ -463,11 +472,17 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             done = self.count_lost(index, before, own, done)
         return done
 
-    def sampled(self, index: int, done: Any) -> Any:
+    def sampled(self, index: int, done: ms.Tensor) -> Any:
         """Return the sampled elements of what one optimizer moves."""
         return tuple([sample(done) for sample in self.samples[index]])
 
-    def count_lost(self, index: int, before: Any, grads: Any, done: Any) -> Any:
+    def count_lost(
+        self,
+        index: int,
+        before: tuple[ms.Tensor, ...],
+        grads: tuple[ms.Tensor, ...],
+        done: ms.Tensor,
+    ) -> Any:
         """Keep the counts of updates that did not change what is stored; return a token."""
         after = self.sampled(index, done)
         counts = [
@@ -476,7 +491,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         ]
         return ops.depend(done, ops.assign(self.lost[index], ops.stack(counts)))
 
-    def count_skip(self, index: int, done: Any) -> Any:
+    def count_skip(self, index: int, done: ms.Tensor) -> Any:
         """Let schedules count a skipped step, where the rule says so; no update is lost in it."""
         if self.measures:
             counts = self.lost[index]
@@ -486,18 +501,18 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             done = ops.depend(done, ops.assign_add(step, ops.ones_like(step)))
         return done
 
-    def follow(self, done: Any) -> Any:
+    def follow(self, done: ms.Tensor) -> Any:
         """Call what belongs to a real step."""
         for call in self.after_step:
             call()
         return done
 
-    def undo(self, done: Any) -> Any:
+    def undo(self, done: ms.Tensor) -> Any:
         """Put the buffers back."""
         for live, saved in self.buffers:
             done = ops.depend(done, ops.assign(live, saved))
         return done
 
-    def where(self, condition: Any, x: Any, y: Any) -> Any:
+    def where(self, condition: ms.Tensor, x: ms.Tensor, y: ms.Tensor) -> Any:
         """Return ``x`` where ``condition`` holds, else ``y``."""
         return ops.where(condition, x, y)

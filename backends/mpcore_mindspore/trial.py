@@ -84,7 +84,7 @@ def _round(stack: contextlib.ExitStack, params: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def replayed(state: Any) -> Iterator[None]:
+def replayed(state: ms.Tensor | None) -> Iterator[None]:
     """Let MindSpore's generator be in ``state`` for a while; None leaves it."""
     now = ms.get_rng_state()
     if state is not None:
