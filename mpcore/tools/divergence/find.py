@@ -182,7 +182,7 @@ def _how(case: Case) -> str:
     closer = "with" if case.closer else "without"
     return (
         f"one batch from the same weights, {len(case.table.matches)} layer calls side by side; "
-        f"bands from {runs} passes with moved weights; {closer} whole tensors where they part"
+        f"tolerances from {runs} passes with moved weights; {closer} whole tensors there"
     )
 
 

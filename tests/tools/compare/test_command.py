@@ -367,6 +367,8 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
         pytest.param(["--backend", "north:compiled"], "has no modes", id="mode"),
         pytest.param(["--time-limit", "nan"], "'--time-limit'", id="time-limit"),
         pytest.param(["--setps", "3"], "--steps", id="option"),
+        pytest.param(["--backends", "north"], "--backend", id="old-option"),
+        pytest.param(["--format", "jsn"], "did you mean 'json'", id="format"),
         pytest.param(["--output", "exp.py"], "'exp.py' is a file", id="output"),
     ],
 )
@@ -744,6 +746,20 @@ def test_experiment_may_read_what_lies_beside_the_user(place: Place) -> None:
     assert place.compare().returncode == 0
     assert place.report()["pairs"][0]["verdict"] == "same"
     assert not list(place.work.rglob("rank_0"))
+
+
+@pytest.mark.slow
+def test_json_alone_goes_to_standard_output(place: Place) -> None:
+    place.write()
+    options = ["--noise-runs", "0", "--lockstep-steps", "0", "--steps", "1", "--format", "json"]
+    named = ["--backend", "north", "--backend", "south", "--policy", "mixed_bfloat16"]
+    done = place.compare(*named, *options)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == place.report()
+    assert set(place.runs()) == {
+        (name, policy) for name in ("north", "south") for policy in ("float32", "mixed_bfloat16")
+    }
+    assert "report: " in done.stderr
 
 
 @pytest.mark.slow
