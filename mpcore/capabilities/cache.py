@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.files import write_text
 from mpcore._lib.machine import cpu_here
 from mpcore.backend.backend import Support
 from mpcore.backend.parts import PROBE
@@ -94,14 +95,7 @@ def keep(
     content = {"format": _FORMAT, "version": _VERSION, "facts": facts}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(prefix=".capabilities-", dir=path.parent)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as stream:
-                json.dump(content, stream)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_text(path, json.dumps(content))
     except OSError:
         return False
     return True

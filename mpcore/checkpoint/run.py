@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore._lib.files import write_file
 from mpcore.checkpoint.scaler import (
     Checkpoint,
     check_ours,
     load_state,
     named,
     save_state,
-    write_file,
 )
 from mpcore.errors import BackendMissingError, CheckpointError
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import stat
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore._lib.files import write_text
 from mpcore.errors import CheckpointError, PolicyError
 from mpcore.policy.policy import Policy
 from mpcore.scaling.loss_scale import FIELD_TYPES
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, narrow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 __all__ = [
     "FORMAT",
@@ -37,8 +37,6 @@ __all__ = [
     "read_json",
     "save_state",
     "scale_range",
-    "write_file",
-    "write_text",
 ]
 
 FORMAT = "mpcore-state"
@@ -242,7 +240,7 @@ def save_state(
         text = Checkpoint(policy, policy.scaling, state, optimizer_steps, weights).to_text()
         if os.path.lexists(where):
             check_ours(where)
-        write_text(where, text)
+        write_text(where, text, "ascii")
 
 
 def load_state(path: str | os.PathLike[str]) -> Checkpoint:
@@ -509,48 +507,3 @@ def check_ours(path: Path) -> None:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         msg = "`path` must be new or a file of amp.save, it holds something else; nothing written"
         raise CheckpointError(msg)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write an ASCII text as ``write_file`` does."""
-
-    def fill(beside: Path) -> None:
-        with beside.open("x", encoding="ascii", newline="\n") as file:
-            file.write(text)
-
-    write_file(path, fill)
-
-
-def write_file(path: Path, fill: Callable[[Path], None]) -> None:
-    """Write a file so that at every moment the old or the new content is there, whole.
-
-    Lets ``fill`` write a new file beside it, ``.mpcore-*.tmp``, and renames that; a link stays a
-    link. A killed process leaves the old file and may leave that one.
-
-    Raises:
-        OSError: the folder is missing, full, or not writable.
-    """
-    target = Path(os.path.realpath(path))
-    beside = target.parent / f".mpcore-{secrets.token_hex(8)}.tmp"
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    try:
-        fill(beside)
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        if mode is not None:
-            beside.chmod(mode)
-        os.replace(beside, target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    _flush_folder(target.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Put the new name, too, on the disk, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

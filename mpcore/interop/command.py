@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mpcore.checkpoint.scaler import FORMAT, Checkpoint, read_json, write_text
+from mpcore._lib.files import write_text
+from mpcore.checkpoint.scaler import FORMAT, Checkpoint, read_json
 from mpcore.errors import CheckpointError, check_choice
 from mpcore.interop.scaler import detect_format, export_scaler, import_scaler
 from mpcore.interop.scaler_formats import FORMATS
@@ -79,7 +80,7 @@ def convert_state(
         if to != "mpcore":
             data, dropped = export_scaler(to, found.rule, found.state)
             text, lost = json.dumps(data, indent=2) + "\n", lost + dropped
-        write_text(target, text)
+        write_text(target, text, "ascii")
     except (CheckpointError, OSError) as exc:
         msg = f"{target}: {_reason(exc)}"
         raise CheckpointError(msg) from exc

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpcore._lib.files import write_file
 from mpcore._lib.process import run_worker
 from mpcore.backend.backend import backend_names
 from mpcore.checkpoint.arrays import TREE, read_safetensors, to_tree, write_safetensors
 from mpcore.checkpoint.layer_weights import unflatten
 from mpcore.checkpoint.run import FORMAT, LAYERS
-from mpcore.checkpoint.scaler import write_file
 from mpcore.errors import CheckpointError, check_choice
 from mpcore.tools.convert.report import Converted, Row
 

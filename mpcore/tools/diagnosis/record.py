@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.files import write_text
 from mpcore.errors import BackendError, CheckpointError, check_choice
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
 __all__ = ["PHASES", "Constant", "PostMortem", "Trial", "load_post_mortem"]
@@ -137,16 +137,8 @@ class PostMortem:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it into a JSON file; at every moment the old or the new file is there, whole."""
-        target = Path(path)
         text = json.dumps({"format": _FORMAT, "version": _VERSION, **self.to_dict()}, indent=2)
-        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text + "\n")
-            os.replace(beside, target)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
+        write_text(Path(path), text + "\n")
 
     def __str__(self) -> str:
         """Return the finding, the evidence and the cure, a line each."""

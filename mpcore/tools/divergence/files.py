@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore._lib.files import write_file
 from mpcore.checkpoint.layer_weights import flatten, unflatten
-from mpcore.checkpoint.scaler import write_file
 from mpcore.errors import BackendMissingError, CheckpointError
 from mpcore.tools.divergence.evidence import Evidence
 from mpcore.tools.inspection import Inspection, LayerCall, Sketch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore._lib.files import write_text
 from mpcore.tools.experiment.configuration import Configuration
 from mpcore.tools.experiment.experiment import Data
 
@@ -149,9 +149,7 @@ def _array(path: Path) -> npt.NDArray[Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON: after a kill the file is whole or not there."""
-    beside = path.with_name(f"{path.name}.part")
-    beside.write_text(json.dumps(value, allow_nan=False), encoding="utf-8")
-    os.replace(beside, path)
+    write_text(path, json.dumps(value, allow_nan=False))
 
 
 def plain(value: Any) -> Any:

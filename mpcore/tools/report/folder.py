@@ -9,21 +9,18 @@ among them, may be replaced. Whatever else is in the folder belongs to the user 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpcore._lib.files import is_left_over, write_files
 from mpcore.errors import ExperimentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["check_folder", "earlier_files", "record_names", "replace_files"]
-
-_TEMPORARY = ".mpcore-tmp"
 
 
 def check_folder(folder: Path) -> None:
@@ -65,7 +62,7 @@ def earlier_files(folder: Path) -> set[str]:
 
 
 def _is_own(path: Path, allowed: set[str]) -> bool:
-    return path.name in allowed or path.suffix == _TEMPORARY
+    return path.name in allowed or is_left_over(path)
 
 
 def _earlier_names(path: Path) -> set[str]:
@@ -112,50 +109,9 @@ def replace_files(folder: Path, contents: dict[str, bytes], earlier: set[str]) -
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace_all(folder, contents)
+        write_files(folder, contents)
         for name in earlier - contents.keys():
             (folder / name).unlink(missing_ok=True)
     except OSError as exc:
         msg = f"the report could not be written to {str(folder)!r}: {exc}; choose another --output"
         raise ExperimentError(msg) from exc
-
-
-def _replace_all(folder: Path, contents: dict[str, bytes]) -> None:
-    """Put all files in place; after a failure what was there before is there again."""
-    old = {name: _read(folder / name) for name in contents}
-    waiting: dict[str, Path] = {}
-    moved: list[str] = []
-    try:
-        for name, data in contents.items():
-            waiting[name] = _write_beside(folder / name, data)
-        for name in contents:
-            os.replace(waiting[name], folder / name)
-            moved.append(name)
-    except BaseException:
-        for path in waiting.values():
-            path.unlink(missing_ok=True)
-        for name in moved:
-            _restore(folder / name, old[name])
-        raise
-
-
-def _write_beside(path: Path, data: bytes) -> Path:
-    beside = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
-    try:
-        beside.write_bytes(data)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    return beside
-
-
-def _read(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
-
-
-def _restore(path: Path, data: bytes | None) -> None:
-    with suppress(OSError):  # the first failure is the one to report
-        if data is None:
-            path.unlink()
-        else:
-            os.replace(_write_beside(path, data), path)

@@ -173,7 +173,7 @@ def test_json_of_something_else_is_not_an_earlier_report(tmp_path: Path) -> None
 def test_earlier_report_is_replaced_and_stale_records_removed(tmp_path: Path) -> None:
     write_report(make.sample(), tmp_path)
     check_folder(tmp_path)
-    (tmp_path / "report.html.4711.mpcore-tmp").write_text("left by a killed process")
+    (tmp_path / ".mpcore-4711.tmp").write_text("left by a killed process")
     files = write_report(make.single_backend(), tmp_path)
     assert sorted(files) == sorted(tmp_path.iterdir())
     assert not any(name.startswith(("mindspore", "tensorflow")) for name in contents(tmp_path))
