@@ -348,7 +348,8 @@ def test_values_do_not_show_a_saturating_overflow(kit, mode):
     with kit.emulated_ascend():
         blind = saturating(kit, mode, "values")
         assert blind.step(x=X * np.float32(1e6)).stepped
-        for detector in ("auto", "status_register"):
+        # Compiled, the register by its name is the next test's: each graph takes long to build.
+        for detector in ("auto", "status_register") if mode == "eager" else ("auto",):
             seeing = saturating(kit, mode, detector)
             assert seeing.step().stepped
             before = seeing.snapshot()
