@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpcore import LossScale, LossScaleError, LossScaleState, PolicyError
-from mpcore.scaling.loss_scale import PRESETS
+from mpcore.scaling.loss_scale import PRESETS, Quirks
 from mpcore.scaling.transition import advance, initial_state
 
 POWERS = st.integers(-20, 24).map(lambda n: 2.0**n)
@@ -209,3 +209,44 @@ def test_host_rounding_equals_float32_arithmetic(outcomes: list[bool]) -> None:
         factor = np.float32(1.5 if finite else 0.75)
         scale = np.clip(scale * factor, np.float32(0.3125), np.float32(1000.0))
         assert state.scale == float(scale)
+
+
+@given(rules(), st.lists(st.booleans(), max_size=200))
+def test_a_rule_without_quirks_is_the_plain_machine(rule: LossScale, outcomes: list[bool]) -> None:
+    """The machine of the docstring of ``transition``, in host numbers that float32 holds."""
+    state = initial_state(rule)
+    scale, good_steps = rule.init_scale, 0
+    for finite in outcomes:
+        state = advance(rule, state, finite)
+        good_steps = good_steps + 1 if finite else 0
+        if not finite:
+            scale = max(float(np.float32(scale * rule.backoff_factor)), rule.min_scale)
+        if good_steps == rule.growth_interval:
+            scale, good_steps = (
+                min(float(np.float32(scale * rule.growth_factor)), rule.max_scale),
+                0,
+            )
+        assert state[:2] == (scale, good_steps)
+
+
+def test_fields_of_quirks_stand_beside_the_others_in_every_text() -> None:
+    rule = LossScale.named("deepspeed", hysteresis=3)
+    assert rule.quirks == Quirks(
+        growth_warmup=1,
+        backoff_op="div",
+        nonfinite_growth="allow",
+        hysteresis=3,
+        hysteresis_reset="growth",
+        raises_at_min=True,
+        state_dtype="float64",
+        factor_dtype="float64",
+    )
+    assert str(rule) == "deepspeed(hysteresis=3)"
+    assert rule.to_dict() == {"kind": "deepspeed", "hysteresis": 3}
+    assert LossScale.of(**rule.flat()) == rule
+    assert rule.changed(hysteresis=2) == PRESETS["deepspeed"]
+    assert [name for name in rule.flat() if name in vars(Quirks())] == list(vars(Quirks()))
+    with pytest.raises(PolicyError, match="did you mean 'hysteresis'"):
+        LossScale.named("deepspeed", histeresis=3)
+    with pytest.raises(TypeError, match="histeresis"):
+        LossScale.of(histeresis=3)
