@@ -8,13 +8,14 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from mpcore.checkpoint.held_layers import Held, collect, hold, spread
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
-from mpcore.checkpoint.places import COUNTER, Place, by_depth
+from mpcore.checkpoint.places import Place
 from mpcore_mindspore import files
 from mpcore_mindspore.layers import leaves, own_parameters, parameter_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import ModuleType
 
     import numpy.typing as npt
@@ -98,38 +99,44 @@ class MindsporeDriver:
     def weights(self, model: Any, amp: MindsporeAmp | None = None) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
         masters = amp.masters if amp is not None else {}
-        return _collect(model, lambda _, param: masters.get(param.name, param), statistics=True)
+        return collect(
+            _held(model, statistics=True),
+            lambda handle: _array(masters.get(handle.param.name, handle.param), handle),
+        )
 
     def load_weights(
         self, model: Any, weights: list[LayerWeights], amp: MindsporeAmp | None = None
     ) -> None:
         """Copy ``weights`` into parameters, masters and statistics."""
         masters = amp.masters if amp is not None else {}
-        for layer, place in zip(weights, _places(model, statistics=True), strict=True):
-            for name, param in place.params.items():
-                target = masters.get(param.name, param)
-                _put(target, layer.arrays[name])
+
+        def assign(handle: _Handle, array: npt.NDArray[np.float32]) -> None:
+            _put(masters.get(handle.param.name, handle.param), array)
+
+        spread(_held(model, statistics=True), weights, assign)
         if amp is not None:
             amp.sync_masters()
 
     def places(self, model: Any) -> list[dict[str, Place]]:
         """Return, for every layer of ``weights``, where its arrays are in a checkpoint."""
         found = []
-        for place in _places(model, statistics=True):
-            changes = ("axis of one left out",) if _is_flat(place.cell) else ()
-            weight = {"weight": changes}
-            found.append({n: Place((p.name,), weight.get(n, ())) for n, p in place.params.items()})
+        for held in _held(model, statistics=True):
+            places = {}
+            for name, handle in held.handles.items():
+                flat = handle.flat and name == "weight"
+                places[name] = Place((handle.param.name,), ("axis of one left out",) * flat)
+            found.append(places)
         return found
 
     def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
         """Return gradients by layer."""
-        return _collect(model, lambda path, _: grads.get(path))
+        return collect(_held(model), lambda handle: _array(grads.get(handle.path), handle))
 
     def slots(self, model: Any, amp: MindsporeAmp) -> Slots:
         """Return the momentum buffers or running averages."""
         optimizer = amp.optimizer
         values = {
-            neutral: _collect(model, _slot_reader(amp, getattr(optimizer, name)))
+            neutral: collect(_held(model), _slot_reader(amp, getattr(optimizer, name)))
             for name, neutral in _SLOTS.items()
             if hasattr(optimizer, name)
         }
@@ -176,61 +183,47 @@ def _put(param: Any, array: npt.NDArray[Any]) -> None:
     ops.assign(param, value.astype(param.dtype))
 
 
-class _Place(NamedTuple):
-    """The parameters of one neutral layer, by neutral name, and their paths."""
+class _Handle(NamedTuple):
+    """One parameter of a layer.
 
+    Attributes:
+        param: the Parameter.
+        path: its path in the network.
+        flat: whether its kernel has an axis of one where the neutral one has none.
+    """
+
+    param: Any
     path: str
-    category: str
-    cell: Any
-    params: dict[str, Any]
-    paths: dict[str, str]
+    flat: bool
 
 
-def _places(model: Any, *, statistics: bool) -> list[_Place]:
-    """Return every layer with weights; a tied one is where it is first held, and only there."""
-    found, seen = [], set[int]()
-    for path, (cell, category) in leaves(model).items():
-        params = {
-            name: param
-            for name, param in own_parameters(cell, category).items()
-            if (statistics or name not in _STATISTICS) and id(param) not in seen and name != COUNTER
-        }
-        seen |= set(map(id, params.values()))
-        groups = by_depth(params) if category == "recurrent" else [("", _by_neutral(params))]
-        for behind, own in groups:
-            if own:
-                paths = {n: f"{path}.{name}" if path else name for n, name in own.items()}
-                held = {n: params[name] for n, name in own.items()}
-                found.append(_Place(path + behind, category, cell, held, paths))
-    return found
+def _held(model: Any, *, statistics: bool = False) -> list[Held[_Handle]]:
+    return hold(
+        (
+            (path, category, _own(path, cell, category, statistics=statistics))
+            for path, (cell, category) in leaves(model).items()
+        ),
+        _NEUTRAL,
+        same=lambda handle: id(handle.param),
+    )
 
 
-def _by_neutral(names: Iterable[str]) -> dict[str, str]:
-    return {_NEUTRAL.get(name, name): name for name in names}
+def _own(path: str, cell: Any, category: str, *, statistics: bool) -> dict[str, _Handle]:
+    flat = isinstance(cell, nn.Conv1d | nn.Conv1dTranspose)
+    return {
+        name: _Handle(param, f"{path}.{name}" if path else name, flat)
+        for name, param in own_parameters(cell, category).items()
+        if statistics or name not in _STATISTICS
+    }
 
 
-def _is_flat(cell: Any) -> bool:
-    """Return whether the kernel has an axis of one where the neutral one has none."""
-    return isinstance(cell, nn.Conv1d | nn.Conv1dTranspose)
-
-
-def _collect(
-    model: Any, read: Callable[[str, Any], Any], *, statistics: bool = False
-) -> list[LayerWeights]:
-    """Return ``read(path, parameter)`` of every parameter; None stands for zeros."""
-    collected = []
-    for path, category, cell, params, paths in _places(model, statistics=statistics):
-        arrays = {}
-        for name, param in params.items():
-            value = read(paths[name], param)
-            array = (
-                np.zeros(param.shape, np.float32)
-                if value is None
-                else np.array(value.astype(ms.float32).asnumpy(), np.float32)
-            )
-            arrays[name] = array[:, :, 0, :] if _is_flat(cell) and array.ndim == 4 else array
-        collected.append(LayerWeights(path, category, arrays))
-    return collected
+def _array(value: Any, handle: _Handle) -> npt.NDArray[np.float32]:
+    """Return a float32 copy in the neutral layout; zeros for None."""
+    if value is None:
+        array = np.zeros(handle.param.shape, np.float32)
+    else:
+        array = np.array(value.astype(ms.float32).asnumpy(), np.float32)
+    return array[:, :, 0, :] if handle.flat and array.ndim == 4 else array
 
 
 def _slot_of(amp: MindsporeAmp, slot: Any) -> dict[int, Any]:
@@ -238,17 +231,25 @@ def _slot_of(amp: MindsporeAmp, slot: Any) -> dict[int, Any]:
     return {id(param): state for param, state in pairs}
 
 
-def _slot_reader(amp: MindsporeAmp, slot: Any) -> Callable[[str, Any], Any]:
+def _slot_reader(amp: MindsporeAmp, slot: Any) -> Callable[[_Handle], npt.NDArray[np.float32]]:
     states, masters = _slot_of(amp, slot), amp.masters
-    return lambda _, param: states.get(id(masters.get(param.name, param)))
+
+    def read(handle: _Handle) -> npt.NDArray[np.float32]:
+        param = masters.get(handle.param.name, handle.param)
+        return _array(states.get(id(param)), handle)
+
+    return read
 
 
 def _load_slot(model: Any, amp: MindsporeAmp, slot: Any, layers: list[LayerWeights]) -> None:
     states, masters = _slot_of(amp, slot), amp.masters
     for state in slot:
         ops.assign(state, ops.zeros_like(state))
-    for layer, place in zip(layers, _places(model, statistics=False), strict=bool(layers)):
-        for name, param in place.params.items():
-            state = states.get(id(masters.get(param.name, param)))
-            if state is not None:
-                _put(state, layer.arrays[name])
+
+    def assign(handle: _Handle, array: npt.NDArray[np.float32]) -> None:
+        state = states.get(id(masters.get(handle.param.name, handle.param)))
+        if state is not None:
+            _put(state, array)
+
+    if layers:
+        spread(_held(model), layers, assign)

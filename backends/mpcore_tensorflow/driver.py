@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from mpcore.checkpoint.layer_weights import LayerWeights, Slots
+from mpcore.checkpoint.held_layers import Held, collect
+from mpcore.checkpoint.layer_weights import Slots
 from mpcore.checkpoint.places import Place
 from mpcore.errors import ExperimentError
 from mpcore_tensorflow import files
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.backend.driver import OptimizerSpec
+    from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore_tensorflow.amp import KerasAmp
     from mpcore_tensorflow.layouts import Part
 
@@ -121,8 +123,8 @@ class KerasDriver:
 
         found = []
         for layer in self._listed(model, statistics=True):
-            twins = {id(p.variable) for parts in layer.parts.values() for p in parts if p.twin}
-            found.append({name: place(parts, twins) for name, parts in layer.parts.items()})
+            twins = {id(p.variable) for parts in layer.handles.values() for p in parts if p.twin}
+            found.append({name: place(parts, twins) for name, parts in layer.handles.items()})
         return found
 
     def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
@@ -178,10 +180,11 @@ class KerasDriver:
         parts = [model(_inputs(x[i : i + _EXAMPLES], layout), training=False) for i in rows]
         return np.concatenate([np.asarray(tf.cast(part, tf.float32)) for part in parts])
 
-    def _listed(self, model: Any, *, statistics: bool) -> Any:
+    def _listed(self, model: Any, *, statistics: bool) -> list[Held[list[Part]]]:
         if model not in self._images:
             self._images[model] = _guess_images(model)
-        return list_weights(model, self._images[model], statistics=statistics)
+        listed = list_weights(model, self._images[model], statistics=statistics)
+        return [Held(layer.path, layer.category, layer.parts) for layer in listed]
 
     def _collect(
         self, model: Any, read: Callable[[Any], Any], *, statistics: bool
@@ -192,17 +195,8 @@ class KerasDriver:
             # -0.0 changes nothing that it is added to, not even the sign of a zero
             return np.full_like(value, -0.0) if part.twin and statistics else value
 
-        return [
-            LayerWeights(
-                layer.path,
-                layer.category,
-                {
-                    name: np.concatenate([neutral(part) for part in parts])
-                    for name, parts in layer.parts.items()
-                },
-            )
-            for layer in self._listed(model, statistics=statistics)
-        ]
+        layers = self._listed(model, statistics=statistics)
+        return collect(layers, lambda parts: np.concatenate([neutral(part) for part in parts]))
 
     def _spread(
         self,
@@ -215,7 +209,7 @@ class KerasDriver:
         listed = self._listed(model, statistics=statistics)
         for layer, given in zip(listed, weights, strict=True):
             sums: dict[int, tuple[Any, Any]] = {}  # a variable may be in two neutral arrays
-            for name, parts in layer.parts.items():
+            for name, parts in layer.handles.items():
                 for part, value in _split(parts, given.arrays[name]):
                     if part.twin and not statistics:
                         continue  # the same as the other's

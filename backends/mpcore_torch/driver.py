@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from mpcore.checkpoint.held_layers import Held, collect, hold, spread
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
-from mpcore.checkpoint.places import Place, by_depth
+from mpcore.checkpoint.places import Place
 from mpcore_torch import files
 from mpcore_torch.layers import leaves, list_layers, parameter_names
 
@@ -77,26 +78,30 @@ class TorchDriver:
 
     def weights(self, model: nn.Module, amp: TorchAmp | None = None) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
-        kept = amp.masters if amp is not None else {}
+        masters = amp.masters if amp is not None else {}
 
-        def read(_: str, tensor: Any) -> Any:
-            return amp.float32_of(tensor) if amp is not None and tensor in kept else tensor
+        def read(tensor: torch.Tensor) -> npt.NDArray[np.float32]:
+            if amp is not None and tensor in masters:
+                return _array(amp.float32_of(cast("nn.Parameter", tensor)), tensor)
+            return _array(tensor, tensor)
 
-        return _collect(model, read)
+        return collect(_held(model), read)
 
     def load_weights(
         self, model: nn.Module, weights: list[LayerWeights], amp: TorchAmp | None = None
     ) -> None:
         """Copy ``weights`` into parameters, masters and statistics."""
-        kept = amp.masters if amp is not None else {}
+        masters = amp.masters if amp is not None else {}
+
+        def assign(tensor: torch.Tensor, array: npt.NDArray[np.float32]) -> None:
+            value = torch.from_numpy(np.array(array))
+            if amp is not None and tensor in masters:
+                amp.put_float32(cast("nn.Parameter", tensor), value)
+            else:
+                tensor.copy_(value)
+
         with torch.no_grad():
-            for layer, own in zip(weights, _tensors(model), strict=True):
-                for name, tensor in own.items():
-                    value = torch.from_numpy(np.array(layer.arrays[name]))
-                    if amp is not None and tensor in kept:
-                        amp.put_float32(cast("nn.Parameter", tensor), value)
-                    else:
-                        tensor.copy_(value)
+            spread(_held(model), weights, assign)
 
     def places(self, model: nn.Module) -> list[dict[str, Place]]:
         """Return, for every layer of ``weights``, where its arrays are in the state dict."""
@@ -106,7 +111,7 @@ class TorchDriver:
         found = []
         for held in _held(model):
             places = {}
-            for neutral, tensor in held.tensors.items():
+            for neutral, tensor in held.handles.items():
                 first, *tied = names[id(tensor)]
                 places[neutral] = Place((first,), tied=tuple(tied))
             found.append(places)
@@ -114,22 +119,24 @@ class TorchDriver:
 
     def gradients(self, model: nn.Module, grads: dict[str, Any]) -> list[LayerWeights]:
         """Return gradients by layer."""
-        by_param = {param: grads[n] for param, n in parameter_names(model).items() if n in grads}
-        return _collect(model, lambda _, tensor: by_param.get(tensor), buffers=False)
+        by_param: dict[torch.Tensor, Any] = {
+            param: grads[n] for param, n in parameter_names(model).items() if n in grads
+        }
+        layers = _held(model, buffers=False)
+        return collect(layers, lambda tensor: _array(by_param.get(tensor), tensor))
 
     def slots(self, model: nn.Module, amp: TorchAmp) -> Slots:
         """Return the momentum buffers or running averages."""
         optimizer, masters = amp.optimizer, amp.masters
         names = {"momentum_buffer": "momentum"} | {name: name for name in _ADAM_SLOTS}
         used = {slot for state in optimizer.state.values() for slot in state} & set(names)
-        values = {
-            names[slot]: _collect(
-                model,
-                partial(lambda key, _, t: optimizer.state[masters.get(t, t)].get(key), slot),
-                buffers=False,
-            )
-            for slot in sorted(used)
-        }
+        layers = _held(model, buffers=False)
+
+        def read(slot: str, tensor: torch.Tensor) -> npt.NDArray[np.float32]:
+            param = cast("nn.Parameter", tensor)
+            return _array(optimizer.state[masters.get(param, param)].get(slot), tensor)
+
+        values = {names[slot]: collect(layers, partial(read, slot)) for slot in sorted(used)}
         steps = [int(state.get("step", 0)) for state in optimizer.state.values()]
         return Slots(max(steps, default=0), values)
 
@@ -138,13 +145,16 @@ class TorchDriver:
         optimizer, masters = amp.optimizer, amp.masters
         optimizer.state.clear()
         names = {"momentum": "momentum_buffer"}
+
+        def assign(slot: str, tensor: torch.Tensor, array: npt.NDArray[np.float32]) -> None:
+            param = cast("nn.Parameter", tensor)
+            state = optimizer.state[masters.get(param, param)]
+            state[names.get(slot, slot)] = torch.from_numpy(np.array(array))
+            if slot in _ADAM_SLOTS:
+                state["step"] = torch.tensor(float(slots.steps))
+
         for slot, layers in slots.values.items():
-            for layer, own in zip(layers, _tensors(model, buffers=False), strict=True):
-                for name, tensor in own.items():
-                    state = optimizer.state[masters.get(tensor, tensor)]
-                    state[names.get(slot, slot)] = torch.from_numpy(np.array(layer.arrays[name]))
-                    if slot in _ADAM_SLOTS:
-                        state["step"] = torch.tensor(float(slots.steps))
+            spread(_held(model, buffers=False), layers, partial(assign, slot))
 
     def predict(
         self, model: nn.Module, amp: TorchAmp, x: npt.NDArray[Any], layout: str
@@ -161,49 +171,24 @@ def _tensor(x: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(x.astype(np.int64) if x.dtype.kind in "iu" else x.astype(np.float32))
 
 
-class _Held(NamedTuple):
-    """The tensors of one neutral layer, by neutral name."""
-
-    path: str
-    category: str
-    tensors: dict[str, torch.Tensor]
-
-
-def _held(model: nn.Module, *, buffers: bool = True) -> list[_Held]:
-    """Return every layer with weights; a tied one is where it is first held, and only there."""
-    found, seen = [], set[int]()
-    modules = leaves(model)
-    for layer in list_layers(model):
-        module = modules[layer.path]
-        deep = layer.category != "container"
-        tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=deep))
-        if buffers:
-            tensors |= {n: b for n, b in module.named_buffers(recurse=False) if n in _STATISTICS}
-        tensors = {name: tensor for name, tensor in tensors.items() if id(tensor) not in seen}
-        seen |= set(map(id, tensors.values()))
-        recurrent = layer.category == "recurrent"
-        for behind, own in by_depth(tensors) if recurrent else [("", {n: n for n in tensors})]:
-            if own:
-                held = {neutral: tensors[name] for neutral, name in own.items()}
-                found.append(_Held(layer.path + behind, layer.category, held))
-    return found
+def _held(model: nn.Module, *, buffers: bool = True) -> list[Held[torch.Tensor]]:
+    return hold(
+        (layer.path, layer.category, _own(module, layer.category, buffers=buffers))
+        for layer, module in zip(list_layers(model), leaves(model).values(), strict=True)
+    )
 
 
-def _tensors(model: nn.Module, *, buffers: bool = True) -> list[dict[str, torch.Tensor]]:
-    return [held.tensors for held in _held(model, buffers=buffers)]
+def _own(module: nn.Module, category: str, *, buffers: bool) -> dict[str, torch.Tensor]:
+    deep = category != "container"
+    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=deep))
+    if buffers:
+        tensors |= {n: b for n, b in module.named_buffers(recurse=False) if n in _STATISTICS}
+    return tensors
 
 
-def _collect(
-    model: nn.Module, read: Callable[[str, Any], Any], *, buffers: bool = True
-) -> list[LayerWeights]:
-    collected = []
-    for held in _held(model, buffers=buffers):
-        values = {name: read(name, tensor) for name, tensor in held.tensors.items()}
-        arrays = {
-            name: np.zeros(tuple(held.tensors[name].shape), np.float32)
-            if value is None
-            else value.detach().float().cpu().numpy().copy()
-            for name, value in values.items()
-        }
-        collected.append(LayerWeights(held.path, held.category, arrays))
-    return collected
+def _array(value: torch.Tensor | None, like: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Return a float32 copy; zeros for None."""
+    if value is None:
+        return np.zeros(tuple(like.shape), np.float32)
+    array: npt.NDArray[np.float32] = value.detach().float().cpu().numpy().copy()
+    return array
