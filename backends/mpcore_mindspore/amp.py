@@ -65,7 +65,7 @@ class MindsporeAmp(Amp):
         result = amp.result(cell(x, y))        # where the loop wants more than numbers
 
     Outside a step, run the network in ``with amp.autocast():``. It keeps an exception from
-    changing the precision of later Cells, and a simulated dtype rounds the weights there; so
+    changing the precision of later Cells, and an emulated dtype rounds the weights there; so
     ``step`` is refused inside it. Numpy batches are converted: int64 to int32, float64 to
     float32. A train cell cannot raise where the rule of the loss scale ends a run; ``step`` does.
 
@@ -73,8 +73,8 @@ class MindsporeAmp(Amp):
     Parameters (``global_step``, ``moments.fc1.weight``) get the optimizer's name in front, as in
     any Cell that holds several: a compiled graph wants each name once.
 
-    ``guard`` takes Cells, Parameters, and lists and dicts of them. ``after_step`` takes functions
-    and Cells without arguments; under ``ms.jit`` their source is compiled.
+    ``restore_on_skip`` takes Cells, Parameters, and lists and dicts of them. ``after_step`` takes
+    functions and Cells without arguments; under ``ms.jit`` their source is compiled.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MindsporeAmp(Amp):
         *,
         simulated: bool,
     ) -> None:
-        """Apply ``plan`` to ``net`` in place; ``native`` dtypes are not simulated."""
+        """Apply ``plan`` to ``net`` in place; ``native`` dtypes are not emulated."""
         super().__init__(plan, optimizers, simulated=simulated)
         detection = detection_of(options)
         guarded_parameters(options.restore_on_skip)  # refuse before anything changes
@@ -242,7 +242,7 @@ class MindsporeAmp(Amp):
     def sync_masters(self) -> None:
         """Store the optimizers' float32 values, after they were changed from outside a step.
 
-        The network gets them rounded. Moments that are kept in bfloat16 are stored too.
+        The network gets them rounded. Moments that are in bfloat16 are stored too.
         """
         self._bindings.check_prepared()
         for bound in self._bindings.optimizers.values():

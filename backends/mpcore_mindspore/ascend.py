@@ -165,8 +165,8 @@ class _Register(Values):
     def read(self, grads: tuple[ms.Tensor, ...]) -> Any:
         return ops.depend(self.flag.value(), grads) <= 0
 
-    def reduce(self, each: tuple[Any, ...], quiet: ms.Tensor) -> tuple[Any, ...]:
-        return tuple([ops.logical_and(finite, quiet) for finite in each])
+    def reduce(self, each: tuple[Any, ...], unflagged: ms.Tensor) -> tuple[Any, ...]:
+        return tuple([ops.logical_and(finite, unflagged) for finite in each])
 
     def clear(self) -> Any:
         return ops.assign(self.flag, ops.zeros_like(self.flag))

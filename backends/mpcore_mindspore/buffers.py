@@ -48,7 +48,10 @@ def guarded_parameters(guard: Iterable[Any]) -> list[Any]:
             why = type(entry).__name__
             if isinstance(entry, Tensor):
                 why = "a Tensor: only a Parameter can be put back, so keep that state in one"
-            msg = f"`guard` must hold Cells, Parameters, or lists and dicts of them, got {why}"
+            msg = (
+                "`restore_on_skip` must hold Cells, Parameters, or lists and dicts of them, "
+                f"got {why}"
+            )
             raise BackendError(msg)
     return found
 

@@ -5,7 +5,7 @@ are a replaced ``construct`` on the instance, which eager mode, ``ms.jit`` and G
 run. No source is rewritten, so classes may live anywhere. A layer whose precision depends on
 what comes in is run by a copy outside the network, over the same Parameters.
 
-bfloat16 has no arithmetic on CPU. It is simulated: a lowered layer rounds its inputs and
+bfloat16 has no arithmetic on CPU. It is emulated: a lowered layer rounds its inputs and
 outputs, and with them the gradients that flow back, around float32 operations. Layers that
 follow (activations, pooling) then run in float32 on rounded values.
 """
@@ -40,8 +40,8 @@ __all__ = [
     "cast_network",
     "check_plan",
     "compute_dtypes",
+    "emulated_parameters",
     "set_float32",
-    "simulated_parameters",
     "store_low",
 ]
 
@@ -223,7 +223,7 @@ def apply_plan(net: nn.Cell, plan: Plan, native: frozenset[str], original: Origi
     Args:
         net: changed in place.
         plan: the plan for it.
-        native: 16-bit dtypes that the device computes in; others are simulated.
+        native: 16-bit dtypes that the device computes in; others are emulated.
         original: what ``net`` was before.
     """
     policy = plan.policy
@@ -242,10 +242,10 @@ def apply_plan(net: nn.Cell, plan: Plan, native: frozenset[str], original: Origi
 
 
 def _converter(dtype: str, native: frozenset[str]) -> Callable[[Any], Any]:
-    return (_rounder if _simulated(dtype, native) else _caster)(getattr(ms, dtype))
+    return (_rounder if _emulated(dtype, native) else _caster)(getattr(ms, dtype))
 
 
-def _simulated(dtype: str, native: frozenset[str]) -> bool:
+def _emulated(dtype: str, native: frozenset[str]) -> bool:
     return dtype in ("float16", "bfloat16") and dtype not in native
 
 
@@ -270,10 +270,10 @@ def _apply_entry(
             _recast(cell, _keep, output)
         return
     compute = getattr(ms, entry.compute)
-    simulated = _simulated(entry.compute, native)
-    if simulated:
+    emulated = _emulated(entry.compute, native)
+    if emulated:
         clear_precision(cell)
-        # In simulation a 16-bit value is a float32 one: what comes in and what is handed back too.
+        # Emulated, a 16-bit value is a float32 one: what comes in and what is handed back too.
         after = _rounder(compute) if handed_back else output
         _recast(cell, _rounder(compute), after)
     elif handed_back:
@@ -286,14 +286,14 @@ def _apply_entry(
             _recast(cell, _keep, output)
 
 
-def simulated_parameters(net: nn.Cell, plan: Plan, native: frozenset[str]) -> list[Any]:
+def emulated_parameters(net: nn.Cell, plan: Plan, native: frozenset[str]) -> list[Any]:
     """Return the float32 Parameters that must be rounded while the network runs.
 
     Empty when by="model": there the stored values are rounded themselves.
     """
     if plan.policy.by != "layer":
         return []
-    return [param for entry, param in _planned(net, plan) if _simulated(entry.compute, native)]
+    return [param for entry, param in _planned(net, plan) if _emulated(entry.compute, native)]
 
 
 def set_float32(policy: Policy, device: str) -> None:
@@ -350,7 +350,7 @@ def cast_network(
     return CastNetwork(
         network=net,
         pairs=tuple(pairs),
-        rounded=tuple(simulated_parameters(net, plan, native)),
+        rounded=tuple(emulated_parameters(net, plan, native)),
         compute=compute_dtypes(net, plan),
         paths=paths | {id(low): paths[id(master)] for low, master in pairs},
     )
@@ -379,8 +379,8 @@ def store_low(
     """Give ``net`` 16-bit parameters where the plan says so.
 
     The float32 Parameters stay in the optimizer, under the name ``master.<name>``; what is
-    stored of them between steps is the matter of ``master_storage``. Tied parameters stay tied. A
-    simulated dtype is stored as float32 that holds rounded values.
+    stored of them between steps is the matter of ``master_storage``. Tied parameters stay tied. An
+    emulated dtype is stored as float32 that holds rounded values.
 
     Returns:
         Pairs (Parameter in the network, the float32 one before it), each once.

@@ -37,7 +37,7 @@ def half(pattern: ms.Tensor) -> Any:
 
 
 def lowered(low: ms.Parameter, value: ms.Tensor) -> Any:
-    """Return ``value`` as ``low`` stores it, to nearest; a simulated dtype is rounded float32."""
+    """Return ``value`` as ``low`` stores it, to nearest; an emulated dtype is rounded float32."""
     if low.dtype == ms.float32:
         return value.astype(ms.bfloat16).astype(ms.float32)
     return value.astype(low.dtype)
@@ -101,7 +101,7 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     """Master-weight state: a 16-bit parameter, its float32 value, and what is stored beside it.
 
     Attributes:
-        low: Parameter of the network; a simulated dtype is float32 that holds rounded values.
+        low: Parameter of the network; an emulated dtype is float32 that holds rounded values.
         master: float32 Parameter of the optimizer; its value between steps is that of the stored
             parts, unless the scheme is ``copy``.
         beside: Parameters that the scheme stores beside ``low``: ``low_bits`` int16, ``ties`` int32

@@ -51,7 +51,7 @@ class Values(OverflowDetector, nn.Cell):  # type: ignore[misc]  # nn.Cell is unt
         """Return None: only the values tell."""
         return None
 
-    def reduce(self, each: tuple[Any, ...], quiet: ms.Tensor) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], unflagged: ms.Tensor) -> tuple[Any, ...]:
         """Return the verdicts as they are."""
         return each
 
@@ -83,16 +83,16 @@ class StatusRegister(Values):
         self.status = Parameter(
             Tensor([0.0] * 8, ms.float32), name="mpcore.device_status", requires_grad=False
         )
-        self.quiet = Parameter(
-            Tensor(1.0, ms.float32), name="mpcore.device_quiet", requires_grad=False
+        self.flag_down = Parameter(
+            Tensor(1.0, ms.float32), name="mpcore.device_flag_down", requires_grad=False
         )
 
     def begin(self) -> Any:
         """Clear the flag, after all earlier steps; return what the forward pass waits for."""
         if self.init_status is not None:
             return ops.assign(self.status, self.init_status())
-        earlier = self.quiet.value()
-        return ops.assign(self.quiet, self.all_finite((earlier,)).astype(ms.float32))
+        earlier = self.flag_down.value()
+        return ops.assign(self.flag_down, self.all_finite((earlier,)).astype(ms.float32))
 
     def read(self, grads: tuple[ms.Tensor, ...]) -> Any:
         """Return whether the flag is down, once all gradients exist."""
@@ -100,12 +100,12 @@ class StatusRegister(Values):
             finite = self.all_finite(grads, ops.depend(self.status.value(), grads))
         else:
             finite = self.all_finite(grads)
-        ops.assign(self.quiet, finite.astype(ms.float32))
-        return self.quiet.value() > 0
+        ops.assign(self.flag_down, finite.astype(ms.float32))
+        return self.flag_down.value() > 0
 
-    def reduce(self, each: tuple[Any, ...], quiet: ms.Tensor) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], unflagged: ms.Tensor) -> tuple[Any, ...]:
         """Return the verdicts; the flag is one for all optimizers."""
-        return tuple([ops.logical_and(finite, quiet) for finite in each])
+        return tuple([ops.logical_and(finite, unflagged) for finite in each])
 
     # No `clear`: what a collective leaves in the flag, the next `begin` clears.
 
@@ -131,9 +131,9 @@ class Agreed(Values):
         """Read on this rank."""
         return self.inner.read(grads)
 
-    def reduce(self, each: tuple[Any, ...], quiet: ms.Tensor) -> tuple[Any, ...]:
+    def reduce(self, each: tuple[Any, ...], unflagged: ms.Tensor) -> tuple[Any, ...]:
         """Return the verdicts that hold on every rank: one collective for all optimizers."""
-        own = ops.stack(self.inner.reduce(each, quiet))
+        own = ops.stack(self.inner.reduce(each, unflagged))
         return tuple(ops.unstack(on_all_ranks(self.add, own), axis=0))
 
     def clear(self) -> Any:

@@ -42,10 +42,10 @@ class Original:
         """Remember ``net``, and the names of the Parameters of ``optimizers``."""
         self._net = net
         self._cells = [(cell, _saved(cell)) for _, cell in net.cells_and_names()]
-        held = [*net.get_parameters()]
+        params = [*net.get_parameters()]
         for optimizer in optimizers:
-            held += [*optimizer.get_parameters(), *_rates(optimizer)]
-        self._names = [(param, param.name) for param in {id(p): p for p in held}.values()]
+            params += [*optimizer.get_parameters(), *_rates(optimizer)]
+        self._names = [(param, param.name) for param in {id(p): p for p in params}.values()]
         self.own = {id(cell): own_dtype(cell) for cell, _ in self._cells}
         self.shadows: list[Any] = []
         self.swapped: list[tuple[Any, Any]] = []

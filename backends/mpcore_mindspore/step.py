@@ -52,13 +52,13 @@ def _add(grad: ms.Tensor, other: ms.Tensor) -> Any:
     return grad.astype(ms.float32) + other.astype(ms.float32)
 
 
-def _first(sound: ms.Tensor, grad: ms.Tensor) -> Any:
+def _first(clean: ms.Tensor, grad: ms.Tensor) -> Any:
     grad = grad.astype(ms.float32)
-    return ops.where(sound, grad, ops.zeros_like(grad))
+    return ops.where(clean, grad, ops.zeros_like(grad))
 
 
-def _fold(sound: ms.Tensor, grad: ms.Tensor, other: ms.Tensor) -> Any:
-    return ops.where(sound, _add(grad, other), grad)
+def _fold(clean: ms.Tensor, grad: ms.Tensor, other: ms.Tensor) -> Any:
+    return ops.where(clean, _add(grad, other), grad)
 
 
 def _compiled(cell: TrainCell) -> Callable[..., Any]:
@@ -243,7 +243,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         return nn.Cell.parameters_and_names(self, *args, **kwargs)
 
     def construct(self, *batch: Any) -> Any:
-        """Run the acts of the core's transaction as they stand."""
+        """Run the phases of the core's transaction as they stand."""
         loss, each, norms, scale, next_scale, dropped, grads = self.transact(self.call, *batch)
         stepped = each[0]
         if len(each) > 1:
@@ -280,10 +280,10 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         for live, saved in self.rounded:
             ops.assign(live, saved)
 
-    # The acts
+    # The phases
 
     def begin(self) -> Any:
-        """Save what a step may change, then round the weights of simulated layers.
+        """Save what a step may change, then round the weights of emulated layers.
 
         Return the scale and the counts, each a 0-d Tensor, and what tells `check_part` that the
         copies are those of the whole step.
@@ -343,7 +343,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         return item
 
     def one(self, index: int, scale: ms.Tensor, *batch: Any) -> Any:
-        """Return one loss and its gradients, those of simulated layers rounded."""
+        """Return one loss and its gradients, those of emulated layers rounded."""
         (_, loss), grads = self.grad_fns[index](scale, *batch)
         if self.emulates:
             grads = self.collectors[index](grads)
@@ -377,9 +377,9 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         if sums is None:
             return loss, self.map(ops.partial(_first, clean), grads), clean.astype(ms.float32)
         total, summed, count = sums
-        kept = ops.where(count > 0, total, ops.zeros_like(total))
+        before = ops.where(count > 0, total, ops.zeros_like(total))
         return (
-            ops.where(clean, kept + loss, total),
+            ops.where(clean, before + loss, total),
             self.map(ops.partial(_fold, clean), summed, grads),
             count + clean.astype(ms.float32),
         )
@@ -387,7 +387,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     def unscale(self, grads: tuple[ms.Tensor, ...], scale: ms.Tensor) -> Any:
         """Divide in float32, average over the ranks; verdicts are of this rank.
 
-        The float32 weights of simulated layers are back after it.
+        The float32 weights of emulated layers are back after it.
         """
         for live, saved in self.rounded:
             # Not before the backward pass has read the rounded values.
@@ -502,7 +502,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         return done
 
     def follow(self, done: ms.Tensor) -> Any:
-        """Call what belongs to a real step."""
+        """Call what belongs to a step that is taken."""
         for call in self.after_step:
             call()
         return done

@@ -14,7 +14,7 @@ from mindspore import Parameter, Tensor, ops
 
 from mpcore.backend.backend import find_backend
 from mpcore.capabilities.capabilities import honour
-from mpcore_mindspore.casting import apply_plan, check_plan, simulated_parameters, store_low
+from mpcore_mindspore.casting import apply_plan, check_plan, emulated_parameters, store_low
 from mpcore_mindspore.release import MARK, Original, replace_parameters
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def under(amp: MindsporeAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
         apply_plan(net, plan, native, fresh)
         if policy.by == "model":
             store_low(net, plan, native, fresh)
-        _round(stack, simulated_parameters(net, plan, native))
+        _round(stack, emulated_parameters(net, plan, native))
         yield lambda loss_fn: loss_fn
 
 
@@ -76,7 +76,7 @@ def _take_off(amp: MindsporeAmp) -> list[tuple[Any, Any]]:
 
 
 def _round(stack: contextlib.ExitStack, params: list[Any]) -> None:
-    """Let Parameters of a simulated dtype hold rounded values."""
+    """Let Parameters of an emulated dtype hold rounded values."""
     for param in params:
         before = Tensor(param.asnumpy())
         stack.callback(ops.assign, param, before)

@@ -199,7 +199,8 @@ def _arrays(guard: tuple[Any, ...]) -> list[npt.NDArray[Any]]:
         elif hasattr(entry, "params") and hasattr(entry, "buffers"):
             found += [*entry.params.values(), *entry.buffers.values()]
         else:
-            msg = f"`guard` must hold arrays, dicts of them or models, got {type(entry).__name__}"
+            kind = type(entry).__name__
+            msg = f"`restore_on_skip` must hold arrays, dicts of them or models, got {kind}"
             raise BackendError(msg)
     return found
 

@@ -66,7 +66,7 @@ class KerasAmp(Amp):
     ``strategy.experimental_distribute_dataset`` is in parts already. As everywhere in
     ``tf.distribute``, losses and gradients of the replicas are *summed*: Keras' losses divide
     by the number of replicas themselves, your own must (``tf.nn.compute_average_loss``).
-    ``agree`` has nothing to decide there: the replicas share their weights.
+    ``sync_overflow`` has nothing to decide there: the replicas share their weights.
 
     Attributes:
         model: the model, its layers set to the plan.
@@ -170,9 +170,9 @@ class KerasAmp(Amp):
 
     def _floats(self) -> list[tuple[str, Any]]:
         paths = variable_names(self.model)
-        held = {id(v): v for v in self.model.variables}
+        by_id = {id(v): v for v in self.model.variables}
         return [
-            (path, held[key]) for key, path in paths.items() if held[key].value.dtype.is_floating
+            (path, by_id[key]) for key, path in paths.items() if by_id[key].value.dtype.is_floating
         ]
 
     def array_bytes(self) -> dict[str, int]:
@@ -309,10 +309,10 @@ class KerasAmp(Amp):
         packed, grads, lost = function(*batch)
         self._moved = names
         values = [(packed, part) for part in _parts(len(call.optimizers))]
-        kept = {name: g for name, g in zip(names, grads, strict=False) if g is not None}
+        returned = {name: g for name, g in zip(names, grads, strict=False) if g is not None}
         counts = (lost, slice(None)) if self._counts_lost else None
         done = StepValues(*values)._replace(lost=counts)
-        return StepResult(done, names, _to_numpy, kept, call.optimizers)
+        return StepResult(done, names, _to_numpy, returned, call.optimizers)
 
     def _under(self, policy: Policy) -> Any:
         self._check_prepared()
@@ -403,8 +403,8 @@ class _CompiledStep:
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             *values, grads = self.transaction.transact(self.call, *batch)
         with unsaturated():  # an emulated device does not store this record
-            kept = [dense(grad) for grad in grads] if self.call.keep_grads else []
-            return _packed(StepValues(*values)), kept, self.transaction.lost
+            returned = [dense(grad) for grad in grads] if self.call.keep_grads else []
+            return _packed(StepValues(*values)), returned, self.transaction.lost
 
 
 def _uneven(rows: int, micro_batches: int, replicas: int) -> str:

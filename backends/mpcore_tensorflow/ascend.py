@@ -78,7 +78,7 @@ class EmulatedAscend:
         """Clear the status register."""
         self._count.assign(0)
 
-    def quiet(self) -> Any:
+    def unflagged(self) -> Any:
         """Return whether the register is clear, as a 0-d bool on the device."""
         return tf.equal(self._count.read_value(), 0)
 
@@ -115,10 +115,10 @@ class _Register(OverflowDetector):
 
     def read(self, grads: Sequence[tf.Tensor]) -> Any:
         del grads  # in a graph too it is read after all that was traced before
-        return self._device.quiet()
+        return self._device.unflagged()
 
-    def reduce(self, each: tuple[Any, ...], quiet: tf.Tensor) -> tuple[Any, ...]:
-        verdicts = [tf.logical_and(verdict, quiet) for verdict in each]
+    def reduce(self, each: tuple[Any, ...], unflagged: tf.Tensor) -> tuple[Any, ...]:
+        verdicts = [tf.logical_and(verdict, unflagged) for verdict in each]
         return tuple(verdicts)
 
     def clear(self) -> None:

@@ -108,8 +108,8 @@ def guarded_variables(guard: Any) -> list[Any]:
     if isinstance(guard, list | tuple):
         return [variable for entry in guard for variable in guarded_variables(entry)]
     msg = (
-        "`guard` must hold keras models, layers or variables, tf.Variables, or lists and dicts "
-        f"of them, got {guard!r}"
+        "`restore_on_skip` must hold keras models, layers or variables, tf.Variables, or lists and "
+        f"dicts of them, got {guard!r}"
     )
     raise BackendError(msg)
 

@@ -107,9 +107,9 @@ def _replace(layer: keras.Layer, method: str, make: Callable[[Any], Any]) -> Non
 
 def _remember(layer: keras.Layer) -> None:
     if MARK not in vars(layer):
-        kept = {name: vars(layer).get(name) for name in ("call", "_convert_inputs_to_tensors")}
+        methods = {name: vars(layer).get(name) for name in ("call", "_convert_inputs_to_tensors")}
         autocast, policy = getattr(layer, "autocast", None), getattr(layer, "_dtype_policy", None)
-        setattr(layer, MARK, _Originals(kept, autocast, policy))
+        setattr(layer, MARK, _Originals(methods, autocast, policy))
 
 
 class _Originals:
@@ -120,17 +120,17 @@ class _Originals:
 
 
 def _restore(layer: keras.Layer) -> None:
-    kept = vars(layer).get(MARK)
-    if kept is None:
+    before = vars(layer).get(MARK)
+    if before is None:
         _remember(layer)
         return
-    for name, value in kept.methods.items():
+    for name, value in before.methods.items():
         if value is not None:
             setattr(layer, name, value)
         elif name in vars(layer):
             delattr(layer, name)
-    layer.autocast = kept.autocast
-    layer._dtype_policy = kept.policy
+    layer.autocast = before.autocast
+    layer._dtype_policy = before.policy
 
 
 def release_plan(model: keras.Model) -> None:

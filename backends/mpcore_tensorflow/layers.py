@@ -122,8 +122,8 @@ def usual_dtype(model: keras.Model) -> str:
 
 
 def _compute_dtype(layer: keras.Layer) -> str:
-    kept = vars(layer).get(MARK)
-    policy = layer._dtype_policy if kept is None else kept.policy
+    before = vars(layer).get(MARK)
+    policy = layer._dtype_policy if before is None else before.policy
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and layer.path:
         policy = policy[layer.path]
     return str(policy.compute_dtype or "")

@@ -99,7 +99,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         inner_optimizer: the user's optimizer.
         rule: constants of the loss scale.
         master: the scheme of master weights.
-        optimizer_state: dtype that the inner optimizer's moments are kept in between steps.
+        optimizer_state: dtype that the inner optimizer's moments are stored in between steps.
     """
 
     dynamic_scale: Any

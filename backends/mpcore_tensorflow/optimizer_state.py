@@ -19,7 +19,7 @@ __all__ = ["Moment", "check_state", "chunks", "store_moments"]
 
 
 class Moment:
-    """State of an optimizer that is kept in bfloat16; rounded to nearest.
+    """State of an optimizer that is stored in bfloat16; rounded to nearest.
 
     Attributes:
         variable: the optimizer's Keras variable.
@@ -39,7 +39,7 @@ class Moment:
 
 
 def check_state(optimizer: keras.Optimizer, dtype: str) -> None:
-    """Raise OptimizerError if moments of ``optimizer`` must not be kept as ``dtype``."""
+    """Raise OptimizerError if moments of ``optimizer`` must not be stored as ``dtype``."""
     schedule_free = getattr(keras.optimizers, "ScheduleFreeAdamW", ())
     if dtype != "float32" and isinstance(optimizer, schedule_free):
         msg = (
@@ -50,7 +50,7 @@ def check_state(optimizer: keras.Optimizer, dtype: str) -> None:
 
 
 def store_moments(optimizer: keras.Optimizer, dtype: str) -> list[Moment]:
-    """Keep the moments of a built optimizer as ``dtype``; return those that are to be opened.
+    """Store the moments of a built optimizer as ``dtype``; return those that are to be opened.
 
     Averages of weights and sums of gradients stay float32, as do scalars.
     """

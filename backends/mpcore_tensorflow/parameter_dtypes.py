@@ -96,8 +96,8 @@ def cast_variables(
 
 def _let_move(inner: keras.Optimizer, instead: dict[int, Any]) -> None:
     """Let a built optimizer move other variables; Keras' setter would make them its own state."""
-    held = [instead.get(id(v), v) for v in inner._trainable_variables]
-    inner.__dict__["_trainable_variables"] = held
+    moved = [instead.get(id(v), v) for v in inner._trainable_variables]
+    inner.__dict__["_trainable_variables"] = moved
 
 
 def _cast(

@@ -26,14 +26,14 @@ def left_alone(model: keras.Model, amp: Any | None) -> Iterator[None]:
     Source: keras/src/random/seed_generator.py of Keras 3.15.1 and
     tensorflow/python/eager/context.py of TensorFlow 2.21, for where seeds are held.
     """
-    held = _variables(model, amp)
-    before = [tf.convert_to_tensor(variable) for variable in held]
+    live = _variables(model, amp)
+    before = [tf.convert_to_tensor(variable) for variable in live]
     seeds = global_state.get_global_attribute(_SEEDS)
     with _own_seeds():
         try:
             yield
         finally:
-            for variable, value in zip(held, before, strict=True):
+            for variable, value in zip(live, before, strict=True):
                 if not tf.reduce_all(tf.equal(variable, value)):  # NaN is written again
                     variable.assign(value)
             if global_state.get_global_attribute(_SEEDS) is not seeds:

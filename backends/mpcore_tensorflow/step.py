@@ -87,7 +87,7 @@ class KerasTransaction(Settlement):
         strategy: tf.distribute.Strategy | None = None,
         counts_lost: bool = False,
     ) -> None:
-        """Bind the acts to the trainable ``variables`` of one step.
+        """Bind the phases to the trainable ``variables`` of one step.
 
         Args:
             optimizer: holds the rule, the state, the masters and the buffer guard.
@@ -273,7 +273,7 @@ class StepTransaction(KerasTransaction, Transaction):
         strategy: tf.distribute.Strategy | None,
         counts_lost: bool = False,
     ) -> None:
-        """Bind the acts to optimizers by name.
+        """Bind the phases to optimizers by name.
 
         Args:
             parts: those that take part.

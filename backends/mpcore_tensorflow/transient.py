@@ -157,14 +157,14 @@ def opened(stored: Iterable[Stored]) -> Iterator[None]:
 
     After an exception nothing more is stored.
     """
-    held = [(one, one.variable, one.variable._value, one.variable._dtype) for one in stored]
+    replaced = [(one, one.variable, one.variable._value, one.variable._dtype) for one in stored]
     try:
-        for one, variable, _, _ in held:
+        for one, variable, _, _ in replaced:
             variable._value, variable._dtype = Transient(one), "float32"
         yield
-        transients = [variable._value for _, variable, _, _ in held]
+        transients = [variable._value for _, variable, _, _ in replaced]
     finally:
-        for _, variable, value, dtype in held:
+        for _, variable, value, dtype in replaced:
             variable._value, variable._dtype = value, dtype
     for transient in transients:
         transient.close()

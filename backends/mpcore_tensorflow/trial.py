@@ -68,10 +68,10 @@ def _own(holder: keras.Layer, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: vars(holder)[name] for name in names if name in vars(holder)}
 
 
-def _put_back(holder: keras.Layer, names: tuple[str, ...], held: dict[str, Any]) -> None:
+def _put_back(holder: keras.Layer, names: tuple[str, ...], own: dict[str, Any]) -> None:
     for name in names:
         vars(holder).pop(name, None)
-    vars(holder).update(held)
+    vars(holder).update(own)
 
 
 def _widen(stack: contextlib.ExitStack, amp: KerasAmp) -> None:

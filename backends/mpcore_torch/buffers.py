@@ -92,7 +92,7 @@ def _places(entry: Any) -> Iterator[tuple[Any, Any]]:
                 yield from _places(item)
     else:
         msg = (
-            "`guard` must hold modules, tensors, or lists and dicts of them, "
+            "`restore_on_skip` must hold modules, tensors, or lists and dicts of them, "
             f"got {type(entry).__name__}"
         )
         raise BackendError(msg)

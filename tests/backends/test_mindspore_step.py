@@ -255,7 +255,9 @@ def test_cells_and_lists_and_dicts_are_guarded(wrap):
 
 
 def test_tensors_are_refused_with_the_reason():
-    with pytest.raises(mp.BackendError, match=r"`guard` must hold Cells.*only a Parameter can be"):
+    with pytest.raises(
+        mp.BackendError, match=r"`restore_on_skip` must hold Cells.*only a Parameter can be"
+    ):
         prepared(restore_on_skip=[[Tensor(1.0)]])
 
 

@@ -369,7 +369,9 @@ class Remembering(keras.Model):
 
 def test_guard_says_what_it_takes():
     for wrong in ("teacher", 3, lambda: None):
-        with pytest.raises(mp.BackendError, match=r"`guard` must hold keras models, layers or"):
+        with pytest.raises(
+            mp.BackendError, match=r"`restore_on_skip` must hold keras models, layers or"
+        ):
             mp.prepare(net(), sgd(), SCALED, restore_on_skip=[wrong])
 
 

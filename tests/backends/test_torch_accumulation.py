@@ -512,7 +512,9 @@ def test_everything_that_is_guarded_is_put_back(way):
 def test_what_cannot_be_guarded_is_refused_before_the_model_is_changed(thing):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with pytest.raises(mp.BackendError, match="`guard` must hold modules, tensors, or lists"):
+    with pytest.raises(
+        mp.BackendError, match="`restore_on_skip` must hold modules, tensors, or lists"
+    ):
         mp.prepare(model, optimizer, "mixed_bfloat16", restore_on_skip=[thing])
     assert "forward" not in vars(model)
     mp.prepare(model, optimizer, "mixed_bfloat16")

@@ -255,7 +255,7 @@ def test_guarded_state_is_put_back(kit, mode):
 
 def test_what_cannot_be_guarded_is_refused(kit):
     model = kit.model()
-    with pytest.raises(mp.BackendError, match="`guard` must hold"):
+    with pytest.raises(mp.BackendError, match="`restore_on_skip` must hold"):
         mp.prepare(model, kit.sgd(model, 0.1, 0.9), "float32", restore_on_skip=["teacher"])
 
 
