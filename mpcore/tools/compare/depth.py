@@ -13,8 +13,8 @@ from mpcore.tools.divergence.evidence import STEPS
 from mpcore.tools.experiment.job import read_data
 from mpcore.tools.experiment.prepared import Prepared, load_state, load_weights
 from mpcore.tools.inspection import Request, inspect
-from mpcore.tools.report.result import Distance as TensorDistance
-from mpcore.tools.report.result import Divergence, LayerDistance, Layers, RootCause
+from mpcore.tools.report.layers import Distance as TensorDistance
+from mpcore.tools.report.layers import Divergence, LayerDistance, Layers, RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,8 @@ from mpcore.tools.compare.verdict import (
 )
 from mpcore.tools.divergence import Evidence, find, load, which_is_wrong
 from mpcore.tools.experiment.configuration import Configuration, check_installed
-from mpcore.tools.report.result import Float64, FreeRun, Layers, Pair
+from mpcore.tools.report.layers import Float64, Layers
+from mpcore.tools.report.result import FreeRun, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
-    from mpcore.tools.report.result import Lockstep, RootCause, Run
+    from mpcore.tools.report.layers import RootCause
+    from mpcore.tools.report.result import Lockstep, Run
 
     Events = Callable[[str, str, dict[str, Any]], None]
     _Key = tuple[Configuration, str]

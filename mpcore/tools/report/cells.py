@@ -16,7 +16,7 @@ from mpcore.tools.report.numbers import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mpcore.tools.report.result import Distance, LayerDistance
+    from mpcore.tools.report.layers import Distance, LayerDistance
 
 __all__ = ["LIMITS", "MEASURES", "QUANTITIES", "Cell", "Layer", "layer_rows"]
 

@@ -7,15 +7,16 @@ from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 from mpcore.tools.report.cells import layer_rows
+from mpcore.tools.report.layers import RootCause
 from mpcore.tools.report.numbers import format_times, short_power
-from mpcore.tools.report.result import RootCause
 from mpcore.tools.report.view import grouped, pair_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpcore.tools.report.cells import Cell, Layer
-    from mpcore.tools.report.result import Divergence, Layers, Result
+    from mpcore.tools.report.layers import Divergence, Layers
+    from mpcore.tools.report.result import Result
     from mpcore.tools.report.view import PairView
 
 __all__ = [

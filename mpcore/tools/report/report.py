@@ -1,6 +1,6 @@
 """The report of a comparison: a table for the terminal, ``report.json`` and ``report.html``.
 
-- ``result``: the values that all of it is made of, and their JSON
+- ``result``, ``layers``: the values that all of it is made of, and their JSON
 - ``folder``: what may be written where, and how
 - ``table``, ``depth_table``: the tables of the terminal
 - ``page``: the page, with ``charts``, ``bars``, ``drawing`` and ``svg`` for its charts

@@ -13,8 +13,9 @@ import pytest
 from mpcore.tools.report import charts
 from mpcore.tools.report.cells import LIMITS, QUANTITIES, layer_rows
 from mpcore.tools.report.depth import cards, depth_views
+from mpcore.tools.report.layers import LayerDistance
 from mpcore.tools.report.overflow import overflow_views, step_ranges
-from mpcore.tools.report.result import LayerDistance, Result, Run
+from mpcore.tools.report.result import Result, Run
 from mpcore.tools.report.svg import HEAT, PALETTE, series
 
 HOSTILE = "<script>alert('x')</script>\"'&$x_{$"
