@@ -80,7 +80,7 @@ $(filter slow-%,$(SUITES)): setup
 	$(suite) env $(TEST) tests/tools tests/examples -m slow $(shard)
 
 packaging: setup
-	$(suite) env $(TEST) tests/packaging
+	$(suite) env $(TEST) tests/packaging tests/mutation
 
 # The site, into site/; a dead link fails.
 docs: setup
