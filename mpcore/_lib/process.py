@@ -13,8 +13,11 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from mpcore.errors import MpcoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +29,9 @@ __all__ = [
     "ended_cleanly",
     "open_events",
     "run_worker",
+    "serve",
     "thread_variables",
+    "told",
 ]
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_v": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
@@ -65,7 +70,7 @@ def run_worker(
     """Run one worker to its end; whatever happens here, it does not outlive this call.
 
     Args:
-        module: what ``python -m`` starts; it calls ``end_with_parent`` and ``open_events``.
+        module: what ``python -m`` starts; it calls ``serve``.
         task: its only argument.
         log: file for everything that it prints.
         time_limit: seconds after which it is killed.
@@ -165,6 +170,36 @@ def ended_cleanly() -> Iterator[None]:
 
 
 # --- the worker's side ----------------------------------------------------------------------
+
+
+def serve(
+    work: Callable[[Callable[..., None]], None],
+    fail: Callable[[BaseException, Callable[..., None]], None] | None = None,
+) -> int:
+    """Do a worker's work, which ends with the parent; return the exit code, 0 or 1.
+
+    Args:
+        work: called with ``emit``, which sends an event to the parent.
+        fail: called with what ``work`` raised, and ``emit``; ``emit(error=...)`` if None.
+    """
+    end_with_parent()
+    emit = open_events()
+    try:
+        work(emit)
+    except (Exception, SystemExit) as exc:  # every failure becomes a part of the answer
+        traceback.print_exc()
+        if fail is None:
+            emit(error=told(exc))
+        else:
+            fail(exc, emit)
+        return 1
+    return 0
+
+
+def told(exc: BaseException) -> str:
+    """Return an error in one line; our own errors say enough without the name of their class."""
+    text = str(exc) if isinstance(exc, MpcoreError) else f"{type(exc).__name__}: {exc}"
+    return " ".join(text.split())
 
 
 def end_with_parent() -> None:

@@ -10,12 +10,12 @@ import json
 import os
 import sys
 import time
-import traceback
+from functools import partial
 from importlib import metadata
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
-from mpcore._lib.process import end_with_parent, open_events
+from mpcore._lib.process import serve
 from mpcore.backend.backend import load_backend
 from mpcore.backend.parts import PROBE, PartMissingError
 from mpcore.capabilities.cases import DTYPES, FAMILIES, error, limit, make_case, right
@@ -38,18 +38,18 @@ _LARGEST = 16
 def main(argv: list[str]) -> int:
     """Examine one framework; return 0, or 1 after sending the error."""
     task = json.loads(argv[0])
-    end_with_parent()
-    emit = open_events()
+    return serve(partial(_work, task), partial(_failed, task))
+
+
+def _work(task: dict[str, Any], emit: Callable[..., None]) -> None:
     os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
-    try:
-        _examine(task["backend"], emit, quick=task["quick"])
-    except (Exception, SystemExit) as raised:  # every failure becomes a row of the answer
-        traceback.print_exc()
-        missing = isinstance(raised, BackendMissingError)
-        exc = (raised.__cause__ if missing else None) or raised
-        emit(error=_told(exc), status=_status(exc, task["backend"]))
-        return 1
-    return 0
+    _examine(task["backend"], emit, quick=task["quick"])
+
+
+def _failed(task: dict[str, Any], raised: BaseException, emit: Callable[..., None]) -> None:
+    missing = isinstance(raised, BackendMissingError)
+    exc = (raised.__cause__ if missing else None) or raised
+    emit(error=_told(exc), status=_status(exc, task["backend"]))
 
 
 def _module(name: str) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore._lib.process import end_with_parent, open_events
+from mpcore._lib.process import serve, told
 from mpcore.backend.backend import check_policy, load_backend
 from mpcore.backend.parts import DRIVER
 from mpcore.errors import BackendError, ExperimentError, MpcoreError
@@ -43,24 +43,22 @@ __all__ = ["main"]
 def main(argv: list[str]) -> int:
     """Do one job; return 0, or 1 after writing the error to the result file."""
     job = Job.from_json(argv[0])
-    end_with_parent()
-    emit = open_events()
     job.result.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        experiment = load_experiment(job.experiment)
-        # The file may read what lies beside the user; what frameworks leave behind
-        # (MindSpore: rank_0/) goes where it is thrown away.
-        os.chdir(job.result.parent)
-        begin(job)
-        result = _JOBS[job.kind](job, experiment, emit)
-        code = 0
-    except (Exception, SystemExit) as exc:  # every failure becomes a line of the report
-        traceback.print_exc()
-        known = isinstance(exc, MpcoreError)
-        text = str(exc) if known else f"{type(exc).__name__}: {exc}"
-        result, code = {"error": " ".join(text.split()), "known": known}, 1
-    write_json(job.result, plain(result))
-    return code
+    return serve(partial(_work, job), partial(_failed, job))
+
+
+def _work(job: Job, emit: Callable[..., None]) -> None:
+    experiment = load_experiment(job.experiment)
+    # The file may read what lies beside the user; what frameworks leave behind
+    # (MindSpore: rank_0/) goes where it is thrown away.
+    os.chdir(job.result.parent)
+    begin(job)
+    write_json(job.result, plain(_JOBS[job.kind](job, experiment, emit)))
+
+
+def _failed(job: Job, exc: BaseException, _: Callable[..., None]) -> None:
+    """Leave the error as the result: it becomes a line of the report."""
+    write_json(job.result, {"error": told(exc), "known": isinstance(exc, MpcoreError)})
 
 
 def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import json
 import os
 import runpy
 import sys
-import traceback
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mpcore._lib.process import end_with_parent, open_events
+from mpcore._lib.process import serve
 from mpcore.backend.backend import find_backend
 from mpcore.backend.parts import DRIVER
 from mpcore.checkpoint.arrays import (
@@ -27,30 +27,27 @@ from mpcore.checkpoint.arrays import (
     write_safetensors,
 )
 from mpcore.checkpoint.layer_weights import LayerWeights
-from mpcore.errors import BackendError, CheckpointError, MpcoreError
+from mpcore.errors import BackendError, CheckpointError
 from mpcore.tools.convert.target import fill
 from mpcore.tools.experiment.experiment import load_experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["main"]
 
 
 def main(argv: list[str]) -> int:
     """Do one task; return 0, or 1 after sending the error."""
-    task = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
-    end_with_parent()
-    emit = open_events()
-    try:
-        with_model = task["model"] is not None or task["file"].endswith((".h5", ".keras"))
-        work = {"source": _model_source if with_model else _file_source, "target": _target}
-        built = _build(task) if task["model"] else (None, None)
-        os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
-        emit(found=work[task["side"]](task, *built))
-    except (Exception, SystemExit) as exc:  # every failure becomes the command's error
-        traceback.print_exc()
-        text = str(exc) if isinstance(exc, MpcoreError) else f"{type(exc).__name__}: {exc}"
-        emit(error=" ".join(text.split()))
-        return 1
-    return 0
+    return serve(partial(_work, json.loads(Path(argv[0]).read_text(encoding="utf-8"))))
+
+
+def _work(task: dict[str, Any], emit: Callable[..., None]) -> None:
+    with_model = task["model"] is not None or task["file"].endswith((".h5", ".keras"))
+    work = {"source": _model_source if with_model else _file_source, "target": _target}
+    built = _build(task) if task["model"] else (None, None)
+    os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
+    emit(found=work[task["side"]](task, *built))
 
 
 # --- models

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpcore._lib.process import end_with_parent, open_events
+from mpcore._lib.process import serve
 from mpcore.backend.parts import DRIVER
-from mpcore.errors import MpcoreError
 from mpcore.preparation import prepare
 from mpcore.tools.diagnosis.diagnose import diagnose
 from mpcore.tools.experiment.experiment import load_experiment
@@ -29,17 +28,7 @@ _TOLD = 10  # steps between two events of progress
 
 def main(argv: list[str]) -> int:
     """Do one task; return 0, or 1 after sending the error."""
-    task = json.loads(argv[0])
-    end_with_parent()
-    emit = open_events()
-    try:
-        _train(task, emit)
-    except (Exception, SystemExit) as exc:  # every failure becomes the answer
-        traceback.print_exc()
-        text = str(exc) if isinstance(exc, MpcoreError) else f"{type(exc).__name__}: {exc}"
-        emit(error=" ".join(text.split()))
-        return 1
-    return 0
+    return serve(partial(_train, json.loads(argv[0])))
 
 
 def _train(task: dict[str, Any], emit: Callable[..., None]) -> None:

@@ -10,17 +10,17 @@ import gc
 import json
 import os
 import sys
-import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.machine import resident
-from mpcore._lib.process import end_with_parent, open_events
+from mpcore._lib.process import serve
 from mpcore._lib.sizes import parse_bytes
 from mpcore.backend.backend import check_policy, load_backend
 from mpcore.backend.driver import OptimizerSpec
 from mpcore.backend.parts import DRIVER
-from mpcore.errors import BackendError, MpcoreError
+from mpcore.errors import BackendError
 from mpcore.policy.policy import Policy
 from mpcore.preparation import prepare
 from mpcore.tools.experiment.experiment import Experiment, load_experiment
@@ -39,19 +39,13 @@ _STEPS = 3  # the first makes what is made lazily; the last leaves its gradients
 
 def main(argv: list[str]) -> int:
     """Do one task; return 0, or 1 after sending the error."""
-    task = json.loads(argv[0])
-    end_with_parent()
-    emit = open_events()
-    try:
-        experiment = load_experiment(Path(task["experiment"]))
-        os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
-        (_measure if task["measure"] else _predict)(task, experiment, emit)
-    except (Exception, SystemExit) as exc:  # every failure becomes a row of the answer
-        traceback.print_exc()
-        text = str(exc) if isinstance(exc, MpcoreError) else f"{type(exc).__name__}: {exc}"
-        emit(error=" ".join(text.split()))
-        return 1
-    return 0
+    return serve(partial(_work, json.loads(argv[0])))
+
+
+def _work(task: dict[str, Any], emit: Callable[..., None]) -> None:
+    experiment = load_experiment(Path(task["experiment"]))
+    os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
+    (_measure if task["measure"] else _predict)(task, experiment, emit)
 
 
 def _built(task: dict[str, Any], experiment: Experiment) -> tuple[Driver[Any], Any, Any, Any]:

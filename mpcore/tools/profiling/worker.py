@@ -9,11 +9,11 @@ import json
 import os
 import sys
 import time
-import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpcore._lib.process import end_with_parent, open_events
+from mpcore._lib.process import serve
 from mpcore.backend.backend import load_backend
 from mpcore.backend.parts import DRIVER, PROFILER
 from mpcore.backend.profiler import CAST, Spread
@@ -44,19 +44,13 @@ _SECONDS = 6.0  # for the pairs of one rival
 
 def main(argv: list[str]) -> int:
     """Do one task; return 0, or 1 after sending the error."""
-    task = json.loads(argv[0])
-    end_with_parent()
-    emit = open_events()
-    try:
-        experiment = load_experiment(Path(task["experiment"]))
-        os.chdir(task["folder"])  # profilers and frameworks leave files behind
-        emit(profile=_profile(task, experiment, emit))
-    except (Exception, SystemExit) as exc:  # every failure becomes a row of the answer
-        traceback.print_exc()
-        text = str(exc) if isinstance(exc, MpcoreError) else f"{type(exc).__name__}: {exc}"
-        emit(error=" ".join(text.split()))
-        return 1
-    return 0
+    return serve(partial(_work, json.loads(argv[0])))
+
+
+def _work(task: dict[str, Any], emit: Callable[..., None]) -> None:
+    experiment = load_experiment(Path(task["experiment"]))
+    os.chdir(task["folder"])  # profilers and frameworks leave files behind
+    emit(profile=_profile(task, experiment, emit))
 
 
 class _Run:
