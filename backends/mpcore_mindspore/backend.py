@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
-    from mpcore.tools.inspection.observe import Observer
-    from mpcore.tools.inspection.record import Inspector
+    from mpcore.tools.inspection.recorder import Recorder
 
 __all__ = ["MindsporeBackend"]
 
@@ -167,14 +166,8 @@ class MindsporeBackend:
 
         return probe
 
-    def observer(self) -> Observer:
-        """Return what tells the dtypes that ran."""
-        from mpcore_mindspore import observe
+    def recorder(self) -> Recorder:
+        """Return what tells layers, primitives and gradients of a batch."""
+        from mpcore_mindspore import recorder
 
-        return observe
-
-    def inspector(self) -> Inspector:
-        """Return what looks at every layer and op of a step."""
-        from mpcore_mindspore import inspection
-
-        return inspection
+        return recorder

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore.profiler import ProfilerActivity, tensorboard_trace_handler
 
+from mpcore.backend.backend import find_backend
 from mpcore.backend.profiler import CAST, KernelTime, OpTime, Recording, summed
 from mpcore.errors import BackendError, PolicyError
 from mpcore.numerics import ops as table
+from mpcore.tools.inspection.observe import trace_dtypes
 from mpcore.tools.profiling.timing import Event, cores, own_times
-from mpcore_mindspore.observe import trace
 from mpcore_mindspore.replay import timed
 from mpcore_mindspore.timeline import Place, Timeline, watched
 
@@ -65,7 +66,7 @@ def record(amp: Amp, loss_fn: Callable[..., Any], batches: Sequence[tuple[Any, .
         )
         raise BackendError(msg)
     model: Any = amp.model  # type: ignore[attr-defined]
-    seen = trace(model, amp, batches[0], loss_fn)
+    seen = trace_dtypes(find_backend(model), model, amp, batches[0], loss_fn)
     timeline = Timeline(model)
     loss = timeline.around(loss_fn)
     with watched(timeline):

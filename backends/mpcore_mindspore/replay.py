@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn
-from mindspore.ops.primitive import Primitive
+from mindspore import Parameter, Tensor
 
 from mpcore.backend.profiler import KernelTime, Spread
 from mpcore.tools.profiling.timing import in_turn
 from mpcore_mindspore.casting import FLOATS
 from mpcore_mindspore.layers import dtype_name, leaves
+from mpcore_mindspore.recorder import tapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from mpcore.amp.amp import Amp
 
@@ -28,21 +27,29 @@ class _Catch:
 
     Attributes:
         calls: (primitive, arguments, dtype of the result) by name.
-        inside: whether a primitive is running.
     """
 
-    inside = False
-
     def __init__(self, model: Any, wanted: Sequence[str]) -> None:
-        self.paths = {id(cell): path for path, (cell, _) in leaves(model).items()}
-        self.wanted = set(wanted)
         self.calls: dict[str, tuple[Any, tuple[Any, ...], str]] = {}
-        self.stack: list[str] = []
+        self._paths = {id(cell): path for path, (cell, _) in leaves(model).items()}
+        self._wanted = set(wanted)
+        self._stack: list[str] = []
 
-    def take(self, primitive: Any, args: tuple[Any, ...], result: Any) -> None:
-        """Take one call, if it is wanted and new."""
-        name = f"{primitive.name} in {self.stack[-1]}" if self.stack else ""
-        if name in self.wanted and name not in self.calls:
+    def around(self, cell: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Follow the call of a Cell."""
+        path = self._paths.get(id(cell))
+        if path is None:
+            return run(*args, **kwargs)
+        self._stack.append(path)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self._stack.pop()
+
+    def ran(self, primitive: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> None:
+        """Take one call of a primitive, if it is wanted and new."""
+        name = f"{primitive.name} in {self._stack[-1]}" if self._stack and not kwargs else ""
+        if name in self._wanted and name not in self.calls:
             first = result[0] if isinstance(result, tuple) and result else result
             if isinstance(first, Tensor) and first.dtype in FLOATS:
                 copies = tuple(_copied(item) for item in args)
@@ -66,7 +73,7 @@ def timed(
         low: the 16-bit dtype; what ran in it is timed in float32 too, the others in it.
     """
     catch = _Catch(amp.model, wanted)  # type: ignore[attr-defined]
-    with _caught(catch):
+    with tapped(catch.around, catch.ran):
         amp.step(loss_fn, *batch).loss  # noqa: B018  # waits for the device
     return [_compared(name, *catch.calls[name], low) for name in wanted if name in catch.calls]
 
@@ -107,58 +114,3 @@ def _wait(result: Any) -> None:
     first = result[0] if isinstance(result, tuple) and result else result
     if isinstance(first, Tensor):
         first.asnumpy()
-
-
-@contextlib.contextmanager
-def _caught(catch: _Catch) -> Iterator[None]:
-    """Watch calls of Cells and primitives."""
-    with contextlib.ExitStack() as stack:
-        cells = nn.Cell.__call__
-        stack.callback(setattr, nn.Cell, "__call__", cells)
-        nn.Cell.__call__ = _cell_call(catch, cells)
-        for cls in _with_own_call(Primitive):
-            own = vars(cls)["__call__"]
-            stack.callback(setattr, cls, "__call__", own)
-            cls.__call__ = _primitive_call(catch, own)
-        yield
-
-
-def _with_own_call(base: Any) -> list[Any]:
-    found, waiting, seen = [], [base], set[Any]()
-    while waiting:
-        cls = waiting.pop()
-        if cls not in seen:
-            seen.add(cls)
-            waiting += cls.__subclasses__()
-            if "__call__" in vars(cls):
-                found.append(cls)
-    return found
-
-
-def _cell_call(catch: _Catch, original: Any) -> Any:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        path = catch.paths.get(id(self))
-        if path is None:
-            return original(self, *args, **kwargs)
-        catch.stack.append(path)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            catch.stack.pop()
-
-    return call
-
-
-def _primitive_call(catch: _Catch, original: Any) -> Any:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if catch.inside or kwargs:  # a class's call may run that of its base
-            return original(self, *args, **kwargs)
-        catch.inside = True
-        try:
-            result = original(self, *args)
-        finally:
-            catch.inside = False
-        catch.take(self, args, result)
-        return result
-
-    return call

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, ops
 
 from mpcore.backend.profiler import LOSS
 from mpcore_mindspore.casting import FLOATS
 from mpcore_mindspore.layers import leaves
+from mpcore_mindspore.recorder import tapped
 from mpcore_mindspore.step import TrainCell
 
 if TYPE_CHECKING:
@@ -82,14 +84,11 @@ class Timeline:
 def watched(timeline: Timeline) -> Iterator[None]:
     """Follow calls of Cells, gradients between them, and the parts of train cells."""
     with contextlib.ExitStack() as stack:
-        for cls, name, make in (
-            (nn.Cell, "__call__", _cell_call),
-            (TrainCell, "differentiate", _gradients),
-            (TrainCell, "commit", _update),
-        ):
-            own = vars(cls)[name]
-            stack.callback(setattr, cls, name, own)
-            setattr(cls, name, make(timeline, own))
+        for name, make in (("differentiate", _gradients), ("commit", _update)):
+            own = vars(TrainCell)[name]
+            stack.callback(setattr, TrainCell, name, own)
+            setattr(TrainCell, name, make(timeline, own))
+        stack.enter_context(tapped(partial(_cell_call, timeline)))
         yield
 
 
@@ -123,17 +122,16 @@ def _update(timeline: Timeline, original: Any) -> Any:
     return commit
 
 
-def _cell_call(timeline: Timeline, original: Any) -> Any:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        path = timeline.layer_of(self)
-        if path is None:
-            return original(self, *args, **kwargs)
-        with timeline.call(path) as outer:
-            args = _told(args, lambda: timeline.move("backward", outer))
-            outputs = original(self, *args, **kwargs)
-            return _told(outputs, lambda: timeline.move("backward", path))
-
-    return call
+def _cell_call(
+    timeline: Timeline, cell: Any, run: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    path = timeline.layer_of(cell)
+    if path is None:
+        return run(*args, **kwargs)
+    with timeline.call(path) as outer:
+        args = _told(args, lambda: timeline.move("backward", outer))
+        outputs = run(*args, **kwargs)
+        return _told(outputs, lambda: timeline.move("backward", path))
 
 
 def _told(value: Any, arrived: Callable[[], None]) -> Any:

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
     from mpcore.step.transaction import StepOptions
-    from mpcore.tools.inspection.observe import Observer
-    from mpcore.tools.inspection.record import Inspector
+    from mpcore.tools.inspection.recorder import Recorder
 
 __all__ = ["TensorflowBackend"]
 
@@ -197,17 +196,11 @@ class TensorflowBackend:
 
         return probe
 
-    def observer(self) -> Observer:
-        """Return what tells the dtypes that ran."""
-        from mpcore_tensorflow import observe
+    def recorder(self) -> Recorder:
+        """Return what tells layers, ops and gradients of a batch."""
+        from mpcore_tensorflow import recorder
 
-        return observe
-
-    def inspector(self) -> Inspector:
-        """Return what looks at every layer and op of a step."""
-        from mpcore_tensorflow import inspection
-
-        return inspection
+        return recorder
 
 
 def _wrap(

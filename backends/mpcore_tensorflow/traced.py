@@ -6,20 +6,18 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks
 
 from mpcore.backend.profiler import LOSS
 from mpcore.tools.inspection.trace import widest, words
 from mpcore_tensorflow.layers import walk
+from mpcore_tensorflow.recorder import TAPE, Scopes, tapped, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Made", "Traced", "watched"]
 
-_TAPE = "gradient_tape/"
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NO_DTYPE = words("ReadVariableOp Identity NoOp Const Shape ShapeN")
 
@@ -61,7 +59,7 @@ class Traced:
         self._paths = {id(entry.layer): entry.path for entry in walk(model)}
         self._stack: list[str] = []
         self._in_loss = False
-        self._scopes: dict[str, str] = {}
+        self._scopes: Scopes[str] = Scopes()
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
@@ -91,8 +89,8 @@ class Traced:
 
     def place(self, name: str) -> tuple[str, str | None]:
         """Return phase and layer of an operation that grappler named, by its scope."""
-        layer = self._layer_by_scope(name.removeprefix(_TAPE))
-        if name.startswith(_TAPE):
+        layer = self._scopes.owner(name)
+        if name.startswith(TAPE):
             return "backward", layer
         return ("step", None) if layer is None else ("forward", layer)
 
@@ -107,15 +105,16 @@ class Traced:
     ) -> None:
         """Take one operation, as TensorFlow's op callbacks tell it."""
         del attrs, graph
-        kind, name = _text(kind), _text(op_name)
+        kind, name = text(kind), text(op_name)
         if kind == "Placeholder":
             return  # of a branch: it is named after the operation that it stands for
         if self._in_loss:
             layer = self._stack[-1] if self._stack else LOSS
-            self._scopes.setdefault(name.rpartition("/")[0], layer)
+            if "/" in name:  # without a scope it says nothing of the other phases
+                self._scopes.note(name, layer, first=True)
             place: tuple[str, str | None] = ("forward", layer)
-        elif name.startswith(_TAPE):
-            place = "backward", self._layer_by_scope(name.removeprefix(_TAPE))
+        elif name.startswith(TAPE):
+            place = "backward", self._scopes.owner(name)
         else:
             place = "step", None
         came, went = _floats(inputs), _floats(outputs)
@@ -123,18 +122,6 @@ class Traced:
         casts = f"{came[0]} > {went[0]}" if kind == "Cast" and came and went else ""
         op = next((getattr(x, "op", None) for x in outputs), None)
         self.ops[name] = Made(kind, *place, dtype, casts, _kernel(kind, inputs), op)
-
-    def _layer_by_scope(self, name: str) -> str | None:
-        scope = name.rpartition("/")[0]
-        while scope:
-            if scope in self._scopes:
-                return self._scopes[scope]
-            scope = scope.rpartition("/")[0]
-        return None
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
 def _floats(tensors: Any) -> list[str]:
@@ -155,16 +142,10 @@ def _sizes(shape: Any) -> str:
 @contextlib.contextmanager
 def watched(traced: Traced) -> Iterator[None]:
     """Tell ``traced`` the layer calls and operations of this thread."""
-    original = keras.layers.Layer.__call__
 
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    def around(layer: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with traced.call(layer):
-            return original(layer, *args, **kwargs)
+            return run(*args, **kwargs)
 
-    keras.layers.Layer.__call__ = call
-    op_callbacks.add_op_callback(traced.made)
-    try:
+    with tapped(around, traced.made):
         yield
-    finally:
-        op_callbacks.remove_op_callback(traced.made)
-        keras.layers.Layer.__call__ = original

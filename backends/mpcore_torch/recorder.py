@@ -31,8 +31,8 @@ from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, CalledLayer, OpN
 from mpcore.tools.inspection.tensor_summary import sketch
 from mpcore.tools.inspection.trace import OpCall, widest, words
 from mpcore_torch.attributes import attributes
-from mpcore_torch.kept import left_alone
 from mpcore_torch.layers import device_of, leaves, list_layers, parameter_names
+from mpcore_torch.snapshot import left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -430,8 +430,8 @@ def run(
     return Outcome(
         float(sum(loss.detach().float().sum() for loss in values)),
         {f"batch[{i}]": _Seen(x, []) for i, x in enumerate(batch) if isinstance(x, torch.Tensor)},
-        {name: _Seen(grads[p], []) if p in grads else None for p, name in names.items()}
-        if backward
+        {name: _Seen(grads[p], []).summary() if p in grads else None for p, name in names.items()}
+        if backward and calls.values
         else {},
         how,
     )

@@ -103,5 +103,5 @@ def test_what_is_refused() -> None:
     amp, _ = prepared()
     with pytest.raises(mp.BackendError, match="must return one number"):
         mp.observe(amp, X, Y, loss_fn=lambda x, y: amp.model(x))
-    with pytest.raises(mp.BackendError, match="ops cannot be foretold in tensorflow"):
+    with pytest.raises(mp.BackendError, match="tensorflow backend cannot tell what ops"):
         mp.explain(amp.model, "mixed_bfloat16", X)

@@ -1,7 +1,7 @@
 """A step looked at closely: sketches of every layer's tensors, forward and backward."""
 
-from mpcore.tools.inspection.record import Inspection, Inspector, LayerCall, Request
-from mpcore.tools.inspection.run import INSPECTOR, inspect
+from mpcore.tools.inspection.record import Inspection, LayerCall, Request
+from mpcore.tools.inspection.run import inspect
 from mpcore.tools.inspection.tensor_summary import (
     BUCKETS,
     SAMPLE,
@@ -13,11 +13,9 @@ from mpcore.tools.inspection.tensor_summary import (
 
 __all__ = [
     "BUCKETS",
-    "INSPECTOR",
     "SAMPLE",
     "Difference",
     "Inspection",
-    "Inspector",
     "LayerCall",
     "Request",
     "Sketch",

@@ -27,24 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DRY_RUN",
-    "OBSERVER",
     "DryRun",
     "Observation",
-    "Observer",
     "dry_run",
     "judge",
     "observe",
     "plan_of",
     "trace_dtypes",
 ]
-
-
-class Observer(Protocol):
-    """The dtypes that ran, in one framework."""
-
-    def trace(self, model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any, /) -> Trace:
-        """Run one batch forward and backward; leave model, optimizers and generators alone."""
-        ...
 
 
 class DryRun(Protocol):
@@ -56,8 +46,6 @@ class DryRun(Protocol):
         """Tell ``calls`` what every layer and op would run in under ``plan`` on ``device``."""
         ...
 
-
-OBSERVER: Part[Observer] = Part("observer", "cannot be observed")
 
 DRY_RUN: Part[DryRun] = Part(
     "dry_run",
@@ -76,7 +64,6 @@ def observe(
 
     Nothing is left changed: weights, gradients, buffers, random generators, optimizers and
     their step count are what they were. tf.keras traces a graph, in which nothing runs at all.
-    One exception: the masks of MindSpore's ``nn.Dropout`` go on, from its kernel's own generator.
 
     Args:
         model_or_amp: what ``prepare`` returned; or a model, which runs as it is.
@@ -118,9 +105,6 @@ def trace_dtypes(
     Raises:
         BackendError: the backend cannot be observed, or the loss is none.
     """
-    observer = OBSERVER.find(backend)
-    if observer is not None:
-        return observer.trace(model, amp, batch, loss_fn)
     recorder = RECORDER.of(backend)
     calls = Dtypes(recorder.OPS)
     return calls.trace(recorder.record(model, amp, batch, loss_fn, 1.0, calls))

@@ -1,20 +1,19 @@
-"""One forward and backward pass, layer by layer: what a backend's ``inspection`` module returns."""
+"""One forward and backward pass, layer by layer: what ``inspect`` returns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpcore.amp.amp import Amp
     from mpcore.tools.inspection.tensor_summary import Sketch
 
-__all__ = ["Inspection", "Inspector", "LayerCall", "Request"]
+__all__ = ["Inspection", "LayerCall", "Request"]
 
 
 @dataclass(frozen=True)
@@ -121,27 +120,3 @@ class Inspection:
             if call.category != "op":
                 found.setdefault(call.path, []).append(call)
         return found
-
-
-class Inspector(Protocol):
-    """What a backend's module ``inspection`` offers."""
-
-    def inspect(
-        self, model: Any, amp: Amp | None, batch: tuple[Any, ...], loss_fn: Any, request: Request
-    ) -> Inspection:
-        """Run one batch forward and backward as a step would, and return what every layer did.
-
-        Weights, optimizer state, buffers, gradients, generators of random numbers and the state
-        of the loss scale are what they were before. Runs eagerly, whatever the step does.
-
-        Args:
-            model: the model.
-            amp: what ``prepare`` returned for it; None for a model that was not prepared.
-            batch: what ``loss_fn`` is called with; numpy arrays or the framework's tensors.
-            loss_fn: as for ``amp.step``; losses by optimizer are run one after the other.
-            request: what to look at.
-
-        Raises:
-            BackendError: this cannot be inspected here (a graph mode); with the way out.
-        """
-        ...

@@ -264,14 +264,14 @@ class Outcome:
     Attributes:
         loss: unscaled; 0 where only dtypes were asked for and nothing was differentiated.
         batch: by place, such as ``"batch[0]"``; tensors alone.
-        grads: of the parameters, by path; None where the loss does not reach one. Empty where
-            they were not asked for.
+        grads: summaries of those of the parameters, by path; None where the loss does not reach
+            one. Empty where they were not asked for.
         how: in one sentence how it was seen, and what was not.
     """
 
     loss: float
     batch: Mapping[str, SeenTensor]
-    grads: Mapping[str, SeenTensor | None]
+    grads: Mapping[str, Sketch | None]
     how: str
 
 

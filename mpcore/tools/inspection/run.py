@@ -1,4 +1,4 @@
-"""Finds the inspector of a model's backend and runs it."""
+"""``inspect``: one batch forward and backward, and what every layer did."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.generators import generators_kept
 from mpcore.backend.backend import find_backend
-from mpcore.backend.parts import Part
-from mpcore.tools.inspection.record import Inspection, Inspector, Request
+from mpcore.tools.inspection.record import Inspection, Request
 from mpcore.tools.inspection.recorder import RECORDER
 from mpcore.tools.inspection.summaries import Summaries
 
 if TYPE_CHECKING:
     from mpcore.amp.amp import Amp
 
-__all__ = ["INSPECTOR", "inspect"]
+__all__ = ["inspect"]
 
-INSPECTOR: Part[Inspector] = Part("inspector", "cannot be inspected")
-INSPECTED = replace(RECORDER, without="cannot be inspected")
+_RECORDER = replace(RECORDER, without="cannot be inspected")
 
 
 def inspect(
@@ -38,22 +36,19 @@ def inspect(
         request: what to look at; sketches of every layer if None.
 
     Raises:
-        BackendError: the backend has no inspector, or the model cannot be inspected.
+        BackendError: the backend has no recorder, or the model cannot be inspected.
     """
     backend, request = find_backend(model), request or Request()
-    inspector = INSPECTOR.find(backend)
+    recorder = _RECORDER.of(backend)
+    calls = Summaries(request, recorder.OPS)
+    scale = request.scale or (1.0 if amp is None else float(amp.scale))
     with generators_kept():
-        if inspector is not None:
-            return inspector.inspect(model, amp, batch, loss_fn, request)
-        recorder = INSPECTED.of(backend)
-        calls = Summaries(request, recorder.OPS)
-        scale = request.scale or (1.0 if amp is None else float(amp.scale))
         outcome = recorder.record(model, amp, batch, loss_fn, scale, calls)
-        return Inspection(
-            outcome.loss,
-            scale,
-            calls.layer_calls(),
-            tuple(tensor.summary() for tensor in outcome.batch.values()),
-            {path: None if g is None else g.summary() for path, g in outcome.grads.items()},
-            outcome.how,
-        )
+    return Inspection(
+        outcome.loss,
+        scale,
+        calls.layer_calls(),
+        tuple(tensor.summary() for tensor in outcome.batch.values()),
+        outcome.grads,
+        outcome.how,
+    )

@@ -145,7 +145,7 @@ def test_widest() -> None:
 
 
 def test_a_backend_that_cannot_be_observed_says_so() -> None:
-    from mpcore.tools.inspection.observe import OBSERVER
+    from mpcore.tools.inspection.recorder import RECORDER
 
     with pytest.raises(mp.BackendError, match="numpy backend cannot be observed"):
-        OBSERVER.of("numpy")
+        RECORDER.of("numpy")

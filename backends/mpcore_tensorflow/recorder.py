@@ -1,0 +1,505 @@
+"""What a Keras model runs while a batch goes forward and backward: layers, ops, tensors, gradients.
+
+Where values are looked at the loss function runs eagerly, under a tape that also differentiates
+for what layers took in and handed on; functions of ``tf.function`` run eagerly too. Where dtypes
+are enough it is traced as ``tf.function`` would, and the graph is thrown away: nothing runs, so
+nothing can change. What XLA or grappler make of a graph afterwards is not seen.
+
+TensorFlow's op callbacks name each operation, those inside of loops of a graph too; those of the
+backward pass carry the name scope of the operation that they are the gradient of. Composites
+(attention, recurrent layers) are one layer.
+
+Tried with TensorFlow 2.21 and Keras 3.15.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
+
+from mpcore.errors import BackendError, PolicyError
+from mpcore.numerics import ops
+from mpcore.tools.inspection.dtypes import DtypeCall, floats_of
+from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, CalledLayer, OpNames, Outcome
+from mpcore.tools.inspection.tensor_summary import sketch
+from mpcore.tools.inspection.trace import widest, words
+from mpcore_tensorflow import channels
+from mpcore_tensorflow.attributes import attributes
+from mpcore_tensorflow.layers import variable_names, walk
+from mpcore_tensorflow.snapshot import left_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mpcore.amp.amp import Amp
+    from mpcore.tools.inspection.recorder import Calls, SeenTensor
+    from mpcore.tools.inspection.tensor_summary import Sketch
+
+__all__ = ["OPS", "TAPE", "Scopes", "dtype_of", "record", "tapped", "text"]
+
+_PRODUCTS = words(
+    "MatMul BatchMatMulV2 BatchMatMulV3 BatchMatMul Einsum Conv1D Conv2D Conv3D "
+    "Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2 "
+    "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput "
+    "DepthwiseConv2dNativeBackpropFilter CudnnRNNV3 CudnnRNNBackpropV3"
+)
+_VIEWS = words(
+    "ReadVariableOp Reshape Identity IdentityN Transpose Const Shape ShapeN Pack Unpack Slice "
+    "StridedSlice Split SplitV Squeeze ExpandDims StopGradient PreventGradient Placeholder NoOp "
+    "AssignVariableOp AssignAddVariableOp AssignSubVariableOp Fill ZerosLike OnesLike "
+    "BroadcastTo Empty Range"
+)
+_MOVES = _VIEWS | words(
+    "Cast StridedSliceGrad ConcatV2 Concat Pad PadV2 Tile "
+    "ResourceGather ResourceGatherNd GatherV2 GatherNd Gather While StatelessWhile If StatelessIf "
+    "PartitionedCall "
+    "StatefulPartitionedCall TensorListReserve TensorListFromTensor TensorListStack "
+    "TensorListGetItem TensorListSetItem TensorListPushBack TensorListPopBack "
+    "TensorListElementShape EmptyTensorList TensorListLength AccumulateNV2 ReverseV2 "
+    "Enter Exit Merge Switch "
+    "NextIteration LoopCond SelectV2 Select BroadcastGradientArgs RandomUniform "
+    "StatelessRandomUniformV2 StatelessRandomGetKeyCounter MatrixBandPart TensorListResize "
+    "TensorListConcatV2 SymbolicGradient DeepCopy"
+)
+_WRITTEN = {"FusedBatchNormV3": 5}
+"""Of these the first outputs are numbers; behind them is memory that nobody wrote."""
+
+_COMPUTED = "_mpcore_computed"
+
+TAPE = "gradient_tape/"
+"""What the names of the backward pass begin with."""
+
+
+def _computed(name: str, came: Sequence[str], went: Sequence[str]) -> str:
+    del went
+    return came[0] if came and name in _PRODUCTS else widest(came)
+
+
+def _neutral(kind: str) -> str:
+    try:
+        return ops.find("tf", kind).name
+    except PolicyError:
+        return ""  # the table has no such op
+
+
+OPS = OpNames(
+    _PRODUCTS,
+    _MOVES,
+    _VIEWS,
+    _neutral,
+    _computed,
+    meets=frozenset(("Add", "AddV2", "AddN", "Sum")),
+)
+
+
+# --- the tap ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def tapped(
+    around: Callable[[Any, Callable[..., Any], Any, Any], Any], made: Callable[..., None] | None
+) -> Iterator[None]:
+    """Hear every call of a layer, and every operation of this thread that runs or is traced.
+
+    Args:
+        around: called with a layer, what calls it, and the arguments; returns what that returned.
+        made: called as TensorFlow's op callbacks are; None to hear layers alone.
+    """
+    original = keras.layers.Layer.__call__
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(layer, partial(original, layer), args, kwargs)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, keras.layers.Layer, "__call__", original)
+        keras.layers.Layer.__call__ = call
+        if made is not None:
+            op_callbacks.add_op_callback(made)
+            stack.callback(op_callbacks.remove_op_callback, made)
+        yield
+
+
+def text(value: Any) -> str:
+    """Return a name as op callbacks give it."""
+    return value.decode() if isinstance(value, bytes) else str(value or "")
+
+
+Owner = TypeVar("Owner")
+
+
+class Scopes(Generic[Owner]):
+    """Whose an operation is, by the name scope that it was made in."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._owners: dict[str, Owner] = {}
+
+    def note(self, name: str, owner: Owner, *, first: bool) -> None:
+        """Take the operation ``name``; with ``first`` whoever was there before stays."""
+        scope = name.rpartition("/")[0]
+        if not first or scope not in self._owners:
+            self._owners[scope] = owner
+
+    def owner(self, name: str) -> Owner | None:
+        """Return whose an operation is, or that which it is the gradient of."""
+        scope = name.removeprefix(TAPE)
+        while scope:
+            scope = scope.rpartition("/")[0]
+            if scope in self._owners:
+                return self._owners[scope]
+        return None
+
+
+def dtype_of(tensor: Any) -> str:
+    """Return the dtype of a tensor in canonical words."""
+    return str(tf.as_dtype(tensor.dtype).base_dtype.name)
+
+
+class _Seen:
+    """A tensor that passed by; see ``mpcore.tools.inspection.recorder.SeenTensor``.
+
+    Attributes:
+        tensor: eager, or of a graph.
+        turn: to the neutral layout, as ``mpcore_tensorflow.channels`` says it.
+    """
+
+    def __init__(self, tensor: Any, turn: tuple[int, ...], wanted: list[Any]) -> None:
+        self.tensor, self.turn, self._wanted = tensor, turn, wanted
+        self._summaries: dict[bool, Sketch] = {}
+
+    @property
+    def dtype(self) -> str:
+        return dtype_of(self.tensor)
+
+    @property
+    def is_float(self) -> bool:
+        return bool(tf.as_dtype(self.tensor.dtype).base_dtype.is_floating)
+
+    def meant_dtype(self) -> str:
+        return self.dtype
+
+    def summary(self, *, keep: bool = False) -> Sketch:
+        if keep not in self._summaries:
+            values = channels.turned(_numbers(self.tensor), self.turn)
+            self._summaries[keep] = sketch(values, self.dtype, keep=keep)
+        return self._summaries[keep]
+
+    def largest_whole(self) -> float:
+        if self.dtype != "float32" or not hasattr(self.tensor, "numpy"):
+            return 0.0
+        values = self.tensor.numpy()
+        whole = values.size and np.isfinite(values).all() and (values == np.round(values)).all()
+        return float(np.abs(values).max()) if whole else 0.0
+
+    def on_gradient(self, take: Callable[[SeenTensor], None]) -> None:
+        self._wanted.append((self, take))
+
+
+class _Tap:
+    """Tells ``calls`` what the layers and ops of a model do.
+
+    Attributes:
+        wanted: (tensor, who takes its gradient), in the order in which they passed by.
+    """
+
+    def __init__(self, model: Any, calls: Calls[Any, Any]) -> None:
+        self._calls = calls
+        self._entries = {id(entry.layer): entry for entry in walk(model)}
+        self.wanted: list[tuple[_Seen, Callable[[SeenTensor], None]]] = []
+        # A tensor that one layer hands on and the next takes in is looked at once.
+        self._seen: dict[tuple[int, tuple[int, ...]], _Seen] = {}
+        self._scopes: Scopes[DtypeCall] = Scopes()
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Hear layers and, where they are asked for, ops."""
+        request, eager = self._calls.request, tf.config.functions_run_eagerly()
+        if not self._calls.values:
+            with tapped(self._around, self._traced):
+                yield
+            return
+        tf.config.run_functions_eagerly(True)
+        try:
+            with tapped(self._around, self._ran if request.layout or request.ops else None):
+                yield
+        finally:
+            tf.config.run_functions_eagerly(eager)
+
+    def _around(self, layer: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        entry, calls = self._entries.get(id(layer)), self._calls
+        in_graph = calls.values and not tf.executing_eagerly()
+        if entry is None or calls.phase != FORWARD or in_graph:
+            return run(*args, **kwargs)
+        tensors = self._found((args, kwargs))
+        called = CalledLayer(
+            str(entry.path),
+            type(layer).__name__,
+            entry.category,
+            partial(attributes, layer, tensors, training=_is_training(layer, kwargs)),
+            lambda: tuple(dict.fromkeys(dtype_of(v.value) for v in layer._trainable_variables)),
+        )
+        calls.enter(called, self._turned(channels.before_layer, layer, entry, tensors))
+        outputs: Any = ()
+        try:
+            outputs = run(*args, **kwargs)
+        finally:
+            went = self._found(outputs)
+            calls.leave(called.path, self._turned(channels.after_layer, layer, entry, went))
+        return outputs
+
+    def _found(self, value: Any) -> list[Any]:
+        """Return the tensors of numbers in ``value``."""
+        found = [x for x in tf.nest.flatten(value) if tf.is_tensor(x)]
+        if not self._calls.values:
+            return found
+        found = [x for x in found if hasattr(x, "numpy")]
+        if any(x.dtype.is_complex for x in found):
+            msg = "complex tensors cannot be inspected"
+            raise BackendError(msg)
+        return [x for x in found if x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool]
+
+    def _turned(self, turns: Any, layer: Any, entry: Any, tensors: list[Any]) -> list[_Seen]:
+        """Return tensors that go in or out of a layer, each with its turn."""
+        if not self._calls.values:
+            return [_Seen(x, (), self.wanted) for x in tensors]
+        found = turns(layer, entry.category, tensors)
+        layout = bool(self._calls.request.layout)
+        return [
+            self.seen(x, turn if layout else ()) for x, turn in zip(tensors, found, strict=True)
+        ]
+
+    def seen(self, tensor: Any, turn: tuple[int, ...] | None = None) -> _Seen:
+        """Return what there is of an eager tensor; turned as its mark says if no turn is given."""
+        if turn is None:
+            turn = channels.turn_of(tensor) if self._calls.request.layout else ()
+        key = id(tensor), turn
+        if key not in self._seen:
+            self._seen[key] = _Seen(tensor, turn, self.wanted)
+        return self._seen[key]
+
+    def _ran(
+        self,
+        kind: Any,
+        inputs: Any,
+        attrs: Any,
+        outputs: Any,
+        op_name: Any = None,
+        graph: Any = None,
+    ) -> None:
+        """Take an op that ran eagerly."""
+        del op_name
+        calls, name = self._calls, text(kind)
+        if graph is not None or calls.phase != FORWARD:
+            return
+        came = self._found(list(inputs))
+        went = self._found(list(outputs)[: _WRITTEN.get(name)])
+        for tensor in went:
+            setattr(tensor, _COMPUTED, True)
+        channels.after_op(name, attrs, list(inputs), went)
+        if not calls.takes(name) or not any(x.dtype.is_floating for x in (*came, *went)):
+            return
+        constants = [x for x in (attrs or ())[1::2] if isinstance(x, float)]
+        constants += [float(str(x.numpy())) for x in came if _is_constant(x)]
+        calls.op(name, [self.seen(x) for x in came], [self.seen(x) for x in went], constants)
+
+    def _traced(
+        self,
+        kind: Any,
+        inputs: Any,
+        attrs: Any,
+        outputs: Any,
+        op_name: Any = None,
+        graph: Any = None,
+    ) -> None:
+        """Take an op that was traced."""
+        del attrs, graph
+        calls, kind, name = self._calls, text(kind), text(op_name)
+        came, went = ([_Seen(x, (), []) for x in each] for each in (inputs, outputs))
+        dtype = _computed(kind, floats_of(came), ()) if calls.takes(kind) else ""
+        if calls.phase == BACKWARD:
+            owner = self._scopes.owner(name) if dtype else None
+            if owner is not None:
+                calls.backward_op(owner, kind, dtype)  # type: ignore[attr-defined]
+            return
+        if calls.top is not None:
+            self._scopes.note(name, calls.top, first=not dtype)
+        if dtype:
+            calls.op(kind, came, went)
+
+
+def _is_constant(tensor: Any) -> bool:
+    one = tensor.dtype.is_floating and tensor.shape.num_elements() == 1
+    return one and not hasattr(tensor, _COMPUTED)
+
+
+def _is_training(layer: Any, kwargs: dict[str, Any]) -> bool:
+    """Return what Keras will take ``training`` to be in this call."""
+    found = kwargs.get("training")
+    if found is None:
+        context = keras.src.backend.common.global_state.get_global_attribute("current_call_ctx")
+        found = None if context is None else context.training
+    return bool(found) and layer.trainable
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+def record(
+    model: Any,
+    amp: Amp | None,
+    batch: tuple[Any, ...],
+    loss_fn: Any,
+    scale: float,
+    calls: Calls[Any, Any],
+) -> Outcome:
+    """Run one batch and tell what happens; see ``mpcore.tools.inspection.recorder.Recorder``."""
+    losses = _losses(model, amp, loss_fn, values=calls.values)
+    tap, tensors = _Tap(model, calls), tuple(map(_tensor, batch))
+    seen = {f"batch[{i}]": tap.seen(x, ()) for i, x in enumerate(tensors) if tf.is_tensor(x)}
+    if not calls.values:
+        how = "a traced graph, every operation; what compilers make of it is not seen"
+        _trace(tap, amp, tensors, losses, scale, calls)
+        return Outcome(0.0, seen, {}, how)
+    if calls.request.layout:
+        for one in seen.values():
+            channels.mark_image(one.tensor)
+    sums: dict[int, list[Any]] = {}
+    with left_alone(model, amp), tap.open():
+        total = np.float32(0)
+        for function, trained in losses:
+            loss, grads = _differentiated(tap, function, trained, tensors, scale, calls)
+            total = total + np.float32(loss.numpy())
+            for variable, grad in zip(trained, grads, strict=True):
+                sums.setdefault(id(variable), []).append(grad)
+    return Outcome(
+        float(total),
+        {place: tap.seen(one.tensor) for place, one in seen.items()},
+        _gradients(model, sums) if calls.request.backward else {},
+        "one batch, eagerly; gradients by a tape, ops by callbacks",
+    )
+
+
+def _trace(
+    tap: _Tap,
+    amp: Any,
+    batch: tuple[Any, ...],
+    losses: list[tuple[Callable[..., Any], list[Any]]],
+    scale: float,
+    calls: Calls[Any, Any],
+) -> None:
+    def run(*given: Any) -> None:
+        for function, trained in losses:
+            _differentiated(tap, function, trained, given, scale, calls)
+
+    arrays = (x if tf.is_tensor(x) else np.asarray(x) for x in batch)
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in arrays]
+    with tap.open():
+        tf.function(run, autograph=False).get_concrete_function(*specs)
+    for optimizer in amp.optimizers.values() if amp is not None else ():
+        optimizer.guard.take()  # what it noted belongs to the graph that is gone
+
+
+def _losses(
+    model: Any, amp: Any, loss_fn: Any, *, values: bool
+) -> list[tuple[Callable[..., Any], list[Any]]]:
+    """Return every loss function, and the variables that it is differentiated for."""
+    named = loss_fn if isinstance(loss_fn, dict) else {"": loss_fn or _mean_loss(model)}
+    if amp is None or not values:
+        return [(function, list(model.trainable_variables)) for function in named.values()]
+    amp._check_prepared()
+    if amp._strategy is not None:
+        msg = (
+            "a model on several replicas cannot be inspected: make and prepare it without the "
+            "strategy, with the same weights"
+        )
+        raise BackendError(msg)
+    if isinstance(loss_fn, dict):
+        return [(function, amp._weights(name)) for name, function in loss_fn.items()]
+    return [(named[""], [v for name in amp.optimizers for v in amp._weights(name)])]
+
+
+def _mean_loss(model: Any) -> Callable[..., Any]:
+    """Return a loss that is the mean of the model's floats, each in float32."""
+
+    def loss(*batch: Any) -> Any:
+        outputs = keras.tree.flatten(model(*batch, training=True))
+        floats = [x for x in outputs if keras.backend.is_float_dtype(x.dtype)]
+        return tf.add_n([tf.reduce_mean(tf.cast(x, tf.float32)) for x in floats])
+
+    return loss
+
+
+def _tensor(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return tf.constant(value, np.float32 if value.dtype == np.float64 else value.dtype)
+    return tf.identity(value) if tf.is_tensor(value) else value  # to be marked
+
+
+def _differentiated(
+    tap: _Tap,
+    function: Any,
+    trained: list[Any],
+    batch: tuple[Any, ...],
+    scale: float,
+    calls: Calls[Any, Any],
+) -> tuple[Any, list[Any]]:
+    """Run one loss forward and backward; return it in float32, and the gradients if asked for."""
+    first = len(tap.wanted)
+    with tf.GradientTape() as tape:
+        if not calls.values:
+            tape.watch([x for x in batch if x.dtype.is_floating])
+        with calls.running(FORWARD):
+            loss = _one_number(function(*batch))
+            scaled = loss if scale == 1.0 else loss * scale
+    if not calls.request.backward:
+        return loss, [None] * len(trained)
+    wanted = tap.wanted[first:]
+    if not calls.values:  # those of a loop's body are in a graph of their own
+        wanted = [one for one in wanted if getattr(one[0].tensor, "graph", None) is loss.graph]
+    with calls.running(BACKWARD):
+        sources = [[v.value for v in trained], [seen.tensor for seen, _ in wanted]]
+        grads, found = tape.gradient(scaled, sources)
+    for (seen, take), grad in zip(wanted, found, strict=True):
+        if grad is not None:
+            take(tap.seen(grad, seen.turn))
+    return loss, grads
+
+
+def _one_number(loss: Any) -> Any:
+    if not tf.is_tensor(loss) or loss.shape.num_elements() != 1 or not loss.dtype.is_floating:
+        msg = f"`loss_fn` must return one number, got {loss!r:.80}"
+        raise BackendError(msg)
+    return tf.reshape(tf.cast(loss, tf.float32), ())
+
+
+def _gradients(model: Any, sums: dict[int, list[Any]]) -> dict[str, Sketch | None]:
+    names = variable_names(model)
+    found: dict[str, Sketch | None] = {}
+    for variable in model.trainable_variables:
+        each = [_dense(g) for g in sums.get(id(variable), []) if g is not None]
+        dtype = each[0][1] if each else ""
+        total = sum(values for values, _ in each)
+        found[names[id(variable)]] = sketch(np.asarray(total), dtype) if each else None
+    return found
+
+
+def _dense(grad: Any) -> tuple[Any, str]:
+    """Return a gradient as float32 numbers, and its dtype."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return _numbers(grad), grad.dtype.name
+    whole = np.zeros(tuple(grad.dense_shape.numpy()), np.float32)
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # gradients may be out of range: that is told
+        np.add.at(whole, grad.indices.numpy(), _numbers(grad.values))
+    return whole, grad.values.dtype.name
+
+
+def _numbers(tensor: Any) -> Any:
+    return np.asarray(tensor.numpy(), np.float32)
