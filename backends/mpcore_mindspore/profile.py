@@ -23,9 +23,9 @@ from mindspore.profiler import ProfilerActivity, tensorboard_trace_handler
 
 from mpcore.backend.backend import find_backend
 from mpcore.backend.profiler import CAST, KernelTime, OpTime, Recording, summed
-from mpcore.errors import BackendError, PolicyError
-from mpcore.numerics import ops as table
+from mpcore.errors import BackendError
 from mpcore.tools.inspection.observe import trace_dtypes
+from mpcore.tools.inspection.trace import neutral_op
 from mpcore.tools.profiling.timing import Event, cores, own_times
 from mpcore_mindspore.replay import timed
 from mpcore_mindspore.timeline import Place, Timeline, watched
@@ -161,11 +161,6 @@ def _op_time(kind: str, place: Place, seconds: float, dtypes: _Dtypes) -> OpTime
         return OpTime(kind, phase, "", layer, seconds, 1)
     dtype = dtypes.of(kind, layer)
     known = {f"{kind} in {layer}": (1, seconds)} if phase == "forward" and dtype else {}
-    return OpTime(_neutral(kind), phase, dtype, layer, seconds, 1, kernels=known)
-
-
-def _neutral(kind: str) -> str:
-    try:
-        return table.find("mindspore", f"P.{kind}").name
-    except PolicyError:
-        return kind  # the table has no such op
+    return OpTime(
+        neutral_op("mindspore", f"P.{kind}") or kind, phase, dtype, layer, seconds, 1, kernels=known
+    )

@@ -22,12 +22,19 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 from mindspore.ops.primitive import Primitive
 
-from mpcore.errors import BackendError, PolicyError
-from mpcore.numerics import ops
+from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import is_low, round_to
-from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, CalledLayer, OpNames, Outcome
+from mpcore.tools.inspection.recorder import (
+    BACKWARD,
+    FLOATS,
+    FORWARD,
+    CalledLayer,
+    OpNames,
+    Outcome,
+    SeenTensor,
+)
 from mpcore.tools.inspection.tensor_summary import sketch
-from mpcore.tools.inspection.trace import words
+from mpcore.tools.inspection.trace import neutral_op, words
 from mpcore_mindspore.attributes import attributes
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.layers import dtype_name, leaves, own_parameters, parameter_paths
@@ -36,8 +43,10 @@ from mpcore_mindspore.snapshot import left_alone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from mpcore.amp.amp import Amp
-    from mpcore.tools.inspection.recorder import Calls, SeenTensor
+    from mpcore.tools.inspection.recorder import Calls
     from mpcore.tools.inspection.tensor_summary import Sketch
 
 __all__ = ["OPS", "record", "tapped"]
@@ -62,22 +71,20 @@ _MOVES = _VIEWS | words(
 _WRITTEN = {"BatchNorm": (0, 3, 4), "LSTM": (0, 1, 2)}
 """Outputs that are numbers; the others are memory that nobody wrote (mindspore 2.10.0, CPU)."""
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-
 
 def _computed(name: str, came: Sequence[str], went: Sequence[str]) -> str:
     del name
     return next(iter((*went, *came)), "")
 
 
-def _neutral(name: str) -> str:
-    try:
-        return ops.find("mindspore", name).name
-    except PolicyError:
-        return ""  # the table has no such op
-
-
-OPS = OpNames(_PRODUCTS, _MOVES, _VIEWS, _neutral, _computed, first_alone=frozenset(_RECURRENT))
+OPS = OpNames(
+    _PRODUCTS,
+    _MOVES,
+    _VIEWS,
+    partial(neutral_op, "mindspore"),
+    _computed,
+    first_alone=frozenset(_RECURRENT),
+)
 
 
 # --- the tap ----------------------------------------------------------------------------------
@@ -150,53 +157,30 @@ def _tensors_in(value: Any) -> Iterator[Any]:
 
 
 def _is_float(tensor: Any) -> bool:
-    return dtype_name(tensor.dtype) in _FLOATS
+    return dtype_name(tensor.dtype) in FLOATS
 
 
-class _Seen:
-    """A Tensor that passed by; see ``mpcore.tools.inspection.recorder.SeenTensor``."""
+class _Seen(SeenTensor):
+    """A Tensor of MindSpore that passed by."""
 
     def __init__(self, tensor: Any, simulated: str, handles: list[Any]) -> None:
-        self.tensor, self._simulated, self._handles = tensor, simulated, handles
-        self._summaries: dict[bool, Sketch] = {}
+        super().__init__(simulated)
+        self._tensor, self._handles = tensor, handles
         self._takes: list[Callable[[SeenTensor], None]] = []
 
     @property
     def dtype(self) -> str:
-        return dtype_name(self.tensor.dtype)
+        return dtype_name(self._tensor.dtype)
 
-    @property
-    def is_float(self) -> bool:
-        return _is_float(self.tensor)
-
-    def meant_dtype(self) -> str:
-        if not self._simulated or self.dtype != "float32":
-            return self.dtype
-        values = self.tensor.asnumpy()
-        if values.size and (values == values.flat[0]).all():
-            return ""  # all alike: that says nothing
-        held = np.array_equal(round_to(values, self._simulated), values, equal_nan=True)
-        return self._simulated if held else self.dtype
-
-    def summary(self, *, keep: bool = False) -> Sketch:
-        if keep not in self._summaries:
-            dtype = self.meant_dtype() or self.dtype
-            self._summaries[keep] = sketch(_numbers(self.tensor), dtype, keep=keep)
-        return self._summaries[keep]
-
-    def largest_whole(self) -> float:
-        if self.dtype != "float32" or not self.tensor.size:
-            return 0.0
-        values = self.tensor.asnumpy()
-        whole = np.isfinite(values).all() and (values == np.round(values)).all()
-        return float(np.abs(values).max()) if whole else 0.0
+    def numbers(self) -> npt.NDArray[np.float32]:
+        return _numbers(self._tensor)
 
     def on_gradient(self, take: Callable[[SeenTensor], None]) -> None:
-        if not self.tensor._requires_grad:
+        if not self._tensor._requires_grad:
             return  # behind ops.stop_gradient, where a hook is refused
         if not self._takes:
-            hook = partial(_arrived, self._takes, self._simulated)
-            self._handles.append(self.tensor.register_hook(hook))
+            hook = partial(_arrived, self._takes, self.simulated)
+            self._handles.append(self._tensor.register_hook(hook))
         self._takes.append(take)
 
 
@@ -207,7 +191,7 @@ def _arrived(takes: list[Callable[[SeenTensor], None]], simulated: str, grad: An
     return grad
 
 
-def _numbers(tensor: Any) -> Any:
+def _numbers(tensor: Any) -> npt.NDArray[np.float32]:
     if tensor.dtype in (ms.complex64, ms.complex128):
         msg = "complex tensors cannot be inspected"
         raise BackendError(msg)

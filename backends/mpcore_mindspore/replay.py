@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 from mindspore import Parameter, Tensor
 
-from mpcore.backend.profiler import KernelTime, Spread
-from mpcore.tools.profiling.timing import in_turn
+from mpcore.tools.profiling.timing import compared
 from mpcore_mindspore.casting import FLOATS
 from mpcore_mindspore.layers import dtype_name, leaves
 from mpcore_mindspore.recorder import tapped
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mpcore.amp.amp import Amp
+    from mpcore.backend.profiler import KernelTime
 
 __all__ = ["timed"]
 
@@ -80,14 +79,9 @@ def timed(
 
 def _compared(name: str, primitive: Any, args: Any, dtype: str, low: str) -> KernelTime:
     other = low if dtype != low else "float32"
-    kernel = KernelTime(name, dtype, other, Spread(0.0, 0.0, 0.0))
     run, rival = (_runner(primitive, _as(args, getattr(ms, d))) for d in (dtype, other))
-    try:
-        rival()
-    except Exception as exc:  # mindspore raises TypeError, ValueError, RuntimeError or SystemError
-        now = in_turn(kernel, run, run, _wait).now
-        return replace(kernel, now=now, refused=" ".join(str(exc).split())[:160])
-    return in_turn(kernel, run, rival, _wait)
+    # mindspore raises TypeError, ValueError, RuntimeError or SystemError
+    return compared(name, (dtype, other), run, rival, (Exception,), _wait)
 
 
 def _runner(primitive: Any, args: Any) -> Callable[[], Any]:

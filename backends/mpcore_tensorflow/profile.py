@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from mpcore.backend.profiler import CAST, KernelTime, OpTime, Recording, summed
-from mpcore.errors import PolicyError
-from mpcore.numerics import ops
+from mpcore.tools.inspection.trace import neutral_op
 from mpcore.tools.profiling.timing import Event, cores, own_times
 from mpcore_tensorflow.replay import timed
 from mpcore_tensorflow.traced import Made, Traced, watched
@@ -171,7 +170,4 @@ def _place(traced: Traced, name: str, made: Made | None) -> tuple[str, str | Non
 def _neutral(kind: str, phase: str) -> str:
     if kind in _SHARED or (phase == "backward" and "Backprop" in kind):
         return kind
-    try:
-        return ops.find("tf", kind).name
-    except PolicyError:
-        return kind  # the table has no such op
+    return neutral_op("tf", kind) or kind

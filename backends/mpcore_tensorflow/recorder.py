@@ -23,12 +23,18 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
-from mpcore.errors import BackendError, PolicyError
-from mpcore.numerics import ops
+from mpcore.errors import BackendError
 from mpcore.tools.inspection.dtypes import DtypeCall, floats_of
-from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, CalledLayer, OpNames, Outcome
+from mpcore.tools.inspection.recorder import (
+    BACKWARD,
+    FORWARD,
+    CalledLayer,
+    OpNames,
+    Outcome,
+    SeenTensor,
+)
 from mpcore.tools.inspection.tensor_summary import sketch
-from mpcore.tools.inspection.trace import widest, words
+from mpcore.tools.inspection.trace import neutral_op, widest, words
 from mpcore_tensorflow import channels
 from mpcore_tensorflow.attributes import attributes
 from mpcore_tensorflow.layers import variable_names, walk
@@ -37,8 +43,10 @@ from mpcore_tensorflow.snapshot import left_alone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from mpcore.amp.amp import Amp
-    from mpcore.tools.inspection.recorder import Calls, SeenTensor
+    from mpcore.tools.inspection.recorder import Calls
     from mpcore.tools.inspection.tensor_summary import Sketch
 
 __all__ = ["OPS", "TAPE", "Scopes", "dtype_of", "record", "tapped", "text"]
@@ -81,18 +89,11 @@ def _computed(name: str, came: Sequence[str], went: Sequence[str]) -> str:
     return came[0] if came and name in _PRODUCTS else widest(came)
 
 
-def _neutral(kind: str) -> str:
-    try:
-        return ops.find("tf", kind).name
-    except PolicyError:
-        return ""  # the table has no such op
-
-
 OPS = OpNames(
     _PRODUCTS,
     _MOVES,
     _VIEWS,
-    _neutral,
+    partial(neutral_op, "tf"),
     _computed,
     meets=frozenset(("Add", "AddV2", "AddN", "Sum")),
 )
@@ -161,8 +162,8 @@ def dtype_of(tensor: Any) -> str:
     return str(tf.as_dtype(tensor.dtype).base_dtype.name)
 
 
-class _Seen:
-    """A tensor that passed by; see ``mpcore.tools.inspection.recorder.SeenTensor``.
+class _Seen(SeenTensor):
+    """A tensor of TensorFlow that passed by.
 
     Attributes:
         tensor: eager, or of a graph.
@@ -170,32 +171,17 @@ class _Seen:
     """
 
     def __init__(self, tensor: Any, turn: tuple[int, ...], wanted: list[Any]) -> None:
+        super().__init__()
         self.tensor, self.turn, self._wanted = tensor, turn, wanted
-        self._summaries: dict[bool, Sketch] = {}
 
     @property
     def dtype(self) -> str:
         return dtype_of(self.tensor)
 
-    @property
-    def is_float(self) -> bool:
-        return bool(tf.as_dtype(self.tensor.dtype).base_dtype.is_floating)
-
-    def meant_dtype(self) -> str:
-        return self.dtype
-
-    def summary(self, *, keep: bool = False) -> Sketch:
-        if keep not in self._summaries:
-            values = channels.turned(_numbers(self.tensor), self.turn)
-            self._summaries[keep] = sketch(values, self.dtype, keep=keep)
-        return self._summaries[keep]
-
-    def largest_whole(self) -> float:
-        if self.dtype != "float32" or not hasattr(self.tensor, "numpy"):
-            return 0.0
-        values = self.tensor.numpy()
-        whole = values.size and np.isfinite(values).all() and (values == np.round(values)).all()
-        return float(np.abs(values).max()) if whole else 0.0
+    def numbers(self) -> npt.NDArray[np.float32]:
+        if not hasattr(self.tensor, "numpy"):
+            return np.empty(0, np.float32)
+        return channels.turned(_numbers(self.tensor), self.turn)
 
     def on_gradient(self, take: Callable[[SeenTensor], None]) -> None:
         self._wanted.append((self, take))

@@ -19,9 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from mpcore.backend.profiler import CAST, LOSS, KernelTime, OpTime, Recording, summed
-from mpcore.errors import PolicyError
-from mpcore.numerics import ops
-from mpcore.tools.inspection.trace import widest, words
+from mpcore.tools.inspection.trace import neutral_op, widest, words
 from mpcore_torch.layers import device_of
 from mpcore_torch.recorder import layer_calls
 from mpcore_torch.replay import timed
@@ -279,9 +277,4 @@ def _direction(copy: Any) -> str | None:
 
 
 def _neutral(name: str) -> str:
-    for spelling in (name, name.rstrip("_")):
-        try:
-            return ops.find("torch", spelling).name
-        except PolicyError:
-            continue  # another spelling, or the table has no such op
-    return name.removeprefix("aten::")
+    return neutral_op("torch", name, name.rstrip("_")) or name.removeprefix("aten::")

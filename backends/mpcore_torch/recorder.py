@@ -24,12 +24,17 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from mpcore.errors import BackendError, PolicyError
-from mpcore.numerics import ops
+from mpcore.errors import BackendError
 from mpcore.tools.inspection.dtypes import Dtypes, floats_of
-from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, CalledLayer, OpNames, Outcome
-from mpcore.tools.inspection.tensor_summary import sketch
-from mpcore.tools.inspection.trace import OpCall, widest, words
+from mpcore.tools.inspection.recorder import (
+    BACKWARD,
+    FORWARD,
+    CalledLayer,
+    OpNames,
+    Outcome,
+    SeenTensor,
+)
+from mpcore.tools.inspection.trace import OpCall, neutral_op, widest, words
 from mpcore_torch.attributes import attributes
 from mpcore_torch.layers import device_of, leaves, list_layers, parameter_names
 from mpcore_torch.snapshot import left_alone
@@ -37,10 +42,11 @@ from mpcore_torch.snapshot import left_alone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from mpcore.amp.amp import Amp
     from mpcore.tools.inspection.dtypes import DtypeCall
-    from mpcore.tools.inspection.recorder import Calls, SeenTensor
-    from mpcore.tools.inspection.tensor_summary import Sketch
+    from mpcore.tools.inspection.recorder import Calls
 
 __all__ = ["OPS", "KernelMode", "dtypes_of", "layer_calls", "one_number", "record", "run"]
 
@@ -84,12 +90,7 @@ def _neutral(name: str) -> str:
     if last != plain:
         base = _SPECIAL.get(plain, plain)
         spellings += [f"{home}.{n}" for n in (plain, base, plain[1:])]
-    for spelling in spellings:
-        try:
-            return ops.find("torch", spelling).name
-        except PolicyError:
-            continue  # another spelling, or the table has no such op
-    return ""
+    return neutral_op("torch", *spellings)
 
 
 OPS = OpNames(
@@ -192,12 +193,12 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-class _Seen:
-    """A tensor that passed by; see ``mpcore.tools.inspection.recorder.SeenTensor``."""
+class _Seen(SeenTensor):
+    """A tensor of torch that passed by."""
 
     def __init__(self, tensor: torch.Tensor, handles: list[Any]) -> None:
+        super().__init__()
         self._tensor, self._handles = tensor, handles
-        self._summaries: dict[bool, Sketch] = {}
         self._takes: list[Callable[[SeenTensor], None]] = []
 
     @property
@@ -209,30 +210,15 @@ class _Seen:
     def dtype(self) -> str:
         return _name(self._tensor.dtype)
 
-    @property
-    def is_float(self) -> bool:
-        return bool(self._tensor.is_floating_point())
-
-    def meant_dtype(self) -> str:
-        return self.dtype
-
-    def summary(self, *, keep: bool = False) -> Sketch:
-        if keep not in self._summaries:
-            with _disable_current_modes(), torch.no_grad():
-                values = self._tensor.detach().to("cpu", torch.float32, copy=keep)
-                self._summaries[keep] = sketch(values.numpy(), self.dtype, keep=keep)
-        return self._summaries[keep]
+    def numbers(self) -> npt.NDArray[np.float32]:
+        with _disable_current_modes(), torch.no_grad():
+            values: npt.NDArray[np.float32] = self._tensor.to("cpu", torch.float32).detach().numpy()
+            return values
 
     def largest_whole(self) -> float:
-        tensor = self._tensor
-        if tensor.dtype != torch.float32 or not tensor.numel():
-            return 0.0
-        values = tensor.detach()
-        if type(values) not in (torch.Tensor, nn.Parameter):
+        if type(self._tensor.detach()) not in (torch.Tensor, nn.Parameter):
             return 0.0  # fake and sharded ones have no values here
-        with _disable_current_modes():
-            whole = bool(((values == values.round()) & values.isfinite()).all())
-            return float(values.abs().max()) if whole else 0.0
+        return super().largest_whole()
 
     def on_gradient(self, take: Callable[[SeenTensor], None]) -> None:
         if not self._tensor.requires_grad:

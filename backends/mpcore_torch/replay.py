@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from mpcore.backend.profiler import KernelTime, Spread
 from mpcore.tools.inspection.trace import widest
-from mpcore.tools.profiling.timing import in_turn
+from mpcore.tools.profiling.timing import compared
 from mpcore_torch.recorder import KernelMode, dtypes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mpcore.amp.amp import Amp
+    from mpcore.backend.profiler import KernelTime
 
 __all__ = ["timed"]
 
@@ -78,14 +77,9 @@ def _compared(name: str, func: Any, args: Any, kwargs: Any, low: str) -> KernelT
     dtype = floats[0] if "scaled_dot_product" in name else widest(floats)
     other = low if dtype != low else "float32"
     run = _runner(func, args, kwargs)
-    kernel = KernelTime(name, dtype, other, Spread(0.0, 0.0, 0.0))
-    try:
-        rival = _runner(func, *_as_other(args, kwargs, dtype, other))
-        rival()
-    except (RuntimeError, NotImplementedError, TypeError) as exc:
-        now = in_turn(kernel, run, run, _wait).now
-        return replace(kernel, now=now, refused=" ".join(str(exc).split())[:160])
-    return in_turn(kernel, run, rival, _wait)
+    rival = _runner(func, *_as_other(args, kwargs, dtype, other))
+    refusals = (RuntimeError, NotImplementedError, TypeError)
+    return compared(name, (dtype, other), run, rival, refusals, _wait)
 
 
 def _runner(func: Any, args: Any, kwargs: Any) -> Callable[[], Any]:

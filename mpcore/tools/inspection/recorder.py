@@ -13,17 +13,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+import numpy as np
+
 from mpcore.backend.parts import Part
+from mpcore.numerics.dtypes import round_to
+from mpcore.tools.inspection.tensor_summary import Sketch, sketch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from mpcore.amp.amp import Amp
     from mpcore.tools.inspection.record import Request
-    from mpcore.tools.inspection.tensor_summary import Sketch
 
 __all__ = [
     "BACKWARD",
+    "FLOATS",
     "FORWARD",
     "LOSS",
     "RECORDER",
@@ -38,40 +44,70 @@ __all__ = [
 
 FORWARD, BACKWARD = "forward", "backward"
 
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
 LOSS = "(loss)"
 """Path of what runs outside of the model."""
 
 Kept = TypeVar("Kept")
 
 
-class SeenTensor(Protocol):
-    """One tensor, at the moment when it passed by."""
+class SeenTensor(ABC):
+    """One tensor, at the moment when it passed by; a backend says how it is read.
+
+    Attributes:
+        simulated: 16-bit dtype that float32 values stand for; ``""`` for none.
+    """
+
+    def __init__(self, simulated: str = "") -> None:
+        """Know what values stand for."""
+        self.simulated = simulated
+        self._summaries: dict[bool, Sketch] = {}
 
     @property
+    @abstractmethod
     def dtype(self) -> str:
         """It is stored in, in canonical words."""
-        ...
 
     @property
     def is_float(self) -> bool:
         """Whether it holds floats."""
-        ...
+        return self.dtype in FLOATS
+
+    @abstractmethod
+    def numbers(self) -> npt.NDArray[np.float32]:
+        """Return its values in the neutral layout; empty where it has none."""
+
+    @abstractmethod
+    def on_gradient(self, take: Callable[[SeenTensor], None], /) -> None:
+        """Let ``take`` have its gradient, the sum over all that used it; never if it has none."""
 
     def meant_dtype(self) -> str:
         """Return ``dtype``, or the simulated one that its values are of; ``""`` if unknown."""
-        ...
+        if not self.simulated or self.dtype != "float32":
+            return self.dtype
+        values = self.numbers()
+        if values.size and (values == values.flat[0]).all():
+            return ""  # all alike: that says nothing
+        held = np.array_equal(round_to(values, self.simulated), values, equal_nan=True)
+        return self.simulated if held else self.dtype
 
     def summary(self, *, keep: bool = False) -> Sketch:
-        """Return what is kept of its values; with ``keep`` all of them."""
-        ...
+        """Return what is kept of its values, the first time that they are asked for.
+
+        Args:
+            keep: keep all of them.
+        """
+        if keep not in self._summaries:
+            dtype = self.meant_dtype() or self.dtype
+            self._summaries[keep] = sketch(self.numbers(), dtype, keep=keep)
+        return self._summaries[keep]
 
     def largest_whole(self) -> float:
         """Return the largest absolute value of a float32 tensor of whole numbers; else 0."""
-        ...
-
-    def on_gradient(self, take: Callable[[SeenTensor], None], /) -> None:
-        """Let ``take`` have its gradient, the sum over all that used it; never if it has none."""
-        ...
+        values = self.numbers() if self.dtype == "float32" else np.empty(0, np.float32)
+        whole = values.size and np.isfinite(values).all() and (values == np.round(values)).all()
+        return float(np.abs(values).max()) if whole else 0.0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import PolicyError
-from mpcore.numerics.ops import classify, op
+from mpcore.numerics.ops import classify, find, op
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +26,7 @@ __all__ = [
     "expected",
     "expected_op",
     "is_composed",
+    "neutral_op",
     "widest",
     "words",
 ]
@@ -126,6 +127,21 @@ class Trace:
 def words(text: str) -> frozenset[str]:
     """Return the words of ``text``."""
     return frozenset(text.split())
+
+
+def neutral_op(framework: str, *spellings: str) -> str:
+    """Return the neutral op behind the first name that the table of ops knows; ``""`` for none.
+
+    Example:
+        >>> neutral_op("torch", "aten::softmax_", "aten::softmax"), neutral_op("tf", "NoOp")
+        ('softmax', '')
+    """
+    for spelling in spellings:
+        try:
+            return find(framework, spelling).name
+        except PolicyError:
+            continue  # another spelling, or the table has no such op
+    return ""
 
 
 def widest(dtypes: Iterable[str]) -> str:

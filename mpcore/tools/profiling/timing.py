@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpcore.backend.profiler import KernelTime, Spread
@@ -12,7 +13,7 @@ from mpcore.backend.profiler import KernelTime, Spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Event", "cores", "in_turn", "own_times"]
+__all__ = ["Event", "compared", "cores", "in_turn", "own_times"]
 
 _ROUNDS = 9
 _LONG = 3e-4  # seconds of one sample: the clock and a visitor on the core weigh little then
@@ -43,6 +44,33 @@ def in_turn(
     saves = [a - b for a, b in zip(now, then, strict=True)]
     spreads = (Spread.of(now), Spread.of(then), Spread.of(saves))
     return KernelTime(kernel.name, kernel.dtype, kernel.other, *spreads)
+
+
+def compared(
+    name: str,
+    dtypes: tuple[str, str],
+    run: Callable[[], Any],
+    rival: Callable[[], Any],
+    refusals: tuple[type[Exception], ...],
+    wait: Callable[[Any], None],
+) -> KernelTime:
+    """Return the times of a kernel in its own dtype and in another; or why that is refused.
+
+    Args:
+        name: of the kernel.
+        dtypes: its own, and the other one.
+        run: one call in its own dtype.
+        rival: one call in the other dtype.
+        refusals: what a framework raises that has no such kernel.
+        wait: as for ``in_turn``.
+    """
+    kernel = KernelTime(name, *dtypes, Spread(0.0, 0.0, 0.0))
+    try:
+        rival()
+    except refusals as exc:
+        now = in_turn(kernel, run, run, wait).now
+        return replace(kernel, now=now, refused=" ".join(str(exc).split())[:160])
+    return in_turn(kernel, run, rival, wait)
 
 
 def _sample(run: Callable[[], Any], repeats: int, wait: Callable[[Any], None]) -> float:
