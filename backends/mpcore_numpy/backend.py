@@ -10,9 +10,9 @@ from mpcore.backend.backend import Capabilities, Support
 from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.policy.layer import Layer, ParamInfo
+from mpcore_numpy.amp import NumpyAmp
 from mpcore_numpy.ascend import EmulatedAscend
 from mpcore_numpy.model import SGD, Adam
-from mpcore_numpy.step import NumpyAmp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

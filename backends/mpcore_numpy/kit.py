@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mpcore.scaling.loss_scale import LossScale
     from mpcore.scaling.transition import LossScaleState
     from mpcore.step.result import StepResult
-    from mpcore_numpy.step import NumpyAmp
+    from mpcore_numpy.amp import NumpyAmp
 
     Arrays = dict[str, npt.NDArray[Any]]
 

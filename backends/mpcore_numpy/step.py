@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.amp.amp import Amp
-from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import round_to
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore.scaling.transition import LossScaleState, initial_state, inverse, narrow
-from mpcore.step.result import StepResult, StepValues
 from mpcore.step.stagnation import measures
-from mpcore.step.transaction import StepCall, StepOptions, Transaction
+from mpcore.step.transaction import StepOptions, Transaction
 from mpcore_numpy.ascend import EmulatedAscend
 from mpcore_numpy.master_weights import Masters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
@@ -28,10 +25,10 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, npt.NDArray[np.float32]]
 
-__all__ = ["NumpyAmp"]
+__all__ = ["NumpyTransaction"]
 
 
-class _NumpyTransaction(Transaction):
+class NumpyTransaction(Transaction):
     """The primitives, each as plain as it can be said."""
 
     def __init__(
@@ -74,10 +71,13 @@ class _NumpyTransaction(Transaction):
         }
 
     def begin(self) -> tuple[LossScaleState, list[npt.NDArray[np.float32]]]:
-        self.detector.begin()
+        """Begin with the detector; copy what is guarded."""
+        if self.has_register:
+            self.detector.begin()
         return self.state, self.save_buffers()
 
     def save_buffers(self) -> list[npt.NDArray[np.float32]]:
+        """Copy what is guarded."""
         return [array.copy() for array in self._guarded]
 
     def restore(self, saved: list[npt.NDArray[np.float32]]) -> None:
@@ -86,6 +86,7 @@ class _NumpyTransaction(Transaction):
             array[...] = copy
 
     def differentiate(self, scale: float, index: int, count: int, *batch: Any) -> tuple[Any, Any]:
+        """Run ``batch[0]``, the loss function or several, on the rest or a part of it."""
         losses, *inputs = batch
         if count > 1:
             inputs = [_slice(item, index, count) for item in inputs]
@@ -107,6 +108,7 @@ class _NumpyTransaction(Transaction):
         return np.float32(loss), grads
 
     def check_part(self, grads: Arrays, before: list[npt.NDArray[np.float32]]) -> bool:
+        """Look at every element."""
         clean = _all_finite(grads)
         if not clean:
             self.restore(before)
@@ -115,6 +117,7 @@ class _NumpyTransaction(Transaction):
     def fold(
         self, clean: Any, sums: tuple[Any, Arrays, Any] | None, loss: Any, grads: Arrays
     ) -> tuple[Any, Arrays, Any]:
+        """Add up; a bad micro-batch adds nothing."""
         if sums is None:
             if clean:
                 return loss, grads, np.float32(1)
@@ -127,6 +130,7 @@ class _NumpyTransaction(Transaction):
         return (total if count else np.float32(0)) + loss, _sums(summed, grads), count + 1
 
     def unscale(self, grads: Arrays, scale: float) -> tuple[Arrays, Any, tuple[bool, ...]]:
+        """Multiply by 1 / scale in float32; look at every element."""
         factor = np.float32(inverse(float(scale)))
         true = {name: np.asarray(g, np.float32) * factor for name, g in grads.items()}
         norms = np.array([np.linalg.norm(g) for g in true.values()], np.float32)
@@ -134,6 +138,7 @@ class _NumpyTransaction(Transaction):
         return true, norms, tuple(_all_finite(own) for own in owned)
 
     def total_norms(self, grads: Arrays, norms: npt.NDArray[np.float32]) -> tuple[Any, ...]:
+        """Return the norm of all, or that of each optimizer that is judged alone."""
         # Of one element, not of none: numpy 1 adds a Python number to a scalar in float64.
         length = dict(zip(grads, norms, strict=True))
         return tuple(
@@ -142,6 +147,7 @@ class _NumpyTransaction(Transaction):
         )
 
     def multiply(self, grads: Arrays, factors: tuple[Any, ...]) -> Arrays:
+        """Multiply in float32."""
         return {
             name: grads[name] * np.float32(factor.item())
             for names, factor in zip(self._judged(grads), factors, strict=True)
@@ -157,6 +163,7 @@ class _NumpyTransaction(Transaction):
     def commit(
         self, stepped: tuple[bool, ...], finite: bool, grads: Arrays, saved: Any, new: Any
     ) -> float:
+        """Let those optimizers step that may; then follow, or put back what is guarded."""
         if not finite:
             self.restore(saved)
         moving = [opt for opt, takes in zip(self.taking, stepped, strict=True) if takes]
@@ -174,9 +181,11 @@ class _NumpyTransaction(Transaction):
         return float(scale)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
+        """Choose by numpy's own."""
         return np.where(condition, x, y)
 
     def narrow(self, value: Any) -> float:
+        """Return a number in the format of the scale."""
         return narrow(self.rule, float(value))
 
 
@@ -205,15 +214,6 @@ def _arrays(guard: tuple[Any, ...]) -> list[npt.NDArray[Any]]:
     return found
 
 
-def _inside(arrays: Arrays, path: str) -> Arrays:
-    """Return the arrays of one layer by their short names."""
-    return {
-        name.rpartition(".")[2]: array
-        for name, array in arrays.items()
-        if name.rpartition(".")[0] == path
-    }
-
-
 def _slice(item: Any, index: int, count: int) -> Any:
     if not isinstance(item, np.ndarray) or item.ndim == 0:
         return item
@@ -225,110 +225,3 @@ def _slice(item: Any, index: int, count: int) -> Any:
         raise BackendError(msg)
     size = len(item) // count
     return item[index * size : (index + 1) * size]
-
-
-class NumpyAmp(Amp):
-    """A prepared numpy model.
-
-    ``loss_fn(params, buffers, cast, scale, *batch)`` returns the loss and the gradients of
-    loss times scale, by parameter name. ``params`` hold rounded copies; ``cast(path, x)``
-    rounds an activation or gradient to the compute dtype of a layer.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        optimizers: Mapping[str, SGD | Adam],
-        plan: Plan,
-        options: StepOptions,
-        *,
-        simulated: bool,
-    ) -> None:
-        super().__init__(plan, optimizers, simulated=simulated)
-        self._tx = _NumpyTransaction(model, optimizers, plan, options)
-        self._released = False
-        self._trained: tuple[str, ...] = ()
-
-    @property
-    def state(self) -> LossScaleState:
-        """State of the loss scale."""
-        return self._tx.state
-
-    @state.setter
-    def state(self, state: LossScaleState) -> None:
-        self._tx.state = LossScaleState(*state)
-
-    @property
-    def optimizer_steps(self) -> int:
-        """Real steps so far."""
-        return self._tx.masters.steps
-
-    @optimizer_steps.setter
-    def optimizer_steps(self, steps: int) -> None:
-        self._tx.masters.steps = steps
-
-    def release(self) -> None:
-        """End this object; the model's arrays hold the float32 truth again."""
-        if not self._released:
-            self._write_truth()
-        self._released = True
-
-    def _write_truth(self) -> None:
-        for name, value in self._tx.model.params.items():
-            value[...] = self._tx.masters.truth(name)
-
-    def _read_weights(self) -> Arrays:
-        model, masters = self._tx.model, self._tx.masters
-        if self._released:
-            return {name: value.copy() for name, value in (model.params | model.buffers).items()}
-        truth = {name: masters.saved(name) for name in model.params}
-        return truth | {name: value.copy() for name, value in model.buffers.items()}
-
-    def _write_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        for name, value in weights.items():
-            if name in self._tx.model.params and not self._released:
-                self._tx.masters.put(name, value)
-            else:
-                (self._tx.model.params | self._tx.model.buffers)[name][...] = value
-
-    def _read_layers(self) -> list[LayerWeights]:
-        truth = self._read_weights()
-        return [
-            LayerWeights(path, category, _inside(truth, path))
-            for path, category in self._tx.model.layers.items()
-            if _inside(truth, path)
-        ]
-
-    def _write_layers(self, weights: list[LayerWeights]) -> None:
-        named = {f"{w.path}.{name}": array for w in weights for name, array in w.arrays.items()}
-        self._write_weights(named)
-
-    @property
-    def _trained_model(self) -> Model:
-        return self._tx.model
-
-    def array_bytes(self) -> dict[str, int]:
-        """Return the bytes of the stored form, by kind; see ``Amp.array_bytes``."""
-        return self._tx.masters.array_bytes(self.optimizers.values(), self._trained)
-
-    def gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
-        """Refuse: the reference has no automatic differentiation."""
-        msg = "the numpy reference cannot differentiate; write the penalty's gradient yourself"
-        raise BackendError(msg)
-
-    def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
-        if self._released:
-            msg = "`step` must not be called after `release`: prepare the model again"
-            raise BackendError(msg)
-        self._tx.taking = [self.optimizers[name] for name in call.optimizers]
-        before = self._tx.save_buffers()
-        try:
-            with np.errstate(all="ignore"):  # overflow is a result here, judged by all_finite
-                *values, grads = self._tx.transact(call, loss_fn, *batch)
-        except BaseException:
-            self._tx.restore(before)
-            raise
-        kept = grads if call.keep_grads else None
-        self._trained = tuple(grads)
-        done = StepValues(*values)._replace(lost=self._tx.lost)
-        return StepResult(done, list(grads), np.asarray, kept, call.optimizers)

@@ -198,7 +198,9 @@ def test_lost_updates_are_counted_where_asked(master: str, stall: str, counts: b
     result = run.step()
     assert (result.lost_updates is not None) is counts
     assert ("lost_updates" in result.to_dict()) is counts
-    with pytest.raises(mp.BackendError, match="`stall` must be one of 'auto', 'on', 'off'"):
+    with pytest.raises(
+        mp.BackendError, match="`count_lost_updates` must be one of 'auto', 'on', 'off'"
+    ):
         trained("none", count_lost_updates="yes")
 
 

@@ -23,7 +23,7 @@ from mpcore.checkpoint.scaler import Checkpoint, check_state, load_state, save_s
 from mpcore.scaling.loss_scale import PRESETS
 from mpcore.scaling.transition import advance, initial_state
 from mpcore_numpy import SGD, Model
-from mpcore_numpy.step import NumpyAmp
+from mpcore_numpy.amp import NumpyAmp
 
 MIXED = Policy.named("mixed_float16")
 # What version 1 wrote; it stays readable. A field added since belongs into checkpoint._NEWER.
