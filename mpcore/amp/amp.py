@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mpcore.amp.schedule import Scheduler
-from mpcore.checkpoint.portable import read_portable, write_portable
-from mpcore.checkpoint.run import check_weights, load_run, save_run
-from mpcore.checkpoint.scaler import Checkpoint, save_state
+from mpcore.checkpoint.neutral_weights import read_portable, write_portable
+from mpcore.checkpoint.state_file import Checkpoint, save_state
+from mpcore.checkpoint.weights_file import check_weights, load_run, save_run
 from mpcore.errors import (
     BackendError,
     CheckpointError,

@@ -15,7 +15,7 @@ from mpcore._lib.process import run_worker
 from mpcore.backend.backend import backend_names
 from mpcore.checkpoint.arrays import TREE, read_safetensors, to_tree, write_safetensors
 from mpcore.checkpoint.layer_weights import unflatten
-from mpcore.checkpoint.run import FORMAT, LAYERS
+from mpcore.checkpoint.weights_file import FORMAT, LAYERS
 from mpcore.errors import CheckpointError, check_choice
 from mpcore.tools.convert.report import Converted, Row
 

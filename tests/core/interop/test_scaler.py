@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mpcore import CheckpointError, LossScale, LossScaleError, LossScaleState, Policy
 from mpcore import cli as command_line
-from mpcore.checkpoint.scaler import load_state, save_state
+from mpcore.checkpoint.state_file import load_state, save_state
 from mpcore.interop.scaler import detect_format, export_scaler, import_scaler
 from mpcore.interop.scaler_formats import FORMATS
 from mpcore.scaling.loss_scale import PRESETS

@@ -1,7 +1,7 @@
 """State that outlives a process: the loss scale and the policy it ran under, as one JSON file.
 
 The file knows no framework: what torch wrote, MindSpore and Keras resume. Weights go into a file
-beside it (``mpcore.checkpoint.run``) or, like optimizer state, by the framework's own way.
+beside it (``mpcore.checkpoint.weights_file``) or, like optimizer state, by the framework's own way.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore._lib.files import write_file
-from mpcore.checkpoint.scaler import (
+from mpcore.checkpoint.state_file import (
     Checkpoint,
     check_ours,
     load_state,

@@ -19,7 +19,13 @@ from hypothesis import strategies as st
 
 import mpcore as mp
 from mpcore import CheckpointError, LossScale, LossScaleError, LossScaleState, Policy
-from mpcore.checkpoint.scaler import Checkpoint, check_state, load_state, save_state, scale_range
+from mpcore.checkpoint.state_file import (
+    Checkpoint,
+    check_state,
+    load_state,
+    save_state,
+    scale_range,
+)
 from mpcore.scaling.loss_scale import PRESETS
 from mpcore.scaling.transition import advance, initial_state
 from mpcore_numpy import SGD, Model
@@ -168,7 +174,7 @@ def test_the_file_is_plain_json_and_stable(tmp_path: Path) -> None:
 KILLED = """
 import os, sys, time
 import mpcore as mp
-from mpcore.checkpoint.scaler import save_state
+from mpcore.checkpoint.state_file import save_state
 def hang(*_):
     print("writing", flush=True)
     time.sleep(60)

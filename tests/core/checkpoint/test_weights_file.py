@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import mpcore as mp
 from mpcore import CheckpointError
-from mpcore.checkpoint.run import load_run, weights_path
+from mpcore.checkpoint.weights_file import load_run, weights_path
 from mpcore_numpy import SGD, Model
 
 SPLIT = "model_bfloat16, master=split"
