@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mpcore.tools.inspection import sizes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -75,10 +77,10 @@ def _conv(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
     reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     mode = str(getattr(cell, "pad_mode", "pad")).lower()
     return {
-        "kernel": _sizes(kernel),
-        "stride": _sizes(stride),
+        "kernel": sizes.of_axes(kernel),
+        "stride": sizes.of_axes(stride),
         "padding": _padding(cell.padding, mode, reach, stride, shape),
-        "dilation": _sizes(dilation),
+        "dilation": sizes.of_axes(dilation),
         "groups": getattr(cell, "group", getattr(cell, "groups", None)),
         "padding_mode": str(getattr(cell, "padding_mode", "zeros")),
         "bias": getattr(cell, "bias", None) is not None,
@@ -89,9 +91,8 @@ def _transposed(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
     found = _conv(cell, ())
     if str(getattr(cell, "pad_mode", "pad")).lower() == "same":
         count = _axes(cell)
-        pairs = zip(_each(cell.kernel_size, count), _each(cell.stride, count), strict=True)
-        cut = [max(kernel - stride, 0) for kernel, stride in pairs]
-        found["padding"] = _sides([(size // 2, size - size // 2) for size in cut])
+        kernel, stride = _each(cell.kernel_size, count), _each(cell.stride, count)
+        found["padding"] = sizes.same_padding_transposed(kernel, stride)
     return found
 
 
@@ -108,8 +109,8 @@ def _pool(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
     padding = _padding(given, mode, [k - 1 for k in kernel], stride, shape)
     counts = told.get("count_include_pad")
     return {
-        "kernel": _sizes(kernel),
-        "stride": _sizes(stride),
+        "kernel": sizes.of_axes(kernel),
+        "stride": sizes.of_axes(stride),
         "padding": padding,
         "count_include_pad": bool(counts) if padding and counts is not None else None,
         "ceil_mode": bool(told.get("ceil_mode", False)),
@@ -122,8 +123,8 @@ def _axes(cell: nn.Cell) -> int:
 
 def _each(value: Any, count: int) -> list[int]:
     """Return the size of each axis; one-dimensional layers are held as flat images."""
-    sizes = list(value) if isinstance(value, tuple | list) else [value] * count
-    return [int(size) for size in sizes[-count:]]
+    each = list(value) if isinstance(value, tuple | list) else [value] * count
+    return [int(size) for size in each[-count:]]
 
 
 def _padding(
@@ -141,21 +142,11 @@ def _padding(
         flat = list(given) if isinstance(given, tuple | list) else [given] * count
         if len(flat) >= 2 * count:
             flat = flat[-2 * count :]
-            return _sides(list(zip(flat[::2], flat[1::2], strict=True)))
-        return _sides([(size, size) for size in _each(flat, count)])
+            return sizes.of_sides(list(zip(flat[::2], flat[1::2], strict=True)))
+        return sizes.of_sides([(size, size) for size in _each(flat, count)])
     if len(shape) != count + 2:
         return "same"
-    sides = []
-    for size, step, more in zip(shape[2:], stride, reach, strict=True):
-        total = max((-(-size // step) - 1) * step + more + 1 - size, 0)
-        sides.append((total // 2, total - total // 2))
-    return _sides(sides)
-
-
-def _sides(sides: list[tuple[int, int]]) -> Any:
-    """Return (before, after) of each axis as one number where they are all alike."""
-    flat = {int(size) for pair in sides for size in pair}
-    return flat.pop() if len(flat) == 1 else [[int(size) for size in pair] for pair in sides]
+    return sizes.same_padding(shape[2:], stride, reach)
 
 
 def _dropout(cell: nn.Cell, _: object) -> dict[str, Any]:
@@ -206,7 +197,7 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Any, Any], dict[str, Any]]], ..
     (_CONVS, _conv),
     (_TRANSPOSED, _transposed),
     (_POOLS, _pool),
-    (_ADAPTIVE, lambda cell, shape: {"output_size": _sizes(_output_size(cell))}),
+    (_ADAPTIVE, lambda cell, shape: {"output_size": sizes.of_axes(_output_size(cell))}),
     (_DROPOUTS, _dropout),
     (("Dense", "Linear"), lambda cell, shape: {"bias": getattr(cell, "bias", None) is not None}),
     (("Embedding",), lambda cell, shape: {"padding_idx": getattr(cell, "padding_idx", None)}),
@@ -223,10 +214,3 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Any, Any], dict[str, Any]]], ..
 def _output_size(cell: nn.Cell) -> Any:
     inner = getattr(cell, "adaptive_avgpool2d", cell)
     return getattr(cell, "output_size", getattr(inner, "output_size", None))
-
-
-def _sizes(value: Any) -> Any:
-    """Return a size as one number where all axes have the same."""
-    if not isinstance(value, tuple | list):
-        return value
-    return value[0] if len(set(value)) == 1 else list(value)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from keras import layers
 
+from mpcore.tools.inspection import sizes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -92,10 +94,10 @@ def _conv(layer: keras.Layer, first: tf.Tensor | None) -> dict[str, Any]:
         axis = -1 if layer.data_format == "channels_last" else 1
         groups = None if first is None else int(first.shape[axis])
     return {
-        "kernel": _sizes(layer.kernel_size),
-        "stride": _sizes(layer.strides),
+        "kernel": sizes.of_axes(layer.kernel_size),
+        "stride": sizes.of_axes(layer.strides),
         "padding": _padding(layer, first, layer.kernel_size, layer.dilation_rate),
-        "dilation": _sizes(layer.dilation_rate),
+        "dilation": sizes.of_axes(layer.dilation_rate),
         "groups": groups,
         "padding_mode": "zeros",
         "bias": layer.use_bias,
@@ -105,9 +107,7 @@ def _conv(layer: keras.Layer, first: tf.Tensor | None) -> dict[str, Any]:
 def _transposed(layer: keras.Layer, first: tf.Tensor | None) -> dict[str, Any]:
     found = _conv(layer, None)
     if layer.padding == "same":
-        pairs = zip(layer.kernel_size, layer.strides, strict=True)
-        cut = [max(kernel - stride, 0) for kernel, stride in pairs]
-        found["padding"] = _sides([(size // 2, size - size // 2) for size in cut])
+        found["padding"] = sizes.same_padding_transposed(layer.kernel_size, layer.strides)
     return {**found, "groups": 1}
 
 
@@ -116,8 +116,8 @@ def _pool(layer: keras.Layer, first: tf.Tensor | None) -> dict[str, Any]:
     padding = _padding(layer, first, layer.pool_size, ones)
     average = "Average" in type(layer).__name__
     return {
-        "kernel": _sizes(layer.pool_size),
-        "stride": _sizes(layer.strides),
+        "kernel": sizes.of_axes(layer.pool_size),
+        "stride": sizes.of_axes(layer.strides),
         "padding": padding,
         "count_include_pad": False if average and padding else None,
         "ceil_mode": False,
@@ -132,21 +132,11 @@ def _padding(
         return 0
     reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     if layer.padding == "causal":
-        return _sides([(size, 0) for size in reach])
+        return sizes.of_sides([(size, 0) for size in reach])
     if first is None or first.shape.rank != len(reach) + 2:
         return "same"
     start = 1 if layer.data_format == "channels_last" else 2
-    sides = []
-    for size, stride, more in zip(first.shape[start:], layer.strides, reach, strict=False):
-        total = max((-(-size // stride) - 1) * stride + more + 1 - size, 0)
-        sides.append((total // 2, total - total // 2))
-    return _sides(sides)
-
-
-def _sides(sides: list[tuple[int, int]]) -> Any:
-    """Return (before, after) of each axis as one number where they are all alike."""
-    flat = {size for pair in sides for size in pair}
-    return flat.pop() if len(flat) == 1 else [list(pair) for pair in sides]
+    return sizes.same_padding(first.shape[start:][: len(reach)], layer.strides, reach)
 
 
 def _relu(layer: keras.Layer, _: object) -> dict[str, Any]:
@@ -198,10 +188,3 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Any, Any], dict[str, Any]]], ..
     (("MultiHeadAttention", "GroupedQueryAttention", "GroupQueryAttention"), _attention),
     (("RNN", "Bidirectional"), _recurrent),
 )
-
-
-def _sizes(value: Any) -> Any:
-    """Return a size as one number where all axes have the same."""
-    if not isinstance(value, tuple | list):
-        return value
-    return value[0] if len(set(value)) == 1 else list(value)

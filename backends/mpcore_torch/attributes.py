@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from mpcore.tools.inspection import sizes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,10 +39,12 @@ def _norm(module: Any) -> dict[str, Any]:
 
 def _conv(module: Any) -> dict[str, Any]:
     return {
-        "kernel": _sizes(module.kernel_size),
-        "stride": _sizes(module.stride),
-        "padding": module.padding if isinstance(module.padding, str) else _sizes(module.padding),
-        "dilation": _sizes(module.dilation),
+        "kernel": sizes.of_axes(module.kernel_size),
+        "stride": sizes.of_axes(module.stride),
+        "padding": module.padding
+        if isinstance(module.padding, str)
+        else sizes.of_axes(module.padding),
+        "dilation": sizes.of_axes(module.dilation),
         "groups": module.groups,
         "padding_mode": module.padding_mode,
         "bias": module.bias is not None,
@@ -49,9 +53,11 @@ def _conv(module: Any) -> dict[str, Any]:
 
 def _pool(module: Any) -> dict[str, Any]:
     names = {"kernel": "kernel_size", "stride": "stride", "padding": "padding"}
-    found = {name: _sizes(getattr(module, own, None)) for name, own in names.items()}
-    found |= {name: _sizes(getattr(module, name, None)) for name in ("ceil_mode", "output_size")}
-    dilation = _sizes(getattr(module, "dilation", 1))
+    found = {name: sizes.of_axes(getattr(module, own, None)) for name, own in names.items()}
+    found |= {
+        name: sizes.of_axes(getattr(module, name, None)) for name in ("ceil_mode", "output_size")
+    }
+    dilation = sizes.of_axes(getattr(module, "dilation", 1))
     found["dilation"] = None if dilation == 1 else dilation  # elsewhere there is none
     if found["padding"]:  # without it nothing is counted
         found["count_include_pad"] = getattr(module, "count_include_pad", None)
@@ -110,10 +116,3 @@ _READERS: tuple[tuple[Any, Callable[[Any], dict[str, Any]]], ...] = (
         _activation,
     ),
 )
-
-
-def _sizes(value: Any) -> Any:
-    """Return a size as one number where all axes have the same."""
-    if not isinstance(value, tuple | list):
-        return value
-    return value[0] if len(set(value)) == 1 else list(value)
