@@ -109,6 +109,8 @@ class ToyAmp(Amp):
 class ToyTransaction(Transaction):
     """The primitives of a step; their order is the core's."""
 
+    has_register = False  # an overflow shows in the values alone
+
     def __init__(self, model: Model, optimizer: SGD | Adam, plan, options) -> None:
         self.model, self.optimizer, self.after_step = model, optimizer, options.after_step
         self.rule, self.detector = plan.policy.scaling, OverflowDetector()
