@@ -33,7 +33,7 @@ from mpcore.tools.inspection.recorder import (
     Outcome,
     SeenTensor,
 )
-from mpcore.tools.inspection.tensor_summary import sketch
+from mpcore.tools.inspection.tensor_summary import summarize
 from mpcore.tools.inspection.trace import neutral_op, words
 from mpcore_mindspore.attributes import attributes
 from mpcore_mindspore.guard import guarded
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from mpcore.amp.amp import Amp
     from mpcore.tools.inspection.recorder import Calls
-    from mpcore.tools.inspection.tensor_summary import Sketch
+    from mpcore.tools.inspection.tensor_summary import TensorSummary
 
 __all__ = ["OPS", "record", "tapped"]
 
@@ -405,7 +405,7 @@ def _mean_loss(model: Any) -> Callable[..., Any]:
 
 def _differentiated(
     wanted: _Wanted, batch: tuple[Any, ...], scale: float, calls: Calls[Any, Any]
-) -> tuple[Any, dict[str, Sketch]]:
+) -> tuple[Any, dict[str, TensorSummary]]:
     """Run one loss forward and backward; return it in float32, and summaries of the gradients."""
 
     def scaled(*given: Any) -> Any:
@@ -428,8 +428,8 @@ def _differentiated(
     return loss, {name: _gradient(grad, rounds=rounds) for name, grad, rounds in named}
 
 
-def _gradient(grad: Any, *, rounds: bool) -> Sketch:
+def _gradient(grad: Any, *, rounds: bool) -> TensorSummary:
     """Return the gradient of a Parameter, as the step would have it."""
     if rounds:  # the step rounds to bfloat16, whatever holds the numbers
-        return sketch(round_to(_numbers(grad), "bfloat16"), "bfloat16")
-    return sketch(_numbers(grad), dtype_name(grad.dtype))
+        return summarize(round_to(_numbers(grad), "bfloat16"), "bfloat16")
+    return summarize(_numbers(grad), dtype_name(grad.dtype))

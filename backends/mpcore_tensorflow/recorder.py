@@ -33,7 +33,7 @@ from mpcore.tools.inspection.recorder import (
     Outcome,
     SeenTensor,
 )
-from mpcore.tools.inspection.tensor_summary import sketch
+from mpcore.tools.inspection.tensor_summary import summarize
 from mpcore.tools.inspection.trace import neutral_op, widest, words
 from mpcore_tensorflow import channels
 from mpcore_tensorflow.attributes import attributes
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from mpcore.amp.amp import Amp
     from mpcore.tools.inspection.recorder import Calls
-    from mpcore.tools.inspection.tensor_summary import Sketch
+    from mpcore.tools.inspection.tensor_summary import TensorSummary
 
 __all__ = ["OPS", "TAPE", "Scopes", "dtype_of", "record", "tapped", "text"]
 
@@ -464,14 +464,14 @@ def _one_number(loss: Any) -> Any:
     return tf.reshape(tf.cast(loss, tf.float32), ())
 
 
-def _gradients(model: Any, sums: dict[int, list[Any]]) -> dict[str, Sketch | None]:
+def _gradients(model: Any, sums: dict[int, list[Any]]) -> dict[str, TensorSummary | None]:
     names = variable_names(model)
-    found: dict[str, Sketch | None] = {}
+    found: dict[str, TensorSummary | None] = {}
     for variable in model.trainable_variables:
         each = [_dense(g) for g in sums.get(id(variable), []) if g is not None]
         dtype = each[0][1] if each else ""
         total = sum(values for values, _ in each)
-        found[names[id(variable)]] = sketch(np.asarray(total), dtype) if each else None
+        found[names[id(variable)]] = summarize(np.asarray(total), dtype) if each else None
     return found
 
 

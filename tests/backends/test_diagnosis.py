@@ -1,4 +1,4 @@
-"""Overflows planted into the zoo are found where they are, and the cures cure.
+"""Overflows planted into the zoo are found where they are, and the fixes fix.
 
 ``MPCORE_OVERFLOWS=300`` runs more of them than every day.
 """
@@ -47,22 +47,22 @@ def test_planted_overflows_are_found_and_cured(planter: Planter) -> None:
         plant, built, result = planter.draw(seed)
         found = mp.diagnose(built.amp, result)
         right = (found.phase, found.layer) == (plant.phase, plant.layer)
-        cured = found.rule is not None
-        if cured:
+        fixed = found.rule is not None
+        if fixed:
             again = planter.build(plant, found.policy)
-            cured = again.step(plant).stepped
-            assert found.cures
-        curable = plant.kind not in ("targets", "norm")
+            fixed = again.step(plant).stepped
+            assert found.fixes
+        fixable = plant.kind not in ("targets", "norm")
         if plant.kind in ("mask", "epsilon") and planter.own.SHOWS_CONSTANTS:
             number = plant.wraps[plant.layer][1]
             right = right and any(c.value == pytest.approx(number) for c in found.constants)
-        tally.update(seen=1, right=right, curable=curable, cured=cured and curable)
-        if not right or cured != curable:
+        tally.update(seen=1, right=right, fixable=fixable, fixed=fixed and fixable)
+        if not right or fixed != fixable:
             wrong.append(f"{seed}: {plant}\n{found}")
     report = "\n\n".join([str(dict(tally)), *wrong])
     print(report)
     assert tally["right"] >= 0.98 * tally["seen"], report
-    assert tally["cured"] >= 0.9 * tally["curable"], report
+    assert tally["fixed"] >= 0.9 * tally["fixable"], report
 
 
 def _large(loss):

@@ -9,7 +9,7 @@ import pytest
 from harness import Trained, X, Y, assert_same
 
 import mpcore as mp
-from mpcore.tools.inspection import Request, difference, inspect, sketch
+from mpcore.tools.inspection import Request, difference, inspect, summarize
 
 ALL = frozenset("*")
 LAYERS = ["", "fc1", "bn", "act", "fc2"]
@@ -160,7 +160,7 @@ def test_gradients_are_those_of_the_step(framework, kit, policy):
     result = run.step()
     assert result.loss == pytest.approx(found.loss, rel=1e-2 if low == "bfloat16" else 1e-3)
     for path, own in found.grads.items():
-        true = sketch(found.scale * gradient(result, path))
+        true = summarize(found.scale * gradient(result, path))
         if path not in ("fc1.bias",):  # zero but for rounding: a norm comes next
             assert difference(true, own).relative < (1e-5 if low == "float32" else 0.05), path
 
@@ -175,7 +175,7 @@ def test_each_loss_is_differentiated_for_its_own_optimizer(framework, kit):
     assert found.loss == pytest.approx(result.loss, rel=1e-6)
     for path, own in found.grads.items():
         if path != "fc1.bias":
-            assert difference(sketch(gradient(result, path)), own).relative < 1e-4, path
+            assert difference(summarize(gradient(result, path)), own).relative < 1e-4, path
 
 
 @everywhere

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import layers
 
 import mpcore as mp
-from mpcore.tools.inspection import Request, inspect, sketch
+from mpcore.tools.inspection import Request, inspect, summarize
 
 RNG = np.random.default_rng(11)
 FIRST = Request(layout="channels_first", keep=frozenset("*"))
@@ -164,7 +164,7 @@ def test_a_flattened_image_is_in_torchs_order():
 def test_the_batch_is_turned_and_left_alone():
     model, x = flat(), tf.constant(batch_of(flat()))
     found = inspect(model, None, None, x, request=FIRST)
-    assert found.batch[0].digest == sketch(np.moveaxis(x.numpy(), -1, 1)).digest
+    assert found.batch[0].digest == summarize(np.moveaxis(x.numpy(), -1, 1)).digest
     assert not any(name.startswith("_mpcore") for name in vars(x))
 
 

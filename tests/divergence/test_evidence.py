@@ -12,7 +12,7 @@ from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.tools.divergence import Evidence, find, load, save, which_is_wrong
 from mpcore.tools.divergence.align import align
 from mpcore.tools.divergence.hypotheses.fit import Steps, fit
-from mpcore.tools.inspection import Inspection, LayerCall, sketch
+from mpcore.tools.inspection import Inspection, LayerCall, summarize
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype(np.float32)
@@ -20,14 +20,14 @@ WEIGHT = RNG.normal(size=(4, 4)).astype(np.float32)
 
 
 def call(path, x, y, kind="Linear", category="linear"):
-    made = [sketch(value, keep=True) for value in (x, y)]
+    made = [summarize(value, keep=True) for value in (x, y)]
     return LayerCall(path, kind, category, (made[0],), (made[1],))
 
 
 def looked(weight, times=1.0):
     y = X @ weight.T
     calls = (call("fc", X, y), call("act", y, np.maximum(y, 0) * times, "ReLU", "activation"))
-    return Inspection(float(np.square(y).mean()), 1.0, calls, (sketch(X, keep=True),))
+    return Inspection(float(np.square(y).mean()), 1.0, calls, (summarize(X, keep=True),))
 
 
 def side(weight=WEIGHT, times=1.0):

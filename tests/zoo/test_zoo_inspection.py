@@ -13,7 +13,7 @@ import zoo
 from harness import assert_same
 
 import mpcore as mp
-from mpcore.tools.inspection import Request, difference, inspect, sketch
+from mpcore.tools.inspection import Request, difference, inspect, summarize
 
 # Calls that stand for others: torch's (path, number of the call) to the framework's own; None
 # where there is none to compare.
@@ -105,7 +105,7 @@ def test_nothing_changes_and_gradients_are_the_steps(framework, name, request):
     if (framework.name, name) == ("mindspore", "cnn"):
         return  # nobody can read the state of its dropout: an inspection has masks of its own
     assert result.loss == pytest.approx(found.loss, rel=1e-4)
-    true = {path: sketch(128 * as_array(grad)) for path, grad in result.grads.items()}
+    true = {path: summarize(128 * as_array(grad)) for path, grad in result.grads.items()}
     floor = 0.01 * max(one.norm for one in true.values())  # a bias before a norm has none
     for path, grad in true.items():
         distance = difference(grad, closer.grads[path]).relative * grad.norm

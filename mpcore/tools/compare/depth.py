@@ -105,13 +105,13 @@ def layers_of(found: Verdict) -> Layers:
 
 
 def _divergence(first: First) -> Divergence:
-    sizes = float(first.relative), float(first.band)
+    sizes = float(first.relative), float(first.tolerance)
     return Divergence(first.phase, first.layer, first.own_layer, *sizes)
 
 
 def _root_cause(cause: Cause) -> RootCause:
     place = cause.layer, cause.own_layer, cause.phase
-    return RootCause(cause.kind, *place, cause.evidence, cause.cure, cause.confidence)
+    return RootCause(cause.kind, *place, cause.evidence, cause.fix, cause.confidence)
 
 
 def _row(row: Row) -> LayerDistance:
@@ -129,6 +129,6 @@ def _distance(distance: Distance | None) -> TensorDistance | None:
         largest=float(found.largest),
         off=float(found.off),
         ulp=float(found.ulp),
-        tolerance=float(distance.band),
+        tolerance=float(distance.tolerance),
         beyond=bool(distance.beyond),
     )

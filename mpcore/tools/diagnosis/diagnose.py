@@ -31,10 +31,10 @@ def diagnose(
     loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
     *batch: Any,
 ) -> PostMortem:
-    """Find out why the latest step was skipped: where it overflowed, and what cures it.
+    """Find out why the latest step was skipped: where it overflowed, and what fixes it.
 
     The batch is run again, some ten times: under this policy, in float32, and under each
-    cure that is tried. Nothing of the model, the optimizers or the loss scale changes.
+    fix that is tried. Nothing of the model, the optimizers or the loss scale changes.
     ``step`` keeps the arguments of its latest call for that, until the next one begins.
 
     Args:

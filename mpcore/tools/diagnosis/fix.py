@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mpcore.policy.plan import Plan
 
-__all__ = ["Again", "Cure", "Search", "wide_of"]
+__all__ = ["Again", "Fix", "Search", "wide_of"]
 
 _FEW, _MOST = 3, 6  # layers that are named one by one, before and after wider rules were tried
 
@@ -35,7 +35,7 @@ class Again(Protocol):
 
 
 @dataclass(frozen=True)
-class Cure:
+class Fix:
     """What helped, and what was tried.
 
     Attributes:
@@ -51,7 +51,7 @@ class Cure:
 
 @dataclass
 class Search:
-    """Tries cures from the culprit outwards.
+    """Tries fixes from the culprit outwards.
 
     Attributes:
         again: runs the batch.
@@ -71,10 +71,10 @@ class Search:
     _tried: list[Trial] = field(default_factory=list)
     _runs: dict[str, Inspection] = field(default_factory=dict)
 
-    def run(self, finding: Finding) -> Cure:
-        """Return the first cure that works."""
+    def run(self, finding: Finding) -> Fix:
+        """Return the first fix that works."""
         if finding.anyway:
-            return Cure(None, None, ())
+            return Fix(None, None, ())
         chain = self._chain(finding)
         steps: list[Iterator[tuple[str, Policy]]] = [
             self._loss(finding),
@@ -88,7 +88,7 @@ class Search:
             for rule, policy in step:
                 if self._passes(rule, policy):
                     return self._pruned(rule, policy)
-        return Cure(None, None, tuple(self._tried))
+        return Fix(None, None, tuple(self._tried))
 
     def _passes(self, rule: str, policy: Policy, *, told: bool = True) -> bool:
         if any(trial.rule == rule for trial in self._tried):
@@ -104,12 +104,12 @@ class Search:
             self._tried.append(Trial(rule, passed))
         return passed
 
-    def _pruned(self, rule: str, policy: Policy) -> Cure:
+    def _pruned(self, rule: str, policy: Policy) -> Fix:
         """Leave out rules that are not needed."""
         before = len(self.plan.policy.rules)
         added = list(policy.rules[before:])
         if policy != replace(self.plan.policy, rules=policy.rules) or len(added) < 2:
-            return Cure(rule, policy, tuple(self._tried))
+            return Fix(rule, policy, tuple(self._tried))
         for one in list(added):
             fewer = [r for r in added if r != one]
             smaller = replace(policy, rules=(*policy.rules[:before], *fewer))
@@ -117,7 +117,7 @@ class Search:
                 added, policy = fewer, smaller
                 rule = _text(smaller, before)
                 self._tried.append(Trial(rule, passed=True))
-        return Cure(rule, policy, tuple(self._tried))
+        return Fix(rule, policy, tuple(self._tried))
 
     def _chain(self, finding: Finding) -> Iterator[tuple[str, Policy]]:
         """Yield one more layer in float32 each time, where the run before overflowed."""

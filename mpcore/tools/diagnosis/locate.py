@@ -14,7 +14,7 @@ from mpcore.tools.diagnosis.timeline import Event, layer_of, op_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from mpcore.tools.inspection import Inspection, LayerCall, Sketch
+    from mpcore.tools.inspection import Inspection, LayerCall, TensorSummary
 
 __all__ = ["Finding", "headroom", "is_low", "locate", "passes"]
 
@@ -69,7 +69,7 @@ def passes(inspection: Inspection, names: Collection[str] = ()) -> bool:
     )
 
 
-def _judged(inspection: Inspection, names: Collection[str]) -> dict[str, Sketch]:
+def _judged(inspection: Inspection, names: Collection[str]) -> dict[str, TensorSummary]:
     return {
         name: grad
         for name, grad in inspection.grads.items()
@@ -140,7 +140,7 @@ def _forward(inspection: Inspection, reference: Inspection, computes: Mapping[st
     if event is None or _reaches_loss(events):
         return Finding("loss", "", "", None, "float32", math.inf, anyway=True)
     came = next((e for e in events if e.call is event.call and e.side == "in"), None)
-    source = "a weight or constant" if came is not None and _broken(came.sketches) else ""
+    source = "a weight or constant" if came is not None and _broken(came.summaries) else ""
     found = _finding("forward", event, None, computes, types)
     return Finding("forward", found.layer, found.type, found.op, "float32", math.inf, True, source)
 
@@ -183,7 +183,7 @@ def _kept_inside(inspection: Inspection) -> set[int]:
 def _reaches_loss(events: list[Event]) -> bool:
     """Return whether what the model hands on is finite, so that the loss function is left."""
     last = [event for event in events if event.side == "out" and event.call.category != "op"]
-    return bool(last) and not _broken(last[-1].sketches)
+    return bool(last) and not _broken(last[-1].summaries)
 
 
 def _backward(
@@ -196,7 +196,7 @@ def _backward(
     if event is not None:
         found = _finding("backward", event, twins.get(event.key), computes, types, scale)
         return replace(found, before=_before(timeline.forward(inspection), event))
-    event = next((e for e in events if _broken(e.sketches)), None)
+    event = next((e for e in events if _broken(e.summaries)), None)
     if event is None:
         return Finding("backward", "", "", None, "float32", math.inf, anyway=True)
     found = _finding("backward", event, None, computes, types)
@@ -216,7 +216,7 @@ def _finding(
     # What comes in broken, and left everything before it whole, was made by the code around.
     outside = event.side == "in" and phase == "forward" and call.category != "op"
     path = event.inside if outside else layer
-    broken = next((s for s in event.sketches if not s.finite), None)
+    broken = next((s for s in event.summaries if not s.finite), None)
     dtype = broken.dtype if broken is not None else "float32"
     if not is_low(dtype) and is_low(computes.get(layer, "")):
         dtype = computes[layer]
@@ -246,35 +246,35 @@ def _peak(event: Event, twin: Event | None, scale: float) -> float:
     if twin is None:  # a cast that float32 does not need: it is what came in
         given = event.call.inputs
         return max((s.peak for s in given), default=math.inf) if given else math.inf
-    if _broken(twin.sketches):
+    if _broken(twin.summaries):
         return math.inf
-    return max((s.peak for s in twin.sketches), default=0.0) * scale
+    return max((s.peak for s in twin.summaries), default=0.0) * scale
 
 
 def _left(event: Event, twin: Event | None) -> bool:
     """Return whether the event has something not finite that the float32 run has not."""
-    if not _broken(event.sketches):
+    if not _broken(event.summaries):
         return False
     if twin is None:
         return event.side == "out" and not _broken(event.call.inputs)
     return _undefined(event) > _undefined(twin) or _infinite(event) > _infinite(twin)
 
 
-def _broken(sketches: tuple[Sketch, ...]) -> bool:
-    return any(not sketch.finite for sketch in sketches)
+def _broken(summaries: tuple[TensorSummary, ...]) -> bool:
+    return any(not summary.finite for summary in summaries)
 
 
 def _undefined(event: Event) -> int:
-    return sum(sketch.undefined for sketch in event.sketches)
+    return sum(summary.undefined for summary in event.summaries)
 
 
 def _infinite(event: Event) -> int:
-    return sum(sketch.infinite for sketch in event.sketches)
+    return sum(summary.infinite for summary in event.summaries)
 
 
 def _loss_dtype(events: list[Event]) -> str:
     last = [event for event in events if event.side == "out" and event.call.category != "op"]
-    low = [s.dtype for event in last[-1:] for s in event.sketches if is_low(s.dtype)]
+    low = [s.dtype for event in last[-1:] for s in event.summaries if is_low(s.dtype)]
     return low[0] if low else "float32"
 
 
@@ -282,7 +282,7 @@ def headroom(inspection: Inspection) -> float:
     """Return by how much the scale may grow until a gradient leaves its format; inf for none."""
     room = math.inf
     for event in timeline.backward(inspection):
-        for grad in event.sketches:
+        for grad in event.summaries:
             if grad.peak and grad.dtype in FORMATS:
                 room = min(room, FORMATS[grad.dtype].max / grad.peak)
     return room

@@ -17,7 +17,7 @@ __all__ = ["read_record"]
 _LARGEST = 500_000_000  # bytes of a report or of records
 _HOW = (
     "The records tell no more; mp.diagnose(amp, result) right after the skipped step, or mpcore "
-    "diagnose EXPERIMENT.py, runs the batch again and names the layer and the cure."
+    "diagnose EXPERIMENT.py, runs the batch again and names the layer and the fix."
 )
 
 
@@ -126,7 +126,7 @@ def _told(skips: list[dict[str, Any]], steps: int) -> str:
     lines = [
         f"{len(skips)} of {steps} records are of skipped steps: the first is step "
         f"{first.get('step', '?')}, the last step {last.get('step', '?')}.",
-        f"  forward    {len(forward)}: the loss itself is not finite, no loss scale cures that",
+        f"  forward    {len(forward)}: the loss itself is not finite, no loss scale fixes that",
         f"  backward   {len(skips) - len(forward)}: only gradients overflow",
         f"  culprit    {name}, the first parameter that overflowed in {times} of them",
         f"  scale      {first.get('scale')} at the first, {last.get('next_scale')} after the last",

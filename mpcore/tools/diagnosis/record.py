@@ -58,7 +58,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Trial:
-    """One cure that was tried on the batch.
+    """One fix that was tried on the batch.
 
     Attributes:
         rule: rules of a policy by ``;``, or fields such as ``"compute=bfloat16"``.
@@ -73,7 +73,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class PostMortem:
-    """Why one step was skipped, and what cures it; frozen, printable, ready for JSON.
+    """Why one step was skipped, and what fixes it; frozen, printable, ready for JSON.
 
     Attributes:
         step: number of the step, from 1, as its model counts; 0 if that is not known.
@@ -89,9 +89,9 @@ class PostMortem:
         safe_scale: largest power of two at which the batch passes; None: it passes at none, or
             the scale does not matter.
         constants: those out of range.
-        rule: the smallest cure that was found, in a policy's words; None for none.
-        policy: the whole policy with that cure; None for none.
-        cures: whether the batch passed under it.
+        rule: the smallest fix that was found, in a policy's words; None for none.
+        policy: the whole policy with that fix; None for none.
+        fixes: whether the batch passed under it.
         tried: what was tried, in order.
         advice: what to do, in a sentence or two.
         sentence: the finding in one sentence.
@@ -110,7 +110,7 @@ class PostMortem:
     constants: tuple[Constant, ...] = ()
     rule: str | None = None
     policy: str | None = None
-    cures: bool = False
+    fixes: bool = False
     tried: tuple[Trial, ...] = field(default=())
     advice: str = ""
     sentence: str = ""
@@ -141,7 +141,7 @@ class PostMortem:
         write_text(Path(path), text + "\n")
 
     def __str__(self) -> str:
-        """Return the finding, the evidence and the cure, a line each."""
+        """Return the finding, the evidence and the fix, a line each."""
         lines = [self.sentence, ""]
         lines += [f"  constant   {constant}" for constant in self.constants]
         lines += [f"  scale      {self._scale_line()}"]
@@ -149,7 +149,7 @@ class PostMortem:
             result = "the batch passes" if trial.passed else trial.note or "it still overflows"
             lines.append(f"  tried      {trial.rule}: {result}")
         if self.rule is not None:
-            lines.append(f"  cure       {self.rule}")
+            lines.append(f"  fix       {self.rule}")
             lines.append(f"  policy     {self.policy}")
         return "\n".join([*lines, "", self.advice])
 
@@ -194,7 +194,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "rule": (str, type(None)),
     "policy": (str, type(None)),
     "safe_scale": (int, float, type(None)),
-    "cures": (bool,),
+    "fixes": (bool,),
     "passed": (bool,),
     "constants": (list,),
     "tried": (list,),

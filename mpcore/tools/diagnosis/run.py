@@ -12,7 +12,7 @@ from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import FORMATS
 from mpcore.policy.policy import Policy
 from mpcore.tools.diagnosis.constants import lint
-from mpcore.tools.diagnosis.fix import Again, Cure, Search
+from mpcore.tools.diagnosis.fix import Again, Fix, Search
 from mpcore.tools.diagnosis.locate import Finding, headroom, locate, passes
 from mpcore.tools.diagnosis.record import PostMortem
 from mpcore.tools.diagnosis.words import advice, sentence
@@ -63,7 +63,7 @@ def post_mortem(
     result: StepResult | None,
     rebuild: Callable[[Policy], tuple[Any, Amp, Any]],
 ) -> PostMortem:
-    """Find out why a step was skipped, with fresh copies of the model to try cures on.
+    """Find out why a step was skipped, with fresh copies of the model to try fixes on.
 
     Changes nothing: neither ``model`` nor its optimizer, buffers, gradients or loss scale.
 
@@ -74,7 +74,7 @@ def post_mortem(
         batch: what ``loss_fn`` was called with.
         result: of the step; None: the step that would come next.
         rebuild: returns a fresh (model, amp, loss_fn) at the same weights, prepared under another
-            policy; called once for each cure that is tried.
+            policy; called once for each fix that is tried.
 
     Raises:
         BackendError: the batch does not overflow when it is run again.
@@ -120,14 +120,14 @@ def examine(again: Again, case: Case) -> PostMortem:
         raise BackendError(msg)
     safe = _safe_scale(again, case) if finding.phase in ("backward", "unscale") else None
     search = Search(again, case.plan, reference, case.scale, case.names, case.framework)
-    cure = search.run(finding) if finding.phase not in ("unscale", "clip") else Cure(None, None, ())
-    return _record(case, finding, cure, safe, seen, computes)
+    fix = search.run(finding) if finding.phase not in ("unscale", "clip") else Fix(None, None, ())
+    return _record(case, finding, fix, safe, seen, computes)
 
 
 def _record(
     case: Case,
     finding: Finding,
-    cure: Cure,
+    fix: Fix,
     safe: float | None,
     seen: Inspection,
     computes: dict[str, str],
@@ -146,11 +146,11 @@ def _record(
         case.scale,
         safe,
         constants,
-        cure.rule,
-        None if cure.policy is None else str(cure.policy),
-        cure.rule is not None,
-        cure.tried,
-        advice(finding, cure, safe, case.rule, constants),
+        fix.rule,
+        None if fix.policy is None else str(fix.policy),
+        fix.rule is not None,
+        fix.tried,
+        advice(finding, fix, safe, case.rule, constants),
         sentence(finding, limit, case.step),
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from mpcore.tools.inspection import Inspection, LayerCall, Sketch
+    from mpcore.tools.inspection import Inspection, LayerCall, TensorSummary
 
 __all__ = ["Event", "backward", "forward", "layer_of", "op_of", "owner"]
 
@@ -24,14 +24,14 @@ class Event:
     Attributes:
         call: the call.
         side: ``"in"``, ``"out"``, or ``"params"``: the gradients of its parameters.
-        sketches: of the tensors.
+        summaries: of the tensors.
         key: names the same event in another run of the same model.
         inside: path of the layer whose code it happened in, for an ``"in"``; else its own.
     """
 
     call: LayerCall
     side: str
-    sketches: tuple[Sketch, ...]
+    summaries: tuple[TensorSummary, ...]
     key: Key
     inside: str
 
@@ -69,7 +69,7 @@ def backward(inspection: Inspection) -> list[Event]:
     """
     layers = [call for call in inspection.calls if call.category != "op"]
     paths = {call.path for call in layers}
-    grads: dict[str, list[Sketch]] = {}
+    grads: dict[str, list[TensorSummary]] = {}
     for name, grad in inspection.grads.items():
         if grad is not None:
             grads.setdefault(owner(name, paths), []).append(grad)
@@ -93,8 +93,8 @@ def backward(inspection: Inspection) -> list[Event]:
     return found
 
 
-def _named(sketch: Sketch) -> Tensor:
-    return sketch.shape, sketch.dtype, sketch.digest
+def _named(summary: TensorSummary) -> Tensor:
+    return summary.shape, summary.dtype, summary.digest
 
 
 def _events(inspection: Inspection) -> Iterator[tuple[LayerCall, str, Key, str]]:

@@ -9,7 +9,7 @@ from mpcore.tools.diagnosis.record import PHASES
 
 if TYPE_CHECKING:
     from mpcore.scaling.loss_scale import LossScale
-    from mpcore.tools.diagnosis.fix import Cure
+    from mpcore.tools.diagnosis.fix import Fix
     from mpcore.tools.diagnosis.locate import Finding
     from mpcore.tools.diagnosis.record import Constant
 
@@ -53,7 +53,7 @@ def _place(finding: Finding) -> str:
 
 def advice(
     finding: Finding,
-    cure: Cure,
+    fix: Fix,
     safe: float | None,
     rule: LossScale,
     constants: tuple[Constant, ...],
@@ -61,7 +61,7 @@ def advice(
     """Return what to do."""
     if finding.source and finding.anyway:
         return (
-            f"No precision cures that: look at {finding.source} "
+            f"No precision fixes that: look at {finding.source} "
             "(data, an earlier step that went wrong, or a constant of the model)."
         )
     if finding.phase == "unscale":
@@ -75,7 +75,7 @@ def advice(
         )
     if finding.anyway:
         return (
-            "No precision cures that: float32 overflows too. Look at the learning rate, at the "
+            "No precision fixes that: float32 overflows too. Look at the learning rate, at the "
             "size of inputs and targets, and at divisions and logarithms of zero."
         )
     parts = []
@@ -89,8 +89,8 @@ def advice(
     if constants:
         first = constants[0]
         parts.append(f"Use {first.suggest:g} instead of the constant {first.value:g}.")
-    if cure.rule is not None:
-        parts.append(f"The smallest change of the policy that lets the batch pass: {cure.rule}.")
+    if fix.rule is not None:
+        parts.append(f"The smallest change of the policy that lets the batch pass: {fix.rule}.")
     elif not parts:
         parts.append("None of the policies that were tried lets the batch pass.")
     return " ".join(parts)

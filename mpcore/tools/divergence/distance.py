@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.numerics.dtypes import FORMATS
-from mpcore.tools.inspection import Difference, Sketch, difference, sketch
+from mpcore.tools.inspection import Difference, TensorSummary, difference, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,33 +33,33 @@ MARGIN = 3.0  # the largest of a few moved passes underestimates what noise can 
 
 @dataclass(frozen=True)
 class Distance:
-    """A difference beside the band that noise explains; see ``mpcore.tools.inspection.Difference``.
+    """A difference beside the tolerance that noise explains; see ``inspection.Difference``.
 
     Attributes:
         found: the difference.
-        band: largest relative difference that is taken for noise, >= 0; inf: nothing is told.
+        tolerance: largest relative difference that is taken for noise, >= 0; inf: nothing is told.
         equal: whether all bits are equal.
     """
 
     found: Difference
-    band: float
+    tolerance: float
     equal: bool = False
 
     @property
     def beyond(self) -> bool:
         """Whether noise does not explain it."""
-        return not self.found.relative <= self.band
+        return not self.found.relative <= self.tolerance
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON; numbers that are not finite as text."""
         names = ("relative", "cosine", "largest", "off", "ulp")
         values: dict[str, Any] = {name: getattr(self.found, name) for name in names}
-        values["band"] = self.band
+        values["tolerance"] = self.tolerance
         plain = {n: float(v) if isfinite(v) else str(v) for n, v in values.items()}
         return {**plain, "beyond": self.beyond}
 
 
-def is_float(found: Sketch) -> bool:
+def is_float(found: TensorSummary) -> bool:
     """Return whether a tensor held floats."""
     return "float" in found.dtype
 
@@ -70,8 +70,8 @@ def spacing(*dtypes: str) -> float:
     return max(known, default=FORMATS["float32"].spacing)
 
 
-def scaled(found: Sketch, factor: float) -> Sketch:
-    """Return the sketch of a tensor times ``factor``, a finite number."""
+def scaled(found: TensorSummary, factor: float) -> TensorSummary:
+    """Return the summary of a tensor times ``factor``, a finite number."""
     if factor == 1.0:
         return found
     size, narrow = abs(factor), np.float32(factor)
@@ -89,7 +89,9 @@ def scaled(found: Sketch, factor: float) -> Sketch:
 
 
 def between(
-    reference: Sequence[Sketch | None], own: Sequence[Sketch | None], factors: Sequence[float]
+    reference: Sequence[TensorSummary | None],
+    own: Sequence[TensorSummary | None],
+    factors: Sequence[float],
 ) -> tuple[Difference, bool] | None:
     """Return the largest difference of two lists of tensors, and whether all bits are equal.
 
@@ -112,13 +114,13 @@ def between(
     return (worst(found), equal) if found else None
 
 
-def same_shape(a: Sketch, b: Sketch) -> bool:
+def same_shape(a: TensorSummary, b: TensorSummary) -> bool:
     """Return whether two shapes are one, axes of one apart: a pooled image may keep those."""
     left, right = ([size for size in x.shape if size > 1] for x in (a, b))
     return left == right
 
 
-def _like(found: Sketch, shape: tuple[int, ...]) -> Sketch:
+def _like(found: TensorSummary, shape: tuple[int, ...]) -> TensorSummary:
     values = None if found.values is None else found.values.reshape(shape)
     return replace(found, shape=shape, values=values)
 
@@ -139,7 +141,7 @@ def apart(
         least: smallest norm that the distance is measured against: what is all rounding has no
             direction.
     """
-    pair = sketch(reference, keep=True), sketch(own, keep=True)
+    pair = summarize(reference, keep=True), summarize(own, keep=True)
     found = difference(*pair)
     if isfinite(found.relative) and pair[0].norm < least:
         found = replace(found, relative=found.relative * pair[0].norm / least, cosine=nan)

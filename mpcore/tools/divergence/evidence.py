@@ -12,7 +12,7 @@ from mpcore.backend.backend import find_backend
 from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import FORMATS
-from mpcore.tools.inspection import Inspection, Request, inspect, sketch
+from mpcore.tools.inspection import Inspection, Request, inspect, summarize
 from mpcore.tools.inspection.observe import observe
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mpcore.amp.amp import Amp
     from mpcore.backend.driver import Driver
     from mpcore.step.result import StepResult
-    from mpcore.tools.inspection import Sketch
+    from mpcore.tools.inspection import TensorSummary
 
 __all__ = ["STEPS", "Evidence", "collect", "perturbed"]
 
@@ -171,13 +171,13 @@ def _observed(amp: Amp, loss_fn: Any, batch: Sequence[Any]) -> dict[str, Any]:
         return {"how": f"not observed: {exc}"}
 
 
-def _whole(seen: tuple[Sketch, ...], batch: Sequence[Any]) -> tuple[Sketch, ...]:
-    """Return the sketches of a batch, small tensors with their values."""
+def _whole(seen: tuple[TensorSummary, ...], batch: Sequence[Any]) -> tuple[TensorSummary, ...]:
+    """Return the summaries of a batch, small tensors with their values."""
     arrays = [np.asarray(x) for x in batch if hasattr(x, "shape")]
     if len(arrays) != len(seen):
         return seen
     return tuple(
-        sketch(array, old.dtype, keep=True)
+        summarize(array, old.dtype, keep=True)
         if array.shape == old.shape and array.size <= _SMALL
         else old
         for old, array in zip(seen, arrays, strict=True)

@@ -14,7 +14,7 @@ from mpcore._lib.files import write_file
 from mpcore.checkpoint.layer_weights import flatten, unflatten
 from mpcore.errors import BackendMissingError, CheckpointError
 from mpcore.tools.divergence.evidence import Evidence
-from mpcore.tools.inspection import Inspection, LayerCall, Sketch
+from mpcore.tools.inspection import Inspection, LayerCall, TensorSummary
 
 if TYPE_CHECKING:
     import os
@@ -114,7 +114,7 @@ def _evidence(head: dict[str, Any], reader: _Reader) -> Evidence:
 
 
 class _Keeper:
-    """Takes sketches apart: numbers for the header, arrays for the body."""
+    """Takes summaries apart: numbers for the header, arrays for the body."""
 
     def __init__(self) -> None:
         self._buckets: list[Any] = []
@@ -138,7 +138,7 @@ class _Keeper:
         return list(flat)
 
     def done(self) -> dict[str, Any]:
-        """Return all arrays; those of the sketches in one piece."""
+        """Return all arrays; those of the summaries in one piece."""
         if self._buckets:
             self._arrays["buckets"] = np.stack(self._buckets)
             self._arrays["samples"] = np.concatenate(self._samples)
@@ -152,7 +152,7 @@ class _Keeper:
             "attributes": dict(call.attributes),
         }
 
-    def _sketch(self, found: Sketch | None) -> dict[str, Any] | None:
+    def _sketch(self, found: TensorSummary | None) -> dict[str, Any] | None:
         if found is None:
             return None
         number = len(self._buckets)
@@ -164,7 +164,7 @@ class _Keeper:
 
 
 class _Reader:
-    """Puts sketches together again."""
+    """Puts summaries together again."""
 
     def __init__(self, arrays: dict[str, Any]) -> None:
         self._arrays = arrays
@@ -195,13 +195,13 @@ class _Reader:
             head["attributes"],
         )
 
-    def _maybe(self, head: dict[str, Any] | None) -> Sketch | None:
+    def _maybe(self, head: dict[str, Any] | None) -> TensorSummary | None:
         return None if head is None else self._sketch(head)
 
-    def _sketch(self, head: dict[str, Any]) -> Sketch:
+    def _sketch(self, head: dict[str, Any]) -> TensorSummary:
         # Sketches are read in the order in which they were written.
         start, self._at = self._at, self._at + head["sample"]
-        return Sketch(
+        return TensorSummary(
             shape=tuple(head["shape"]),
             dtype=head["dtype"],
             buckets=self._arrays["buckets"][head["n"]],

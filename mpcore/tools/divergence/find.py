@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore.tools.divergence import hypotheses
 from mpcore.tools.divergence.dtypes import layer_facts, op_facts
 from mpcore.tools.divergence.first import First, first_backward, first_forward, first_update
-from mpcore.tools.divergence.noise import Bands
+from mpcore.tools.divergence.noise import Tolerances
 from mpcore.tools.divergence.ops import inside
 from mpcore.tools.divergence.root_cause import Case, Cause
 from mpcore.tools.divergence.rows import Row, tabulate
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Verdict", "find", "which_is_wrong"]
 
 _LOSS = "(loss)"
-_NOISY = 0.5  # relative: a band this wide tells nothing about a loss
+_NOISY = 0.5  # relative: a tolerance this wide tells nothing about a loss
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Verdict:
         verdict: ``"same"``, ``"different: ..."`` or ``"too noisy to tell: ..."``.
         rows: one a layer, in forward order.
         first: where they part first; None if they do not.
-        causes: the best for the first parting, then those behind it.
+        causes: the best for the first divergence, then those behind it.
         how: in one sentence how it was found.
         ops: inside of the layer that parts first, one row an op, where it could be looked into.
     """
@@ -76,10 +76,10 @@ def find(
             more, those layers with whole tensors. Without it causes that show in numbers alone
             are not named.
     """
-    bands = Bands(reference, own)
-    table = tabulate(reference, own, bands)
+    tolerances = Tolerances(reference, own)
+    table = tabulate(reference, own, tolerances)
     facts = layer_facts(reference, own, [match.pair for match in table.matches])
-    case = Case(reference, own, bands, table, facts, op_facts(reference, own), closer=closer)
+    case = Case(reference, own, tolerances, table, facts, op_facts(reference, own), closer=closer)
     causes = hypotheses.about_inputs(case)
     first = _first(case, causes)
     case.first = first
@@ -110,7 +110,7 @@ def _ops(case: Case, first: First | None) -> tuple[Row, ...]:
     sides = case.look(frozenset({first.layer, first.own_layer}))
     if sides is None:
         return ()
-    return inside(*sides, (first.layer, first.own_layer), first.band)
+    return inside(*sides, (first.layer, first.own_layer), first.tolerance)
 
 
 def _alone(rows: tuple[Row, ...], first: First) -> list[str]:
@@ -140,15 +140,15 @@ def _differing(ops: tuple[Row, ...]) -> list[str]:
 def _first(case: Case, inputs: list[Cause]) -> First | None:
     if inputs:
         return First("input", inputs[0].layer, inputs[0].own_layer)
-    found = first_forward(case.table, case.bands, case.facts)
+    found = first_forward(case.table, case.tolerances, case.facts)
     if found is not None:
         return found
     inside = next((fact.path for fact in case.ops if fact.path != _LOSS), None)
     if inside is not None:
         return First("forward", inside, inside)
-    relative, band = case.table.loss
-    if not relative <= band or any(fact.path == _LOSS for fact in case.ops):
-        return First("loss", _LOSS, _LOSS, relative, band)
+    relative, tolerance = case.table.loss
+    if not relative <= tolerance or any(fact.path == _LOSS for fact in case.ops):
+        return First("loss", _LOSS, _LOSS, relative, tolerance)
     return first_backward(case.table) or first_update(case.table)
 
 
@@ -165,14 +165,14 @@ def _placed(first: First | None, causes: list[Cause]) -> First | None:
 
 
 def _verdict(case: Case, first: First | None, causes: list[Cause]) -> str:
-    band = case.bands.loss()
+    tolerance = case.tolerances.loss()
     if first is None:
-        return "same" if band <= _NOISY else "too noisy to tell: noise moves the loss by half"
+        return "same" if tolerance <= _NOISY else "too noisy to tell: noise moves the loss by half"
     cause = next((f", {c.kind}" for c in causes), "")
     where = first.layer or "the model"
-    if not first.band or first.relative <= first.band:
+    if not first.tolerance or first.relative <= first.tolerance:
         return f"different: {first.phase}, {where}{cause}"
-    ratio = first.relative / first.band
+    ratio = first.relative / first.tolerance
     size = "without bound" if isinf(ratio) else f"{ratio:.3g}x"
     return f"different: {first.phase}, {where}, beyond noise by {size}{cause}"
 
@@ -187,7 +187,7 @@ def _how(case: Case) -> str:
 
 
 def which_is_wrong(exact: Evidence, a: Evidence, b: Evidence) -> str:
-    """Return which of two sides lies beyond its band of an exact third: ``a``, ``b``, ...
+    """Return which of two sides lies beyond its tolerance of an exact third: ``a``, ``b``, ...
 
     Args:
         exact: the same model, weights and batch in float64 (or in another trusted way).
@@ -202,8 +202,8 @@ def which_is_wrong(exact: Evidence, a: Evidence, b: Evidence) -> str:
 
 
 def _wrong(exact: Evidence, side: Evidence) -> bool:
-    bands = Bands(exact, side)
-    table = tabulate(exact, side, bands)
-    forward = first_forward(table, bands, {})
-    relative, band = table.loss
-    return forward is not None or not relative <= band or first_backward(table) is not None
+    tolerances = Tolerances(exact, side)
+    table = tabulate(exact, side, tolerances)
+    forward = first_forward(table, tolerances, {})
+    relative, tolerance = table.loss
+    return forward is not None or not relative <= tolerance or first_backward(table) is not None

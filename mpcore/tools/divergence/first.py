@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mpcore.tools.divergence.dtypes import DtypeFact
-    from mpcore.tools.divergence.noise import Bands
+    from mpcore.tools.divergence.noise import Tolerances
     from mpcore.tools.divergence.rows import Match, Table
 
 __all__ = ["First", "first_backward", "first_forward", "first_update"]
@@ -29,7 +29,7 @@ class First:
             ``"(loss scale)"`` where it is none.
         own_layer: path in the other side.
         relative: relative distance there; 0 where the numbers agree and the settings do not.
-        band: what noise explains there.
+        tolerance: what noise explains there.
         match: the aligned call, if it is one.
     """
 
@@ -37,17 +37,19 @@ class First:
     layer: str
     own_layer: str
     relative: float = 0.0
-    band: float = 0.0
+    tolerance: float = 0.0
     match: Match | None = field(default=None, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON; numbers that are not finite as text."""
-        sizes = {"relative": self.relative, "band": self.band}
+        sizes = {"relative": self.relative, "tolerance": self.tolerance}
         plain = {n: float(v) if isfinite(v) else str(v) for n, v in sizes.items()}
         return {"phase": self.phase, "layer": self.layer, "own_layer": self.own_layer, **plain}
 
 
-def first_forward(table: Table, bands: Bands, facts: Mapping[str, DtypeFact]) -> First | None:
+def first_forward(
+    table: Table, tolerances: Tolerances, facts: Mapping[str, DtypeFact]
+) -> First | None:
     """Return the first layer that makes something else of what it was given alike.
 
     A layer whose input already differs though none before it parted was given it by code
@@ -62,15 +64,15 @@ def first_forward(table: Table, bands: Bands, facts: Mapping[str, DtypeFact]) ->
             continue
         if match.parts("inputs"):
             return _between(table, number)
-        if _parts_here(match, bands, facts):
+        if _parts_here(match, tolerances, facts):
             return _at("forward", match, "outputs")
     closed = [m for m in table.matches if m.container and m.parts("outputs")]
     # Containers begin before what is in them: the last to begin is the innermost.
     return _at("forward", closed[-1], "outputs") if closed else None
 
 
-def _parts_here(match: Match, bands: Bands, facts: Mapping[str, DtypeFact]) -> bool:
-    random = [bands.random(place, side) for side, place in enumerate(match.pair.places)]
+def _parts_here(match: Match, tolerances: Tolerances, facts: Mapping[str, DtypeFact]) -> bool:
+    random = [tolerances.random(place, side) for side, place in enumerate(match.pair.places)]
     if random[0] != random[1]:
         return True
     if match.parts("outputs"):
@@ -112,8 +114,8 @@ def _between(table: Table, number: int) -> First:
     home = around[-1] if around else match
     seen = match.seen["inputs"]
     call = home.pair.own or match.pair.own
-    relative, band = (seen.found.relative, seen.band) if seen else (0.0, 0.0)
-    return First("forward", home.path, call.path if call else "", relative, band, match)
+    relative, tolerance = (seen.found.relative, seen.tolerance) if seen else (0.0, 0.0)
+    return First("forward", home.path, call.path if call else "", relative, tolerance, match)
 
 
 def _holds(container: str, path: str) -> bool:
@@ -132,11 +134,11 @@ def first_backward(table: Table) -> First | None:
         seen = [d for path, d in table.grads.items() if _owns(match.path, path)]
         parted = [d for d in seen if d.beyond]
         if parted:
-            return _at("backward", match, "", parted[0].found.relative, parted[0].band)
+            return _at("backward", match, "", parted[0].found.relative, parted[0].tolerance)
     lone = [(path, d) for path, d in table.grads.items() if d.beyond]
     if lone:
         path, distance = lone[-1]
-        return First("backward", path, path, distance.found.relative, distance.band)
+        return First("backward", path, path, distance.found.relative, distance.tolerance)
     return None
 
 
@@ -158,13 +160,15 @@ def first_update(table: Table) -> First | None:
         for path, distance in kind.items():
             if distance.beyond:
                 own = next((b.path for a, b in table.pairs if a.path == path), "")
-                return First("update", path, own, distance.found.relative, distance.band)
+                return First("update", path, own, distance.found.relative, distance.tolerance)
     return None
 
 
-def _at(phase: str, match: Match, quantity: str, relative: float = 0.0, band: float = 0.0) -> First:
+def _at(
+    phase: str, match: Match, quantity: str, relative: float = 0.0, tolerance: float = 0.0
+) -> First:
     seen = match.seen.get(quantity)
     if seen is not None:
-        relative, band = seen.found.relative, seen.band
+        relative, tolerance = seen.found.relative, seen.tolerance
     own = match.pair.own
-    return First(phase, match.path, own.path if own else "", relative, band, match)
+    return First(phase, match.path, own.path if own else "", relative, tolerance, match)

@@ -1,4 +1,4 @@
-"""Bands: how far noise alone moves each quantity of each layer, on one side."""
+"""Tolerances: how far noise alone moves each quantity of each layer, on one side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.evidence import Evidence
     from mpcore.tools.inspection import Inspection, LayerCall
 
-__all__ = ["QUANTITIES", "Bands"]
+__all__ = ["QUANTITIES", "Tolerances"]
 
 QUANTITIES = ("inputs", "outputs", "grad_outputs", "grad_inputs")
 
@@ -31,8 +31,8 @@ _LOCAL = 0.2  # units of a 16-bit format: only values at the border of rounding 
 _LOCAL_SUMS = 1.0  # convolutions of some layouts add up in 16 bits
 
 
-class Bands:
-    """The bands of two sides, made from their moved and reseeded inspections."""
+class Tolerances:
+    """The tolerances of two sides, made from their moved and reseeded inspections."""
 
     def __init__(self, reference: Evidence, own: Evidence) -> None:
         """Keep the two sides."""
@@ -42,7 +42,7 @@ class Bands:
         self._chance = not (self.same_backend and _drew_alike(reference, own))
 
     def of(self, pair: Pair, quantity: str) -> float:
-        """Return the band of one quantity of an aligned call."""
+        """Return the tolerance of one quantity of an aligned call."""
         known = [
             _noise(side, place, quantity, self._others(side))
             for side, place in zip(self.sides, pair.places, strict=True)
@@ -51,7 +51,7 @@ class Bands:
         return max(MARGIN * max(known, default=0.0), self._floor(pair, quantity))
 
     def local(self, pair: Pair) -> float:
-        """Return the band of the output where the inputs agree to the last bit."""
+        """Return the tolerance of the output where the inputs agree to the last bit."""
         dtypes = [x.dtype for call in (pair.reference, pair.own) if call for x in call.outputs]
         unit = spacing(*dtypes)
         if not set(dtypes) & {"float16", "bfloat16"}:
@@ -61,7 +61,7 @@ class Bands:
         return (_LOCAL_SUMS if sums else _LOCAL) * unit
 
     def loss(self) -> float:
-        """Return the band of the loss."""
+        """Return the tolerance of the loss."""
         found = [0.0]
         for side in self.sides:
             for other in self._others(side):
@@ -75,7 +75,7 @@ class Bands:
         return max(MARGIN * max(finite), units["outputs"] * spacing(*self._compute))
 
     def gradient(self, path: str) -> float:
-        """Return the band of the gradients of the parameters in the layer at own ``path``."""
+        """Return the tolerance of the gradients of the parameters in the layer at own ``path``."""
         found = [0.0]
         for side in self.sides:
             grads = side.inspection.grads

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpcore.tools.divergence.evidence import Evidence
-    from mpcore.tools.inspection import LayerCall, Sketch
+    from mpcore.tools.inspection import LayerCall, TensorSummary
 
 __all__ = ["inside"]
 
 
 def inside(
-    reference: Evidence, own: Evidence, layers: tuple[str, str], band: float
+    reference: Evidence, own: Evidence, layers: tuple[str, str], tolerance: float
 ) -> tuple[Row, ...]:
     """Return one row for each op of a layer, in the order of the reference.
 
@@ -30,7 +30,7 @@ def inside(
         reference: a side whose inspection looked into the layer (``Request.ops``).
         own: the other.
         layers: path of the layer in each.
-        band: of the layer's output, relative.
+        tolerance: of the layer's output, relative.
     """
     sides = [_ops(side, path) for side, path in zip((reference, own), layers, strict=True)]
     alike = reference.backend == own.backend
@@ -42,7 +42,7 @@ def inside(
     for kind, start, end, own_start, own_end in blocks:
         if kind == "equal":
             pairs = zip(sides[0][start:end], sides[1][own_start:own_end], strict=True)
-            found += [_row(a, b, band) for a, b in pairs]
+            found += [_row(a, b, tolerance) for a, b in pairs]
         else:
             found += [_lone(call, "reference") for call in sides[0][start:end]]
             found += [_lone(call, "own") for call in sides[1][own_start:own_end]]
@@ -60,10 +60,10 @@ def _key(call: LayerCall, *, named: bool) -> tuple[object, ...]:
     return (call.type, shape) if named else shape
 
 
-def _row(a: LayerCall, b: LayerCall, band: float) -> Row:
+def _row(a: LayerCall, b: LayerCall, tolerance: float) -> Row:
     seen = between(_first(a.outputs), _first(b.outputs), (1.0, 1.0))
     names = a.type if a.type == b.type else f"{a.type} / {b.type}"
-    output = None if seen is None else Distance(seen[0], band, seen[1])
+    output = None if seen is None else Distance(seen[0], tolerance, seen[1])
     return Row(a.path, b.path, names, "op", output)
 
 
@@ -72,5 +72,5 @@ def _lone(call: LayerCall, side: str) -> Row:
     return Row(call.path, own, call.type, "op", lone=side)
 
 
-def _first(outputs: Sequence[Sketch]) -> Sequence[Sketch]:
+def _first(outputs: Sequence[TensorSummary]) -> Sequence[TensorSummary]:
     return outputs[:1]  # what stands behind it is work space

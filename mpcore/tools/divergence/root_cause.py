@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.dtypes import DtypeFact, OpFact
     from mpcore.tools.divergence.evidence import Evidence
     from mpcore.tools.divergence.first import First
-    from mpcore.tools.divergence.noise import Bands
+    from mpcore.tools.divergence.noise import Tolerances
     from mpcore.tools.divergence.rows import Match, Table
     from mpcore.tools.inspection import LayerCall
 
@@ -61,7 +61,7 @@ class Cause:
         own_layer: path in the other side.
         phase: one of ``PHASES``.
         evidence: sentences with numbers.
-        cure: what to change, in one line.
+        fix: what to change, in one line.
         confidence: one of ``CONFIDENCES``.
 
     Raises:
@@ -73,7 +73,7 @@ class Cause:
     own_layer: str
     phase: str
     evidence: tuple[str, ...]
-    cure: str
+    fix: str
     confidence: str = "likely"
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class Case:
     Attributes:
         reference: evidence of the reference.
         own: evidence of the other side.
-        bands: what noise explains.
+        tolerances: what noise explains.
         table: all distances.
         facts: layers whose dtypes differ, by path of the reference.
         ops: functions outside of layers whose dtypes differ.
@@ -112,7 +112,7 @@ class Case:
 
     reference: Evidence
     own: Evidence
-    bands: Bands
+    tolerances: Tolerances
     table: Table
     facts: dict[str, DtypeFact]
     ops: list[OpFact]

@@ -1,4 +1,4 @@
-"""One row a layer: how far output, gradients and update lie apart, each beside its band."""
+"""One row a layer: how far output, gradients and update lie apart, each beside its tolerance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from mpcore.tools.divergence.align import Pair, align, align_weights, layer_of
 from mpcore.tools.divergence.distance import Distance, apart, between, is_float, same_shape, spacing
-from mpcore.tools.divergence.noise import QUANTITIES, Bands
+from mpcore.tools.divergence.noise import QUANTITIES, Tolerances
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore.tools.divergence.evidence import Evidence
-    from mpcore.tools.inspection import LayerCall, Sketch
+    from mpcore.tools.inspection import LayerCall, TensorSummary
 
 __all__ = ["Match", "Row", "Table", "tabulate"]
 
@@ -87,7 +87,7 @@ class Match:
         return call is not None and call.category == "container"
 
     def parts(self, quantity: str) -> bool:
-        """Return whether one quantity lies beyond its band."""
+        """Return whether one quantity lies beyond its tolerance."""
         found = self.seen.get(quantity)
         return found is not None and found.beyond
 
@@ -107,7 +107,7 @@ class Table:
         grads: true gradients of the first step, likewise.
         updates: of the first step, parameters and statistics apart, likewise.
         pairs: layers with weights, side by side, before the first step.
-        loss: relative difference of the losses, beside its band.
+        loss: relative difference of the losses, beside its tolerance.
     """
 
     matches: list[Match]
@@ -143,14 +143,14 @@ class Table:
         return found
 
 
-def tabulate(reference: Evidence, own: Evidence, bands: Bands) -> Table:
+def tabulate(reference: Evidence, own: Evidence, tolerances: Tolerances) -> Table:
     """Compare everything that two sides have in common."""
     pairs = align(reference.inspection.calls, own.inspection.calls)
     scales = (reference.inspection.scale, own.inspection.scale)
-    matches = [Match(pair, _seen(pair, scales, bands)) for pair in pairs]
+    matches = [Match(pair, _seen(pair, scales, tolerances)) for pair in pairs]
     losses = reference.inspection.loss, own.inspection.loss
-    exact = bands.same_backend and all(match.same_bits("outputs") for match in matches)
-    loss = _SAME_LOSS if exact else bands.loss()
+    exact = tolerances.same_backend and all(match.same_bits("outputs") for match in matches)
+    loss = _SAME_LOSS if exact else tolerances.loss()
     table = Table(matches, [], loss=(_relative(*losses), loss))
     if not (reference.weights and own.weights):
         return table
@@ -164,7 +164,7 @@ def tabulate(reference: Evidence, own: Evidence, bands: Bands) -> Table:
     norms = [float(np.linalg.norm(array)) for a, _ in grads for array in a.arrays.values()]
     least = 1e-2 * float(np.sqrt(np.mean(np.square(norms)))) if norms else 0.0
     for a, b in grads:
-        table.grads[a.path] = _arrays(a, b, bands.gradient(b.path), least)
+        table.grads[a.path] = _arrays(a, b, tolerances.gradient(b.path), least)
     if min(len(reference.weights), len(own.weights)) > 1:
         _compare_updates(table, reference, own, {a.path: (a, b) for a, b in grads})
     return table
@@ -177,7 +177,9 @@ def _relative(reference: float, own: float) -> float:
     return away if np.isfinite(away) else inf
 
 
-def _seen(pair: Pair, scales: tuple[float, float], bands: Bands) -> dict[str, Distance | None]:
+def _seen(
+    pair: Pair, scales: tuple[float, float], tolerances: Tolerances
+) -> dict[str, Distance | None]:
     if pair.reference is None or pair.own is None:
         return {}
     found: dict[str, Distance | None] = {}
@@ -185,34 +187,36 @@ def _seen(pair: Pair, scales: tuple[float, float], bands: Bands) -> dict[str, Di
         back = quantity.startswith("grad")
         factors = (1.0 / scales[0], 1.0 / scales[1]) if back else (1.0, 1.0)
         sides = [_floats(call, quantity) for call in (pair.reference, pair.own)]
-        recurrent = pair.reference.category == "recurrent" and not bands.same_backend
+        recurrent = pair.reference.category == "recurrent" and not tolerances.same_backend
         if recurrent or quantity in ("inputs", "grad_inputs"):
             # One pads inside of a layer and the other before it; one hands on every step of a
             # sequence and its states, the other the last step alone: the next output tells.
             sides = [[a, b] for a, b in zip(*sides, strict=False) if _same_shape(a, b)]
             sides = [list(side) for side in zip(*sides, strict=True)] or [[], []]
         seen = between(sides[0], sides[1], factors)
-        found[quantity] = seen and Distance(seen[0], bands.of(pair, quantity), seen[1])
+        found[quantity] = seen and Distance(seen[0], tolerances.of(pair, quantity), seen[1])
     came, went = found["inputs"], found["outputs"]
     leaf = pair.reference.category != "container"
-    if leaf and bands.same_backend and went is not None and (came is None or came.equal):
+    if leaf and tolerances.same_backend and went is not None and (came is None or came.equal):
         # The same numbers through the same kernels: only rounding inside is left.
-        found["outputs"] = Distance(went.found, min(went.band, bands.local(pair)), went.equal)
+        found["outputs"] = Distance(
+            went.found, min(went.tolerance, tolerances.local(pair)), went.equal
+        )
     return found
 
 
-def _same_shape(a: Sketch | None, b: Sketch | None) -> bool:
+def _same_shape(a: TensorSummary | None, b: TensorSummary | None) -> bool:
     return a is not None and b is not None and same_shape(a, b)
 
 
-def _floats(call: LayerCall, quantity: str) -> list[Sketch | None]:
+def _floats(call: LayerCall, quantity: str) -> list[TensorSummary | None]:
     """Return the tensors of one quantity; integers only where there are no floats."""
     found = list(getattr(call, quantity))
     floats = [x for x in found if x is None or is_float(x)]
     return floats if any(x is not None for x in floats) else found
 
 
-def _arrays(a: LayerWeights, b: LayerWeights, band: float, least: float = 0.0) -> Distance:
+def _arrays(a: LayerWeights, b: LayerWeights, tolerance: float, least: float = 0.0) -> Distance:
     seen = [apart(array, b.arrays[n], least) for n, array in a.arrays.items() if n in b.arrays]
     if not seen or set(a.arrays) != set(b.arrays):
         lone = {
@@ -223,9 +227,9 @@ def _arrays(a: LayerWeights, b: LayerWeights, band: float, least: float = 0.0) -
         }
         seen += [apart(np.zeros_like(x), x, max(least, 1e-30)) for x in lone.values()]
     if not seen:
-        return Distance(apart(np.zeros(1), np.zeros(1))[0], band, equal=True)
+        return Distance(apart(np.zeros(1), np.zeros(1))[0], tolerance, equal=True)
     largest = max((found for found, _ in seen), key=lambda d: d.relative)
-    return Distance(largest, band, all(equal for _, equal in seen))
+    return Distance(largest, tolerance, all(equal for _, equal in seen))
 
 
 def _compare_updates(
@@ -252,9 +256,9 @@ def _compare_updates(
             if name in _BUFFERS:
                 match = table.match(layer_of(a.path, [m.path for m in table.matches]))
                 came = match.seen.get("inputs") if match else None
-                band = _STATISTICS + (came.band + came.found.relative if came else 0.0)
+                tolerance = _STATISTICS + (came.tolerance + came.found.relative if came else 0.0)
                 found, equal = apart(steps[0], steps[1])
-                statistics.append(Distance(found, band, equal))
+                statistics.append(Distance(found, tolerance, equal))
             elif a.path in grads and name in grads[a.path][0].arrays:
                 pair = [side.arrays.get(name) for side in grads[a.path]]
                 if pair[0] is not None and pair[1] is not None:

@@ -1,4 +1,4 @@
-"""A step looked at closely: sketches of every layer's tensors, forward and backward."""
+"""A step looked at closely: summaries of every layer's tensors, forward and backward."""
 
 from mpcore.tools.inspection.record import Inspection, LayerCall, Request
 from mpcore.tools.inspection.run import inspect
@@ -6,9 +6,9 @@ from mpcore.tools.inspection.tensor_summary import (
     BUCKETS,
     SAMPLE,
     Difference,
-    Sketch,
+    TensorSummary,
     difference,
-    sketch,
+    summarize,
 )
 
 __all__ = [
@@ -18,8 +18,8 @@ __all__ = [
     "Inspection",
     "LayerCall",
     "Request",
-    "Sketch",
+    "TensorSummary",
     "difference",
     "inspect",
-    "sketch",
+    "summarize",
 ]

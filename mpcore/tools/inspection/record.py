@@ -11,7 +11,7 @@ from mpcore.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpcore.tools.inspection.tensor_summary import Sketch
+    from mpcore.tools.inspection.tensor_summary import TensorSummary
 
 __all__ = ["Inspection", "LayerCall", "Request"]
 
@@ -25,7 +25,7 @@ class Request:
         ops: paths of layers inside of which every op is recorded too, under the innermost of
             them; ``"(loss)"`` is the loss function outside of the model; ``"*"`` means all.
         layout: ``"channels_first"``: what a framework holds channels last is turned, so that
-            sketches of two frameworks can be compared; ``""`` leaves everything as it lies.
+            summaries of two frameworks can be compared; ``""`` leaves everything as it lies.
         scale: loss scale of the backward pass, > 0; None for the one that the next step has.
         backward: whether to run the backward pass.
     """
@@ -85,10 +85,10 @@ class LayerCall:
     path: str
     type: str
     category: str
-    inputs: tuple[Sketch, ...] = ()
-    outputs: tuple[Sketch, ...] = ()
-    grad_outputs: tuple[Sketch | None, ...] = ()
-    grad_inputs: tuple[Sketch | None, ...] = ()
+    inputs: tuple[TensorSummary, ...] = ()
+    outputs: tuple[TensorSummary, ...] = ()
+    grad_outputs: tuple[TensorSummary | None, ...] = ()
+    grad_inputs: tuple[TensorSummary | None, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,8 +109,8 @@ class Inspection:
     loss: float
     scale: float
     calls: tuple[LayerCall, ...]
-    batch: tuple[Sketch, ...] = ()
-    grads: Mapping[str, Sketch | None] = field(default_factory=dict)
+    batch: tuple[TensorSummary, ...] = ()
+    grads: Mapping[str, TensorSummary | None] = field(default_factory=dict)
     how: str = ""
 
     def layers(self) -> dict[str, list[LayerCall]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mpcore.backend.parts import Part
 from mpcore.numerics.dtypes import round_to
-from mpcore.tools.inspection.tensor_summary import Sketch, sketch
+from mpcore.tools.inspection.tensor_summary import TensorSummary, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class SeenTensor(ABC):
     def __init__(self, simulated: str = "") -> None:
         """Know what values stand for."""
         self.simulated = simulated
-        self._summaries: dict[bool, Sketch] = {}
+        self._summaries: dict[bool, TensorSummary] = {}
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class SeenTensor(ABC):
         held = np.array_equal(round_to(values, self.simulated), values, equal_nan=True)
         return self.simulated if held else self.dtype
 
-    def summary(self, *, keep: bool = False) -> Sketch:
+    def summary(self, *, keep: bool = False) -> TensorSummary:
         """Return what is kept of its values, the first time that they are asked for.
 
         Args:
@@ -100,7 +100,7 @@ class SeenTensor(ABC):
         """
         if keep not in self._summaries:
             dtype = self.meant_dtype() or self.dtype
-            self._summaries[keep] = sketch(self.numbers(), dtype, keep=keep)
+            self._summaries[keep] = summarize(self.numbers(), dtype, keep=keep)
         return self._summaries[keep]
 
     def largest_whole(self) -> float:
@@ -307,7 +307,7 @@ class Outcome:
 
     loss: float
     batch: Mapping[str, SeenTensor]
-    grads: Mapping[str, Sketch | None]
+    grads: Mapping[str, TensorSummary | None]
     how: str
 
 

@@ -33,7 +33,7 @@ def inspect(
         amp: what ``mpcore.prepare`` returned for it; None for a model as it is.
         loss_fn: as for ``amp.step``.
         batch: what ``loss_fn`` is called with.
-        request: what to look at; sketches of every layer if None.
+        request: what to look at; summaries of every layer if None.
 
     Raises:
         BackendError: the backend has no recorder, or the model cannot be inspected.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpcore.errors import BackendError
 from mpcore.tools.inspection.record import LayerCall
 from mpcore.tools.inspection.recorder import FORWARD, LOSS, Calls, RunningCall
-from mpcore.tools.inspection.tensor_summary import Sketch
+from mpcore.tools.inspection.tensor_summary import TensorSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Summaries"]
 
 
-class Summaries(Calls[RunningCall[Sketch], Sketch]):
+class Summaries(Calls[RunningCall[TensorSummary], TensorSummary]):
     """Keeps a summary of what goes in and out of layers, and of ops where that is asked for."""
 
     values = True
@@ -26,15 +26,15 @@ class Summaries(Calls[RunningCall[Sketch], Sketch]):
     def __init__(self, request: Request, names: OpNames) -> None:
         """Take what ``request`` asks for."""
         super().__init__(request, names)
-        self._loss: RunningCall[Sketch] = RunningCall(LOSS, "", "", request.keeps(LOSS))
+        self._loss: RunningCall[TensorSummary] = RunningCall(LOSS, "", "", request.keeps(LOSS))
 
-    def _begun(self, layer: CalledLayer) -> RunningCall[Sketch]:
+    def _begun(self, layer: CalledLayer) -> RunningCall[TensorSummary]:
         keep = self.request.keeps(layer.path)
         return RunningCall(
             layer.path, layer.type, layer.category, keep, attributes=layer.attributes()
         )
 
-    def _kept(self, tensor: SeenTensor, call: RunningCall[Sketch]) -> Sketch:
+    def _kept(self, tensor: SeenTensor, call: RunningCall[TensorSummary]) -> TensorSummary:
         return tensor.summary(keep=call.keep)
 
     def takes(self, name: str) -> bool:
@@ -54,7 +54,7 @@ class Summaries(Calls[RunningCall[Sketch], Sketch]):
             opened = self._loss
         if opened is None:
             return
-        call: RunningCall[Sketch] = RunningCall(
+        call: RunningCall[TensorSummary] = RunningCall(
             f"{opened.path}/{opened.ops}:{name}",
             name,
             "op",
@@ -81,7 +81,7 @@ class Summaries(Calls[RunningCall[Sketch], Sketch]):
         return tuple(map(_finished, self.found))
 
 
-def _finished(call: RunningCall[Sketch]) -> LayerCall:
+def _finished(call: RunningCall[TensorSummary]) -> LayerCall:
     return LayerCall(
         call.path,
         call.type,

@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["BUCKETS", "SAMPLE", "Difference", "Sketch", "difference", "sketch"]
+__all__ = ["BUCKETS", "SAMPLE", "Difference", "TensorSummary", "difference", "summarize"]
 
 BUCKETS = 127
 """Sums of a count sketch; an estimated distance is off by about sqrt(1 / BUCKETS), 9 %."""
@@ -28,7 +28,7 @@ _TINY = np.float64(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False)
-class Sketch:
+class TensorSummary:
     """Statistics of one tensor, and what tells its distance to another; 900 bytes at most.
 
     Attributes:
@@ -104,8 +104,10 @@ class Difference:
     exact: bool = False
 
 
-def sketch(values: npt.ArrayLike, dtype: str = "float32", *, keep: bool = False) -> Sketch:
-    """Return the sketch of a tensor.
+def summarize(
+    values: npt.ArrayLike, dtype: str = "float32", *, keep: bool = False
+) -> TensorSummary:
+    """Return the summary of a tensor.
 
     Cost: a dozen passes over the values; the largest tensors decide.
 
@@ -115,7 +117,7 @@ def sketch(values: npt.ArrayLike, dtype: str = "float32", *, keep: bool = False)
         keep: keep the whole tensor too.
 
     Example:
-        >>> found = sketch(np.float32([1.0, -3.0, np.inf]), "float16")
+        >>> found = summarize(np.float32([1.0, -3.0, np.inf]), "float16")
         >>> found.peak, found.infinite, found.finite
         (3.0, 1, False)
     """
@@ -127,7 +129,7 @@ def sketch(values: npt.ArrayLike, dtype: str = "float32", *, keep: bool = False)
     usual = flat.size - sums.infinite - sums.undefined
     with np.errstate(over="ignore"):  # an inf says that the sums are of no use
         buckets = sums.buckets.astype(np.float32)
-    return Sketch(
+    return TensorSummary(
         whole.shape,
         dtype,
         sums.infinite,
@@ -196,14 +198,14 @@ class _Sums:
         self.buckets[:shift] += sign * sums[BUCKETS - shift :]
 
 
-def difference(reference: Sketch, own: Sketch) -> Difference:
+def difference(reference: TensorSummary, own: TensorSummary) -> Difference:
     """Return how far ``own`` lies from ``reference``; exact where both hold all values.
 
     Where the reference is not finite, ``own`` must hold the same thing: all places are compared
     where all values are at hand, else the sample and the counts.
 
     Example:
-        >>> a, b = (sketch(np.float32([1.0, 2.0, x])) for x in (3.0, 3.3))
+        >>> a, b = (summarize(np.float32([1.0, 2.0, x])) for x in (3.0, 3.3))
         >>> round(difference(a, b).relative, 3)
         0.08
     """
@@ -242,7 +244,7 @@ def _cosine(reference: float, own: float, distance: float) -> float:
     return float(min(max(cosine, -1.0), 1.0))
 
 
-def _by_value(a: Any, b: Any, reference: Sketch) -> tuple[float, float, float]:
+def _by_value(a: Any, b: Any, reference: TensorSummary) -> tuple[float, float, float]:
     """Return (largest relative difference, share off, ulp) of the values that are not tiny."""
     typical = reference.norm / sqrt(max(reference.count, 1))
     seen = np.abs(a) > max(1e-3 * typical, float(_TINY))

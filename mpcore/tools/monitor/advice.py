@@ -1,4 +1,4 @@
-"""What the records of a run suggest: rules of thumb, each with its evidence and its cure."""
+"""What the records of a run suggest: rules of thumb, each with its evidence and its fix."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Advice:
     Attributes:
         what: what was seen.
         evidence: the numbers behind it.
-        cure: what to try.
+        fix: what to try.
     """
 
     what: str
     evidence: str
-    cure: str
+    fix: str
 
     def __str__(self) -> str:
         """Return it as one line."""
-        return f"{self.what} ({self.evidence}): {self.cure}"
+        return f"{self.what} ({self.evidence}): {self.fix}"
 
 
 def advise(
@@ -73,7 +73,7 @@ def _skipped(records: Sequence[dict[str, Any]], policy: Policy) -> Advice | None
         return Advice(
             "steps are skipped because the loss itself is not finite",
             evidence,
-            "no loss scale cures that: keep the layers that overflow in float32 "
+            "no loss scale fixes that: keep the layers that overflow in float32 "
             "(policy.full(...)), or use bfloat16",
         )
     culprits = [str(r["culprit"]) for r in skipped if r["culprit"]]

@@ -99,7 +99,7 @@ def _view(found: list[tuple[Run, PostMortem]]) -> Overflow:
         scale=" to ".join(dict.fromkeys(format_scale(scales[i]) for i in (0, -1) if scales)),
         safe=_safe(group, worst.phase),
         rule=worst.rule or "",
-        fixes=worst.cures,
+        fixes=worst.fixes,
         whole=worst.policy or "",
         constants=tuple(map(str, worst.constants)),
         tried=tuple(

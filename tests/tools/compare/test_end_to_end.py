@@ -266,7 +266,7 @@ def test_skipped_steps_are_explained_and_policies_compared(tmp_path: Path) -> No
     for found in low["postmortems"]:
         assert (found["phase"], found["layer"], found["dtype"]) == ("backward", "2", "float16")
         assert found["peak"] > found["limit"] == 65504
-        assert found["cures"]
+        assert found["fixes"]
     done = command(tmp_path, DATA, "diagnose", "compare-report")
     assert done.returncode == 1, done
     assert "65504" in done.stdout

@@ -28,7 +28,7 @@ def build_torch():
 """
 DEAD = PostMortem(
     3, "forward", "block.attn", "Attention", None, "float16", 1e5, 65504.0, 8.0,
-    rule="full path=block.attn", policy="mixed_float16; full path=block.attn", cures=True,
+    rule="full path=block.attn", policy="mixed_float16; full path=block.attn", fixes=True,
     tried=(Trial("full path=block.attn", passed=True),), sentence="Step 3 overflowed.",
 )  # fmt: skip
 
@@ -47,7 +47,7 @@ def test_an_experiment_is_trained_until_it_overflows(tmp_path: Path, capsys) -> 
     assert (run["error"], run["skipped"]) == ("", 1)
     found = PostMortem.from_dict(run["postmortems"][0])
     assert (found.phase, found.layer, found.dtype) == ("forward", "0", "float16")
-    assert found.cures
+    assert found.fixes
     assert mp.Policy.parse(found.policy or "")
     assert list(tmp_path.iterdir()) == [path]
 

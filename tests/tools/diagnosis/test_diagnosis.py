@@ -17,13 +17,13 @@ from mpcore.tools.diagnosis.locate import headroom, locate, passes
 from mpcore.tools.diagnosis.read import read_record
 from mpcore.tools.diagnosis.record import load_post_mortem
 from mpcore.tools.diagnosis.timeline import backward, forward, owner
-from mpcore.tools.inspection import Inspection, LayerCall, sketch
+from mpcore.tools.inspection import Inspection, LayerCall, summarize
 
 INF = np.inf
 
 
 def _t(*values, dtype="float16"):
-    return sketch(np.float32(values), dtype)
+    return summarize(np.float32(values), dtype)
 
 
 def _call(path, came, went, kind="linear", grads=(None, None), **more):
@@ -121,7 +121,7 @@ def test_the_first_event_out_of_range_is_found(seen, expected) -> None:
 def test_the_gradient_of_a_shared_tensor_is_told_once() -> None:
     branches = [_call(path, FINE, OTHER, grads=(BIG, FINE)) for path in ("first", "second")]
     block = _call("block", FINE, OTHER, "container", grads=(BIG, FINE))
-    broken = [e.call.path for e in backward(_pass(block, *branches)) if e.sketches == (BIG,)]
+    broken = [e.call.path for e in backward(_pass(block, *branches)) if e.summaries == (BIG,)]
     assert broken == ["first"]
 
 
@@ -200,7 +200,7 @@ def test_a_post_mortem_survives_its_file(tmp_path: Path) -> None:
     assert load_post_mortem(path) == DEAD == PostMortem.from_dict(DEAD.to_dict())
     assert json.loads(path.read_text())["peak"] == "inf"
     assert [p.name for p in tmp_path.iterdir()] == ["dead.json"]
-    for words in ("Step 12", "-1e+09", "the batch passes", "cure", "Do this."):
+    for words in ("Step 12", "-1e+09", "the batch passes", "fix", "Do this."):
         assert words in str(DEAD)
     (run,) = read_record(path)["runs"]
     assert run["postmortems"] == [DEAD.to_dict()]

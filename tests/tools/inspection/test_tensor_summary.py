@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import mpcore as mp
-from mpcore.tools.inspection import Request, difference, sketch
+from mpcore.tools.inspection import Request, difference, summarize
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9)
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -26,7 +26,7 @@ def normal(seed: int, size: int) -> np.ndarray:
 
 @given(TENSORS)
 def test_statistics(values):
-    found = sketch(values, "float16")
+    found = summarize(values, "float16")
     finite = values[np.isfinite(values)].astype(np.float64)
     sizes = np.abs(finite)
     assert (found.shape, found.dtype, found.count) == (values.shape, "float16", values.size)
@@ -41,14 +41,14 @@ def test_statistics(values):
     np.testing.assert_allclose(found.mean, mean, rtol=1e-9, atol=1e-9 * found.peak)
     assert found.buckets.nbytes + found.sample.nbytes <= 768
     assert found.values is None
-    np.testing.assert_array_equal(sketch(values, keep=True).values, values)
+    np.testing.assert_array_equal(summarize(values, keep=True).values, values)
 
 
 @given(SEEDS, SIZES)
 def test_statistics_of_long_tensors(seed, size):
     values = normal(seed, size)
     values[seed % size], values[0], values[-1] = 0, np.inf, np.nan
-    found, finite = sketch(values), values[1:-1]
+    found, finite = summarize(values), values[1:-1]
     assert (found.infinite, found.undefined, found.zeros) == (1, 1, (values == 0).sum())
     assert found.peak == np.abs(finite).max()
     assert found.least == np.abs(finite[finite != 0]).min()
@@ -58,17 +58,17 @@ def test_statistics_of_long_tensors(seed, size):
 
 @given(TENSORS, st.data())
 def test_a_digest_is_that_of_all_bits_in_their_places(values, data):
-    found = sketch(values)
-    same = difference(found, sketch(values.copy()))
+    found = summarize(values)
+    same = difference(found, summarize(values.copy()))
     assert (same.relative, same.exact) == (0, True)
     if not values.size:
         return
     other = values.copy()
     other.view(np.uint32).reshape(-1)[data.draw(st.integers(0, values.size - 1))] ^= 1
-    assert sketch(other).digest != found.digest
+    assert summarize(other).digest != found.digest
     turned = values.reshape(-1)[::-1].reshape(values.shape)
     equal = turned.tobytes() == values.tobytes()
-    assert (sketch(turned).digest == found.digest) == equal
+    assert (summarize(turned).digest == found.digest) == equal
 
 
 @given(SEEDS, SIZES, st.sampled_from([1e-6, 1e-3, 0.3]))
@@ -76,10 +76,10 @@ def test_an_estimated_distance_is_near_the_true_one(seed, size, apart):
     values = normal(seed, size)
     other = values + np.float32(apart) * normal(seed + 1, size)
     true = np.linalg.norm(values.astype(np.float64) - other) / np.linalg.norm(values)
-    found = difference(sketch(values), sketch(other))
+    found = difference(summarize(values), summarize(other))
     assert 0.6 < found.relative / true < 1.5  # five times what the buckets scatter
     assert not found.exact
-    whole = difference(sketch(values, keep=True), sketch(other, keep=True))
+    whole = difference(summarize(values, keep=True), summarize(other, keep=True))
     assert whole.exact
     assert whole.relative == pytest.approx(true, rel=1e-6)
     cosine = np.dot(values, other) / np.linalg.norm(values) / np.linalg.norm(other)
@@ -91,26 +91,26 @@ def test_one_value_that_differs_is_seen_exactly(seed, size):
     values = normal(seed, size)
     other = values.copy()
     other[seed % size] += 1
-    found = difference(sketch(values), sketch(other))
+    found = difference(summarize(values), summarize(other))
     assert found.relative == pytest.approx(1 / np.linalg.norm(values), rel=1e-3)
 
 
 def test_tensors_at_the_end_of_float32():
     values = np.full(70_001, 3e38, np.float32)
-    found = difference(sketch(values), sketch(values * np.float32(0.9)))
+    found = difference(summarize(values), summarize(values * np.float32(0.9)))
     assert found.relative == pytest.approx(0.1, rel=1e-5)
     assert found.cosine == pytest.approx(1, abs=1e-5)
-    assert sketch(values).mean == pytest.approx(3e38)
+    assert summarize(values).mean == pytest.approx(3e38)
 
 
 def test_numbers_by_value():
     values = np.float32([1.0, 2.0, -4.0, 1e-6])  # the last one is too small to count
     other = np.float32([1.0, 2.0 * (1 + 2**-9), -4.0 * (1 + 2**-23), 0.0])
-    found = difference(sketch(values, keep=True), sketch(other, keep=True))
+    found = difference(summarize(values, keep=True), summarize(other, keep=True))
     assert found.off == pytest.approx(1 / 3)
     assert found.largest == pytest.approx(2**-9)
     assert found.ulp == pytest.approx(2**14)
-    assert sketch(values).numbers()["shape"] == [4]
+    assert summarize(values).numbers()["shape"] == [4]
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -126,13 +126,13 @@ def test_numbers_by_value():
     ],
 )
 def test_what_cannot_be_compared_is_infinitely_far(keep, one, other):
-    pair = [sketch(np.float32(x), keep=keep) for x in (one, other)]
+    pair = [summarize(np.float32(x), keep=keep) for x in (one, other)]
     assert difference(*pair).relative == math.inf
 
 
 @pytest.mark.parametrize("broken", [np.inf, -np.inf, np.nan])
 def test_the_finite_rest_is_compared(broken):
-    pair = [sketch(np.float32([broken, 3.0, x])) for x in (4.0, 4.5)]
+    pair = [summarize(np.float32([broken, 3.0, x])) for x in (4.0, 4.5)]
     assert difference(*pair).relative == pytest.approx(0.1)
 
 

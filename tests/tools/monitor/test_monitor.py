@@ -120,7 +120,7 @@ def test_a_model_that_is_not_lowered_will_not_be_faster():
     for text, told in (("mixed_bfloat16; full fc; full head", True), ("mixed_bfloat16", False)):
         plan = mp.explain(model, text)
         found = advise([GOOD] * 20, plan.policy, plan)
-        assert [("profile" in advice.cure, "2 of 2" in advice.evidence) for advice in found] == [
+        assert [("profile" in advice.fix, "2 of 2" in advice.evidence) for advice in found] == [
             (True, True)
         ] * told
 
@@ -200,7 +200,7 @@ def test_advice(records, what, evidence):
     (advice,) = advise(records, mp.Policy.named("mixed_float16"))
     assert what in advice.what
     assert re.search(evidence, advice.evidence)
-    assert advice.cure in str(advice)
+    assert advice.fix in str(advice)
 
 
 def test_no_advice_for_a_healthy_or_a_short_run():

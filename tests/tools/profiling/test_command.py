@@ -136,7 +136,7 @@ def test_a_run_that_hangs_ends_at_the_time_limit(experiment: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--policy", "mixed"], "`policy` must be one of"),
+        (["--policy", "mixd"], "`policy` must be one of"),
         (["--backend", "pytorch"], "did you mean 'torch'"),
         (["--backend", "numpy"], "lacks a function build_numpy()"),
         (["--steps", "0"], "--steps"),

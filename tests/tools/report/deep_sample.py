@@ -141,7 +141,7 @@ def post_mortem(step: int, scale: float) -> dict[str, Any]:
         ],
         "rule": "full features.4",
         "policy": "mixed_float16; full features.4",
-        "cures": True,
+        "fixes": True,
         "tried": [
             {"rule": "full features.4", "passed": True, "note": ""},
             {"rule": "full features", "passed": False, "note": "still overflows in head"},

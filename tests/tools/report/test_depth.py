@@ -233,7 +233,7 @@ def _overflow(**change: Any) -> Any:
         ({}, "safe", "2^13"),
         ({"layer": "", "type": "", "op": None}, "layer", "(model)"),
         ({"layer": "", "type": "", "op": None, "phase": "loss"}, "layer", "(loss)"),
-        ({"rule": None, "policy": None, "cures": False}, "rule", ""),
+        ({"rule": None, "policy": None, "fixes": False}, "rule", ""),
     ],
 )
 def test_post_mortem_reads_well(change: dict[str, Any], name: str, text: Any) -> None:

@@ -1,4 +1,4 @@
-"""Everything that may explain a parting, each tried in turn."""
+"""Everything that may explain a divergence, each tried in turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def about_inputs(case: Case) -> list[Cause]:
 
 
 def about(case: Case) -> list[Cause]:
-    """Return the causes of the first parting, the best first, then those behind it."""
+    """Return the causes of the first divergence, the best first, then those behind it."""
     first = case.first
     found: list[Cause] = [] if first is None else _of_first(case, first)
     known = {(cause.kind, cause.layer) for cause in found}
@@ -84,7 +84,7 @@ def _forward(case: Case, first: First, match: Match) -> Iterable[Cause]:
         if hint.kind not in kinds:
             kinds.add(hint.kind)
             found.append(
-                Cause(hint.kind, first.layer, own, "forward", (hint.sentence,), hint.cure, "likely")
+                Cause(hint.kind, first.layer, own, "forward", (hint.sentence,), hint.fix, "likely")
             )
     if _far(match, "outputs") and found:
         return [*_ranked(found), *precise]
@@ -97,7 +97,7 @@ def _between(case: Case, first: First, match: Match) -> list[Cause]:
     home = case.table.match(first.layer)
     numbers = hints_between(case, home, match) if home is not None else []
     found = [
-        Cause(h.kind, first.layer, first.own_layer, "forward", (h.sentence,), h.cure)
+        Cause(h.kind, first.layer, first.own_layer, "forward", (h.sentence,), h.fix)
         for h in numbers
     ]
     found += [] if home is None else from_chance(case, home)
@@ -158,11 +158,9 @@ def _together(found: list[Cause]) -> list[Cause]:
 
 
 def _unknown(case: Case, first: First) -> Cause:
-    sentence = f"{first.relative:.2g} apart, noise explains {first.band:.2g}"
+    sentence = f"{first.relative:.2g} apart, noise explains {first.tolerance:.2g}"
     if first.phase in ("forward", "backward") and case.closer is None:
-        cure = "compare once more with whole tensors of that layer"
+        fix = "compare once more with whole tensors of that layer"
     else:
-        cure = f"compare the code of {first.layer or 'the model'} on both sides"
-    return Cause(
-        "unknown", first.layer, first.own_layer, first.phase, (sentence,), cure, "possible"
-    )
+        fix = f"compare the code of {first.layer or 'the model'} on both sides"
+    return Cause("unknown", first.layer, first.own_layer, first.phase, (sentence,), fix, "possible")

@@ -20,7 +20,7 @@ __all__ = ["from_chance", "from_lone"]
 def from_chance(case: Case, match: Match) -> Iterator[Cause]:
     """Yield that one side's output depends on random numbers and the other's does not."""
     pair = match.pair
-    random = [case.bands.random(place, side) for side, place in enumerate(pair.places)]
+    random = [case.tolerances.random(place, side) for side, place in enumerate(pair.places)]
     if random[0] == random[1]:
         return
     sides = (case.reference, case.own)

@@ -12,7 +12,7 @@ from mpcore.tools.inspection import difference
 
 if TYPE_CHECKING:
     from mpcore.tools.divergence.evidence import Evidence
-    from mpcore.tools.inspection import Sketch
+    from mpcore.tools.inspection import TensorSummary
 
 __all__ = ["from_batch"]
 
@@ -33,11 +33,11 @@ def from_batch(reference: Evidence, own: Evidence) -> list[Cause]:
     return [*together, *(cause for cause in found if cause.kind != "data order")]
 
 
-def _told(number: int, a: Sketch, b: Sketch) -> Cause:
+def _told(number: int, a: TensorSummary, b: TensorSummary) -> Cause:
     where = f"batch[{number}]"
 
-    def cause(kind: str, sentence: str, cure: str, confidence: str = "sure") -> Cause:
-        return Cause(kind, where, where, "input", (sentence,), cure, confidence)
+    def cause(kind: str, sentence: str, fix: str, confidence: str = "sure") -> Cause:
+        return Cause(kind, where, where, "input", (sentence,), fix, confidence)
 
     target = number > 0 and not (is_float(a) and is_float(b))
     if is_float(a) != is_float(b):
@@ -66,7 +66,7 @@ def _told(number: int, a: Sketch, b: Sketch) -> Cause:
     return cause("data order", sentence, "draw the same batches, with the same seed", "possible")
 
 
-def _same_values(a: Sketch, b: Sketch) -> bool:
+def _same_values(a: TensorSummary, b: TensorSummary) -> bool:
     if a.values is not None and b.values is not None:
         return bool(np.array_equal(np.sort(a.values.ravel()), np.sort(b.values.ravel())))
     numbers = ("peak", "least", "zeros")
@@ -74,7 +74,7 @@ def _same_values(a: Sketch, b: Sketch) -> bool:
     return alike and abs(a.norm - b.norm) <= 1e-6 * a.norm
 
 
-def _rows(a: Sketch, b: Sketch) -> str:
+def _rows(a: TensorSummary, b: TensorSummary) -> str:
     """Return which example is where, in words; ``""`` where that cannot be told."""
     if a.values is None or b.values is None or a.values.ndim < 1:
         return ""
@@ -86,7 +86,7 @@ def _rows(a: Sketch, b: Sketch) -> str:
     return f": its examples are {shown}{' ...' if len(order) > 8 else ''} of the reference"
 
 
-def _shift(a: Sketch, b: Sketch) -> float | None:
+def _shift(a: TensorSummary, b: TensorSummary) -> float | None:
     left, right = (x.sample if x.values is None else x.values.ravel() for x in (a, b))
     apart = np.unique(right - left)
     return float(apart[0]) if len(apart) == 1 else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.first import First
     from mpcore.tools.divergence.root_cause import Case
     from mpcore.tools.divergence.rows import Match
-    from mpcore.tools.inspection import Sketch
+    from mpcore.tools.inspection import TensorSummary
 
 __all__ = ["from_backward", "from_loss"]
 
@@ -135,7 +135,7 @@ def _factor(case: Case, match: Match, quantity: str) -> tuple[float, float]:
     return inner / norms[0] ** 2, inner / (norms[0] * norms[1])
 
 
-def _vector(found: Sketch) -> Any:
+def _vector(found: TensorSummary) -> Any:
     values = found.buckets if found.values is None else found.values
     return np.where(np.isfinite(values), values, 0).astype(np.float64).ravel()
 
@@ -241,8 +241,8 @@ def from_backward(case: Case, first: First) -> Iterator[Cause]:
     if handed[0] != handed[1]:
         side = "this side" if handed[0] else "the reference"
         sentence = f"{where} got a gradient on both sides and hands none down in {side}"
-        cure = "look for a detach, a stopped gradient or a frozen parameter"
-        yield Cause("other setting", where, mine, "backward", (sentence,), cure, "likely")
+        fix = "look for a detach, a stopped gradient or a frozen parameter"
+        yield Cause("other setting", where, mine, "backward", (sentence,), fix, "likely")
         return
     quantity = "grad_inputs" if match.parts("grad_inputs") else "grad_outputs"
     if match.parts(quantity):
@@ -250,13 +250,13 @@ def from_backward(case: Case, first: First) -> Iterator[Cause]:
     for factor, cosine in ratios:
         if factor == 0.0:
             sentence = f"no gradient comes back through {mine or where}: it is zero"
-            cure = "look for a detach, a stopped gradient or a frozen parameter"
+            fix = "look for a detach, a stopped gradient or a frozen parameter"
         elif cosine > 0.999 and abs(factor - 1) > 0.01:
             sentence = f"the gradient through {mine or where} is {factor:.4g} times the reference's"
-            cure = f"look for a factor of {factor:.4g} in the backward pass"
+            fix = f"look for a factor of {factor:.4g} in the backward pass"
         else:
             continue
-        yield Cause("other setting", where, mine, "backward", (sentence,), cure, "likely")
+        yield Cause("other setting", where, mine, "backward", (sentence,), fix, "likely")
         return
 
 

@@ -45,7 +45,7 @@ def _compared(case: Case, path: str) -> Iterator[Cause]:
     theirs = fit(steps[0])
     if theirs.left > _KNOWN:
         return  # not one of ours: nothing to compare with
-    floor = _FORMULA if case.bands.same_backend else _FORMULAS
+    floor = _FORMULA if case.tolerances.same_backend else _FORMULAS
     floor += max(_rounding(case.reference, steps[0]), _rounding(case.own, steps[1]))
     with_theirs = left(steps[1], theirs.name, theirs.constants)
     if with_theirs <= _TIMES * theirs.left + floor:
@@ -59,7 +59,7 @@ def _compared(case: Case, path: str) -> Iterator[Cause]:
             f"the reference moves as {_words(fits[0])}; this side as {found}: "
             f"the reference's constants leave {with_theirs:.2g} of its moves unexplained"
         )
-        cure = f"use {fits[0].name} with {_words(fits[0])}"
+        fix = f"use {fits[0].name} with {_words(fits[0])}"
     else:
         differing = _differing(steps[1], fits, floor)
         if not differing:
@@ -68,10 +68,10 @@ def _compared(case: Case, path: str) -> Iterator[Cause]:
             f"{name} is {fits[0].constants[name]:.4g} there and {fits[1].constants[name]:.4g} here"
             for name in differing
         )
-        cure = "set " + ", ".join(f"{name} to {fits[0].constants[name]:.3g}" for name in differing)
+        fix = "set " + ", ".join(f"{name} to {fits[0].constants[name]:.3g}" for name in differing)
     texts = (case.reference.optimizer, case.own.optimizer)
     said = [f"they were written as {texts[0]} and {texts[1]}"] if texts[0] != texts[1] else []
-    yield Cause("optimizer constants", where, mine, "update", (sentence, *said), cure, "sure")
+    yield Cause("optimizer constants", where, mine, "update", (sentence, *said), fix, "sure")
 
 
 def _differing(steps: Steps, fits: tuple[Fit, Fit], floor: float) -> list[str]:
@@ -122,14 +122,14 @@ def from_statistics(case: Case) -> Iterator[Cause]:
                 f"{shares[1]:.3g} here"
             )
         sure = told[0] != told[1] and None not in told
-        cure = "set momentum to that of the reference (Keras counts what is kept: 1 - momentum)"
+        fix = "set momentum to that of the reference (Keras counts what is kept: 1 - momentum)"
         yield Cause(
             "momentum",
             path,
             own,
             "update",
             tuple(sentences),
-            cure,
+            fix,
             "sure" if sure or None not in shares else "likely",
         )
 

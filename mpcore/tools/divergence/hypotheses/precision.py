@@ -83,7 +83,7 @@ def from_dtypes(case: Case, match: Match) -> Iterator[Cause]:
         "forward",
         (seen, *fact.faults, "the two plans say the same of it"),
         f"cast inside of {fact.own_path} as the reference does",
-        "sure" if case.bands.same_backend else "likely",
+        "sure" if case.tolerances.same_backend else "likely",
     )
 
 

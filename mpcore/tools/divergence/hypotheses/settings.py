@@ -85,9 +85,9 @@ def from_weights(case: Case, match: Match) -> Iterator[Cause]:
         a, b = theirs[name], mine[name]
         if a.shape == b.shape and np.array_equal(a, b):
             continue
-        kind, sentence, cure = _told(name, a, b)
+        kind, sentence, fix = _told(name, a, b)
         if kind:
-            yield Cause(kind, match.path, pair.own.path, "forward", (sentence,), cure, "sure")
+            yield Cause(kind, match.path, pair.own.path, "forward", (sentence,), fix, "sure")
 
 
 def _one_bias(arrays: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Hint:
 
     kind: str
     sentence: str
-    cure: str
+    fix: str
 
 
 @dataclass(frozen=True)
