@@ -67,7 +67,7 @@ def check_choice(
 ) -> str:
     """Return ``value`` if it is one of ``choices``, else raise ``error`` with the nearest one.
 
-    Example:
+    Examples:
         >>> check_choice("by", "layers", ("op", "layer", "model"))
         Traceback (most recent call last):
         ...
@@ -87,7 +87,7 @@ did you mean 'layer'?
 def check_count(argument: str, value: object, error: type[MpcoreError]) -> None:
     """Raise ``error`` unless ``value`` is a whole number >= 1.
 
-    Example:
+    Examples:
         >>> check_count("every", 0, BackendError)
         Traceback (most recent call last):
         ...

@@ -84,7 +84,7 @@ TWINS["backward"] = _either_backward  # for what is computed again in it
 def names_of(row: ops.Op) -> tuple[str, ...]:
     """Return the ``__name__`` of every function of torch that is this op.
 
-    Example:
+    Examples:
         >>> names_of(ops.op("softmax"))
         ('softmax', 'special_softmax', 'softmin', 'softmax.int')
     """

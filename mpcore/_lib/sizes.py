@@ -16,7 +16,7 @@ _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
 def parse_bytes(size: str | float) -> int:
     """Return a number of bytes.
 
-    Example:
+    Examples:
         >>> parse_bytes("1.5GB"), parse_bytes("2 MiB"), parse_bytes(1024)
         (1500000000, 2097152, 1024)
     """
@@ -34,7 +34,7 @@ def parse_bytes(size: str | float) -> int:
 def show_bytes(count: float) -> str:
     """Return a size for people, in powers of ten.
 
-    Example:
+    Examples:
         >>> show_bytes(1_500_000_000), show_bytes(812)
         ('1.50 GB', '812 B')
     """

@@ -14,7 +14,7 @@ def satisfies(version: str, spec: str) -> bool:
 
     Pre-releases and local parts (``2.13.0+cpu``) count as their release.
 
-    Example:
+    Examples:
         >>> satisfies("2.4.6", ">=2"), satisfies("2.13.0+cpu", ">=2.13,<3"), satisfies("1.26", "<2")
         (True, True, True)
     """

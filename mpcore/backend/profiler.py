@@ -90,7 +90,7 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         """Return the quartiles of at least one value.
 
-        Example:
+        Examples:
             >>> Spread.of([3.0, 1.0, 2.0])
             Spread(median=2.0, low=1.5, high=2.5)
         """

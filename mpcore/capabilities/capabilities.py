@@ -104,7 +104,7 @@ def support(
         type: the framework's class, such as ``"LSTM"``; ``""`` for the category as a whole.
         mode: ``"eager"``, ``"graph"``, ``"xla"``; ``""`` for the backend's own.
 
-    Example:
+    Examples:
         >>> from mpcore.backend.backend import load_backend
         >>> support(load_backend("numpy").capabilities(), "linear", "bfloat16").level
         'simulated'

@@ -66,7 +66,7 @@ def speed(base: Sequence[float], own: Sequence[float]) -> Speed | None:
 
     The ratio is taken round by round, so that what slows a whole round cancels.
 
-    Example:
+    Examples:
         >>> speed([2.0, 4.0, 2.0], [1.0, 2.0, 1.0])
         Speed(median=2.0, low=2.0, high=2.0)
     """

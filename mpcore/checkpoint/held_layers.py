@@ -46,7 +46,7 @@ def hold(
         neutral: neutral name of an own one where they differ.
         same: what is equal for two handles of the same weights.
 
-    Example:
+    Examples:
         >>> for held in hold([("in", "linear", {"w": 1}), ("out", "linear", {"w": 1, "b": 2})]):
         ...     print(held.path, held.handles)
         in {'w': 1}

@@ -43,7 +43,7 @@ def by_depth(names: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
     Returns:
         By depth: what is put behind the layer's path, and own name by neutral name.
 
-    Example:
+    Examples:
         >>> by_depth(["weight_ih_l0", "weight_ih_l1"])
         [('', {'weight_ih_l0': 'weight_ih_l0'}), ('.l1', {'weight_ih_l0': 'weight_ih_l1'})]
     """

@@ -257,7 +257,7 @@ def load_state(path: str | os.PathLike[str]) -> Checkpoint:
 def scale_range(rule: LossScale) -> tuple[float, float]:
     """Return the smallest and the largest scale that ``rule`` can reach.
 
-    Example:
+    Examples:
         >>> scale_range(LossScale()), scale_range(LossScale.named("keras"))
         ((1.0, 16777216.0), (0.0, inf))
     """

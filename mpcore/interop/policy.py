@@ -42,7 +42,7 @@ def import_policy(native: Any) -> Policy:
     Raises:
         PolicyError: it is none of these, or holds a value that none of them has.
 
-    Example:
+    Examples:
         >>> str(import_policy({"mixed_precision": "bf16"}))
         'autocast_bfloat16'
     """
@@ -66,7 +66,7 @@ def export_policy(policy: Policy, target: str) -> NativePolicy:
     Raises:
         PolicyError: an unknown target.
 
-    Example:
+    Examples:
         >>> from mpcore import Policy
         >>> export_policy(Policy.named("mixed_bfloat16"), "accelerate")
         NativePolicy(target='accelerate', value={'mixed_precision': 'bf16'}, \

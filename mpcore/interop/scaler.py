@@ -28,7 +28,7 @@ def detect_format(data: Mapping[str, Any]) -> str:
     Raises:
         CheckpointError: none has these keys, or several have.
 
-    Example:
+    Examples:
         >>> detect_format({"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 3}})
         'apex'
     """
@@ -63,7 +63,7 @@ def import_scaler(
     Raises:
         CheckpointError: the keys are of no or of several formats, or a value is impossible.
 
-    Example:
+    Examples:
         >>> saved = {"scale": 1024.0, "growth_factor": 2.0, "backoff_factor": 0.5}
         >>> saved |= {"growth_interval": 2000, "_growth_tracker": 7}
         >>> rule, state, lost = import_scaler(saved)
@@ -106,7 +106,7 @@ def export_scaler(
         CheckpointError: no such format, the state is none of the rule, or the format has no
             way to say that a scale is constant.
 
-    Example:
+    Examples:
         >>> from mpcore import LossScale, LossScaleState
         >>> rule, state = LossScale(growth_interval=500), LossScaleState(8.0, 3)
         >>> data, lost = export_scaler("keras", rule, state)

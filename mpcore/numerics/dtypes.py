@@ -72,7 +72,7 @@ def parse_dtype(value: object, argument: str = "dtype") -> str:
     Raises:
         PolicyError: the name is not a known floating-point format.
 
-    Example:
+    Examples:
         >>> parse_dtype("bf16"), parse_dtype(np.float32)
         ('bfloat16', 'float32')
     """
@@ -111,7 +111,7 @@ def round_to(x: npt.ArrayLike, dtype: str) -> npt.NDArray[np.float32]:
         x: float32 values, any shape; left untouched.
         dtype: ``"float16"``, ``"bfloat16"`` or ``"float32"``.
 
-    Example:
+    Examples:
         >>> round_to(np.float32(1.005), "bfloat16").item(), round_to(70000.0, "float16").item()
         (1.0078125, inf)
     """

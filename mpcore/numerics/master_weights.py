@@ -74,7 +74,7 @@ class MasterWeights:
             ``"away"`` (ties away from zero), ``"truncate"``, or ``"stochastic"``.
         seed: seed of stochastic rounding, 0 to 2^32 - 1.
 
-    Example:
+    Examples:
         >>> MasterWeights.parse("split").rounding, MasterWeights.parse("stochastic:7").seed
         ('away', 7)
     """
@@ -136,7 +136,7 @@ def round_bits(values: npt.ArrayLike, rounding: str = "nearest") -> U16:
         rounding: ``"nearest"`` (ties to even, as the frameworks cast), ``"away"`` (ties away
             from zero), ``"truncate"`` (towards zero).
 
-    Example:
+    Examples:
         >>> [hex(round_bits(np.float32([1.00390625]), r)[0]) for r in ("nearest", "away")]
         ['0x3f80', '0x3f81']
     """
@@ -264,7 +264,7 @@ def noise(seed: int, step: int, ordinal: int, count: int, start: int = 0) -> U16
     Returns:
         uint16, shape (count,).
 
-    Example:
+    Examples:
         >>> noise(0, 0, 0, 3).tolist() == noise(0, 0, 0, 5)[:3].tolist()
         True
     """

@@ -246,7 +246,7 @@ def _shortened(name: str) -> tuple[str, ...]:
 def ops() -> tuple[Op, ...]:
     """Return every neutral op, in the order of the table.
 
-    Example:
+    Examples:
         >>> len(ops()), [row.name for row in ops()][:3]
         (105, ['matmul', 'linear', 'bmm'])
     """
@@ -259,7 +259,7 @@ def op(name: str) -> Op:
     Raises:
         PolicyError: there is none; the message gives the nearest one.
 
-    Example:
+    Examples:
         >>> op("softmax").category, op("layer_norm").output
         ('full', 'lower')
     """
@@ -287,7 +287,7 @@ def match(pattern: str) -> tuple[Op, ...]:
     Raises:
         PolicyError: it matches none; the message gives the nearest name or group.
 
-    Example:
+    Examples:
         >>> [row.name for row in match("cum*")]
         ['cumsum', 'cumprod']
     """
@@ -314,7 +314,7 @@ def system(name: str) -> System:
     Raises:
         PolicyError: the table has none of that name.
 
-    Example:
+    Examples:
         >>> system("mindspore_O1").default, system("torch_cpu").mechanism
         ('full', 'op')
     """
@@ -328,7 +328,7 @@ def lists(name: str) -> Mapping[str, tuple[str, ...]]:
     torch's: ``"set_dtype"`` sets the op's dtype argument to float32 unless the caller gave one,
     ``"append_dtype"`` calls the overload that takes one.
 
-    Example:
+    Examples:
         >>> sorted(lists("mindspore_O2")["full/lower"])
         ['nn.BatchNorm1d', 'nn.BatchNorm2d', 'nn.BatchNorm3d', 'nn.LayerNorm']
     """
@@ -338,7 +338,7 @@ def lists(name: str) -> Mapping[str, tuple[str, ...]]:
 def meaning(word: str) -> str:
     """Return what a category means, in words.
 
-    Example:
+    Examples:
         >>> meaning("full")
         'computed in float32'
     """
@@ -358,7 +358,7 @@ def classify(op_: Op | str, system_: str, name: str | None = None) -> OpClass:
     Raises:
         PolicyError: an unknown op, system or name.
 
-    Example:
+    Examples:
         >>> classify("softmax", "torch_cuda").category, classify("softmax", "torch_cpu").category
         ('full', 'follow')
         >>> classify("linear", "mindspore_O1").output
@@ -416,7 +416,7 @@ def portable() -> Mapping[str, PortableOp]:
     Ascend's and MindSpore auto's lists agree in most rows. The exceptions are ops that CUDA
     refuses in 16 bits or with two dtypes: there it goes on refusing them.
 
-    Example:
+    Examples:
         >>> portable()["softmax"].category, portable()["softmax"].unlike
         ('full', ('torch_cpu',))
         >>> portable()["bce"].note
@@ -443,7 +443,7 @@ def portable_like() -> str:
 def outcome(op_: Op | str, system_: str, name: str | None = None) -> str:
     """Return in one word what a system makes of an op, listed or made of listed ones.
 
-    Example:
+    Examples:
         >>> classify("square", "torch_cuda").category, outcome("square", "torch_cuda")
         ('follow', 'full')
     """
@@ -465,7 +465,7 @@ def names(op_: Op | str, framework: str) -> tuple[str, ...]:
         framework: ``"torch"``, ``"keras"``, ``"mindspore"``, ``"tf"`` (graph op types), or
             ``"paddle"``, ``"apex"``, ``"mxnet"``, ``"onnx"``.
 
-    Example:
+    Examples:
         >>> names("tanh", "torch")
         ('nn.Tanh', 'F.tanh', 'torch.tanh', 'Tensor.tanh', 'aten::tanh')
     """
@@ -511,7 +511,7 @@ def find(framework: str, name: str) -> Op:
     Raises:
         PolicyError: an unknown framework, or a name that is in no row (with the nearest).
 
-    Example:
+    Examples:
         >>> find("torch", "torch.nn.functional.softmax").name, find("keras", "Dense").name
         ('softmax', 'linear')
         >>> find("mindspore", "mindspore.ops.operations.MatMul").name
@@ -543,7 +543,7 @@ def differences(system_a: str, system_b: str, by: str = "category") -> Compariso
         system_b: another one.
         by: ``"category"`` compares what the ops run in, ``"output"`` what comes out.
 
-    Example:
+    Examples:
         >>> print(differences("torch_cpu", "torch_cuda"))
         torch_cpu differs from torch_cuda in 49 of 101 rows
     """

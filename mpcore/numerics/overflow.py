@@ -98,7 +98,7 @@ def saturate(values: npt.ArrayLike, dtype: str) -> tuple[npt.NDArray[np.float32]
         values: any shape.
         dtype: ``"float16"``, ``"bfloat16"`` or ``"float32"``.
 
-    Example:
+    Examples:
         >>> values, overflowed = saturate([1.0, 7e4, float("-inf"), float("nan")], "float16")
         >>> values.tolist(), overflowed
         ([1.0, 65504.0, -65504.0, 0.0], True)

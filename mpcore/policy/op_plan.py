@@ -79,7 +79,7 @@ def resolve_ops(policy: Policy, device: str) -> tuple[tuple[OpPlan, ...], Counte
         policy: the policy; unless by="op" nothing is said of ops.
         device: type of the device, for rules about it.
 
-    Example:
+    Examples:
         >>> from mpcore.policy.policy import Policy
         >>> policy = Policy.named("autocast_bfloat16").full(op="softmax")
         >>> [(entry.op, entry.compute) for entry in resolve_ops(policy, "cpu")[0]]

@@ -124,7 +124,7 @@ def resolve_plan(policy: Policy, layers: Sequence[Layer], device: str = "") -> P
         layers: the model's layers as its backend lists them.
         device: type of the device, such as ``"cpu"``, for rules about it.
 
-    Example:
+    Examples:
         >>> from mpcore import Layer, Policy
         >>> layers = [Layer("fc", "linear", "Linear"), Layer("norm", "norm", "LayerNorm")]
         >>> plan = resolve_plan(Policy.named("mixed_bfloat16"), layers)

@@ -73,7 +73,7 @@ class Policy:
     Raises:
         PolicyError: an unknown word (with the nearest valid one) or a contradiction.
 
-    Example:
+    Examples:
         >>> policy = Policy.named("mixed_float16").full("*.head", layer="softmax")
         >>> str(policy)
         'mixed_float16; full path=*.head; full layer=softmax'
@@ -125,7 +125,7 @@ class Policy:
     def scaling(self) -> LossScale:
         """Return the loss-scale rule with ``"auto"`` decided.
 
-        Example:
+        Examples:
             >>> Policy.named("mixed_float16").scaling.kind, Policy.named("float32").scaling.kind
             ('dynamic', 'none')
         """
@@ -178,7 +178,7 @@ class Policy:
         Raises:
             PolicyError: it is none of these, or the text is wrong.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> str(Policy.of(np.float16)), str(Policy.of("bf16; full *.head"))
             ('mixed_float16', 'mixed_bfloat16; full path=*.head')
@@ -206,7 +206,7 @@ class Policy:
         Raises:
             PolicyError: the text is no policy, with the part that is wrong.
 
-        Example:
+        Examples:
             >>> Policy.parse("compute=bfloat16, output=float32; full layer=norm").compute
             'bfloat16'
             >>> str(Policy.parse("bf16-mixed"))

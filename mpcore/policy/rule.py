@@ -122,7 +122,7 @@ class Rule:
         Raises:
             PolicyError: the text is no rule, with the part that is wrong.
 
-        Example:
+        Examples:
             >>> Rule.parse("full>lower layer=norm when params<1024")
             Rule(precision='full', target='layer', pattern='norm', output='lower', \
 when=('params<1024',))

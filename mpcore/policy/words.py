@@ -31,7 +31,7 @@ def translate(text: str) -> str:
     Raises:
         PolicyError: the word means different things, or something that nobody can honour.
 
-    Example:
+    Examples:
         >>> translate("bf16; full *.head"), translate("16-mixed, by=layer")
         ('mixed_bfloat16; full *.head', 'torch:autocast, by=layer')
         >>> translate("p=f32,c=bf16,o=f32")

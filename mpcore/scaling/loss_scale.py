@@ -128,7 +128,7 @@ class LossScale:
     def of(cls, **given: Any) -> LossScale:
         """Return the rule with these fields, its own and those of its quirks side by side.
 
-        Example:
+        Examples:
             >>> LossScale.of(init_scale=8.0, hysteresis=2).quirks.hysteresis
             2
         """
@@ -166,7 +166,7 @@ class LossScale:
         Raises:
             PolicyError: no preset or field has that name.
 
-        Example:
+        Examples:
             >>> LossScale.named("deepspeed", growth_interval=100).quirks.hysteresis
             2
         """
@@ -184,7 +184,7 @@ class LossScale:
         Raises:
             PolicyError: the text is not of that form, with the field that is wrong.
 
-        Example:
+        Examples:
             >>> LossScale.parse("dynamic(init_scale=1024, growth_interval=50)").init_scale
             1024.0
         """

@@ -94,7 +94,7 @@ def transition(
         the interpreter and loses its dtype. Fields that the rule does not need stay the
         same objects.
 
-    Example:
+    Examples:
         >>> rule = LossScale(init_scale=8.0, growth_interval=2)
         >>> state = transition(rule, (8.0, 1, 0, 0, 0, 0, -1, 0), True, _pick, float)
         >>> state[:3]

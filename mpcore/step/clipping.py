@@ -26,7 +26,7 @@ def clip_factor(total: Any, clip_norm: float, where: Callable[[Any, Any, Any], A
     Source: ``torch.nn.utils.clip_grad_norm_``, torch/nn/utils/clip_grad.py of torch 2.13.0:
     ``clip_coef = max_norm / (total_norm + 1e-6)``, clamped to 1.
 
-    Example:
+    Examples:
         >>> def pick(condition, x, y):
         ...     return x if condition else y
         >>> clip_factor(0.999999, 0.25, pick), clip_factor(0.0, 1.0, pick)

@@ -49,7 +49,7 @@ def measures(policy: Policy, option: str) -> bool:
 def sample(size: int) -> npt.NDArray[np.int64]:
     """Return flat indices, evenly spaced, of the elements to look at in a tensor of ``size``.
 
-    Example:
+    Examples:
         >>> sample(3).tolist(), sample(8192)[:3].tolist(), len(sample(10**6))
         ([0, 1, 2], [0, 2, 4], 4096)
     """

@@ -125,7 +125,7 @@ def align_weights(
 def layer_of(path: str, paths: Sequence[str]) -> str:
     """Return the layer among ``paths`` that ``path`` is or lies in: the longest; ``""`` for none.
 
-    Example:
+    Examples:
         >>> layer_of("block.rnn:1", ["block", "block.rnn", "block.rnn2"])
         'block.rnn'
     """

@@ -27,7 +27,7 @@ class Configuration:
         python: path of another interpreter, with mpcore and a framework of its own; ``""`` for
             the one that runs this.
 
-    Example:
+    Examples:
         >>> Configuration.parse("torch:compiled+cuda:1").device
         'cuda:1'
         >>> str(Configuration("mindspore", "compiled", python="/opt/new/bin/python"))

@@ -24,7 +24,7 @@ _SYSTEMS = {
 def op_system(backend: str, device: str) -> str:
     """Return the row of ``numerics.ops`` that by="op" follows there; ``""`` where it has none.
 
-    Example:
+    Examples:
         >>> op_system("torch", "cuda:0"), op_system("mindspore", "Ascend")
         ('torch_cuda', 'mindspore_auto')
     """

@@ -16,7 +16,7 @@ def of_axes(value: Any) -> Any:
     Args:
         value: a tuple or list with one entry an axis; anything else is returned as it is.
 
-    Example:
+    Examples:
         >>> of_axes((3, 3)), of_axes([1, 2]), of_axes(None)
         (3, [1, 2], None)
     """
@@ -42,7 +42,7 @@ def same_padding(
         stride: by axis.
         reach: by axis, (kernel - 1) * dilation.
 
-    Example:
+    Examples:
         >>> same_padding([5, 5], [1, 1], [2, 2]), same_padding([4], [2], [2])
         (1, [[0, 1]])
     """

@@ -116,7 +116,7 @@ def summarize(
         dtype: the framework stored them in.
         keep: keep the whole tensor too.
 
-    Example:
+    Examples:
         >>> found = summarize(np.float32([1.0, -3.0, np.inf]), "float16")
         >>> found.peak, found.infinite, found.finite
         (3.0, 1, False)
@@ -204,7 +204,7 @@ def difference(reference: TensorSummary, own: TensorSummary) -> Difference:
     Where the reference is not finite, ``own`` must hold the same thing: all places are compared
     where all values are at hand, else the sample and the counts.
 
-    Example:
+    Examples:
         >>> a, b = (summarize(np.float32([1.0, 2.0, x])) for x in (3.0, 3.3))
         >>> round(difference(a, b).relative, 3)
         0.08

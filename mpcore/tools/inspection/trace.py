@@ -132,7 +132,7 @@ def words(text: str) -> frozenset[str]:
 def neutral_op(framework: str, *spellings: str) -> str:
     """Return the neutral op behind the first name that the table of ops knows; ``""`` for none.
 
-    Example:
+    Examples:
         >>> neutral_op("torch", "aten::softmax_", "aten::softmax"), neutral_op("tf", "NoOp")
         ('softmax', '')
     """
@@ -147,7 +147,7 @@ def neutral_op(framework: str, *spellings: str) -> str:
 def widest(dtypes: Iterable[str]) -> str:
     """Return the float that holds all of ``dtypes``; ``""`` for none.
 
-    Example:
+    Examples:
         >>> widest(["bfloat16", "float32"]), widest(["bfloat16", "float16"]), widest([])
         ('float32', 'float32', '')
     """

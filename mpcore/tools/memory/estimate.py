@@ -116,7 +116,7 @@ def estimate_memory(model: Any, optimizer: Any, policy: Policy | str) -> MemoryE
         PolicyError: the policy's text is wrong.
         BackendError: no backend knows the model, or the optimizer's state is not known.
 
-    Example:
+    Examples:
         >>> from mpcore.policy.layer import ParamInfo
         >>> layer = Layer("fc", "linear", "Linear", (ParamInfo("weight", (1000, 1000), "float32"),))
         >>> policies = ("float32", "model_bfloat16")

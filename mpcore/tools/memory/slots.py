@@ -81,7 +81,7 @@ def optimizer_slots(optimizer: Any) -> SlotRule:
     Raises:
         BackendError: its class is not in the table.
 
-    Example:
+    Examples:
         >>> optimizer_slots("adam").arrays, optimizer_slots("SGD").arrays
         (2, 0)
     """

@@ -78,7 +78,7 @@ class JsonLines(Sink):
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a record; of lost updates the largest share, of layers all by path.
 
-    Example:
+    Examples:
         >>> numbers({"step": 1, "loss": 0.5, "reason": None, "lost_updates": {"a": 0.2, "b": 0.9}})
         {'step': 1.0, 'loss': 0.5, 'lost_updates': 0.9}
         >>> numbers({"step": 1, "layers": {"fc": {"small": 0.25}}})
@@ -202,7 +202,7 @@ def _worst(layers: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str, st
 def sparkline(values: deque[float]) -> str:
     """Return a curve of block characters, from the smallest value to the largest.
 
-    Example:
+    Examples:
         >>> sparkline(deque([0.0, 1.0, 0.5]))
         '▁█▄'
     """

@@ -103,7 +103,7 @@ def own_times(events: Sequence[Event]) -> list[float]:
     Of nested events of one thread the innermost owns the time. While several threads run,
     each owns an equal part of it.
 
-    Example:
+    Examples:
         >>> own_times([Event(0, 10), Event(2, 5), Event(8, 10, thread=1)])
         [6.0, 3.0, 1.0]
     """

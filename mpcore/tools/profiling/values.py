@@ -53,7 +53,7 @@ def pattern_by_path(paths: Iterable[str]) -> dict[str, str]:
 
     The last part of a path keeps its numbers: ``fc1`` and ``fc2`` are two things.
 
-    Example:
+    Examples:
         >>> pattern_by_path(["a.0.up", "a.1.up", "b0.head", "1", "2"])
         {'a.0.up': 'a.*.up', 'a.1.up': 'a.*.up', 'b0.head': 'b0.head', '1': '1', '2': '2'}
     """

@@ -259,7 +259,7 @@ def _short(text: str, length: int) -> str:
 def _shown(name: str) -> str:
     """Return the name of a configuration in the room that a chart has for it.
 
-    Example:
+    Examples:
         >>> _shown("tensorflow"), _shown("tensorflow:compiled"), _shown("torch@/opt/new/bin/python")
         ('tensorflow', 'tf:compiled', 'torch@\N{HORIZONTAL ELLIPSIS}/python')
     """

@@ -26,7 +26,7 @@ NONE = "-"
 def number(value: float | None) -> float:
     """Return a number of a result; nan where it has none.
 
-    Example:
+    Examples:
         >>> number(2), number(None)
         (2.0, nan)
     """
@@ -36,7 +36,7 @@ def number(value: float | None) -> float:
 def format_scale(scale: float) -> str:
     """Return a loss scale as a reader thinks of it: a power of two where it is one.
 
-    Example:
+    Examples:
         >>> format_scale(65536.0), format_scale(1.0), format_scale(1000.0)
         ('2^16', '1', '1000')
     """
@@ -50,7 +50,7 @@ def format_scale(scale: float) -> str:
 def raised(text: str) -> str:
     """Return the text with its powers set as a page does.
 
-    Example:
+    Examples:
         >>> raised("worked: 2^16")
         'worked: 2¹⁶'
     """
@@ -61,7 +61,7 @@ def raised(text: str) -> str:
 def format_loss(loss: float) -> str:
     """Return a loss with about five significant digits.
 
-    Example:
+    Examples:
         >>> format_loss(0.41231), format_loss(123.456), format_loss(1.2e-5), format_loss(0.0)
         ('0.4123', '123.46', '1.2e-05', '0')
     """
@@ -77,7 +77,7 @@ def format_loss(loss: float) -> str:
 def format_milliseconds(seconds: float) -> str:
     """Return seconds as milliseconds, without the unit.
 
-    Example:
+    Examples:
         >>> format_milliseconds(0.0124), format_milliseconds(1.5), format_milliseconds(2.5e-4)
         ('12.4', '1500', '0.25')
     """
@@ -91,7 +91,7 @@ def format_milliseconds(seconds: float) -> str:
 def format_megabytes(size: float) -> str:
     """Return bytes as megabytes of 1 000 000 bytes, without the unit.
 
-    Example:
+    Examples:
         >>> format_megabytes(4.126e8)
         '413'
     """
@@ -101,7 +101,7 @@ def format_megabytes(size: float) -> str:
 def format_difference(size: float) -> str:
     """Return a relative difference as a power of ten.
 
-    Example:
+    Examples:
         >>> format_difference(0.0), format_difference(1.23e-7)
         ('0', '1.2e-07')
     """
@@ -111,7 +111,7 @@ def format_difference(size: float) -> str:
 def short_power(size: float, decimals: int = 0) -> str:
     """Return a relative difference in few letters, such as for the cell of a heat map.
 
-    Example:
+    Examples:
         >>> short_power(0.0), short_power(3.1e-7), short_power(0.96), short_power(350.0)
         ('0', '3e-7', '0.96', '4e2')
         >>> short_power(3.14e-7, 1)
@@ -128,7 +128,7 @@ def short_power(size: float, decimals: int = 0) -> str:
 def format_times(times: float) -> str:
     """Return how many times one number is another.
 
-    Example:
+    Examples:
         >>> format_times(2.53), format_times(7812.3), format_times(3.2e9), format_times(math.inf)
         ('2.5x', '7800x', '3e9x', 'infx')
     """
@@ -140,7 +140,7 @@ def format_times(times: float) -> str:
 def format_percent(size: float | None) -> str:
     """Return a relative difference of a result in percent, as short as it can be told.
 
-    Example:
+    Examples:
         >>> format_percent(0.0046), format_percent(4e-6), format_percent(None)
         ('0.46%', '4e-04%', '-')
     """

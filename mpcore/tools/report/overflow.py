@@ -145,7 +145,7 @@ def _still(note: str) -> str:
 def step_ranges(steps: list[int]) -> str:
     """Return steps with those in a row as one range.
 
-    Example:
+    Examples:
         >>> step_ranges([0, 1, 2, 7, 12])
         '0 to 2, 7, 12'
     """

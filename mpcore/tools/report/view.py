@@ -149,7 +149,7 @@ def _pair_view(pair: Pair) -> PairView:
 def matrices(pairs: Sequence[PairView]) -> dict[str, list[tuple[str, list[PairView | None]]]]:
     """Return, per policy with more pairs than one reads, each configuration and its pairs with all.
 
-    Example:
+    Examples:
         >>> matrices([])
         {}
     """
