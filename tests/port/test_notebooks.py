@@ -204,7 +204,7 @@ def test_cells_that_a_rule_mixes_up_are_not_written(
 
     def swap(*_: object) -> Any:
         text = real(*_)[0].replace("# %% [cell 2]", "# %% [cell 9]")
-        return text, [], [], type("At", (), {"memory": {}})
+        return text, [], [], type("At", (), {"unmapped": []})
 
     real = engine.apply_pass
     monkeypatch.setattr(engine, "apply_pass", swap)
