@@ -54,7 +54,7 @@ shard  = $(if $(findstring of,$@),--shard $(subst of,/,$(lastword $(subst -, ,$@
 
 lint: setup
 	$(suite) sh -c "$(BIN)/ruff format --check . && $(BIN)/ruff check . && \
-	  $(BIN)/lint-imports --no-cache --quiet"
+	  $(BIN)/lint-imports --no-cache"
 
 types: setup
 	$(suite) $(BIN)/mypy
