@@ -43,7 +43,7 @@ __all__ = ["main"]
 def main(argv: list[str]) -> int:
     """Do one job; return 0, or 1 after writing the error to the result file."""
     job = Job.from_json(argv[0])
-    job.result.parent.mkdir(parents=True, exist_ok=True)
+    # Its folder is the parent's to make: one that is gone was removed with the whole comparison.
     return serve(partial(_work, job), partial(_failed, job))
 
 
