@@ -112,8 +112,8 @@ def dropped_parts(rank):
     }
 
 
-def hidden_overflow(rank, *, agree):
-    net, _, bound = prepared(detector=OneRank(rank), sync_overflow=agree)
+def hidden_overflow(rank, *, sync_overflow):
+    net, _, bound = prepared(detector=OneRank(rank), sync_overflow=sync_overflow)
     return bound.step(loss_of(net), *batch(rank, 1.0)).stepped
 
 

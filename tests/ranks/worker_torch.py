@@ -94,10 +94,10 @@ def native_scaler_without_a_word_between_ranks(rank):
 # --- replicas that are averaged by hand
 
 
-def replicas(rank, *, agree, average=True, bad_layer=None, steps=4):
+def replicas(rank, *, sync_overflow, average=True, bad_layer=None, steps=4):
     """Rank 1 gets an inf in one layer, in step 2, that nobody sends around."""
     model = net()
-    amp = ready(model, sync_overflow=agree)
+    amp = ready(model, sync_overflow=sync_overflow)
     results = []
     for number in range(steps):
         amp.backward(entropy(model)(*batch(number, rank)))
