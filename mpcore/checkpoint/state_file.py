@@ -186,7 +186,8 @@ class Checkpoint:
         if version > VERSION:
             msg = f"`version` must be <= {VERSION}, got {version}: a newer mpcore wrote it; upgrade"
             raise CheckpointError(msg)
-        _check_keys("", data if version > 1 else _in_new_words(data), _KEYS)
+        body = data if version > 1 else _in_new_words(data)
+        _check_keys("", body, _KEYS)
         digest = _digest({key: value for key, value in data.items() if key != "sha256"})
         if data["sha256"] != digest:
             msg = (
@@ -194,16 +195,14 @@ class Checkpoint:
                 "the file was changed or damaged"
             )
             raise CheckpointError(msg)
-        if version == 1:
-            data = _in_new_words(data)
-        policy, rule = _read_policy(data["policy"]), _read_rule(data["loss_scale"])
-        state = _read_state(data["state"])
+        policy, rule = _read_policy(body["policy"]), _read_rule(body["loss_scale"])
+        state = _read_state(body["state"])
         check_state(rule, state)
-        steps = _read_value("optimizer_steps", "int", data.get("optimizer_steps", 0))
+        steps = _read_value("optimizer_steps", "int", body.get("optimizer_steps", 0))
         if not 0 <= steps < 2**63:
             msg = f"`optimizer_steps` must be a whole number in [0, 2^63), got {steps!r}"
             raise CheckpointError(msg)
-        weights = _read_value("weights", "str", data.get("weights", ""))
+        weights = _read_value("weights", "str", body.get("weights", ""))
         if policy.scaling != rule:  # the preset that the policy names has changed since
             policy = policy.with_loss_scale(rule)
         return cls(policy, rule, state, steps, weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mpcore._lib.generators import generators_kept
@@ -89,7 +88,7 @@ def observe(
         msg = "`batch` must hold at least one tensor, got none"
         raise BackendError(msg)
     model: Any = model_or_amp if amp is None else getattr(amp, "model", None)
-    backend = find_backend(model) if amp is None else load_backend(_name_of(amp))
+    backend = find_backend(model) if amp is None else load_backend(amp.backend.name)
     plan = plan_of(model, policy or "float32") if amp is None else amp.plan
     device = backend.capabilities(model).device
     with generators_kept():
@@ -110,11 +109,17 @@ def trace_dtypes(
     return calls.trace(recorder.record(model, amp, batch, loss_fn, 1.0, calls))
 
 
-def plan_of(model: Any, policy: Policy | str) -> Plan:
-    """Return what every layer of ``model`` would do under ``policy``, on the device it is on."""
+def plan_of(model: Any, policy: Policy | str, device: str = "") -> Plan:
+    """Return what every layer of ``model`` would do under ``policy``.
+
+    Args:
+        model: the model.
+        policy: a policy, its name, or its text.
+        device: for rules about it; the one that the model is on if empty.
+    """
     backend = find_backend(model)
-    policy = Policy.of(policy)
-    return resolve_plan(policy, backend.layers(model), backend.capabilities(model).device)
+    device = device or backend.capabilities(model).device
+    return resolve_plan(Policy.of(policy), backend.layers(model), device)
 
 
 def dry_run(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> Observation:
@@ -135,17 +140,7 @@ def dry_run(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> 
     backend = find_backend(model)
     runner = DRY_RUN.of(backend)
     device = device or backend.capabilities(model).device
-    parsed = Policy.of(policy)
-    plan = resolve_plan(parsed, backend.layers(model), device)
+    plan = plan_of(model, policy, device)
     calls = Dtypes(RECORDER.of(backend).OPS, backward=False)
     trace = calls.trace(runner.dry_run(model, plan, batch, device, calls))
     return judge(plan, trace, op_system(backend.name, device))
-
-
-def _name_of(amp: Amp) -> str:
-    root = type(amp).__module__.partition(".")[0]
-    for point in metadata.entry_points(group="mpcore.backends"):
-        if point.module.partition(".")[0] == root:
-            return point.name
-    msg = f"`model_or_amp` must be what mpcore.prepare returned, got a {type(amp).__qualname__}"
-    raise BackendError(msg)
