@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mpcore.errors import BackendMissingError as BackendMissingError
     from mpcore.errors import CheckpointError as CheckpointError
     from mpcore.errors import ExperimentError as ExperimentError
+    from mpcore.errors import GuardError as GuardError
     from mpcore.errors import LossScaleError as LossScaleError
     from mpcore.errors import MpcoreError as MpcoreError
     from mpcore.errors import MpcoreWarning as MpcoreWarning
@@ -74,6 +75,7 @@ _HOMES = {
     "export_policy": "mpcore.interop.policy",
     "export_scaler": "mpcore.interop.scaler",
     "fit_memory": "mpcore.tools.memory.fit",
+    "GuardError": "mpcore.errors",
     "import_policy": "mpcore.interop.policy",
     "import_scaler": "mpcore.interop.scaler",
     "Layer": "mpcore.policy.layer",

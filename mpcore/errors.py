@@ -13,6 +13,7 @@ __all__ = [
     "BackendMissingError",
     "CheckpointError",
     "ExperimentError",
+    "GuardError",
     "LossScaleError",
     "MpcoreError",
     "MpcoreWarning",
@@ -33,6 +34,10 @@ class PolicyError(MpcoreError, ValueError):
 
 class BackendError(MpcoreError, RuntimeError):
     """A backend cannot honour what was asked; the message gives the reason and the alternative."""
+
+
+class GuardError(BackendError):
+    """A prepared model would be moved or changed past its steps; nothing has moved."""
 
 
 class BackendMissingError(MpcoreError, ImportError):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from mpcore.amp.guard import Guard
 from mpcore.amp.schedule import Scheduler
 from mpcore.checkpoint.neutral_weights import read_portable, write_portable
 from mpcore.checkpoint.state_file import Checkpoint, save_state
@@ -26,6 +27,7 @@ from mpcore.step.transaction import Latest, StepCall
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     import numpy as np
     import numpy.typing as npt
@@ -81,6 +83,7 @@ class Amp(ABC):
         simulated: whether a 16-bit format is imitated by rounding around float32 operations.
         last: what the latest step did; None before the first.
         observers: called with the result of each step, when it has ended; see ``mpcore.Monitor``.
+        guard: what refuses to let others move or change the model; see ``unguarded``.
     """
 
     backend: Home
@@ -92,6 +95,7 @@ class Amp(ABC):
         self.simulated = simulated
         self.last: StepResult | None = None
         self.observers: list[Callable[[StepResult], None]] = []
+        self.guard = Guard()
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
         self._can_abort = self._rule.can_abort
         self._since_look = 0
@@ -260,6 +264,14 @@ class Amp(ABC):
         msg = f"`diagnose` is not possible yet with {type(self).__name__}"
         raise BackendError(msg)
         yield
+
+    def unguarded(self) -> AbstractContextManager[None]:
+        """Let others move or change the model inside a ``with`` block, on their own account.
+
+        What happens there is native: an optimizer's own step has no loss scale and no float32
+        master values, and nothing is put back. Outside of it such calls raise GuardError.
+        """
+        return self.guard.opened()
 
     @property
     def optimizer_steps(self) -> int:
