@@ -67,7 +67,7 @@ smoke: setup
 	$(suite) env $(TEST) tests/backends/test_conformance.py --backend torch
 
 $(filter backends-%,$(SUITES)): setup
-	$(suite) env $(TEST) tests/backends tests/ranks tests/zoo tests/divergence \
+	$(suite) env $(TEST) tests/backends tests/borders tests/ranks tests/zoo tests/divergence \
 	  --backend $(second) $(shard)
 
 $(filter compat-%,$(SUITES)): setup

@@ -28,7 +28,7 @@ FRAMEWORKS = {
     "mindspore": "mindspore",
 }
 # Folders whose suites run in one framework a process.
-PER_FRAMEWORK = {"backends", "compat", "divergence", "ranks", "zoo"}
+PER_FRAMEWORK = {"backends", "borders", "compat", "divergence", "ranks", "zoo"}
 SECONDS = HERE / "seconds.json"
 USUAL = 0.3  # seconds of a test in a file that was never measured
 
