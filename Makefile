@@ -1,6 +1,7 @@
 # make compare   set up .venv and run the main job on real data
 # make check     lint, types, the core, one framework: under 3 minutes, for every change
 # make test      set up .venv and run every suite, two at a time
+# make hosts     the suite beside Lightning, Accelerate and transformers, in .venv-hosts
 # make nightly   the same with full products and long runs (docs/testing.md)
 
 PYTHON ?= python3
@@ -12,12 +13,16 @@ RUN    := TF_CPP_MIN_LOG_LEVEL=3 GLOG_v=3
 JOBS   ?= 2
 TEST   := OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider $(ARGS)
 LOGS   := build/suites
+# Lightning, Accelerate, transformers and what tests of them need, on top of $(VENV), which stays
+# as it is. They bring no torch of their own. timm, and torchvision, which it imports, lie apart:
+# torchvision from an index is built for CUDA and breaks whoever finds it beside a CPU build.
+HOSTS  := .venv-hosts
 # One process a framework: their states must not meet. The longest first, so that none is left
 # alone at the end; "2of3" is the second of three parts.
 SUITES := porter slow-1of2 slow-2of2 \
           backends-mindspore-1of3 backends-mindspore-2of3 backends-mindspore-3of3 \
           backends-tensorflow-1of2 backends-tensorflow-2of2 backends-torch unit \
-          compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
+          hosts compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
 .PHONY: compare test check nightly setup docs benchmark clean $(SUITES) $(CHECKS)
@@ -47,6 +52,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
 	@touch $@
 
+$(HOSTS)/.ready: $(VENV)/.ready
+	@echo "setting up $(HOSTS): host libraries beside $(VENV), about 300 MB; once"
+	@rm -rf $(HOSTS)
+	$(PYTHON) -m venv $(HOSTS)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')')" \
+	  > $$($(HOSTS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/_beside.pth
+	$(HOSTS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e ".[lightning,accelerate,transformers]" peft torchao
+	$(HOSTS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
+	  --target $(HOSTS)/vision timm torchvision
+	@touch $@
+
 suite = @$(BIN)/python tests/suites.py run $(LOGS) $@
 # Of a name as backends-mindspore-2of3: the framework, and the part as pytest takes it.
 second = $(word 2,$(subst -, ,$@))
@@ -73,6 +90,10 @@ $(filter backends-%,$(SUITES)): setup
 $(filter compat-%,$(SUITES)): setup
 	$(suite) env $(TEST) tests/compat --backend $(second)
 
+hosts: setup $(HOSTS)/.ready
+	$(suite) env OMP_NUM_THREADS=1 $(RUN) $(HOSTS)/bin/python -m pytest -p no:cacheprovider \
+	  tests/hosts --hosts $(ARGS)
+
 porter: setup
 	$(suite) env $(TEST) tests/port
 
@@ -94,4 +115,4 @@ benchmark: setup
 	$(RUN) $(BIN)/python tests/benchmarks/scaler_overhead.py
 
 clean:
-	rm -rf $(VENV) build compare-report dist site
+	rm -rf $(VENV) $(HOSTS) build compare-report dist site
