@@ -21,6 +21,7 @@ from mpcore_torch.casting import replace_root
 from mpcore_torch.gradient_accumulation import Window
 from mpcore_torch.gradients import Norms
 from mpcore_torch.layers import device_of, parameter_names
+from mpcore_torch.master_dict import bit_sum, master_shapes, read_masters, write_masters
 from mpcore_torch.op_list import keep_in_backward, op_list_of, region
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
@@ -202,6 +203,39 @@ class TorchAmp(Amp):
         """
         self._tx.calls.enter("load")
         return super().load(path, any_policy=any_policy, weights=weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what ``model.state_dict()`` and the optimizer's lack; see ``Amp.state_dict``.
+
+        Tensors and plain values: ``torch.load(weights_only=True)`` reads it.
+
+        Raises:
+            BackendError: gradients wait for ``apply``.
+        """
+        self._tx.calls.check("save")
+        return super().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, any_policy: bool = False) -> list[str]:
+        """Resume from what ``state_dict`` returned; see ``Amp.load_state_dict``.
+
+        Raises:
+            BackendError: gradients wait for ``apply``.
+        """
+        self._tx.calls.enter("load")
+        return super().load_state_dict(state, any_policy=any_policy)
+
+    def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:
+        return master_shapes(self.model, self._tx.master_weights, every=every)
+
+    def _read_masters(self) -> dict[str, torch.Tensor]:
+        return read_masters(self.model, self._tx.master_weights)
+
+    def _write_masters(self, values: Mapping[str, torch.Tensor]) -> None:
+        write_masters(self.model, self._tx.master_weights, values)
+
+    @staticmethod
+    def _bit_sum(values: torch.Tensor) -> int:
+        return bit_sum(values)
 
     def autocast(self) -> Any:
         """Return the context that a forward pass runs in; it is needed when by="op".

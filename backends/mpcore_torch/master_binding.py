@@ -8,6 +8,7 @@ import torch
 
 from mpcore.errors import BackendError
 from mpcore_torch.casting import cast_floats
+from mpcore_torch.master_dict import holds_already
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,7 +85,9 @@ class _LoadMasters:
         Raises:
             BackendError: ``load_state_dict(assign=True)``.
         """
-        states = {} if self._master_weights is None else self._master_weights.states
+        if self._master_weights is None:
+            return
+        states = self._master_weights.states
         if states and local.get("assign_to_params_buffers"):
             msg = (
                 "`assign` must be False: it would put other parameters into the model than those "
@@ -95,6 +98,10 @@ class _LoadMasters:
             value = state.get(prefix + name)
             if param is None or param not in states or not isinstance(value, torch.Tensor):
                 continue
-            if value.shape == param.shape:  # else load_state_dict raises
+            if holds_already(param, value):  # rounded from the float32 values that stay behind it
+                self._master_weights.awaited.discard(param)
+            elif value.shape == param.shape:  # else load_state_dict raises
                 states[param].put(value.detach())
                 state[prefix + name] = param.detach()
+                if value.dtype != param.dtype:
+                    self._master_weights.awaited.discard(param)

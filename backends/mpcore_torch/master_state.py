@@ -73,6 +73,10 @@ class MasterState:
         self.read(values)
         return values
 
+    def to_save(self) -> torch.Tensor:
+        """Return the float32 values for a checkpoint; where they are made for it, on the host."""
+        return self.float32().cpu()
+
     def put(self, values: torch.Tensor) -> None:
         """Store other values, such as those of a checkpoint; any dtype."""
         taken = torch.empty_like(self.low, dtype=torch.float32)
@@ -126,6 +130,10 @@ class Copy(MasterState):
     def read(self, values: torch.Tensor) -> None:
         """Copy."""
         values.copy_(self.master.detach())
+
+    def to_save(self) -> torch.Tensor:
+        """Return the copy itself, as a state dict does."""
+        return self.master.detach()
 
     def open(self, room: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Do nothing: it is open."""

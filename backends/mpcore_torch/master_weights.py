@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from mpcore.errors import CheckpointError
 from mpcore.numerics.master_weights import CHUNK
 from mpcore_torch.master_state import MasterState, master_state_for
 from mpcore_torch.optimizer_state import Moments
@@ -34,6 +35,8 @@ class Masters:
         states: by 16-bit parameter; empty where there are none, or no scheme of master weights.
         optimizer_steps: real steps so far; they tell the noise of stochastic rounding.
         chunk: float32 values that are open at a time, at most, where an optimizer allows it.
+        awaited: parameters whose values ``amp.load_state_dict`` brought and ``model.state_dict()``
+            of the same moment has not confirmed.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Masters:
             self._moments = {entry: Moments(entry) for entry in optimizers.values()}
         self.optimizer_steps = 0
         self.chunk: int | None = None
+        self.awaited: set[nn.Parameter] = set()
         self._shared: weakref.ref[Any] | None = None
 
     @property
@@ -73,8 +77,19 @@ class Masters:
         state = self.states.get(param)
         return param.detach() if state is None else state.float32()
 
+    def check_complete(self) -> None:
+        """Raise CheckpointError while the model's own part of a checkpoint is missing."""
+        if self.awaited:
+            msg = (
+                "`amp.load_state_dict` brought float32 values that the model's 16-bit parameters "
+                f"did not have, {len(self.awaited)} of them: load `model.state_dict()` of the same "
+                "moment too, before the first step; or `amp.load_weights` for other values"
+            )
+            raise CheckpointError(msg)
+
     def put(self, param: nn.Parameter, values: torch.Tensor) -> None:
         """Let a parameter of the model stand for other values."""
+        self.awaited.discard(param)
         with torch.no_grad():
             state = self.states.get(param)
             if state is None:

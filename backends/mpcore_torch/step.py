@@ -154,6 +154,7 @@ class TorchTransaction(MicroBatches):
         """Clear old gradients and copy the buffers, once a step; the state is numbers here."""
         if self._open is None:
             self._let_go()
+            self.master_weights.check_complete()
             self.master_weights.follow()
             if self.has_register:
                 self.detector.begin()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mpcore.amp.guard import Guard
 from mpcore.amp.schedule import Scheduler
+from mpcore.checkpoint.amp_state import AmpState, bit_sum, stands_for_more
 from mpcore.checkpoint.neutral_weights import read_portable, write_portable
 from mpcore.checkpoint.state_file import Checkpoint, save_state
 from mpcore.checkpoint.weights_file import check_weights, load_run, save_run
@@ -438,6 +439,83 @@ class Amp(ABC):
         if self.policy.scheme.name == "stochastic":
             self.optimizer_steps = saved.checkpoint.optimizer_steps
         return differing
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the host's own checkpoint of model and optimizer lacks, as one plain dict.
+
+        That is the state of the loss scale, the policy, the count of optimizer steps, and the
+        float32 values behind 16-bit parameters (``mpcore.checkpoint.amp_state`` says the keys).
+        A run that resumes from it, the model's own state and the optimizer's, loaded in any
+        order, continues bit for bit. Call it between steps. As in the framework's own
+        ``state_dict``, arrays may be the live ones: save them, or copy what stays in memory.
+        """
+        steps = self.optimizer_steps
+        checkpoint = Checkpoint(self.policy, self._rule, self.state, steps)
+        state = AmpState(checkpoint, self.backend.name, self._read_masters())
+        return state.to_dict(self._bit_sum)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, any_policy: bool = False) -> list[str]:
+        """Resume from what ``state_dict`` returned, between steps.
+
+        Args:
+            state: the dict; the model's and the optimizer's own are loaded as ever, in any order.
+            any_policy: keep the running policy where the other is another one, as in ``load``;
+                then load it last.
+
+        Returns:
+            The fields in which the policies differ; empty unless ``any_policy``.
+
+        Raises:
+            CheckpointError: it is damaged, or of another policy or another model. Nothing has
+                changed.
+        """
+        saved = AmpState.from_dict(state, self._bit_sum)
+        loss_scale, differing = saved.checkpoint.state_for(self.policy, any_policy=any_policy)
+        shapes = self._master_shapes(every=bool(differing))
+        saved.check_for(self.backend.name, shapes, all_of=not differing)
+        before, looked = self.state, (self._since_look, self._skipped_then)
+        try:
+            self._take_state("`state`", loss_scale)
+            self._write_masters(saved.masters)
+        except BaseException:
+            self.state = before
+            self._since_look, self._skipped_then = looked
+            raise
+        if saved.backend == self.backend.name or self.policy.scheme.name == "stochastic":
+            self.optimizer_steps = saved.checkpoint.optimizer_steps
+        return differing
+
+    def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:
+        """Return, by path, the shapes of parameters that stand for more than is stored in them.
+
+        What a backend must give for ``state_dict``, where it has such parameters.
+
+        Args:
+            every: of all parameters instead.
+        """
+        if not every and not stands_for_more(self.plan):
+            return {}
+        msg = f"`state_dict` is not possible yet with {type(self).__name__} under {self.policy}"
+        raise BackendError(msg)
+
+    def _read_masters(self) -> dict[str, Any]:
+        """Return the float32 values of those of ``_master_shapes``, as the framework's arrays."""
+        shapes = self._master_shapes()
+        return {k: v for k, v in self._read_weights().items() if k in shapes} if shapes else {}
+
+    def _write_masters(self, values: Mapping[str, Any]) -> None:
+        """Let parameters stand for what ``_read_masters`` returned, or others of ``every``.
+
+        The model's own load, before or after, must leave them as they are: 16-bit values that a
+        parameter holds already move nothing beside it.
+        """
+        if values:
+            self._write_weights({**self._read_weights(), **values})
+
+    @staticmethod
+    def _bit_sum(values: Any) -> int:
+        """Return ``bit_sum`` of what ``_read_masters`` holds."""
+        return bit_sum(values)
 
     def _take_state(self, path: str | os.PathLike[str], state: LossScaleState) -> None:
         self.state = state
