@@ -1,0 +1,147 @@
+"""Ctrl-C held back for the few milliseconds in which a step moves the weights.
+
+``with Held():`` keeps SIGINT until its block has ended, and then calls the handler that was there:
+KeyboardInterrupt comes out of the ``with`` statement, with the block complete.
+
+Not covered: SIGKILL, and SIGTERM without a handler, end the process at once; so does a power cut.
+Exceptions that other handlers raise (SIGALRM, a handler of SIGTERM), and those that another thread
+puts into this one (``PyThreadState_SetAsyncExc``), are not held.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+__all__ = ["Held"]
+
+_PATIENCE = 1.0  # seconds
+
+# The functions behind the public ones, which look for an enum by way of an exception: 13 us less
+# a block, measured with Python 3.11.7.
+_plain = getattr(signal, "_signal", signal)
+_get: Callable[[int], Any] = _plain.getsignal
+_set: Callable[[int, Any], Any] = _plain.signal
+_SIGINT = int(signal.SIGINT)
+
+
+class Held:
+    """A block of the main thread that SIGINT does not interrupt.
+
+    Blocks nest: the outermost delivers. Elsewhere than in the main thread of the main
+    interpreter, and where SIGINT is ignored, kills the process or is not Python's, nothing
+    changes: no handler of Python's could interrupt the block there. A handler of the user's is
+    called as Python would call it, only later; what a C library has put under Python's back
+    (``faulthandler.register``, say) is called at once, and stays.
+
+    A block that hangs can still be left: the second SIGINT that comes a second or more after the
+    first is delivered at once.
+
+    Cost: about 3 us.
+    """
+
+    __slots__ = ("_action", "_active", "_handler", "_since")
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._active = False
+        self._handler: Callable[[int, FrameType | None], Any] | None = None
+        self._since: float | None = None
+        self._action: bytes | None = None
+
+    def __enter__(self) -> None:
+        """Hold SIGINT from here on."""
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        handler = _get(_SIGINT)
+        if not callable(handler) or (isinstance(handler, Held) and handler._active):
+            return
+        self._handler, self._active = handler, True
+        try:
+            self._action = _ACTION.foreign() if _ACTION is not None else None
+            _set(_SIGINT, self)
+        except ValueError:  # the main thread of another interpreter than the main one
+            self._active = False
+            return
+        if self._action is not None and _ACTION is not None:
+            _ACTION.put(self._action)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Note a SIGINT; see ``signal.signal``."""
+        now = time.monotonic()
+        if self._active and (self._since is None or now - self._since < _PATIENCE):
+            self._since = now if self._since is None else self._since
+            return
+        # It hangs; or it is over, and somebody who found it as the handler has put it back.
+        self._since = None
+        if self._handler is not None:
+            self._handler(number, frame)
+
+    def __exit__(self, *exc: object) -> None:
+        """Deliver what came."""
+        if not self._active:
+            return
+        handler = _get(_SIGINT)
+        if handler is self:  # else the block has put one there that is to stay
+            handler = self._handler
+            _set(_SIGINT, handler)
+            if self._action is not None and _ACTION is not None:
+                _ACTION.put(self._action)
+        self._active = False
+        if self._since is not None and callable(handler):
+            self._since = None
+            handler(_SIGINT, sys._getframe(1))
+
+
+class _Action:
+    """What the system calls at a SIGINT: Python's own entry, or some C library's.
+
+    ``signal.signal`` sets it as well, so that a foreign one has to be put back.
+    """
+
+    def __init__(self) -> None:
+        """Find ``sigaction``; AttributeError where there is none."""
+        # Of this process, and with the interpreter's lock held, since it is over in no time.
+        self._call = ctypes.PyDLL(None).sigaction
+        self._now = ctypes.create_string_buffer(256)  # more than the structure takes anywhere
+        self._where = ctypes.byref(self._now)
+        # The address to call comes first in it, in Linux and in macOS.
+        self._address = ctypes.c_void_p.from_buffer(self._now)
+        self._python: int | None = None
+
+    def foreign(self) -> bytes | None:
+        """Return what is there, if it is not what ``signal.signal`` sets."""
+        self._call(_SIGINT, None, self._where)
+        if self._address.value == self._python:
+            return None
+        found = self._now.raw
+        if self._python is None:  # the first time: let Python set its own, and look at it
+            _set(_SIGINT, _get(_SIGINT))
+            self._call(_SIGINT, None, self._where)
+            self._python, address = self._address.value, ctypes.c_void_p.from_buffer_copy(found)
+            self.put(found)
+            return found if address.value != self._python else None
+        return found
+
+    def put(self, action: bytes) -> None:
+        """Let the system do ``action``."""
+        self._now.raw = action
+        self._call(_SIGINT, self._where, None)
+
+
+def _find_action() -> _Action | None:
+    try:
+        return _Action()
+    except (OSError, AttributeError, TypeError):  # Windows has none
+        return None
+
+
+_ACTION = _find_action()
