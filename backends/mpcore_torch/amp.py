@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from mpcore.step.transaction import StepCall
 from mpcore_torch import trial
 from mpcore_torch.calls import IDLE, UNSCALED
 from mpcore_torch.casting import replace_root
+from mpcore_torch.grad_scaler import AmpGradScaler
 from mpcore_torch.gradient_accumulation import Window
 from mpcore_torch.gradients import Norms
 from mpcore_torch.layers import device_of, parameter_names
@@ -125,6 +127,11 @@ class TorchAmp(Amp):
             msg = f"`amp.optimizer` is one of several; use amp.optimizers[{first!r}]"
             raise BackendError(msg)
         return next(iter(self.optimizers.values()))
+
+    @cached_property
+    def grad_scaler(self) -> AmpGradScaler:
+        """This object as a torch.amp.GradScaler, for a host or a loop that works with one."""
+        return AmpGradScaler(self)
 
     @property
     def masters(self) -> dict[nn.Parameter, nn.Parameter]:
