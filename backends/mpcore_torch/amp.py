@@ -28,6 +28,7 @@ from mpcore_torch.op_list import keep_in_backward, op_list_of, region
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
 from mpcore_torch.step import TorchTransaction
+from mpcore_torch.update_guard import UpdateGuard
 from mpcore_torch.weights import bytes_of, read_weights, write_weights
 
 if TYPE_CHECKING:
@@ -93,15 +94,20 @@ class TorchAmp(Amp):
         self._names = parameter_names(model)
         self._window: Window | None = None
         self._unscaled: tuple[Any, float, int] | None = None
+        self._tx.guard = self.guard
+        masters = self._prepared.master_weights
+        self._update_guard = UpdateGuard(model, self.optimizers.values(), self.guard, masters)
         self._watch_root(model)
 
     def _watch_root(self, model: nn.Module) -> None:
-        transaction = self._tx
+        transaction, update_guard = self._tx, self._update_guard
 
         def begins(root: nn.Module) -> None:
             # A copy of the model (an average, say) shares this method, not the step.
             if root is transaction.model:
                 transaction.forward_begins()
+            elif root.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                update_guard.watch(root)
 
         replace_root(model, self.plan, begins)
 
@@ -469,6 +475,7 @@ class TorchAmp(Amp):
             return
         self._prepared.check_release(tx.calls)
         tx.forget()
+        self._update_guard.release()
         self._prepared.release()
         tx.set_masters([])
         tx.calls = Released()

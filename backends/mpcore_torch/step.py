@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from mpcore.amp.guard import Guard
     from mpcore.step.transaction import StepCall, StepOptions
     from mpcore_torch.buffers import Saved
     from mpcore_torch.gradients import Grads
@@ -63,8 +64,10 @@ class TorchTransaction(MicroBatches):
         unsynced: whether a forward pass of the open step ran under DDP's ``no_sync``.
         lost: counts of lost updates of the latest step; None where they are not counted.
         master_weights: what the optimizers update; see ``set_master_weights``.
+        guard: is open while the optimizers step.
     """
 
+    guard: Guard
     master_weights: Masters
 
     def __init__(
@@ -400,8 +403,12 @@ class TorchTransaction(MicroBatches):
         self.hand_out(names, grads)
         if self._stall is not None:
             self._stall.before(grads if moving else {})
-        for optimizer in moving:
-            self.master_weights.step(optimizer)
+        self.guard.open += 1
+        try:
+            for optimizer in moving:
+                self.master_weights.step(optimizer)
+        finally:
+            self.guard.open -= 1
         self.master_weights.optimizer_steps += bool(moving)
         if self._stall is not None:
             self.lost = self._stall.after(grads, self.trained(names))

@@ -1,0 +1,155 @@
+"""Who may move the parameters of a prepared torch model: what refuses every other optimizer step.
+
+An optimizer of the model has a hook of its own, which looks at one number. Any other optimizer,
+made later or inside a host, is looked at once, by torch's hook for all optimizers: does it hold a
+parameter of the model?
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+    from torch.utils.hooks import RemovableHandle
+
+    from mpcore.amp.guard import Guard
+    from mpcore_torch.master_weights import Masters
+
+__all__ = ["UpdateGuard", "is_guard"]
+
+_INSTEAD = (
+    "call `amp.step(loss_fn, ...)`, or `amp.backward(loss)` and then `amp.apply()`, which step it"
+)
+
+
+class UpdateGuard:
+    """Refuses steps of optimizers over the parameters of a prepared model, unless it is open.
+
+    Cost: one look at a number for each step of its own optimizers; one look-up for each step of
+    any other optimizer of the process, while the model lives. Copies of the model are watched
+    from their first forward pass in training.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Iterable[torch.optim.Optimizer],
+        guard: Guard,
+        master_weights: Masters,
+    ) -> None:
+        """Watch from now on."""
+        self._guard, self._masters = guard, weakref.ref(master_weights)
+        self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet([model])
+        self._own: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(optimizers)
+        self._foreign: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        hook = _Closed(guard, weakref.ref(master_weights))
+        self._handles = [optimizer.register_step_pre_hook(hook) for optimizer in self._own]
+        _EVERY.add(self)
+
+    def watch(self, copy: nn.Module) -> None:
+        """Watch a copy of the model too: what its plan needs is not in an optimizer of its own."""
+        if copy not in self._models:
+            self._models.add(copy)
+            self._foreign.clear()
+
+    def release(self) -> None:
+        """Watch no longer."""
+        for handle in self._handles:
+            handle.remove()
+        _EVERY.remove(self)
+
+    def look(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that is not the model's own but holds a parameter of it."""
+        if self._guard.open or optimizer in self._own:
+            return
+        size = sum(len(group["params"]) for group in optimizer.param_groups)
+        if self._foreign.get(optimizer) == size:
+            return
+        masters = self._masters()
+        known = {id(param) for model in self._models for param in model.parameters()}
+        known.update(id(param) for param in (masters.masters if masters else {}).values())
+        if any(id(param) in known for group in optimizer.param_groups for param in group["params"]):
+            what = "`step()` of an optimizer that is not the prepared model's, over its parameters,"
+            self._guard.check(what, _INSTEAD.removesuffix(", which step it"))
+        self._foreign[optimizer] = size
+
+
+class _Closed:
+    """The hook of an optimizer of the model."""
+
+    def __init__(self, guard: Guard, masters: weakref.ref[Masters]) -> None:
+        self._guard, self._masters = guard, masters
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Raise GuardError unless the guard is open; see ``Optimizer.register_step_pre_hook``."""
+        if not self._guard.open and not self._moves_nothing(optimizer):
+            self._guard.check("`optimizer.step()`", _INSTEAD)
+
+    def _moves_nothing(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether this is how torch's distributed checkpoints make the slots.
+
+        Learning rate and gradients are zero and no slot is there yet.
+        Source: torch/distributed/checkpoint/state_dict.py, _init_optim_state, torch 2.13.0.
+        """
+        masters = self._masters()
+        if optimizer.state or masters is None or masters.empties:
+            return False
+        groups = optimizer.param_groups
+        return all(group.get("lr") == 0 for group in groups) and not any(
+            param.grad is not None and param.grad.any()
+            for group in groups
+            for param in group["params"]
+        )
+
+
+def is_guard(hook: Any) -> bool:
+    """Return whether a hook of an optimizer is ours."""
+    return isinstance(hook, _Closed)
+
+
+class _Every:
+    """One hook on all optimizers of the process, while there are prepared models.
+
+    It stays the same object when a model dies, at a time that the garbage collector chooses: torch
+    may be going through its hooks just then.
+    """
+
+    def __init__(self) -> None:
+        self._watching: tuple[weakref.ref[UpdateGuard], ...] = ()
+        self._handle: RemovableHandle | None = None
+
+    def add(self, watching: UpdateGuard) -> None:
+        """Ask one more."""
+        self._watching = (*self._alive(), weakref.ref(watching))
+        if self._handle is None:
+            self._handle = register_optimizer_step_pre_hook(self._look)
+
+    def remove(self, watching: UpdateGuard) -> None:
+        """Ask one less; without any there is no hook."""
+        self._watching = tuple(entry for entry in self._alive() if entry() is not watching)
+        if not self._watching and self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _alive(self) -> list[weakref.ref[UpdateGuard]]:
+        return [entry for entry in self._watching if entry() is not None]
+
+    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # A compiled step is traced once; a model's own optimizers have their own hook.
+        if not torch.compiler.is_compiling():
+            for entry in self._watching:
+                watching = entry()
+                if watching is not None:
+                    watching.look(optimizer)
+
+
+_EVERY = _Every()

@@ -1,0 +1,311 @@
+"""Nobody but its own step moves a prepared torch model: the optimizer's step raises before."""
+
+from __future__ import annotations
+
+import copy
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.nn import functional
+from torch.optim.optimizer import (
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_pre_hook,
+)
+
+import mpcore as mp
+from mpcore.errors import GuardError
+
+POLICIES = [
+    "float32",
+    "mixed_bfloat16",
+    "mixed_float16",
+    "autocast_bfloat16",
+    "model_bfloat16",
+    "model_bfloat16, master=split",
+    "model_bfloat16, master=none",
+]
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def batch(number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    x = torch.randn(16, 8, generator=generator)
+    return x, torch.randint(4, (16,), generator=generator)
+
+
+def adam(model: nn.Module, **options) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), 0.01, **options)
+
+
+def entropy(model):
+    return lambda x, y: functional.cross_entropy(model(x).float(), y)
+
+
+def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    slots = [slot for slots in optimizer.state.values() for slot in slots.values()]
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    return [torch.as_tensor(t).detach().clone() for t in [*model.parameters(), *params, *slots]]
+
+
+def assert_untouched(before, model, optimizer):
+    after = everything(model, optimizer)
+    assert len(before) == len(after)
+    for one, two in zip(before, after, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_own_loop_is_refused_before_anything_moves(policy):
+    model = net()
+    optimizer = adam(model)
+    amp = mp.prepare(model, optimizer, policy)
+    assert amp.step(entropy(model), *batch()).stepped
+    before = everything(model, optimizer)
+    with amp.autocast():
+        loss = entropy(model)(*batch())
+    loss.backward()
+    with pytest.raises(GuardError) as caught:
+        optimizer.step()
+    for name in ("amp.step", "amp.backward", "amp.apply", "amp.unguarded()", "amp.release()"):
+        assert name in str(caught.value)
+    assert_untouched(before, model, optimizer)
+    assert amp.step(entropy(model), *batch(1)).stepped  # the refusal leaves nothing behind
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch imports it
+@pytest.mark.parametrize("kind", ["foreach", "fused", "compiled"])
+def test_every_kind_of_update_is_refused_and_works_inside_a_step(kind):
+    model = net()
+    optimizer = adam(model, **({kind: True} if kind != "compiled" else {}))
+    if kind == "compiled":
+        optimizer.step = torch.compile(optimizer.step, backend="eager")
+    amp = mp.prepare(model, optimizer, "mixed_bfloat16")
+    before = everything(model, optimizer)
+    entropy(model)(*batch()).backward()
+    with pytest.raises(GuardError):
+        optimizer.step()
+    assert_untouched(before, model, optimizer)
+    weight = model[0].weight.detach().clone()
+    assert amp.step(entropy(model), *batch()).stepped
+    assert not torch.equal(weight, model[0].weight)
+    with pytest.raises(GuardError):  # a compiled step may not have learnt that the guard is open
+        optimizer.step()
+
+
+def test_a_closure_does_not_run_before_the_refusal():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    mp.prepare(model, optimizer, "mixed_bfloat16")
+    calls = []
+    with pytest.raises(GuardError):
+        optimizer.step(lambda: calls.append(1))
+    assert not calls
+
+
+def test_torchs_grad_scaler_on_top_is_refused():
+    model = net()
+    optimizer = adam(model)
+    mp.prepare(model, optimizer, "mixed_float16")
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(entropy(model)(*batch())).backward()
+    with pytest.raises(GuardError):
+        scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_optimizer_made_later_over_its_parameters_is_refused(policy):
+    model = net()
+    amp = mp.prepare(model, adam(model), policy)
+    other = torch.optim.SGD(model[3].parameters(), 0.1)
+    elsewhere = net()
+    third = torch.optim.SGD(elsewhere.parameters(), 0.1)
+    for _ in range(2):
+        entropy(elsewhere)(*batch()).backward()
+        third.step()  # another model's: nobody minds
+        with amp.autocast():
+            loss = entropy(model)(*batch())
+        loss.backward()
+        with pytest.raises(GuardError, match="not the prepared model's"):
+            other.step()
+    third.add_param_group({"params": [*model[0].parameters()]})
+    with pytest.raises(GuardError):
+        third.step()
+
+
+def test_an_optimizer_over_the_masters_is_refused():
+    model = net()
+    amp = mp.prepare(model, adam(model), "model_bfloat16")
+    with pytest.raises(GuardError):
+        torch.optim.SGD(amp.masters.values(), 0.1).step()
+
+
+def test_an_update_inside_the_backward_pass_is_refused():
+    model = net()
+    optimizer = adam(model)
+    amp = mp.prepare(model, optimizer, "mixed_float16")
+    weight = model[0].weight
+    inner = torch.optim.SGD([weight], 0.1)
+    weight.register_post_accumulate_grad_hook(lambda _: inner.step())
+    before = everything(model, optimizer)
+    with pytest.raises(GuardError):
+        amp.step(entropy(model), *batch())
+    assert_untouched(before, model, optimizer)
+
+
+def test_a_copy_that_is_trained_by_its_own_optimizer_is_refused():
+    model = net()
+    amp = mp.prepare(model, adam(model), "mixed_float16")
+    twin = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(twin.parameters(), 0.1)
+    entropy(twin)(*batch()).backward()
+    before = everything(twin, optimizer)
+    with pytest.raises(GuardError):
+        optimizer.step()
+    assert_untouched(before, twin, optimizer)
+    with amp.unguarded():
+        optimizer.step()
+    assert not torch.equal(twin[0].weight, model[0].weight)
+
+
+def test_model_and_optimizer_copied_together_are_refused():
+    model = net()
+    optimizer = adam(model)
+    mp.prepare(model, optimizer, "mixed_float16")
+    twin, other = copy.deepcopy((model, optimizer))
+    entropy(twin)(*batch()).backward()
+    with pytest.raises(GuardError):
+        other.step()
+
+
+def test_two_prepared_models_train_side_by_side():
+    one, two = net(), net()
+    first = mp.prepare(one, adam(one), "mixed_bfloat16")
+    second = mp.prepare(two, adam(two), "mixed_float16")
+    for number in range(3):
+        assert first.step(entropy(one), *batch(number)).stepped
+        assert second.step(entropy(two), *batch(number)).stepped
+
+
+def test_unguarded_lets_the_native_step_pass():
+    ours, plain = net(), net()
+    optimizer, native = adam(ours), adam(plain)
+    amp = mp.prepare(ours, optimizer, "float32")
+    for number in range(2):
+        for model, one in ((ours, optimizer), (plain, native)):
+            one.zero_grad()
+            entropy(model)(*batch(number)).backward()
+            with amp.unguarded():
+                one.step()
+    for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_after_release_nothing_of_ours_is_on_the_optimizer(policy):
+    model = net()
+    optimizer = adam(model)
+    state = set(vars(optimizer))
+    amp = mp.prepare(model, optimizer, policy)
+    amp.step(entropy(model), *batch())
+    amp.release()
+    assert not optimizer._optimizer_step_pre_hooks
+    assert set(vars(optimizer)) == state
+    entropy(model)(*batch()).backward()
+    optimizer.step()
+
+
+def test_the_hook_for_all_optimizers_goes_with_the_last_prepared_model():
+    gc.collect()
+    one, two = net(), net()
+    first = mp.prepare(one, adam(one), "mixed_bfloat16")
+    assert len(_global_optimizer_pre_hooks) == 1
+    second = mp.prepare(two, adam(two), "mixed_bfloat16")
+    assert len(_global_optimizer_pre_hooks) == 1
+    first.release()
+    del two, second
+    gc.collect()
+    three = net()
+    last = mp.prepare(three, adam(three), "mixed_bfloat16")
+    last.release()
+    assert not _global_optimizer_pre_hooks
+
+
+def test_a_model_may_die_while_torch_goes_through_its_hooks():
+    held = []
+    dies = register_optimizer_step_pre_hook(lambda *_: (held.clear(), gc.collect(), None)[-1])
+    model, plain = net(), net()
+    held += [model, mp.prepare(model, adam(model), "mixed_bfloat16")]
+    del model
+    torch.optim.SGD(plain.parameters(), 0.1).step()
+    assert not held
+    dies.remove()
+
+
+def test_the_guard_is_not_in_a_checkpoint_nor_in_a_copy_of_the_optimizer():
+    model = net()
+    optimizer = adam(model)
+    plain = set(optimizer.state_dict())
+    amp = mp.prepare(model, optimizer, "mixed_bfloat16")
+    amp.step(entropy(model), *batch())
+    assert set(optimizer.state_dict()) == plain
+    twin = copy.deepcopy(optimizer)
+    assert not twin._optimizer_step_pre_hooks
+    twin.step()  # over copies of the parameters, which no model has
+    optimizer.load_state_dict(optimizer.state_dict())
+    with pytest.raises(GuardError):
+        optimizer.step()
+
+
+def test_a_failing_optimizer_leaves_the_guard_closed():
+    class Fails(torch.optim.SGD):
+        broken = True
+
+        def step(self, closure=None):
+            if self.broken:
+                raise ArithmeticError
+            return super().step(closure)
+
+    model = net()
+    optimizer = Fails(model.parameters(), 0.1)
+    amp = mp.prepare(model, optimizer, "mixed_bfloat16")
+    with pytest.raises(ArithmeticError):
+        amp.step(entropy(model), *batch())
+    with pytest.raises(GuardError):
+        optimizer.step()
+    optimizer.broken = False
+    assert amp.step(entropy(model), *batch()).stepped
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "model_bfloat16"])
+def test_distributed_checkpoints_may_make_the_slots(policy):
+    model = net()
+    optimizer = adam(model)
+    mp.prepare(model, optimizer, policy)
+    before = [param.detach().clone() for param in model.parameters()]
+    entry = get_optimizer_state_dict(model, optimizer) if policy == "mixed_bfloat16" else None
+    if entry is None:  # its names are those of the model's own parameters
+        from torch.distributed.checkpoint.state_dict import _init_optim_state
+
+        _init_optim_state(optimizer)
+    assert optimizer.state
+    for old, param in zip(before, model.parameters(), strict=True):
+        assert torch.equal(old, param)
+    entropy(model)(*batch()).backward()
+    with pytest.raises(GuardError):
+        optimizer.step()
+
+
+def test_a_learning_rate_of_zero_is_no_way_around():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.0)
+    mp.prepare(model, optimizer, "mixed_bfloat16")
+    entropy(model)(*batch()).backward()
+    with pytest.raises(GuardError):
+        optimizer.step()
