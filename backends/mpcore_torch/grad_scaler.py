@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from mpcore_torch.amp import TorchAmp
 
-__all__ = ["AmpGradScaler", "bare"]
+__all__ = ["AmpGradScaler", "bare_optimizer"]
 
 
-def bare(optimizer: Any) -> Any:
+def bare_optimizer(optimizer: Any) -> Any:
     """Return the optimizer inside of a host's wrapper around it."""
     while True:
         inner = vars(optimizer).get("optimizer", vars(optimizer).get("_optimizer"))
@@ -128,7 +128,7 @@ class AmpGradScaler(torch.amp.GradScaler):  # type: ignore[misc]  # torch is unt
         self._amp.apply(clip_norm=clip, optimizer=names)
 
     def _named(self, optimizer: Any) -> str:
-        found = bare(optimizer)
+        found = bare_optimizer(optimizer)
         for name, own in self._amp.optimizers.items():
             if own is found:
                 return name

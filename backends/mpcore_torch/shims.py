@@ -8,6 +8,7 @@ import torch
 
 from mpcore_torch.buffers import BufferGuard
 from mpcore_torch.casting import apply_plan, cast_floats, replace_forward, store_low
+from mpcore_torch.grad_scaler import bare_optimizer
 from mpcore_torch.gradients import any_found, check, check_and_unscale_, merged, values_of
 from mpcore_torch.master_binding import keep_masters, swap_in_low
 
@@ -19,6 +20,7 @@ __all__ = [
     "BufferGuard",
     "any_found",
     "apply_plan",
+    "bare_optimizer",
     "cast_floats",
     "check",
     "check_and_unscale_",

@@ -344,3 +344,25 @@ def test_interrupted_fit_gives_the_model_back() -> None:
         trainer(run.policy_of("model_bfloat16"), Stop()).fit(module, loader(run.batches()))
     assert {value.dtype for value in module.parameters()} == {torch.float32}
     mp.prepare(module, run.optimizer_of(module), "mixed_bfloat16").release()
+
+
+def test_a_prepared_model_without_the_plugin_raises() -> None:
+    class Own(Module):
+        def configure_optimizers(self) -> Any:
+            optimizer = run.optimizer_of(self.net)
+            mp.prepare(self.net, optimizer, "mixed_float16")
+            return optimizer
+
+    module = Own()
+    before = [param.detach().clone() for param in module.net.parameters()]
+    plain = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    with pytest.raises(mp.GuardError, match="optimizer"):
+        plain.fit(module, loader(run.batches()))
+    assert all(map(torch.equal, before, module.net.parameters()))
