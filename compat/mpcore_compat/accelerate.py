@@ -20,7 +20,7 @@ from mpcore.errors import BackendError
 from mpcore_torch.shims import bare_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["Accelerator", "under_policy"]
 
@@ -153,8 +153,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         found = [bare_optimizer(each) for each in optimizers]
         if found:
             one = found[0] if len(found) == 1 else found
-            amp = self.amp = mp.prepare(model, one, self._policy, **self._policy_options)
-            self.scaler = amp.grad_scaler
+            amp: Any = mp.prepare(model, one, self._policy, **self._policy_options)
+            self.amp, self.scaler = amp, amp.grad_scaler
         else:
             amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.0), self._policy)
         self._prepared.append(amp)
@@ -201,7 +201,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         norm = _plain(nn.utils.get_total_norm([param.grad for param in params], norm_type))
         if not math.isfinite(max_norm):
             return norm
-        if norm_type == 2 and len(params) == len(self._with_true_gradients(self._all())):
+        every = self._with_true_gradients(self.amp.model.parameters())
+        if norm_type == 2 and len(params) == len(every):
             self.scaler.clip(float(max_norm))
         else:
             nn.utils.clip_grads_with_norm_(params, max_norm, norm)
@@ -211,9 +212,6 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         """Clip each element of the true gradients."""
         self.amp.unscale()
         nn.utils.clip_grad_value_(self._with_true_gradients(parameters), clip_value)
-
-    def _all(self) -> Iterable[Any]:
-        return self.amp.model.parameters()
 
     def _with_true_gradients(self, parameters: Any) -> list[Any]:
         if isinstance(parameters, torch.Tensor):
@@ -238,7 +236,8 @@ class _Region:
     """Lets a model run in the region of its policy, as Accelerate does by wrapping forward."""
 
     def __init__(self, amp: Any) -> None:
-        self._amp, self._open = amp, []
+        self._amp = amp
+        self._open: list[Any] = []
         self._handles = [
             amp.model.register_forward_pre_hook(self._enter),
             amp.model.register_forward_hook(self._leave, always_call=True),

@@ -158,7 +158,7 @@ def test_loaders_and_models_that_are_not_trained() -> None:
     teacher, model = run.network().eval(), run.network()
     optimizer = run.optimizer_of(model)
     model, optimizer, teacher = accelerator.prepare(model, optimizer, teacher)
-    x, y = run.batches()[0]
+    x, _ = run.batches()[0]
     assert teacher(x).dtype == model(x).dtype == torch.float32
     plain = run.network().eval()(x)
     assert not torch.equal(plain, teacher(x))
@@ -211,9 +211,9 @@ def test_what_would_go_past_the_policy_is_refused() -> None:
     ):
         with pytest.raises(mp.BackendError, match="to one `accelerator"):
             call(given)
+    native = accelerate.Accelerator(cpu=True)
+    native.prepare(run.network())
     with pytest.raises(mp.BackendError, match="before it prepares"):
-        native = accelerate.Accelerator(cpu=True)
-        native.prepare(run.network())
         under_policy(native, "mixed_bfloat16")
 
 
