@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mpcore.policy.plan import Plan as Plan
     from mpcore.policy.plan import resolve_plan as resolve_plan
     from mpcore.policy.policy import Policy as Policy
+    from mpcore.policy.registry import register_layer as register_layer
     from mpcore.policy.rule import Rule as Rule
     from mpcore.preparation import prepare as prepare
     from mpcore.scaling.loss_scale import LossScale as LossScale
@@ -101,6 +102,7 @@ _HOMES = {
     "Policy": "mpcore.policy.policy",
     "PolicyError": "mpcore.errors",
     "prepare": "mpcore.preparation",
+    "register_layer": "mpcore.policy.registry",
     "resolve_plan": "mpcore.policy.plan",
     "Rule": "mpcore.policy.rule",
     "StepResult": "mpcore.step.result",

@@ -11,6 +11,7 @@ from mpcore.backend.backend import find_backend
 from mpcore.backend.parts import DRIVER
 from mpcore.capabilities.capabilities import honour
 from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
+from mpcore.policy.coverage import coverage
 from mpcore.policy.policy import Policy
 from mpcore.step.transaction import StepOptions
 
@@ -98,6 +99,7 @@ def prepare(
     backend.check_apart(optimizers)
     _check_stored(plan, layers)
     _warn_unused(plan)
+    _warn_uncovered(plan, layers)
     amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
     amp.backend = Home(backend.name, partial(DRIVER.of, backend))
     return amp
@@ -121,6 +123,12 @@ def _warn_unused(plan: Plan) -> None:
         paths = ", ".join(entry.path for entry in plan.layers if entry.path)
         msg = f"rule {rule!r} decided for no layer; the layers are: {paths}"
         warnings.warn(msg, MpcoreWarning, stacklevel=3)
+
+
+def _warn_uncovered(plan: Plan, layers: list[Layer]) -> None:
+    found = coverage(plan, layers)
+    if found.types:
+        warnings.warn(f"{plan.policy}: {found}", MpcoreWarning, stacklevel=3)
 
 
 def _check_stored(plan: Plan, layers: list[Layer]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mindspore import mint, nn
 
 from mpcore.numerics import ops
-from mpcore.policy.layer import Layer, ParamInfo
+from mpcore.policy.layer import NOT_KNOWN, Layer, ParamInfo
+from mpcore.policy.registry import registered
 from mpcore_mindspore.release import original_of, own_dtype
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ _PACKAGES = ("mindspore.nn.", "mindspore.mint.")
 
 
 def _category(cell: nn.Cell) -> str:
+    said = registered(type(cell))
+    if said:
+        return said
     for cls in type(cell).__mro__:
         if cls.__module__.startswith(_PACKAGES) and cls.__name__ in _BY_CLASS:
             return _BY_CLASS[cls.__name__]
@@ -104,13 +108,18 @@ def _category(cell: nn.Cell) -> str:
     return next((_BY_MODULE[home] for home in homes if home in _BY_MODULE), "other")
 
 
+def _is_whole(cell: nn.Cell, category: str) -> bool:
+    """Return whether a layer is cast with all that is inside of it."""
+    return category in _OPAQUE or (category != "container" and bool(registered(type(cell))))
+
+
 def _walk(cell: nn.Cell, path: str, seen: set[int]) -> Iterator[tuple[str, Any, str]]:
     if id(cell) in seen:
         return
     seen.add(id(cell))
     category = _category(cell)
     yield path, cell, category
-    if category not in _OPAQUE:
+    if not _is_whole(cell, category):
         for name, child in cell.name_cells().items():
             yield from _walk(child, f"{path}.{name}" if path else name, seen)
 
@@ -148,7 +157,7 @@ def own_parameters(cell: nn.Cell, category: str) -> dict[str, Any]:
         cell: the layer.
         category: its category; attention and recurrent layers own what is inside them too.
     """
-    return dict(cell.parameters_and_names(expand=category in _OPAQUE))
+    return dict(cell.parameters_and_names(expand=_is_whole(cell, category)))
 
 
 def parameter_paths(net: nn.Cell) -> dict[int, str]:
@@ -176,5 +185,7 @@ def list_layers(net: nn.Cell) -> list[Layer]:
             if p.requires_grad or category != "norm"  # statistics are buffers, not parameters
         )
         own = original.own.get(id(cell), "") if original else own_dtype(cell)
-        layers.append(Layer(path, category, type(cell).__name__, params, _op(cell), own))
+        unknown = "" if category != "other" or registered(type(cell)) else NOT_KNOWN
+        name = type(cell).__name__
+        layers.append(Layer(path, category, name, params, _op(cell), own, unknown=unknown))
     return layers

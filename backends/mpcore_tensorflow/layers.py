@@ -11,7 +11,8 @@ import keras
 
 from mpcore.errors import BackendError, PolicyError
 from mpcore.numerics import ops
-from mpcore.policy.layer import Layer, ParamInfo
+from mpcore.policy.layer import NOT_KNOWN, Layer, ParamInfo
+from mpcore.policy.registry import registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,6 +99,7 @@ class Entry(NamedTuple):
             params,
             _op(self.layer),
             own if own in _OWN else "",
+            unknown="" if self.category != "other" or registered(type(self.layer)) else NOT_KNOWN,
         )
 
 
@@ -217,6 +219,9 @@ def _walk(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[Entry]:
 def _category(layer: keras.Layer, *, is_root: bool) -> str:
     if is_root:
         return "container"
+    said = registered(type(layer))
+    if said:
+        return said
     for category, names in _KINDS:
         if any(isinstance(layer, getattr(keras.layers, n)) for n in names if _has(n)):
             return "softmax" if _is_softmax(layer) else category

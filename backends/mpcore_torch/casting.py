@@ -122,7 +122,7 @@ def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]
         return []
     modules = leaves(model)
     for entry in plan.layers:
-        if entry.category == "container" or entry.compute == "op" or entry.listed:
+        if entry.category in ("container", "parameters") or entry.compute == "op" or entry.listed:
             continue
         module = modules[entry.path]
         words = (entry.compute, entry.output)
@@ -197,6 +197,8 @@ def _maker(module: nn.Module, entry: LayerPlan, plan: Plan) -> Callable[[Any], A
         )
     if entry.category == "embedding":
         # Rounding rows after the look-up equals looking up rounded rows, without the table.
+        if not isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            return lambda original: _looked_up(original, compute, output or compute)
         return lambda original: _embedding(original, compute, output or compute)
     if type(module).forward is nn.Linear.forward:
         return lambda _: _linear(compute, output)
@@ -224,6 +226,14 @@ def _embedding(original: Any, compute: torch.dtype, output: torch.dtype) -> Any:
         # The weights per sample of an EmbeddingBag are multiplied with the table's rows.
         table = self.weight.dtype
         args, kwargs = cast_floats(args, table), cast_floats(kwargs, table)
+        rows = cast_floats(original(self, *args, **kwargs), compute)
+        return rows if output == compute else cast_floats(rows, output)
+
+    return forward
+
+
+def _looked_up(original: Any, compute: torch.dtype, output: torch.dtype) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         rows = cast_floats(original(self, *args, **kwargs), compute)
         return rows if output == compute else cast_floats(rows, output)
 

@@ -172,8 +172,13 @@ def _tensor(x: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def _held(model: nn.Module, *, buffers: bool = True) -> list[Held[torch.Tensor]]:
+    # What a layer of unknown class computes says nothing of how it lays out its weights.
     return hold(
-        (layer.path, layer.category, _own(module, layer.category, buffers=buffers))
+        (
+            layer.path,
+            "other" if layer.computes or layer.category == "parameters" else layer.category,
+            _own(module, layer.category, buffers=buffers),
+        )
         for layer, module in zip(list_layers(model), leaves(model).values(), strict=True)
     )
 

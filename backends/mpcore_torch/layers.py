@@ -11,7 +11,10 @@ from torch.nn.utils import parametrize
 
 from mpcore.errors import BackendError, PolicyError
 from mpcore.numerics import ops
+from mpcore.policy.evidence import Judgement
 from mpcore.policy.layer import Layer, ParamInfo
+from mpcore.policy.registry import registered
+from mpcore_torch.judging import judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +33,7 @@ _CATEGORIES: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
     ("softmax", (nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)),
     ("loss", (nn.modules.loss._Loss, nn.AdaptiveLogSoftmaxWithLoss)),
     ("dropout", (nn.modules.dropout._DropoutNd,)),
+    ("parameters", (nn.ParameterList, nn.ParameterDict)),
     ("reshape", (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle)),
 )
 _ACTIVATION_MODULE = nn.modules.activation.__name__
@@ -37,22 +41,44 @@ _POOLING_MODULE = nn.modules.pooling.__name__
 _RESHAPE_MODULES = (nn.modules.padding.__name__, nn.modules.channelshuffle.__name__)
 # Their own forward reads the weights of the modules inside, so they are cast as one.
 _OPAQUE = (nn.MultiheadAttention,)
+# What a module with helpers inside may be, to be cast as one.
+_LAYERS = ("linear", "conv", "conv_transpose", "attention", "recurrent", "embedding")
 # What torch.compile, FSDP and activation checkpointing call the module that they wrap.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
-def _category(module: nn.Module) -> str:
+def _judgement(module: nn.Module, path: str) -> Judgement:
+    said = registered(type(module))
+    if said:
+        return Judgement(said)
     for category, types in _CATEGORIES:
         if isinstance(module, types):
-            return category
+            return Judgement(category)
+    own = any(param is not None for param in module._parameters.values())
     if any(name != "parametrizations" for name, _ in module.named_children()):
-        return "container"
+        return _container(module) if own and path else Judgement("container")
     homes = {cls.__module__ for cls in type(module).__mro__}
     if _ACTIVATION_MODULE in homes:
-        return "activation"
+        return Judgement("activation")
     if _POOLING_MODULE in homes:
-        return "pooling"
-    return "reshape" if homes & set(_RESHAPE_MODULES) else "other"
+        return Judgement("pooling")
+    if homes & set(_RESHAPE_MODULES):
+        return Judgement("reshape")
+    return judged(module) if own or parametrize.is_parametrized(module) else Judgement("other")
+
+
+def _container(module: nn.Module) -> Judgement:
+    """Judge a module with parameters of its own and modules inside: a layer with helpers, or not.
+
+    One whose modules inside have no parameters (experts and their activation) is a layer.
+    """
+    if any(True for child in module.children() for _ in child.parameters()):
+        return Judgement("container")
+    found = judged(module)
+    if found.unknown:
+        matrices = any(sum(n > 1 for n in p.shape) > 1 for p in module.parameters())
+        return Judgement("container", unknown=found.unknown if matrices else "")
+    return found if found.category in _LAYERS else Judgement("container")
 
 
 @cache
@@ -84,8 +110,8 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 def _walk(
     module: nn.Module, path: str = "", seen: set[nn.Module] | None = None
-) -> Iterator[tuple[str, nn.Module, str]]:
-    """Yield (path, module, category), the model first; each module once, wrappers left out."""
+) -> Iterator[tuple[str, nn.Module, Judgement]]:
+    """Yield (path, module, what it is), the model first; each module once, no wrappers."""
     if isinstance(module, torch.jit.ScriptModule):
         msg = (
             f"`model` must be of Python modules, {path or 'it'} is TorchScript, whose ops are "
@@ -96,13 +122,15 @@ def _walk(
     if module in seen:
         return
     seen.add(module)
-    category = _category(module)
-    if isinstance(module, _OPAQUE):
+    found = _judgement(module, path)
+    if isinstance(module, _OPAQUE) or (
+        found.category != "container" and (found.computes or registered(type(module)))
+    ):
         seen.update(module.modules())
-    elif category != "container" and parametrize.is_parametrized(module):
+    elif found.category != "container" and parametrize.is_parametrized(module):
         # What computes a parameter is part of the layer, not a layer.
         seen.update(module.parametrizations.modules())
-    yield path, module, category
+    yield path, module, found
     for name, child in module.named_children():
         yield from _walk(child, f"{path}.{name}" if path else name, seen)
 
@@ -119,7 +147,8 @@ def list_layers(model: nn.Module) -> list[Layer]:
         BackendError: a lazy layer does not know its shape yet.
     """
     layers = []
-    for path, module, category in _walk(model):
+    for path, module, found in _walk(model):
+        category = found.category
         if (
             isinstance(module, nn.modules.lazy.LazyModuleMixin)
             and module.has_uninitialized_params()
@@ -134,7 +163,17 @@ def list_layers(model: nn.Module) -> list[Layer]:
             for name, p in _parameters(module, category)
         )
         op = "" if category == "container" else _op(module)
-        layers.append(Layer(path, category, type(module).__name__, params, op))
+        layers.append(
+            Layer(
+                path,
+                category,
+                type(module).__name__,
+                params,
+                op,
+                computes=found.computes,
+                unknown=found.unknown,
+            )
+        )
     return layers
 
 
@@ -146,8 +185,8 @@ def leaves(model: nn.Module) -> dict[str, nn.Module]:
 def parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
     """Return the path of each parameter, the same with and without wrappers."""
     names: dict[nn.Parameter, str] = {}
-    for path, module, category in _walk(model):
-        for name, param in _parameters(module, category):
+    for path, module, found in _walk(model):
+        for name, param in _parameters(module, found.category):
             names.setdefault(param, f"{path}.{name}" if path else name)
     return names
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mpcore.errors import check_choice
 
-__all__ = ["CATEGORIES", "Layer", "ParamInfo"]
+__all__ = ["CATEGORIES", "NOT_KNOWN", "Layer", "ParamInfo"]
 
 CATEGORIES: dict[str, str] = {
     # category: what happens to it where no rule says otherwise
@@ -24,10 +24,15 @@ CATEGORIES: dict[str, str] = {
     "pooling": "follow",
     "dropout": "follow",
     "reshape": "follow",
+    "parameters": "follow",
     "container": "follow",
     "other": "full",
 }
 """Neutral layer categories and their default: lower, full, or follow (run in what comes in)."""
+
+
+NOT_KNOWN = "its class is not known"
+"""Why a layer is of category other where its backend does not call layers to find out."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class Layer:
         op: neutral op that the layer is, of ``mpcore.numerics.ops``; ``""`` if it is none.
         own: dtype that was set in the model itself (Keras ``dtype=``, MindSpore ``to_float``);
             ``""`` where nobody did.
+        computes: what a call of it alone computed, where that gave the category and the class
+            did not; ``""`` elsewhere.
+        unknown: why nothing tells whether the products of its parameters would be right in
+            16 bits; ``""`` where the category is known. Such a layer stays float32.
     """
 
     path: str
@@ -59,6 +68,8 @@ class Layer:
     params: tuple[ParamInfo, ...] = ()
     op: str = ""
     own: str = ""
+    computes: str = ""
+    unknown: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a category that has no default."""

@@ -136,7 +136,7 @@ def resolve_plan(policy: Policy, layers: Sequence[Layer], device: str = "") -> P
     ops, used = resolve_ops(policy, device)
     entries = []
     for layer in layers:
-        rule = _deciding(policy.rules, layer, device)
+        rule = _deciding(policy.rules, layer, device, policy.by)
         if rule is not None:
             used[rule] += 1
         entries.append(_entry(policy, layer, _decision(policy, layer, rule, device)))
@@ -144,9 +144,9 @@ def resolve_plan(policy: Policy, layers: Sequence[Layer], device: str = "") -> P
     return Plan(policy, tuple(entries), unused, ops)
 
 
-def _deciding(rules: Sequence[Rule], layer: Layer, device: str) -> Rule | None:
-    if layer.category == "container":
-        return None
+def _deciding(rules: Sequence[Rule], layer: Layer, device: str, by: str) -> Rule | None:
+    if layer.category == "container" or (layer.category == "parameters" and by != "model"):
+        return None  # it computes nothing: its parameters are read by the layer that holds it
     matching = [rule for rule in rules if rule.decides(layer, device)]
     return matching[-1] if matching else None
 
@@ -157,10 +157,10 @@ def _decision(policy: Policy, layer: Layer, rule: Rule | None, device: str) -> t
         return rule.precision, rule.output, f"rule: {rule}"
     if layer.own:
         return layer.own, "", f"set in the model: {layer.own}"
-    default = _deciding(policy.defaults, layer, device)
+    default = _deciding(policy.defaults, layer, device, policy.by)
     if default is not None:
         return default.precision, default.output, f"{policy.name or 'default'}: {default}"
-    if policy.by == "op" and layer.category != "container":
+    if policy.by == "op" and layer.category not in ("container", "parameters"):
         return _listed(policy, layer)
     word = CATEGORIES[layer.category]
     if layer.category == "other" and not layer.params:
@@ -168,7 +168,13 @@ def _decision(policy: Policy, layer: Layer, rule: Rule | None, device: str) -> t
     # A normalisation computes in float32 but hands on the low dtype, as Keras and
     # MindSpore O2 do: the activations around it stay small.
     output = "lower" if layer.category == "norm" and policy.by != "op" else ""
-    return word, output, f"{layer.category}: {word}"
+    return word, output, f"{layer.category}: {word}{_why(layer)}"
+
+
+def _why(layer: Layer) -> str:
+    if layer.unknown:
+        return f" (not known: {layer.unknown})"
+    return f" (computes {layer.computes})" if layer.computes else ""
 
 
 def _listed(policy: Policy, layer: Layer) -> tuple[str, str, str]:

@@ -1,0 +1,75 @@
+"""What of a model stays float32 because no category knows its layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mpcore.numerics.dtypes import is_low
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpcore.policy.layer import Layer
+    from mpcore.policy.plan import Plan
+
+__all__ = ["Coverage", "coverage"]
+
+_MOST_NAMED = 3
+_NOT_LOWERED = ("float32", "follow")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Parameters that a policy meant to lower, were it known what their layers compute.
+
+    Norms, softmaxes and what a rule keeps in float32 are meant so, and not counted.
+
+    Attributes:
+        share: of all parameters' values, in layers that stay float32 for that reason.
+        types: their classes, the largest first, each with why it is not known.
+    """
+
+    share: float
+    types: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        """Return one line with the way out, for a warning."""
+        named = "; ".join(f"{name} ({why})" for name, why in self.types[:_MOST_NAMED])
+        more = f"; and {len(self.types) - _MOST_NAMED} more" if self.types[_MOST_NAMED:] else ""
+        first = self.types[0][0] if self.types else "Layer"
+        return (
+            f"{_percent(self.share)} of the parameter bytes stay float32, as no category knows "
+            f"their layers: {named}{more}; say what such a layer computes with "
+            f'mp.register_layer({first}, "linear"), or that float32 is meant with "other"'
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %") if share >= 0.001 else "under 0.1 %"
+
+
+def coverage(plan: Plan, layers: Sequence[Layer]) -> Coverage:
+    """Return what stays float32 under ``plan`` because its layer is not known.
+
+    Under by="op" each op is known by the framework's list, whatever layer it is in: nothing does.
+
+    Examples:
+        >>> from mpcore import Layer, ParamInfo, Policy, resolve_plan
+        >>> own = Layer("a", "other", "Own", (ParamInfo("w", (3,), "float32"),), unknown="new")
+        >>> fc = Layer("b", "linear", "Linear", (ParamInfo("w", (9,), "float32"),))
+        >>> coverage(resolve_plan(Policy.named("mixed_bfloat16"), [own, fc]), [own, fc])
+        Coverage(share=0.25, types=(('Own', 'new'),))
+    """
+    if plan.policy.by == "op" or not is_low(plan.policy.compute):
+        return Coverage(0.0)
+    lost: dict[str, tuple[int, str]] = {}
+    for layer, entry in zip(layers, plan.layers, strict=True):
+        by_category = entry.rule.startswith(f"{layer.category}:") and entry.param == "float32"
+        if layer.unknown and layer.size and by_category and entry.compute in _NOT_LOWERED:
+            size = lost.get(layer.type, (0, ""))[0] + layer.size
+            lost[layer.type] = size, layer.unknown
+    total = sum(layer.size for layer in layers)
+    largest = sorted(lost, key=lambda name: -lost[name][0])
+    share = sum(size for size, _ in lost.values()) / total if total else 0.0
+    return Coverage(share, tuple((name, lost[name][1]) for name in largest))

@@ -1,0 +1,590 @@
+"""torch: layers of unknown classes are known by what they compute, and the rest is told.
+
+The layers here are written for these tests, after forms that libraries have. Those under "held
+out" were written before the rule and are not to be tuned on.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.backend("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import mpcore as mp  # noqa: E402
+from mpcore import MpcoreWarning  # noqa: E402
+from mpcore_torch import judging  # noqa: E402
+from mpcore_torch.layers import list_layers  # noqa: E402
+
+
+def weight(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(shape) * 0.05)
+
+
+# --- after what libraries have ----------------------------------------------------------------
+
+
+class Addmm(nn.Module):
+    """Its weight is stored the other way round than a Linear's."""
+
+    def __init__(self, n: int, m: int) -> None:
+        super().__init__()
+        self.weight, self.bias = weight(n, m), weight(m)
+
+    def forward(self, x):
+        flat = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        return flat.view(*x.shape[:-1], -1)
+
+
+class RootMeanSquare(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+
+    def forward(self, x):
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
+class ByHand(nn.Module):
+    """Layer normalisation, written out."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(n)), nn.Parameter(torch.zeros(n))
+
+    def forward(self, x):
+        centred = x - x.mean(-1, keepdim=True)
+        return self.gain * centred / torch.sqrt(x.var(-1, keepdim=True) + 1e-5) + self.shift
+
+
+class Experts(nn.Module):
+    """Raw three-dimensional weights, and an activation inside."""
+
+    def __init__(self, count: int, n: int, m: int) -> None:
+        super().__init__()
+        self.up, self.down, self.act = weight(count, n, m), weight(count, m, n), nn.SiLU()
+
+    def forward(self, states, chosen_experts, shares):
+        result = torch.zeros_like(states)
+        for number in range(len(self.up)):
+            mine = (chosen_experts == number).to(states.dtype) * shares
+            out = self.act(states @ self.up[number]) @ self.down[number]
+            result = result + out * mine.sum(-1, keepdim=True)
+        return result
+
+
+class LoopingExperts(Experts):
+    """Looks which expert has work: its code depends on values."""
+
+    def forward(self, states, chosen_experts, shares):
+        result = torch.zeros_like(states)
+        for number in range(len(self.up)):
+            rows, place = torch.where(chosen_experts == number)
+            if rows.numel() == 0:
+                continue
+            out = self.act(states[rows] @ self.up[number]) @ self.down[number]
+            result.index_add_(0, rows, out * shares[rows, place, None])
+        return result
+
+
+class Router(nn.Module):
+    def __init__(self, count: int, n: int) -> None:
+        super().__init__()
+        self.weight = weight(count, n)
+
+    def forward(self, x):
+        shares, chosen = torch.topk(functional.linear(x, self.weight).softmax(-1), 2)
+        return chosen, shares
+
+
+class Float32Router(Router):
+    """Insists on float32 by its own code."""
+
+    def forward(self, x):
+        scores = functional.linear(x.float(), self.weight.float()).sigmoid()
+        shares, chosen = torch.topk(scores, 2)
+        return chosen, shares.to(x.dtype)
+
+
+class RawAttention(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (weight(n, n) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = x @ self.q, x @ self.k, x @ self.v
+        return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)), -1) @ v @ self.o
+
+
+class Kernel(nn.Module):
+    """A convolution with a weight of its own, in groups."""
+
+    def __init__(self, n: int, groups: int = 1) -> None:
+        super().__init__()
+        self.kernel, self.groups = weight(n, n // groups, 3, 3), groups
+
+    def forward(self, x):
+        return functional.conv2d(x, self.kernel, padding=1, groups=self.groups)
+
+
+class BiasTable(nn.Module):
+    """Rows of a table, looked up once for all."""
+
+    def __init__(self, side: int, heads: int) -> None:
+        super().__init__()
+        self.table = weight((2 * side - 1) ** 2, heads)
+        self.register_buffer("index", torch.zeros(side * side, side * side, dtype=torch.long))
+
+    def forward(self, scores):
+        bias = self.table[self.index.view(-1)].view(*self.index.shape, -1)
+        return scores + bias.permute(2, 0, 1).unsqueeze(0)
+
+
+class ScaleNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.g = nn.Parameter(torch.tensor(8.0))
+
+    def forward(self, x):
+        return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-5) * self.g
+
+
+class OwnCell(nn.Module):
+    """One step of a recurrence."""
+
+    def __init__(self, n: int, m: int) -> None:
+        super().__init__()
+        self.w_in, self.w_state = weight(n, m), weight(m, m)
+
+    def forward(self, x, state):
+        return torch.tanh(x @ self.w_in + state @ self.w_state)
+
+
+KNOWN = [
+    (Addmm(8, 24), "linear"),
+    (RootMeanSquare(8), "norm"),
+    (ByHand(8), "norm"),
+    (Experts(4, 8, 12), "linear"),
+    (LoopingExperts(4, 8, 12), "linear"),
+    (Router(4, 8), "softmax"),
+    (Float32Router(4, 8), "other"),
+    (RawAttention(8), "attention"),
+    (Kernel(8), "conv"),
+    (Kernel(8, 4), "conv"),
+    (BiasTable(3, 4), "embedding"),
+    (ScaleNorm(), "norm"),
+    (OwnCell(8, 12), "linear"),
+]
+
+
+# --- held out ---------------------------------------------------------------------------------
+
+
+class LowRank(nn.Module):
+    def __init__(self, n: int, rank: int) -> None:
+        super().__init__()
+        self.a, self.b, self.scale = weight(rank, n), weight(n, rank), 2.0
+
+    def forward(self, x):
+        return x + self.scale * (x @ self.a.T @ self.b.T)
+
+
+class Einsum(nn.Module):
+    def __init__(self, n: int, heads: int, size: int) -> None:
+        super().__init__()
+        self.weight = weight(n, heads, size)
+
+    def forward(self, x):
+        return torch.einsum("btn,nhs->bths", x, self.weight)
+
+
+class ScaledWords(nn.Module):
+    def __init__(self, words: int, n: int) -> None:
+        super().__init__()
+        self.rows = weight(words, n)
+
+    def forward(self, token_ids):
+        return functional.embedding(token_ids, self.rows) * self.rows.size(-1) ** 0.5
+
+
+class Response(nn.Module):
+    """Global response normalisation, channels last."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.gamma, self.beta = weight(1, 1, 1, n), weight(1, 1, 1, n)
+
+    def forward(self, x):
+        size = torch.norm(x, p=2, dim=(1, 2), keepdim=True)
+        return self.gamma * (x * size / (size.mean(-1, keepdim=True) + 1e-6)) + self.beta + x
+
+
+class Gated(nn.Module):
+    """Both matrices of a gated unit in one tensor."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.both, self.back = weight(2 * n, n), weight(n, n)
+
+    def forward(self, x, residual=None):
+        gate, up = functional.linear(x, self.both).chunk(2, -1)
+        out = functional.linear(functional.silu(gate) * up, self.back)
+        return out if residual is None else out + residual
+
+
+class Tokens(nn.Module):
+    """Mixes places instead of features."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        self.mix = weight(places, places)
+
+    def forward(self, x):
+        return torch.matmul(self.mix, x)
+
+
+class Causal(nn.Module):
+    """A depthwise convolution along time."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight, self.n = weight(n, 1, 4), n
+
+    def forward(self, x):
+        return functional.conv1d(functional.pad(x, (3, 0)), self.weight, groups=self.n)
+
+
+class Upwards(nn.Module):
+    def __init__(self, n: int, m: int) -> None:
+        super().__init__()
+        self.weight = weight(n, m, 2, 2)
+
+    def forward(self, x):
+        return functional.conv_transpose2d(x, self.weight, stride=2)
+
+
+class Positions(nn.Module):
+    def __init__(self, places: int, n: int) -> None:
+        super().__init__()
+        self.rows = weight(1, places, n)
+
+    def forward(self, x):
+        return x + self.rows[:, : x.size(1)]
+
+
+HELD_OUT = [
+    (LowRank(8, 2), "linear"),
+    (Einsum(8, 2, 4), "linear"),
+    (ScaledWords(20, 8), "embedding"),
+    (Response(8), "norm"),
+    (Gated(8), "linear"),
+    (Tokens(8), "linear"),
+    (Causal(8), "conv"),
+    (Upwards(8, 4), "conv_transpose"),
+    (Positions(9, 8), "other"),
+]
+
+
+@pytest.mark.parametrize(("layer", "category"), [*KNOWN, *HELD_OUT], ids=lambda x: type(x).__name__)
+def test_category_of_what_a_layer_computes(layer, category):
+    found = list_layers(nn.Sequential(nn.Linear(4, 4), layer))[2]
+    assert found.category == category
+    assert found.unknown == ""
+
+
+# --- not known, and told ----------------------------------------------------------------------
+
+
+class TwoWords(nn.Module):
+    """Takes what nobody guesses."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = weight(n, n)
+
+    def forward(self, named):
+        return named["left"] @ self.weight
+
+
+class NormedProduct(nn.Module):
+    """A product and a norm in one forward, which runs in one dtype."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = weight(n, n)
+
+    def forward(self, x):
+        x = x @ self.weight
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+class Beside(nn.Module):
+    """A float32 table meets the weight in a product."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = weight(n, n)
+        self.register_buffer("table", torch.randn(n, n))
+
+    def forward(self, x):
+        return x * 2 + self.table @ self.weight
+
+
+class Gain(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(n))
+
+    def forward(self, x):
+        return x * self.gain
+
+
+def told(model: nn.Module, policy: str = "mixed_bfloat16") -> tuple[mp.Amp, list[str]]:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), policy)
+    return amp, [str(w.message) for w in seen if issubclass(w.category, MpcoreWarning)]
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (TwoWords(8), "no input was found that it takes"),
+        (NormedProduct(8), "it computes matmul beside pow, rsqrt, which want float32"),
+        (Beside(8), "in 16 bits its matmul would get two dtypes"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_is_not_known_stays_float32_and_is_told_once(layer, why):
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), layer)
+    amp, lines = told(model)
+    name = type(layer).__name__
+    assert lines == [
+        f"mixed_bfloat16: 50.0 % of the parameter bytes stay float32, as no category knows their "
+        f"layers: {name} ({why}); say what such a layer computes with "
+        f'mp.register_layer({name}, "linear"), or that float32 is meant with "other"'
+    ]
+    assert amp.plan["1"].compute == "float32"
+
+
+@pytest.mark.parametrize("policy", ["float32", "autocast_bfloat16", "mixed_bfloat16; full 1"])
+def test_nothing_is_told_where_nothing_is_lost(policy):
+    assert told(nn.Sequential(nn.Linear(8, 8), TwoWords(8)), policy)[1] == []
+
+
+def test_norms_embeddings_and_gains_are_no_loss():
+    layers = [ScaledWords(20, 8), RootMeanSquare(8), Gain(8), nn.Linear(8, 20), nn.LayerNorm(20)]
+    assert told(nn.Sequential(*layers))[1] == []
+
+
+@pytest.fixture
+def said():
+    mp.register_layer(TwoWords, "linear")
+    mp.register_layer(NormedProduct, "linear")
+    yield
+    mp.register_layer(TwoWords, None)
+    mp.register_layer(NormedProduct, None)
+
+
+@pytest.mark.usefixtures("said")
+def test_registered_layer_runs_as_was_said():
+    model = nn.Sequential(nn.Linear(8, 8), NormedProduct(8))
+    amp, lines = told(model)
+    assert lines == []
+    with amp.autocast():
+        out = model[1](torch.randn(4, 8))
+    assert out.dtype == torch.bfloat16
+    assert amp.plan["1"].rule == "linear: lower"
+
+
+def test_other_says_that_float32_is_meant():
+    mp.register_layer(TwoWords, "other")
+    try:
+        assert told(nn.Sequential(nn.Linear(8, 8), TwoWords(8)))[1] == []
+    finally:
+        mp.register_layer(TwoWords, None)
+
+
+class Block(nn.Module):
+    """A parameter of its own beside layers."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.fc, self.table = nn.Linear(n, n), weight(n, n)
+
+    def forward(self, x):
+        return torch.softmax(self.fc(x) + self.table, -1) @ self.fc(x)
+
+
+def test_registered_container_is_cast_as_one():
+    x = torch.randn(8, 8)
+    mp.register_layer(Block, "attention")
+    try:
+        model = nn.Sequential(nn.Linear(8, 8), Block(8))
+        amp, lines = told(model)
+        assert lines == []
+        assert [entry.path for entry in amp.plan.layers] == ["", "0", "1"]
+        result = amp.step(lambda x: model(x).square().mean(), x)
+        assert bool(result.stepped)
+    finally:
+        mp.register_layer(Block, None)
+
+
+# --- how it runs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [Addmm(8, 8), LowRank(8, 2), RawAttention(8), Gated(8)])
+def test_known_products_run_in_bfloat16_forward_and_backward(layer):
+    model = nn.Sequential(nn.Linear(8, 8), copy.deepcopy(layer))
+    amp, lines = told(model)
+    seen = mp.observe(amp, torch.randn(4, 8))
+    assert lines == []
+    assert seen.agreement == 1.0
+    call = seen["1"].seen.calls[0]
+    assert set(call.kernels) == set(call.grad_kernels) == {"bfloat16"}
+    assert amp.plan["1"].rule.startswith(f"{amp.plan['1'].category}: lower (computes ")
+
+
+def test_norm_computes_in_float32_and_hands_on_bfloat16():
+    model = nn.Sequential(nn.Linear(8, 8), RootMeanSquare(8), ByHand(8))
+    seen = mp.observe(told(model)[0], torch.randn(4, 8))
+    for path in ("1", "2"):
+        call = seen[path].seen.calls[0]
+        assert (call.kernels, call.went) == (("float32",), ("bfloat16",))
+
+
+def test_looked_up_rows_are_rounded_not_the_table():
+    torch.manual_seed(0)
+    model = nn.Sequential(ScaledWords(20, 8), nn.Linear(8, 4))
+    want = model[0](torch.arange(20)[None])
+    told(model)
+    got = model[0](torch.arange(20)[None])
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, want.bfloat16(), rtol=0, atol=0)
+
+
+def test_experts_are_one_layer_with_their_activation():
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router, self.experts = Router(4, 8), Experts(4, 8, 12)
+
+        def forward(self, x):
+            chosen, shares = self.router(x)
+            return self.experts(x, chosen, shares)
+
+    model = Mixture()
+    amp, lines = told(model)
+    assert lines == []
+    assert [entry.path for entry in amp.plan.layers] == ["", "router", "experts"]
+    assert amp.plan["experts"].compute == "bfloat16"
+    assert amp.plan["router"].compute == "float32"
+    result = amp.step(lambda x: model(x).square().mean(), torch.randn(6, 8))
+    assert bool(result.stepped)
+
+
+# --- the call leaves nothing behind -------------------------------------------------------------
+
+
+class Remembers(Addmm):
+    def __init__(self, n: int) -> None:
+        super().__init__(n, n)
+        self.calls: list[tuple[int, ...]] = []
+        self.register_buffer("mean", torch.zeros(n))
+
+    def forward(self, x):
+        self.calls.append(tuple(x.shape))
+        self.mean.add_(x.mean(tuple(range(x.dim() - 1))))
+        print("called")  # what a forward says is not said for a trial
+        warnings.warn("called", UserWarning, stacklevel=1)
+        return functional.dropout(super().forward(x), 0.5)
+
+
+def test_trial_leaves_module_generator_and_output_alone(capsys):
+    judging._found.clear()
+    layer = Remembers(8)
+    model = nn.Sequential(nn.Linear(8, 8), layer)
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    generator = torch.get_rng_state()
+    found = list_layers(model)[2]
+    assert (found.category, found.unknown) == ("linear", "")
+    assert layer.calls == []
+    assert capsys.readouterr().out == ""
+    assert torch.equal(torch.get_rng_state(), generator)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, values[name], rtol=0, atol=0)
+    assert all(param.grad is None for param in model.parameters())
+
+
+def test_known_classes_are_never_called(monkeypatch):
+    monkeypatch.setattr(judging, "_evidence", None)
+    told(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.PReLU(), nn.LSTM(8, 8)))
+
+
+def test_one_call_for_equal_layers_and_another_for_other_settings(monkeypatch):
+    class Either(Addmm):
+        def __init__(self, *, rows: bool) -> None:
+            super().__init__(8, 8)
+            self.rows = rows
+
+        def forward(self, x):
+            return x * self.bias if self.rows else super().forward(x)
+
+    calls = []
+    before = judging._evidence
+    monkeypatch.setattr(judging, "_evidence", lambda m: (calls.append(m), before(m))[1])
+    model = nn.Sequential(*(Either(rows=i == 0) for i in range(6)))
+    assert [layer.category for layer in list_layers(model)] == ["container", "other"] + [
+        "linear"
+    ] * 5
+    assert len(calls) == 2
+
+
+def test_what_is_known_stays_so_after_prepare_and_in_copies():
+    model = nn.Sequential(nn.Linear(8, 8), Addmm(8, 8))
+    before = list_layers(model)
+    told(model, "model_bfloat16")
+    for each in (model, copy.deepcopy(model)):
+        judging._found.clear()
+        assert [layer.category for layer in list_layers(each)] == [x.category for x in before]
+
+
+# --- held parameters ----------------------------------------------------------------------------
+
+
+class Held(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pl = nn.ParameterList([weight(8, 8)])
+        self.pd = nn.ParameterDict({"w": weight(8, 8)})
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.fc(x @ self.pl[0] @ self.pd["w"])
+
+
+@pytest.mark.parametrize("rule", ["lower pl*", "full layer=ParameterDict"])
+def test_rule_about_a_parameter_list_is_said_to_decide_nothing(rule):
+    model = Held()
+    _, lines = told(model, f"mixed_bfloat16; {rule}")
+    assert len(lines) == 1
+    assert "decided for no layer" in lines[0]
+    plan = mp.explain(Held(), f"mixed_bfloat16; {rule}")
+    assert "unused rule" in str(plan)
+    assert plan["pl"].compute == plan["pd"].compute == "follow"
+
+
+def test_parameter_lists_are_stored_low_by_model_and_a_rule_holds():
+    model = Held()
+    told(model, "model_bfloat16; full layer=ParameterDict")
+    assert model.pl[0].dtype == torch.bfloat16
+    assert model.pd["w"].dtype == torch.float32
