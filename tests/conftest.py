@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,25 @@ class Stopwatch:
         files.update({file: round(seconds, 1) for file, seconds in self.seconds.items()})
         known[self.backend] = {file: files[file] for file in sorted(files) if Path(file).exists()}
         SECONDS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[str]:
+    """Yield an interpreter whose processes are forked after the imports; see ``warm.py``."""
+    if not hasattr(os, "pidfd_open"):  # Linux alone has it
+        yield sys.executable
+        return
+    from warm import Warm
+
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        warm = Warm(Path(folder))
+        yield str(warm.python)
+        warm.close()
+
+
+@pytest.fixture(scope="module")
+def warm_workers(warm_python: str) -> Iterator[None]:
+    """Let this module's tests, and the product in them, start such processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_python)
+        yield

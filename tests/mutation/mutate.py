@@ -168,7 +168,7 @@ class Bench:
 
 
 def run(given: argparse.Namespace) -> None:
-    """Run each mutant of the plan whose line some test covers; write after each."""
+    """Run each mutant of the plan whose file some test covers; write after each."""
     plan = json.loads(given.plan.read_text(encoding="utf-8"))
     lines = json.loads(given.cover.read_text(encoding="utf-8"))
     wanted = [Mutant(**row) for row in plan["mutants"]]
@@ -178,7 +178,7 @@ def run(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         bench = Bench(given.tree, Path(folder) / "tree")
         for mutant in wanted:
-            tests = lines.get(mutant.file, {}).get(str(mutant.line), [])
+            tests = judges(lines.get(mutant.file, {}), mutant.line)
             if not tests:
                 continue
             if len(results) == given.most:
@@ -191,6 +191,11 @@ def run(given: argparse.Namespace) -> None:
             results.append({**asdict(mutant), "verdict": verdict, "by": by, "seconds": seconds})
             print(f"{verdict:9} {seconds:6.1f} {mutant.name} {by}", flush=True)
             write(given, plan, results)
+
+
+def judges(lines: dict[str, list[str]], line: int) -> list[str]:
+    """Return the test functions that run a line; all of its file's if only the import runs it."""
+    return lines.get(str(line)) or sorted({name for names in lines.values() for name in names})
 
 
 def order(functions: list[str], tests: list[str]) -> list[str]:

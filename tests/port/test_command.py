@@ -12,18 +12,22 @@ import pytest
 from mpcore.errors import BackendMissingError
 from mpcore_port.command import port
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
+REAL = sys.executable
 MPCORE = Path(sys.executable).parent / "mpcore"
 
 
-def _run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(word) for word in (MPCORE, "port", *words)]
+def _run(*words: object, cwd: Path, real: bool = False) -> subprocess.CompletedProcess[str]:
+    python = () if real else (sys.executable,)
+    command = [str(word) for word in (*python, MPCORE, "port", *words)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def test_exit_codes_are_0_for_exact_1_for_more_and_2_for_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("import torch\n\nx = torch.ones(1).cuda()\n")
     (tmp_path / "b.py").write_text("import torch\n\ntorch.compile(print)\n")
-    done = _run("a.py", "--to", "torch_npu", "-o", "out.py", cwd=tmp_path)
+    done = _run("a.py", "--to", "torch_npu", "-o", "out.py", cwd=tmp_path, real=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "a.py: runs\n" in done.stdout
     assert (tmp_path / "out.py").read_text().endswith("x = torch.ones(1).npu()\n")
@@ -82,10 +86,10 @@ def test_missing_libcst_names_the_command_that_installs_it(
 def test_loading_the_command_imports_neither_libcst_nor_a_framework() -> None:
     unwanted = "{'libcst', 'torch', 'matplotlib', 'safetensors', 'mpcore.tools'}"
     code = f"import sys, mpcore_port.command; print(*{unwanted} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([REAL, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
     other = code.replace("mpcore_port.command", "mpcore_port.engine")
-    done = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=True)
+    done = subprocess.run([REAL, "-c", other], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["libcst"]
 
 

@@ -26,6 +26,8 @@ ms = pytest.importorskip("mindspore")
 
 import mpcore_port_runtime as port  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 HERE = Path(__file__).parent
 CASES = sorted((HERE / "cases" / "mindspore").iterdir())
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"

@@ -16,6 +16,8 @@ from mpcore_port.targets import Options, load_target
 from mpcore_port.verify.judge import VerifyOptions
 from mpcore_port.verify.project import verify_port
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 SETUP = """\
 %matplotlib inline
 !pip install torch \\

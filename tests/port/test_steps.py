@@ -22,6 +22,8 @@ from mpcore_port.verify.project import scripts_of, verify_port
 from mpcore_port.verify.step import Place, verify_step
 from mpcore_port.verify.synthetic import Batches, Missing
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 PARTIAL = Path(__file__).parent / "scripts" / "partial"
 SHORT = VerifyOptions(losses=6, at=2, modes=("float32", "overflow"))
 # script: how batches are taken apart, the function of the loop, what is assumed, a batch that runs

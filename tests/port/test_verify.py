@@ -9,6 +9,8 @@ import pytest
 from mpcore_port.verify.judge import Comparison, Verification, VerifyOptions, allow_rounding
 from mpcore_port.verify.run import verify
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 CUDA = """
 import torch
 from torch import nn

@@ -12,6 +12,8 @@ from mpcore_port.targets import load_target
 from mpcore_port.verify.judge import VerifyOptions
 from mpcore_port.verify.run import verify
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.py"))
 # What their reports say: another kernel, and one scaler that stops all optimizers at an overflow.
 WANTED = {

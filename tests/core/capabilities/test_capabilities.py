@@ -81,6 +81,16 @@ def test_slow_is_native_and_said() -> None:
     assert "XLA" in found.reason
 
 
+@pytest.mark.parametrize("row", KNOWN, ids=lambda row: f"{row.backend}-{row.device}-{row.dtype}")
+def test_each_row_answers_the_questions_that_are_asked(row: Known) -> None:
+    assert row.backend in ("numpy", "torch", "tensorflow", "mindspore")
+    assert row.device == row.device.lower() != ""
+    assert row.device not in ("torch", "tensorflow", "mindspore")
+    assert row.dtype in ("float16", "bfloat16")
+    assert row.source
+    assert row.level == "native" or row.reason
+
+
 def test_nothing_is_known_of_another_version_or_device() -> None:
     newer = replace(can("mindspore", "CPU"), versions={"mindspore": "2.11.0"})
     assert known(newer, Question("recurrent", "float16", type="LSTM"), ()) is None

@@ -10,6 +10,7 @@ import pytest
 
 from mpcore import LossScale, MpcoreWarning, Policy, PolicyError
 from mpcore.interop.policy import export_policy, import_policy
+from mpcore.interop.policy_write import WRITERS
 from mpcore.policy.policy import PRESETS
 
 
@@ -154,7 +155,7 @@ def test_what_is_none_of_them_is_refused(native, message: str) -> None:
         import_policy(native)
 
 
-@pytest.mark.parametrize("target", ["keras", "torch", "torch_fsdp", "mindspore", "jmp"])
+@pytest.mark.parametrize("target", WRITERS)
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_policy_can_be_written_or_says_what_is_lost(name: str, target: str) -> None:
     native = export_policy(PRESETS[name], target)
@@ -180,6 +181,25 @@ def test_rules_are_lost_by_name() -> None:
             "apex:O2",
             "apex",
             {"opt_level": "O2", "keep_batchnorm_fp32": True, "loss_scale": "dynamic"},
+        ),
+        ("float32", "accelerate", {"mixed_precision": "no"}),
+        (
+            "float32",
+            "torch",
+            {"autocast": {"dtype": "float32", "enabled": False}, "scaler": {"enabled": False}},
+        ),
+        (
+            "autocast_float16",
+            "torch",
+            {
+                "autocast": {"dtype": "float16", "enabled": True},
+                "scaler": {
+                    "init_scale": 65536.0,
+                    "growth_factor": 2.0,
+                    "backoff_factor": 0.5,
+                    "growth_interval": 2000,
+                },
+            },
         ),
         ("apex:O3", "apex", {"opt_level": "O3", "keep_batchnorm_fp32": False, "loss_scale": 1.0}),
     ],

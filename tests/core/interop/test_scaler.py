@@ -427,6 +427,7 @@ def wrong(name: str, **values: Any) -> dict[str, Any]:
         (wrong("mindspore_manager", last_overflow_iter=8), "must be below cur_iter (8), got 8"),
         (wrong("mindspore_manager", cur_iter=0), "`cur_iter` of a mindspore_manager state must be"),
         (wrong("deepspeed", cur_hysteresis=3), "`cur_hysteresis` must be in [1, 2] (delayed_shift"),
+        (wrong("deepspeed", cur_scale=0.0), "`cur_scale` must be in [1.0, inf] under deepspeed, g"),
         (wrong("paddle", scale=[1.0, 2.0]), "must be a number >= 0, got [1.0, 2.0]"),
         (wrong("paddle", decr_count=1), "`decr_count` must be a whole number in [0, 0]"),
         (wrong("apex", loss_scaler1={}), "must hold one entry such as 'loss_scaler0', got 'loss_s"),

@@ -14,9 +14,10 @@ from mpcore.numerics.dtypes import FORMATS, round_to
 REFERENCE = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_formats_are_those_of_the_reference(name: str) -> None:
-    info, ours = ml_dtypes.finfo(REFERENCE[name]), FORMATS[name]
+    info, ours = ml_dtypes.finfo((REFERENCE | {"float64": np.float64})[name]), FORMATS[name]
+    assert (ours.name, ours.bits) == (name, info.bits)
     assert ours.max == float(info.max)
     assert ours.smallest_normal == float(info.smallest_normal)
     assert ours.smallest_subnormal == float(info.smallest_subnormal)

@@ -74,7 +74,7 @@ PRESET_OF: dict[str, tuple[str, dict[str, str], str]] = {
         "fairseq",
         _WINDOW
         | {
-            "overflow_ratio": "overflow_ratio",
+            "tolerance": "overflow_ratio",
             "threshold": "min_scale",
             "min_loss_scale": "abort_below",
         },
@@ -89,6 +89,11 @@ PRESET_OF: dict[str, tuple[str, dict[str, str], str]] = {
     "paddle.amp.GradScaler": ("paddle", _PADDLE, ""),
     "paddle.update_loss_scaling_(op)": ("paddle_static", _PADDLE, ""),
 }
+
+# Fields that `rule_of` reads under any name, and apex's, which apex itself ignores.
+_READ = {"init_scale", "initial_scale", "initial_loss_scale", "init_loss_scale", "loss_scale_value"}
+_READ |= {"init_loss_scaling", "loss_scale", "scale", "scale_value", "consecutive_hysteresis"}
+_IGNORED = {"apex.amp.LossScaler": {"scale_factor"}}
 
 
 def rule_of(trace: dict[str, Any]) -> LossScale:
@@ -135,6 +140,13 @@ def test_no_implementation_is_left_out() -> None:
     flushed = [t for t in TRACES if t["id"].endswith(FLUSHES)]
     assert [t["implementation"] for t in flushed] == ["keras.LossScaleOptimizer"]
     assert set(flushed[0]["scale_after"]) == {0.0}
+
+
+@pytest.mark.parametrize("implementation", sorted(PRESET_OF))
+def test_every_field_of_an_original_reaches_our_rule(implementation: str) -> None:
+    _, names, factor = PRESET_OF[implementation]
+    fields = {name for t in TRACES if t["implementation"] == implementation for name in t["config"]}
+    assert fields <= {*names, factor} | _READ | _IGNORED.get(implementation, set())
 
 
 def test_the_machine_can_tell_the_originals_apart() -> None:

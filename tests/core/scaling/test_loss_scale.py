@@ -167,6 +167,26 @@ def test_hysteresis_waits_and_refills() -> None:
     assert scales == [8, 8, 8, 4, 2, 2, 2, 1]
 
 
+@given(st.sampled_from([0.05, 0.2, 0.34, 0.5, 1.0]), st.lists(st.booleans(), max_size=80))
+def test_a_share_of_overflows_lowers_the_scale(ratio: float, outcomes: list[bool]) -> None:
+    """As fairseq counts them: the share of skipped steps since the scale last changed."""
+    rule = LossScale.named(
+        "fairseq", init_scale=1024.0, overflow_ratio=ratio, growth_interval=6, abort_below=None
+    )
+    state, scale = initial_state(rule), 1024.0
+    last_change = last_overflow = -1
+    overflows = 0
+    for step, finite in enumerate(outcomes):
+        if not finite:
+            last_overflow, overflows = step, overflows + 1
+            if overflows / (step - last_change) >= ratio:
+                scale, last_change, overflows = scale / 2, step, 0
+        elif (step - last_overflow) % 6 == 0:
+            scale, last_change = scale * 2, step
+        state = advance(rule, state, finite)
+        assert state.scale == scale
+
+
 def test_too_many_skips_in_a_row_end_the_run() -> None:
     rule = LossScale.of(max_skips=3)
     state = initial_state(rule)

@@ -1,7 +1,8 @@
 """The real command in a process of its own: what it says, its exit code, what is on disk.
 
 Two small backends, ``north`` and ``south``, are plugged in by entry points like any other: an
-MLP in numpy that starts at once, so that crashes and hangs can be planted anywhere.
+MLP in numpy that starts at once, so that crashes and hangs can be planted anywhere. Most processes
+are forks of warm interpreters; those that are looked at from outside are not.
 """
 
 from __future__ import annotations
@@ -223,8 +224,9 @@ def _with_default_signals() -> None:
 class Place:
     """A working directory, a directory for scratch folders, and the command run in them."""
 
-    def __init__(self, folder: Path, plugins: Path) -> None:
+    def __init__(self, folder: Path, plugins: Path, python: str) -> None:
         self.work, self.scratch, self.plugins = folder / "work", folder / "tmp", plugins
+        self.python = python
         self.started: list[subprocess.Popen[str]] = []
         for path in (self.work, self.scratch):
             path.mkdir()
@@ -247,7 +249,7 @@ class Place:
         return path
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-P", "-c", "from mpcore.cli import main; main()", *arguments]
+        return [self.python, "-P", "-c", "from mpcore.cli import main; main()", *arguments]
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -329,10 +331,17 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, plugins: Path) -> Iterator[Place]:
-    place = Place(tmp_path, plugins)
+def place(tmp_path: Path, plugins: Path, warm_python: str) -> Iterator[Place]:
+    place = Place(tmp_path, plugins, warm_python)
     yield place
     place.clean_up()
+
+
+@pytest.fixture
+def real_place(place: Place) -> Place:
+    """Return one whose processes are found by signals and in /proc."""
+    place.python = sys.executable
+    return place
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
@@ -549,16 +558,16 @@ def test_foreign_files_stay(place: Place) -> None:
         ("jinja2", 'pip install "mpcore[compare]"'),
     ],
 )
-def test_missing_packages(place: Place, module: str, message: str) -> None:
-    place.write("def build_torch(): pass\n")
-    (place.scratch.parent / "hide").mkdir()
-    hide = place.scratch.parent / "hide"
+def test_missing_packages(real_place: Place, module: str, message: str) -> None:
+    real_place.write("def build_torch(): pass\n")
+    (real_place.scratch.parent / "hide").mkdir()
+    hide = real_place.scratch.parent / "hide"
     hide.joinpath("sitecustomize.py").write_text(
         f"import sys; sys.modules[{module!r}] = None", encoding="utf-8"
     )
-    path = f"{hide}{os.pathsep}{place.plugins}"
+    path = f"{hide}{os.pathsep}{real_place.plugins}"
     asked = ["compare", "exp.py", "--backend", "north,torch"]
-    assert message in place.refused(*asked, PYTHONPATH=path)
+    assert message in real_place.refused(*asked, PYTHONPATH=path)
 
 
 # --- what works -----------------------------------------------------------------------------
@@ -586,9 +595,9 @@ def test_two_backends_agree_and_leave_only_the_report(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_log_lines_are_plain_and_come_in_time(place: Place) -> None:
-    place.write(SLOW_SOUTH)
-    child = place.start("compare", "exp.py", "--policy", "float32")
+def test_log_lines_are_plain_and_come_in_time(real_place: Place) -> None:
+    real_place.write(SLOW_SOUTH)
+    child = real_place.start("compare", "exp.py", "--policy", "float32")
     assert child.stdout is not None
     seen = ""
     deadline = time.monotonic() + 60
@@ -602,11 +611,11 @@ def test_log_lines_are_plain_and_come_in_time(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_terminal_shows_bars(place: Place) -> None:
+def test_terminal_shows_bars(real_place: Place) -> None:
     pty = pytest.importorskip("pty")
-    place.write()
+    real_place.write()
     own, other = pty.openpty()
-    child = place.start(
+    child = real_place.start(
         "compare", "exp.py", "--policy", "float32; full [c-d]", stdout=other, stderr=other
     )
     os.close(other)
@@ -641,17 +650,17 @@ def test_second_comparison_replaces_the_first(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_two_comparisons_at_once_do_not_mix(place: Place) -> None:
-    place.write()
+def test_two_comparisons_at_once_do_not_mix(real_place: Place) -> None:
+    real_place.write()
     options = ["--policy", "float32", "--noise-runs", "1"]
     children = [
-        place.start("compare", "exp.py", *options, "--steps", str(n), "--output", f"out{n}")
+        real_place.start("compare", "exp.py", *options, "--steps", str(n), "--output", f"out{n}")
         for n in (3, 5)
     ]
     for child in children:
         assert (child.communicate(timeout=60), child.returncode)[1] == 0
     for n in (3, 5):
-        assert [len(run["loss"]) for run in place.report(f"out{n}")["runs"]] == [n, n]
+        assert [len(run["loss"]) for run in real_place.report(f"out{n}")["runs"]] == [n, n]
 
 
 @pytest.mark.slow
@@ -728,8 +737,8 @@ def test_what_a_backend_cannot_do_is_not_run(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_experiment_may_read_what_lies_beside_the_user(place: Place) -> None:
-    place.write("""
+def test_experiment_may_read_what_lies_beside_the_user(real_place: Place) -> None:
+    real_place.write("""
         import beside
         right = data
         def data():
@@ -739,13 +748,13 @@ def test_experiment_may_read_what_lies_beside_the_user(place: Place) -> None:
             noise = rng.standard_normal(keep.x_train.shape).astype("f4")
             return Data(keep.x_train + values[0] * noise, keep.y_train, keep.x_test, keep.y_test)
         """)
-    place.write("value = 1\n", "beside.py", base="")
-    np.save(place.work / "values.npy", np.ones(2, "f4"))
+    real_place.write("value = 1\n", "beside.py", base="")
+    np.save(real_place.work / "values.npy", np.ones(2, "f4"))
     # a module of the working directory must not pass for a library
-    place.write("raise RuntimeError('never imported')\n", "safetensors.py", base="")
-    assert place.compare().returncode == 0
-    assert place.report()["pairs"][0]["verdict"] == "same"
-    assert not list(place.work.rglob("rank_0"))
+    real_place.write("raise RuntimeError('never imported')\n", "safetensors.py", base="")
+    assert real_place.compare().returncode == 0
+    assert real_place.report()["pairs"][0]["verdict"] == "same"
+    assert not list(real_place.work.rglob("rank_0"))
 
 
 @pytest.mark.slow
@@ -764,15 +773,15 @@ def test_json_alone_goes_to_standard_output(place: Place) -> None:
 
 @pytest.mark.slow
 @needs_proc
-def test_peak_memory_is_the_worker_s_own(place: Place) -> None:
-    place.write("""
+def test_peak_memory_is_the_worker_s_own(real_place: Place) -> None:
+    real_place.write("""
         right = data
         def data():
             np.ones(100_000_000)  # 800 MB, for a moment, where the data is made
             return right()
         """)
-    assert place.compare("--backend", "north", "--noise-runs", "0").returncode == 0
-    assert place.report()["runs"][0]["peak_memory_bytes"] < 400e6
+    assert real_place.compare("--backend", "north", "--noise-runs", "0").returncode == 0
+    assert real_place.report()["runs"][0]["peak_memory_bytes"] < 400e6
 
 
 # --- what goes wrong on the way -------------------------------------------------------------
@@ -827,16 +836,16 @@ def test_builder_that_kills_the_process(place: Place) -> None:
 
 @pytest.mark.slow
 @needs_proc
-def test_hang_ends_at_the_time_limit(place: Place) -> None:
+def test_hang_ends_at_the_time_limit(real_place: Place) -> None:
     # The grandchild holds the worker's pipes: it has to go as well.
-    place.write(SOUTH_FAILS.format(act="(os.fork(), time.sleep(300))"))
-    done = place.compare("--time-limit", "4")
+    real_place.write(SOUTH_FAILS.format(act="(os.fork(), time.sleep(300))"))
+    done = real_place.compare("--time-limit", "4")
     assert done.returncode == 1
-    south = place.runs()["south", "float32"]
+    south = real_place.runs()["south", "float32"]
     assert south["error"].startswith("stopped after the time limit of 4 s")
     assert "train, step 2 of 4" in south["error"]
     assert len(south["loss"]) == 2
-    assert place.workers() == []
+    assert real_place.workers() == []
 
 
 @pytest.mark.slow
@@ -895,21 +904,21 @@ def _until(place: Place, child: subprocess.Popen[str], words: str) -> None:
 
 @pytest.mark.slow
 @needs_proc
-def test_interrupt_reports_what_was_done(place: Place) -> None:
-    place.write(SLOW_SOUTH)
-    child = place.start("compare", "exp.py", "--policy", "float32,mixed_float16")
-    _until(place, child, "south float32: start")
+def test_interrupt_reports_what_was_done(real_place: Place) -> None:
+    real_place.write(SLOW_SOUTH)
+    child = real_place.start("compare", "exp.py", "--policy", "float32,mixed_float16")
+    _until(real_place, child, "south float32: start")
     time.sleep(2)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=30)
     assert child.returncode == 130, (out, err)
     assert "Traceback" not in out + err
     assert "interrupted" in out
-    assert place.workers() == []
-    assert list(place.scratch.iterdir()) == []
-    states = [(run["status"], len(run["loss"])) for run in place.report()["runs"]]
+    assert real_place.workers() == []
+    assert list(real_place.scratch.iterdir()) == []
+    states = [(run["status"], len(run["loss"])) for run in real_place.report()["runs"]]
     assert states == [("ok", 4), ("interrupted", 2), ("not run", 0), ("not run", 0)]
-    assert place.report()["interrupted"] is True
+    assert real_place.report()["interrupted"] is True
 
 
 @pytest.mark.slow
@@ -919,36 +928,36 @@ def test_interrupt_reports_what_was_done(place: Place) -> None:
     [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
     ids=["term", "hup", "kill"],
 )
-def test_end_from_outside_leaves_nothing(place: Place, number: int, code: int) -> None:
-    place.write(SLOW_SOUTH)
-    child = place.start("compare", "exp.py", "--policy", "float32")
-    _until(place, child, "south float32: start")
+def test_end_from_outside_leaves_nothing(real_place: Place, number: int, code: int) -> None:
+    real_place.write(SLOW_SOUTH)
+    child = real_place.start("compare", "exp.py", "--policy", "float32")
+    _until(real_place, child, "south float32: start")
     time.sleep(1)
-    assert len(place.workers()) == 2
+    assert len(real_place.workers()) == 2
     child.send_signal(number)
     child.communicate(timeout=30)
     assert child.returncode == code
     deadline = time.monotonic() + 10
-    while place.workers() and time.monotonic() < deadline:
+    while real_place.workers() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert place.workers() == []
+    assert real_place.workers() == []
     if number != signal.SIGKILL:  # nobody can clean up after that one
-        assert list(place.scratch.iterdir()) == []
-    assert sorted(path.name for path in place.work.iterdir()) == ["exp.py"]
+        assert list(real_place.scratch.iterdir()) == []
+    assert sorted(path.name for path in real_place.work.iterdir()) == ["exp.py"]
 
 
 @pytest.mark.slow
 @needs_proc
-def test_interrupt_before_the_first_run(place: Place) -> None:
-    place.write("def build_north():\n    time.sleep(300)\n")
-    child = place.start("compare", "exp.py")
-    _until(place, child, "north: inspect")
+def test_interrupt_before_the_first_run(real_place: Place) -> None:
+    real_place.write("def build_north():\n    time.sleep(300)\n")
+    child = real_place.start("compare", "exp.py")
+    _until(real_place, child, "north: inspect")
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=30)
     assert (child.returncode, err) == (130, "stopped\n")
-    assert place.workers() == []
-    assert list(place.scratch.iterdir()) == []
-    assert sorted(path.name for path in place.work.iterdir()) == ["exp.py"]
+    assert real_place.workers() == []
+    assert list(real_place.scratch.iterdir()) == []
+    assert sorted(path.name for path in real_place.work.iterdir()) == ["exp.py"]
 
 
 # --- help, version, explain -----------------------------------------------------------------
@@ -971,17 +980,17 @@ def test_help_teaches(place: Place, arguments: list[str], words: list[str]) -> N
     assert "--no-" not in done.stdout
 
 
-def test_version(place: Place) -> None:
+def test_version(real_place: Place) -> None:
     from mpcore import __version__
 
-    done = place.run("--version")
+    done = real_place.run("--version")
     assert (done.returncode, done.stdout) == (0, f"mpcore {__version__}\n")
 
 
-def test_unknown_command_and_option(place: Place) -> None:
-    assert "Did you mean 'compare'?" in place.refused("comprae")
-    assert "--version" in place.refused("--verison")
-    assert "EXPERIMENT.py" in place.refused("compare")
+def test_unknown_command_and_option(real_place: Place) -> None:
+    assert "Did you mean 'compare'?" in real_place.refused("comprae")
+    assert "--version" in real_place.refused("--verison")
+    assert "EXPERIMENT.py" in real_place.refused("compare")
 
 
 @pytest.mark.slow

@@ -1,4 +1,8 @@
-"""Real frameworks, the real command: one small model, from the file to the report."""
+"""Real frameworks, the real command: one small model, from the file to the report.
+
+Its processes are forks of interpreters that have imported a framework; tests/examples starts all
+of them anew.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,11 @@ BACKENDS = ("torch", "tensorflow", "mindspore")
 missing = [name for name in BACKENDS if find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("warm_workers"),
     pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}"),
 ]
 
+REAL = sys.executable  # the fixture warm_workers puts another in its place
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 RUN_FIELDS = {
     *("backend", "policy", "device", "simulated", "loss", "scale", "stepped", "grad_norm"),
@@ -159,7 +165,7 @@ def verdicts(report: dict[str, Any]) -> dict[tuple[str, str], str]:
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def full(tmp_path_factory: pytest.TempPathFactory, warm_workers: None) -> dict[str, Any]:
     return compare(tmp_path_factory.mktemp("full"), DATA + MLP)
 
 
@@ -295,7 +301,7 @@ def test_single_steps_of_a_model_that_draws_random_numbers_are_not_judged(tmp_pa
 
 
 def test_another_interpreter_is_a_configuration(tmp_path: Path) -> None:
-    (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{REAL}" "$@"\n')
     (tmp_path / "python").chmod(0o755)
     other = f"torch@{tmp_path / 'python'}"
     options = ["--backend", f"torch,{other},tensorflow:eager", "--policy", "float32"]
@@ -327,6 +333,7 @@ def test_what_a_framework_cannot_do_is_not_run(tmp_path: Path) -> None:
 
 def test_threads_reach_the_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "7")  # the option wins
+    monkeypatch.setattr(sys, "executable", REAL)
     asks = """
 right = build_torch
 def build_torch():

@@ -18,6 +18,8 @@ from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.tools.convert.names import fit
 from mpcore.tools.convert.run import convert
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 EVERYTHING = Path(__file__).parents[2] / "zoo" / "everything.py"
 
 

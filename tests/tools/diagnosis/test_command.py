@@ -11,6 +11,8 @@ import mpcore as mp
 from mpcore.tools.diagnosis import PostMortem, Trial
 from mpcore.tools.diagnosis.command import diagnose
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 EXPERIMENT = """
 import numpy as np
 from mpcore import Data, OptimizerSpec

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 EXPERIMENT = """
 import numpy as np
 from mpcore import Data, OptimizerSpec
