@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpcore._lib.files import write_files, write_text
 from mpcore_port.errors import PortError
 
 if TYPE_CHECKING:
@@ -96,25 +97,13 @@ def write_port(result: Result, tree: Tree, output: Path, report: dict[str, str])
 def _write_single(result: Result, output: Path, report: dict[str, str]) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     file = result.files[0]
-    contents = {output: file.source.encode(file.text)}
-    for name, text in report.items():
-        contents[output.with_name(name)] = text.encode()
-    waiting: list[tuple[Path, Path]] = []
-    try:
-        for path, data in contents.items():
-            handle, name = tempfile.mkstemp(prefix=".mpcore-port-", dir=output.parent)
-            waiting.append((Path(name), path))
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            Path(name).chmod(0o755 if path == output and file.source.executable else 0o644)
-        for temporary, path in waiting:
-            os.replace(temporary, path)
-    finally:
-        for temporary, _ in waiting:
-            temporary.unlink(missing_ok=True)
+    contents = {name: text.encode() for name, text in report.items()}
+    write_files(output.parent, {output.name: file.source.encode(file.text)} | contents)
+    output.chmod(0o755 if file.source.executable else 0o644)
 
 
 def _write_folder(result: Result, tree: Tree, output: Path, report: dict[str, str]) -> None:
+    # Not `write_files`: a whole tree changes place at once, so what an earlier port left goes.
     output.parent.mkdir(parents=True, exist_ok=True)
     waiting = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
     old: Path | None = None
@@ -166,14 +155,7 @@ def write_answer(path: Path, text: str) -> None:
     _check_writable(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".mpcore-port-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-                stream.write(text)
-            Path(name).chmod(0o644)
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        write_text(path, text)
     except OSError as exc:
         msg = f"{str(path)!r} cannot be written: {exc}"
         raise PortError(msg) from exc

@@ -11,6 +11,7 @@ from typing import IO, Any
 import numpy as np
 from mindspore import Tensor
 
+from mpcore._lib.files import write_bytes
 from mpcore.errors import CheckpointError
 
 __all__ = ["load", "save"]
@@ -34,15 +35,7 @@ def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
     if not isinstance(f, str | os.PathLike):
         f.write(content)
         return
-    path = Path(f)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_bytes(Path(f), content)
 
 
 def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:

@@ -13,12 +13,12 @@ import argparse
 import importlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
-from datetime import date
 from pathlib import Path
+
+from results_file import keep
 
 HERE = Path(__file__).parent
 STEPS = 4  # in a row, in one tree, before it is the other's turn
@@ -125,18 +125,9 @@ def main() -> None:
             )
             print(f"  {name:<22}{own:9.3f} ms   {median:6.3f} x   [{low:.3f}, {high:.3f}]")
     if not given.no_write:
-        path = HERE / "results" / f"alternate_{given.framework}.json"
-        about = {
-            "date": date.today().isoformat(),
-            "cores": os.cpu_count(),
-            "threads": 1,
-            "machine": platform.machine(),
-            "rounds": given.rounds,
-            "steps_a_round": STEPS,
-            "device": "cpu",
-        }
-        path.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n", encoding="utf-8")
-        print(f"\nwritten: tests/benchmarks/results/{path.name}")
+        name = f"alternate_{given.framework}"
+        about = {"threads": 1, "rounds": given.rounds, "steps_a_round": STEPS, "device": "cpu"}
+        keep(name, **about, rows=rows)
 
 
 if __name__ == "__main__":

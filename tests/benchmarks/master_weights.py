@@ -15,21 +15,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
-import platform
 import sys
 import time
-from datetime import date
 from pathlib import Path
 
 import numpy as np
+from results_file import keep
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("GLOG_v", "3")
 sys.path.insert(0, str(Path(__file__).parent))
 
-RESULTS = Path(__file__).parent / "results"
 WIDTH = 1024
 SCHEMES = (
     "copy",
@@ -107,21 +104,15 @@ def main() -> None:
         del variants
     if given.no_write:
         return
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"master_weights_{given.framework}.json"
-    about = {
-        "date": date.today().isoformat(),
-        "parameters": layers * WIDTH * (WIDTH + 1),
-        "cores": os.cpu_count(),
-        "load": [round(load, 2) for load in os.getloadavg()],
-        "threads": given.threads,
-        "machine": platform.machine(),
-        "versions": bench.versions(),
-        "steps": given.steps,
-        "device": bench.device(),
-    }
-    path.write_text(json.dumps({**about, "rows": found}, indent=2) + "\n", encoding="utf-8")
-    print(f"\nwritten: tests/benchmarks/results/{path.name}")
+    keep(
+        f"master_weights_{given.framework}",
+        parameters=layers * WIDTH * (WIDTH + 1),
+        threads=given.threads,
+        versions=bench.versions(),
+        steps=given.steps,
+        device=bench.device(),
+        rows=found,
+    )
 
 
 if __name__ == "__main__":

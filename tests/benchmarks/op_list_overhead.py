@@ -6,21 +6,19 @@ least that such a list can cost), functions of torch replaced for the region, an
 ``TorchFunctionMode`` (the floor of any mode), and mpcore's lists. CPU time of the process, the
 variants in turn, median and minimum.
 
-    python tests/benchmarks/op_list_overhead.py [--rounds 60] [--output results/op_list.json]
+    python tests/benchmarks/op_list_overhead.py [--rounds 60]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
 import statistics
 import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from results_file import keep
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -150,9 +148,6 @@ def measure(steps, rounds):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument(
-        "--output", type=Path, default=Path("tests/benchmarks/results/op_list.json")
-    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     tokens = torch.arange(16 * LENGTH).reshape(16, LENGTH) % WORDS
@@ -165,14 +160,12 @@ def main() -> None:
     result = {
         "torch": torch.__version__,
         "threads": 1,
-        "load": [round(value, 1) for value in os.getloadavg()],
         "cases": {
             name: measure(variants(make, batch), options.rounds)
             for name, (make, batch) in cases.items()
         },
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    keep("op_list", **result)
     for name, rows in result["cases"].items():
         print(name)
         for variant, row in rows.items():

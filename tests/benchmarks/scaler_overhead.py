@@ -14,22 +14,17 @@ Three questions, each measured with the variants alternating in one process:
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import time
-from datetime import date
-from pathlib import Path
 
 import numpy as np
 import torch
+from results_file import keep
 from torch import nn
 from torch.nn import functional
 
 import mpcore as mp
 from mpcore_compat.torch_amp import GradScaler
 
-RESULTS = Path(__file__).parent / "results" / "scaler_overhead_torch.json"
 RULE = "float32, loss_scale=dynamic"
 
 
@@ -213,10 +208,7 @@ def main() -> None:
     x = torch.randn(64, 256, device=device)
     y = torch.randint(0, 10, (64,), device=device)
     result = {
-        "date": date.today().isoformat(),
-        "cores": os.cpu_count(),
         "threads": given.threads,
-        "machine": platform.machine(),
         "device": device,
         "clock": "wall" if device == "cuda" else "CPU time of the thread",
         "versions": {"torch": torch.__version__, "mpcore": mp.__version__},
@@ -242,9 +234,7 @@ def main() -> None:
     if device != "cuda":
         print("\nhost synchronisations and the 100M-parameter transformer need a GPU: not run")
     if not given.no_write:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        print(f"\nwritten: tests/benchmarks/results/{RESULTS.name}")
+        keep("scaler_overhead_torch", **result)
 
 
 if __name__ == "__main__":

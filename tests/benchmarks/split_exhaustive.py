@@ -15,21 +15,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from datetime import date
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from results_file import keep
 
 import mpcore as mp
 from mpcore.numerics.master_weights import compensate, join, restore, split
 
-RESULTS = Path(__file__).parent / "results" / "split_exhaustive.json"
 CHUNK = 2**20  # patterns at a time: its arrays stay in the processor's cache
 CHUNKS = 2**32 // CHUNK
 ROUNDINGS = ("nearest", "away", "truncate")
@@ -103,8 +100,6 @@ def main() -> int:
     print()
     bad = sum(totals[r]["wrong_high"] + totals[r]["not_restored"] for r in ROUNDINGS)
     result = {
-        "date": str(date.today()),
-        "machine": platform.machine(),
         "workers": args.workers,
         "seconds": round(time.perf_counter() - start, 1),
         "versions": {
@@ -123,7 +118,7 @@ def main() -> int:
     }
     print(json.dumps(result, indent=2))
     if not args.no_write:
-        RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        keep("split_exhaustive", **result)
     return 1 if bad else 0
 
 

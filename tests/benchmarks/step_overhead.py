@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
-import platform
 import sys
 import time
-from datetime import date
 from pathlib import Path
 
 import numpy as np
+from results_file import keep
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("GLOG_v", "3")
 sys.path.insert(0, str(Path(__file__).parent))
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def batches(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -88,19 +84,14 @@ def main() -> None:
                 f"   {ratio:6.3f} x native   {(median - native) * 1e6:+9.1f} us"
             )
     if not given.no_write:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"step_overhead_{given.framework}.json"
-        about = {
-            "date": date.today().isoformat(),
-            "cores": os.cpu_count(),
-            "threads": given.threads,
-            "machine": platform.machine(),
-            "versions": bench.versions(),
-            "steps": given.steps,
-            "device": "cpu",
-        }
-        path.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n", encoding="utf-8")
-        print(f"\nwritten: tests/benchmarks/results/{path.name}")
+        keep(
+            f"step_overhead_{given.framework}",
+            threads=given.threads,
+            versions=bench.versions(),
+            steps=given.steps,
+            device="cpu",
+            rows=rows,
+        )
 
 
 if __name__ == "__main__":
