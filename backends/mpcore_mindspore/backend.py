@@ -20,6 +20,7 @@ from mpcore_mindspore.layers import list_layers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.backend.callback import MakeCallback
     from mpcore.backend.driver import Driver
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
@@ -165,6 +166,10 @@ class MindsporeBackend:
         from mpcore_mindspore import probe
 
         return probe
+
+    def callback(self) -> MakeCallback[MindsporeAmp]:
+        """Return what makes a callback of ``Model.train``: ``amp`` itself reports its steps."""
+        return lambda amp, _: amp.callback()
 
     def recorder(self) -> Recorder:
         """Return what tells layers, primitives and gradients of a batch."""

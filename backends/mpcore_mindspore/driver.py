@@ -16,11 +16,11 @@ from mpcore_mindspore.layers import leaves, own_parameters, parameter_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     import numpy.typing as npt
 
     from mpcore.backend.driver import OptimizerSpec
+    from mpcore.backend.files import Files
     from mpcore_mindspore.amp import MindsporeAmp
 
 __all__ = ["MindsporeDriver"]
@@ -51,7 +51,7 @@ class MindsporeDriver:
             ms.runtime.launch_blocking()
 
     @property
-    def files(self) -> ModuleType:
+    def files(self) -> Files:
         """What reads and writes the framework's own files."""
         return files
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMS", "put_arrays", "read_file", "write_file"]
 
-FORMS = (".ckpt", ".safetensors")
+FORMS: tuple[str, ...] = (".ckpt", ".safetensors")
 """What ``write_file`` writes, by the end of the name."""
 
 

@@ -27,6 +27,7 @@ from mpcore_tensorflow.replicas import check_strategy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mpcore.backend.callback import MakeCallback
     from mpcore.backend.driver import Driver
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
@@ -195,6 +196,12 @@ class TensorflowBackend:
         from mpcore_tensorflow import probe
 
         return probe
+
+    def callback(self) -> MakeCallback[KerasAmp]:
+        """Return what makes a callback of ``fit``."""
+        from mpcore_tensorflow.callback import StepCallback
+
+        return StepCallback
 
     def recorder(self) -> Recorder:
         """Return what tells layers, ops and gradients of a batch."""

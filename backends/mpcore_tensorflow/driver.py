@@ -20,11 +20,11 @@ from mpcore_tensorflow.layouts import list_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
     import numpy.typing as npt
 
     from mpcore.backend.driver import OptimizerSpec
+    from mpcore.backend.files import Files
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore_tensorflow.amp import KerasAmp
     from mpcore_tensorflow.layouts import Part
@@ -44,7 +44,7 @@ class KerasDriver:
         self._images: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     @property
-    def files(self) -> ModuleType:
+    def files(self) -> Files:
         """What reads and writes the framework's own files."""
         return files
 

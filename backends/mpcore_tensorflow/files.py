@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMS", "open_model", "put_arrays", "write_file"]
 
-FORMS = (".weights.h5", ".safetensors")
+FORMS: tuple[str, ...] = (".weights.h5", ".safetensors")
 """What ``write_file`` writes, by the end of the name."""
 
 

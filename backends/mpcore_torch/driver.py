@@ -17,12 +17,12 @@ from mpcore_torch.layers import leaves, list_layers, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     import numpy.typing as npt
     from torch import nn
 
     from mpcore.backend.driver import OptimizerSpec
+    from mpcore.backend.files import Files
     from mpcore_torch.amp import TorchAmp
 
 __all__ = ["TorchDriver"]
@@ -35,7 +35,7 @@ class TorchDriver:
     """Implements ``mpcore.backend.driver.Driver``."""
 
     @property
-    def files(self) -> ModuleType:
+    def files(self) -> Files:
         """What reads and writes the framework's own files."""
         return files
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMS", "put_arrays", "read_file", "write_content", "write_file"]
 
-FORMS = (".pt", ".pth", ".bin", ".safetensors")
+FORMS: tuple[str, ...] = (".pt", ".pth", ".bin", ".safetensors")
 """What ``write_file`` writes, by the end of the name."""
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from mpcore.backend.files import Files
     from mpcore.checkpoint.layer_weights import LayerWeights, Slots
     from mpcore.checkpoint.places import Place
 
@@ -61,7 +62,7 @@ class Driver(Protocol[AmpT]):
     """One framework's part in a comparison; every method is a translation, none decides."""
 
     @property
-    def files(self) -> Any:
+    def files(self) -> Files:
         """What reads and writes the framework's own files, for ``mpcore convert-weights``."""
         ...
 

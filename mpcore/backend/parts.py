@@ -15,13 +15,14 @@ from mpcore.errors import BackendError
 
 if TYPE_CHECKING:
     from mpcore.backend.backend import Backend
+    from mpcore.backend.callback import MakeCallback
     from mpcore.backend.driver import Driver
     from mpcore.backend.exact import Exact
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
 
-__all__ = ["DRIVER", "EXACT", "MODES", "PROBE", "PROFILER", "Part", "PartMissingError"]
+__all__ = ["CALLBACK", "DRIVER", "EXACT", "MODES", "PROBE", "PROFILER", "Part", "PartMissingError"]
 
 PartT = TypeVar("PartT")
 
@@ -74,6 +75,11 @@ DRIVER: Part[Driver[Any]] = Part(
     "choose from torch, tensorflow, mindspore",
 )
 """Experiments and weights: ``mpcore compare`` and most other commands, ``amp.save``."""
+
+CALLBACK: Part[MakeCallback[Any]] = Part(
+    "callback", "has no training loop of its own to follow", "`amp.step` is followed without"
+)
+"""A training loop of the framework: ``Monitor.callback``."""
 
 MODES: Part[Modes[Any]] = Part("modes", "has no modes or devices to choose")
 """Eager or compiled, and on which device."""

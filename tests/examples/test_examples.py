@@ -12,6 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
+PYTHON = sys.executable  # the fixture warm_workers puts another in its place
+MPCORE = Path(sys.executable).parent / "mpcore"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FRAMEWORKS = ("torch", "tensorflow", "mindspore")
 
@@ -40,14 +42,14 @@ def run(*command: object, cwd: Path, **env: str) -> str:
 def test_training_scripts_learn(script: str, policy: str, tmp_path: Path) -> None:
     path = EXAMPLES / "image_cnn" / script
     size = ("--steps", 41, "--batch", 32)
-    out = run(sys.executable, path, "--policy", policy, *size, cwd=tmp_path)
+    out = run(PYTHON, path, "--policy", policy, *size, cwd=tmp_path)
     accuracy = float(out.split("test accuracy")[1].split(",")[0])
     assert accuracy > 0.5  # ten classes: chance is 0.1; measured 0.64 to 0.69
     assert policy in out
 
 
 def plans(experiment: Path, cwd: Path) -> dict[str, list[dict[str, str]]]:
-    command = [Path(sys.executable).parent / "mpcore", "explain", experiment]
+    command = [sys.executable, MPCORE, "explain", experiment]
     found = {}
     for framework in FRAMEWORKS:
         options = ("--backend", framework, "--policy", "mixed_float16", "--format", "json")
@@ -57,6 +59,7 @@ def plans(experiment: Path, cwd: Path) -> dict[str, list[dict[str, str]]]:
 
 
 @pytest.mark.parametrize("name", ["image_cnn", "char_transformer"])
+@pytest.mark.usefixtures("warm_workers")
 def test_plan_is_the_same_in_every_framework(name: str, tmp_path: Path) -> None:
     found = plans(EXAMPLES / name / "experiment.py", tmp_path)
     columns = ("category", "param", "compute", "output", "rule")
@@ -64,9 +67,11 @@ def test_plan_is_the_same_in_every_framework(name: str, tmp_path: Path) -> None:
     assert rows["torch"] == rows["tensorflow"] == rows["mindspore"]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_transformer_agrees_in_three_frameworks(tmp_path: Path) -> None:
     run(
-        Path(sys.executable).parent / "mpcore",
+        sys.executable,
+        MPCORE,
         *("compare", EXAMPLES / "char_transformer" / "experiment.py"),
         *("--policy", "float32,mixed_bfloat16", "--steps", 6, "--batch", 4),
         *("--lockstep-steps", 4, "--noise-runs", 2, "--output", "report"),
@@ -89,5 +94,5 @@ def test_cifar_is_read_where_it_is(tmp_path: Path) -> None:
         "from mpcore.tools.experiment import load_experiment; import sys; "
         "e = load_experiment(sys.argv[1]); print(e.name, e.load_data().x_train.shape[1:])"
     )
-    out = run(sys.executable, "-c", code, EXAMPLES / "image_cnn" / "experiment.py", cwd=tmp_path)
+    out = run(PYTHON, "-c", code, EXAMPLES / "image_cnn" / "experiment.py", cwd=tmp_path)
     assert out.strip() == "image_cnn on CIFAR-10 (3, 32, 32)"

@@ -178,14 +178,14 @@ def run(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         bench = Bench(given.tree, Path(folder) / "tree")
         for mutant in wanted:
-            tests = judges(lines.get(mutant.file, {}), mutant.line)
+            tests = judges(mutant.file, lines.get(mutant.file, {}), mutant.line, given.tests)
             if not tests:
                 continue
             if len(results) == given.most:
                 break
             begun = time.monotonic()
             bench.plant(mutant)
-            verdict, by = bench.run(given.framework, order(tests, given.tests), given.limit)
+            verdict, by = bench.run(given.framework, tests, given.limit)
             bench.heal(mutant)
             seconds = round(time.monotonic() - begun, 1)
             results.append({**asdict(mutant), "verdict": verdict, "by": by, "seconds": seconds})
@@ -193,9 +193,16 @@ def run(given: argparse.Namespace) -> None:
             write(given, plan, results)
 
 
-def judges(lines: dict[str, list[str]], line: int) -> list[str]:
-    """Return the test functions that run a line; all of its file's if only the import runs it."""
-    return lines.get(str(line)) or sorted({name for names in lines.values() for name in names})
+def judges(file: str, lines: dict[str, list[str]], line: int, named: list[str]) -> list[str]:
+    """Return the test functions that run a line.
+
+    What the import alone runs, tables above all, is judged by every test of the files that run
+    any of the module, the file of the same name first.
+    """
+    if str(line) in lines:
+        return order(lines[str(line)], named)
+    files = {name.split("::")[0] for names in lines.values() for name in names}
+    return sorted(files, key=lambda name: (Path(name).stem != f"test_{Path(file).stem}", name))
 
 
 def order(functions: list[str], tests: list[str]) -> list[str]:

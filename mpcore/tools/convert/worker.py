@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import serve
 from mpcore.backend.backend import find_backend
+from mpcore.backend.files import OpensModels, ReadsFiles, WritesContent
 from mpcore.backend.parts import DRIVER
 from mpcore.checkpoint.arrays import (
     TREE,
@@ -33,6 +34,8 @@ from mpcore.tools.experiment.experiment import load_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mpcore.backend.driver import Driver
 
 __all__ = ["main"]
 
@@ -116,31 +119,34 @@ def _run(file: str, option: str) -> dict[str, Any]:
 def _file_source(task: dict[str, Any], *_: Any) -> dict[str, Any]:
     """Leave the whole content of a file of torch or MindSpore."""
     notes: list[str] = []
-    driver = DRIVER.of(task["backend"])
-    content = driver.files.read_file(Path(task["file"]), notes)
+    content = _content(Path(task["file"]), DRIVER.of(task["backend"]), notes)
     arrays: dict[str, Any] = {}
     tree = to_tree(content, arrays, notes)
     write_safetensors(Path("source.safetensors"), arrays, {TREE: json.dumps(tree)})
     return {"notes": notes, "ordered": True}
 
 
-def _model_source(task: dict[str, Any], driver: Any, model: Any) -> dict[str, Any]:
-    """Leave the neutral weights of a model that took the file in."""
+def _model_source(task: dict[str, Any], given: Driver[Any] | None, model: Any) -> dict[str, Any]:
+    """Leave the neutral weights of a model that took the file in; a file of Keras may bring one."""
+    driver = DRIVER.of("tensorflow") if given is None else given
+    path = Path(task["file"])
     notes: list[str] = []
-    path, missing, surplus, known = Path(task["file"]), [], [], []
+    missing: list[str] = []
+    surplus: list[str] = []
+    known: list[str] = []
     if path.suffix in (".h5", ".keras"):
-        driver = driver or DRIVER.of("tensorflow")
-        if not hasattr(driver.files, "open_model"):
+        files = driver.files
+        if not isinstance(files, OpensModels):
             msg = f"{path.name} is Keras', the model of the source must be one of Keras"
             raise CheckpointError(msg)
-        model = driver.files.open_model(path, model)
+        model = files.open_model(path, model)
     else:
         arrays = pick(_content(path, driver, notes), task["key"], path, notes)
         missing, surplus = driver.files.put_arrays(model, arrays)
         known = [name for name in arrays if name not in surplus]
         if not known:
-            own = [place for layer in driver.places(model) for place in layer.values()]
-            names = ", ".join(place.names[0] for place in own[:3])
+            places = [place for layer in driver.places(model) for place in layer.values()]
+            names = ", ".join(place.names[0] for place in places[:3])
             msg = (
                 f"{path}: no name is one of the source's model; it has {names}, ..., the file "
                 f"{', '.join(list(arrays)[:3])}, ..."
@@ -148,20 +154,21 @@ def _model_source(task: dict[str, Any], driver: Any, model: Any) -> dict[str, An
             raise CheckpointError(msg)
         notes += _narrowed(arrays)
     own = [{*p.names, *p.tied} for layer in driver.places(model) for p in layer.values()]
-    held = set().union(*own)
+    held = {name for names in own for name in names}
     loose = [name for name in known if name not in held]
-    given = {name for names in own if names & set(known) for name in names}
-    missing = [name for name in missing if name not in given]  # a tied one came by another name
+    came = {name for names in own if names & set(known) for name in names}
+    missing = [name for name in missing if name not in came]  # a tied one came by another name
     told = {"missing": missing, "surplus": surplus, "loose": loose, "notes": notes}
     return told | _leave(driver, model)
 
 
-def _content(path: Path, driver: Any, notes: list[str]) -> Any:
+def _content(path: Path, driver: Driver[Any], notes: list[str]) -> Any:
     if path.suffix != ".safetensors":
-        if not hasattr(driver.files, "read_file"):
+        files = driver.files
+        if not isinstance(files, ReadsFiles):
             msg = f"{path.name} is a file that Keras does not read; the source's model is Keras'"
             raise CheckpointError(msg)
-        return driver.files.read_file(path, notes)
+        return files.read_file(path, notes)
     arrays, metadata = read_safetensors(path, notes)
     return from_tree(json.loads(metadata[TREE]), arrays) if TREE in metadata else arrays
 
@@ -171,7 +178,7 @@ def _narrowed(arrays: dict[str, Any]) -> list[str]:
     return [f"{', '.join(names)}: float64 goes through float32"] if names else []
 
 
-def _leave(driver: Any, model: Any) -> dict[str, Any]:
+def _leave(driver: Driver[Any], model: Any) -> dict[str, Any]:
     weights, places = driver.weights(model), driver.places(model)
     arrays: dict[str, Any] = {}
     layers = []
@@ -189,7 +196,7 @@ def _leave(driver: Any, model: Any) -> dict[str, Any]:
 # --- the target
 
 
-def _target(task: dict[str, Any], driver: Any, model: Any) -> dict[str, Any]:
+def _target(task: dict[str, Any], driver: Driver[Any], model: Any) -> dict[str, Any]:
     """Write the task's file with the weights that the source left."""
     out = Path(task["out"])
     if model is None:
@@ -225,12 +232,15 @@ def _layers(metadata: dict[str, str], arrays: dict[str, Any]) -> list[tuple[Laye
 def _plain_target(task: dict[str, Any], out: Path) -> dict[str, Any]:
     """Write the source's content with torch, names and layouts kept."""
     arrays, metadata = read_safetensors(Path("source.safetensors"), [])
-    driver = DRIVER.of(task["backend"])
-    driver.files.write_content(from_tree(json.loads(metadata[TREE]), arrays), out)
+    files = DRIVER.of(task["backend"]).files
+    if not isinstance(files, WritesContent):
+        msg = f"{out.name} is not written without a model"
+        raise CheckpointError(msg)
+    files.write_content(from_tree(json.loads(metadata[TREE]), arrays), out)
     return {}
 
 
-def _check_form(out: Path, driver: Any) -> None:
+def _check_form(out: Path, driver: Driver[Any]) -> None:
     forms = driver.files.FORMS
     if not out.name.endswith(forms):
         msg = f"`OUT` must end in {' or '.join(forms)} for this model, got {out.name!r}"

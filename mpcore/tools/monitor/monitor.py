@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from mpcore.backend.parts import CALLBACK
 from mpcore.errors import BackendError, check_count
 from mpcore.tools.monitor.advice import Advice, advise
 from mpcore.tools.monitor.layers import measure_layers
@@ -106,13 +106,7 @@ class Monitor:
         Raises:
             BackendError: the framework has no callbacks; ``amp.step`` is followed without.
         """
-        if self._amp.backend.name == "tensorflow":
-            made = importlib.import_module("mpcore_tensorflow.callback")
-            return made.StepCallback(self._amp, self._take)
-        if hasattr(self._amp, "callback"):
-            return self._amp.callback()
-        msg = "`callback` is for Keras and MindSpore; `amp.step` is followed without"
-        raise BackendError(msg)
+        return CALLBACK.of(self._amp.backend.name)(self._amp, self._take)
 
     def _follow(self, result: StepResult) -> None:
         before, self._before = self._before, None
