@@ -17,6 +17,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.interrupts import Held
 from mpcore.errors import MpcoreError
 
 if TYPE_CHECKING:
@@ -80,30 +81,33 @@ def run_worker(
     """
     # -P: a file of the user's working directory must not pass for a module
     command = [python, "-P", "-m", module, task]
-    with log.open("wb") as stream:
-        child = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=stream,
-            stdin=subprocess.PIPE,  # the worker ends when this closes
-            text=True,
-            env={**_QUIET, **os.environ, **(environment or {})},
-            start_new_session=True,  # Ctrl-C comes to us alone, and we end the whole group
-        )
-        late = threading.Event()
+    late = threading.Event()
+    child: subprocess.Popen[str] | None = None
 
-        def stop() -> None:
-            late.set()
+    def stop() -> None:
+        late.set()
+        if child is not None:
             _kill(child)
 
-        watch = threading.Timer(time_limit, stop)
-        try:
-            watch.start()
-            for event in _events(child):
-                on_event(event)
-            child.wait()
-        finally:
-            watch.cancel()
+    watch = threading.Timer(time_limit, stop)
+    try:
+        with log.open("wb") as stream, Held():  # one that was started is known, and so is ended
+            child = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                stdin=subprocess.PIPE,  # the worker ends when this closes
+                text=True,
+                env={**_QUIET, **os.environ, **(environment or {})},
+                start_new_session=True,  # Ctrl-C comes to us alone, and we end the whole group
+            )
+        watch.start()
+        for event in _events(child):
+            on_event(event)
+        child.wait()
+    finally:
+        watch.cancel()
+        if child is not None:
             _kill(child)
             child.wait()
             for pipe in filter(None, (child.stdin, child.stdout)):

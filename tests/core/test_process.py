@@ -1,0 +1,43 @@
+"""Workers end with the one who started them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpcore._lib import process
+
+
+def test_an_interrupt_while_a_worker_starts_ends_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(process.subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.run_worker("http.server", "0", tmp_path / "log", time_limit=60, on_event=print)
+    (child,) = started
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_events_arrive_in_order_and_the_end_is_told(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    script = tmp_path / "told.py"
+    script.write_text('print(\'{"step": 1}\\n{"step": 2}\', flush=True)\nraise SystemExit(3)\n')
+    path = {"PYTHONPATH": str(tmp_path)}
+    ended = process.run_worker(
+        "told", "", tmp_path / "log", time_limit=60, on_event=seen.append, environment=path
+    )
+    assert seen == [{"step": 1}, {"step": 2}]
+    assert (ended.code, ended.late) == (3, False)
+    assert ended.how == "the process ended with code 3: it printed nothing"
