@@ -20,7 +20,7 @@ from mpcore_mindspore.buffers import guarded_parameters
 from mpcore_mindspore.callback import StepCallback
 from mpcore_mindspore.casting import FLOATS, cast_network
 from mpcore_mindspore.guard import guarded
-from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of
+from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.release import Original
 from mpcore_mindspore.step import TrainCell
 
@@ -165,6 +165,20 @@ class MindsporeAmp(Amp):
                 put(states[id(param)], values)
             else:
                 ops.assign(param, Tensor(values).astype(param.dtype))
+
+    def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:
+        self._bindings.check_prepared()
+        states = self._master_states()
+        kept = self.policy.scheme.name != "stochastic"
+        return {
+            path: tuple(param.shape)
+            for path, param in self._floats().items()
+            if every or (kept and id(param) in states)
+        }
+
+    def _read_masters(self) -> dict[str, npt.NDArray[np.float32]]:
+        states, params = self._master_states(), self._floats()
+        return {path: values_to_save(states[id(params[path])]) for path in self._master_shapes()}
 
     def _master_states(self) -> dict[int, MasterState]:
         each = (state for storage in self._bindings.storages for state in storage.masters)

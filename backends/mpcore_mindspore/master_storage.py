@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mpcore.policy.policy import Policy
 
-__all__ = ["MasterStorage", "master_values", "memory_of", "put", "values_of"]
+__all__ = ["MasterStorage", "master_values", "memory_of", "put", "values_of", "values_to_save"]
 
 
 def memory_of(params: Iterable[Any]) -> int:
@@ -78,6 +78,13 @@ def master_values(state: MasterState) -> npt.NDArray[np.float32]:
         return arithmetic.join(_high(state), low_bits, state.rounding, ties)
     low = values_of(state.low)
     return low + _widened(state.remainder) if state.compensates else low
+
+
+def values_to_save(state: MasterState) -> npt.NDArray[np.float32]:
+    """Return the float32 values of one parameter, such that ``put`` stores the same parts again."""
+    if not state.compensates:
+        return master_values(state)
+    return arithmetic.restore_for_saving(_high(state), state.remainder.asnumpy().view(np.uint16))
 
 
 def put(state: MasterState, values: npt.NDArray[np.float32]) -> None:

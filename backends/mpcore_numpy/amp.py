@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.amp.amp import Amp
-from mpcore.checkpoint.amp_state import stands_for_more
 from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScaleState
@@ -93,9 +92,9 @@ class NumpyAmp(Amp):
                 (self._tx.model.params | self._tx.model.buffers)[name][...] = value
 
     def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:
+        # The model's own arrays only show the 16-bit values: whoever saves them has no part.
         params, parts = self._tx.model.params, self._tx.masters.parts
-        kept = every or stands_for_more(self.plan)
-        return {k: v.shape for k, v in params.items() if kept and (every or k in parts)}
+        return {name: value.shape for name, value in params.items() if every or name in parts}
 
     def _read_layers(self) -> list[LayerWeights]:
         truth = self._read_weights()

@@ -168,6 +168,22 @@ class KerasAmp(Amp):
         for path, variable in self._floats():
             self.put(variable, weights[path])
 
+    def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:
+        states = self._master_states()
+        return {
+            path: tuple(variable.shape)
+            for path, variable in self._floats()
+            if every or (id(variable) in states and states[id(variable)].beside)
+        }
+
+    def _read_masters(self) -> dict[str, npt.NDArray[np.float32]]:
+        states, shapes = self._master_states(), self._master_shapes()
+        return {
+            path: states[id(variable)].to_save()
+            for path, variable in self._floats()
+            if path in shapes
+        }
+
     def _floats(self) -> list[tuple[str, Any]]:
         paths = variable_names(self.model)
         by_id = {id(v): v for v in self.model.variables}

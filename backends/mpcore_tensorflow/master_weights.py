@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from mpcore.numerics import master_weights as arithmetic
 from mpcore_tensorflow import rounding
 from mpcore_tensorflow.transient import Transient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from mpcore.numerics.master_weights import MasterWeights
 
@@ -47,6 +51,10 @@ class MasterState:
     def open(self) -> Any:
         """Return the float32 master values, a tensor."""
         return rounding.widen(tf.convert_to_tensor(self.low))
+
+    def to_save(self) -> npt.NDArray[np.float32]:
+        """Return the master values such that ``put`` stores the same again; a new array."""
+        return np.array(self.open().numpy(), np.float32)
 
     def close(self, value: tf.Tensor) -> None:
         """Store float32 values that a step ended with."""
@@ -155,6 +163,11 @@ class _KahanMaster(MasterState):
         remainder = tf.convert_to_tensor(self._remainder.value)
         return rounding.restore(tf.convert_to_tensor(self.low), remainder)
 
+    def to_save(self) -> npt.NDArray[np.float32]:
+        parts = (tf.convert_to_tensor(one) for one in (self.low, self._remainder.value))
+        high, remainder = (tf.bitcast(part, tf.uint16).numpy() for part in parts)
+        return arithmetic.restore_for_saving(high, remainder)
+
     def close(self, value: tf.Tensor) -> None:
         low, remainder = rounding.compensate(value)
         self.low.assign(low)
@@ -211,7 +224,8 @@ def redirect_assignments(master: MasterState) -> None:
         value = tf.cast(tf.convert_to_tensor(value), tf.float32)
         if value.shape != variable.shape:
             return original(variable, value)  # Keras says what is wrong
-        master.put(value)
+        if not _holds_already(master, value):
+            master.put(value)
         return value
 
     def changed(by: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
@@ -236,6 +250,14 @@ def master_state_of(variable: keras.Variable) -> MasterState | None:
     """Return the state of a Keras variable whose assignments are redirected."""
     found: MasterState | None = vars(variable).get(_MARK)
     return found
+
+
+def _holds_already(master: MasterState, value: tf.Tensor) -> bool:
+    # Loading what is there already, rounded as it is, leaves the master values behind it.
+    if not tf.executing_eagerly():
+        return False
+    low = tf.cast(tf.convert_to_tensor(master.low), tf.float32)
+    return bool(tf.reduce_all(tf.equal(low, value)))
 
 
 def _is_open(variable: keras.Variable) -> bool:
