@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mpcore.amp.amp import Amp
+    from mpcore.backend.backend import Capabilities
     from mpcore.numerics.overflow import OverflowDetector
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
@@ -44,7 +45,9 @@ def prepare(
     """Apply ``policy`` to ``model`` in place and bind it to ``optimizer``.
 
     Finds the backend from the model's class; imports no other framework. Prepare a model
-    once, before its first training step.
+    once, before its first training step. In torch its parameters may have 16 bits, as many
+    checkpoints have: those that are trained get float32 values, which a warning says, and
+    frozen ones, such as the base under LoRA, stay as they are.
 
     Args:
         model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.
@@ -97,11 +100,12 @@ def prepare(
     for entry in optimizers.values():
         backend.check_pair(model, entry)
     backend.check_apart(optimizers)
-    _check_stored(plan, layers)
+    _check_stored(layers, can)
     _warn_unused(plan)
     _warn_uncovered(plan, layers)
     amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
     amp.backend = Home(backend.name, partial(DRIVER.of, backend))
+    _tell_widened(amp)
     return amp
 
 
@@ -131,14 +135,25 @@ def _warn_uncovered(plan: Plan, layers: list[Layer]) -> None:
         warnings.warn(f"{plan.policy}: {found}", MpcoreWarning, stacklevel=3)
 
 
-def _check_stored(plan: Plan, layers: list[Layer]) -> None:
-    # Every scheme of master weights starts from float32 values.
+def _check_stored(layers: list[Layer], can: Capabilities) -> None:
     for layer in layers:
         for param in layer.params:
-            if param.dtype in ("float16", "bfloat16", "float64"):
+            if param.dtype in ("float16", "bfloat16", "float64") and param.dtype not in can.stored:
                 msg = (
                     f"`model` must hold float32 parameters when it is prepared, "
-                    f"{layer.path}.{param.name} is {param.dtype}; the policy does the casting "
-                    f"({plan.policy.param} under this one)"
+                    f"{layer.path}.{param.name} is {param.dtype}; make them float32 first "
+                    "(`model.float()` in torch), the policy does the casting"
                 )
                 raise BackendError(msg)
+
+
+def _tell_widened(amp: Amp) -> None:
+    if amp.widened:
+        path, dtype = next(iter(amp.widened.items()))
+        others = f" and {len(amp.widened) - 1} more" if len(amp.widened) > 1 else ""
+        msg = (
+            f"`model` came with trained parameters of 16 bits ({path} in {dtype}{others}): their "
+            "float32 values begin from those, frozen ones stay as they are; amp.release() gives "
+            "the trained ones back as float32"
+        )
+        warnings.warn(msg, MpcoreWarning, stacklevel=3)

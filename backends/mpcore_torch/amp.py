@@ -77,7 +77,7 @@ class TorchAmp(Amp):
     ) -> None:
         super().__init__(plan, optimizers, simulated=simulated)
         policy = plan.policy
-        refuse(model, plan)
+        refuse(model, plan, self.optimizers.values())
         device = next(model.parameters()).device.type
         op_list = op_list_of(model, plan, device)
         self._region: Callable[[], Any] = contextlib.nullcontext
@@ -88,9 +88,12 @@ class TorchAmp(Amp):
         self._tx = TorchTransaction(model, self.optimizers, self._rule, options, self._region)
         keep_in_backward(self._tx, op_list)
         self._prepared = Prepared(model, self.optimizers, plan)
+        if policy.by != "model" or policy.scheme.name not in ("none", "stochastic"):
+            self.widened = self._prepared.widened
         self._first = next(model.parameters())  # it tells where the model is, cheaply
         count = stagnation.measures(policy, options.count_lost_updates)
-        self._tx.set_master_weights(self._prepared.master_weights, count=count)
+        moves_low = policy.by == "model" and policy.scheme.name == "none"
+        self._tx.set_master_weights(self._prepared.master_weights, count=count, moves_low=moves_low)
         self._names = parameter_names(model)
         self._window: Window | None = None
         self._unscaled: tuple[Any, float, int] | None = None
@@ -461,7 +464,9 @@ class TorchAmp(Amp):
     def release(self) -> None:
         """Give the model back as it was before ``prepare``; see ``Amp.release``.
 
-        16-bit parameters become their masters again; where there are none, new float32
+        16-bit parameters become their masters again, also where they had 16 bits before
+        ``prepare`` (``widened`` names those; ``model.to(torch.bfloat16)`` rounds them), while
+        frozen 16-bit ones stayed as they were; where there are no masters, new float32
         parameters, so call ``model.parameters()`` anew where they are kept elsewhere. The
         optimizers hold the same parameters as the model, with their state. Copies that were
         made of the model stay prepared. Every later call but this one is refused.

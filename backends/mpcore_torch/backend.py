@@ -64,6 +64,7 @@ class TorchBackend:
                 "model": ("path", "layer", "op"),
             },
             op_lists=("native", "portable"),
+            stored=("float32", "bfloat16", "float16"),
         )
 
     def layers(self, model: nn.Module, /) -> list[Layer]:

@@ -32,6 +32,8 @@ __all__ = [
     "apply_plan",
     "cast_floats",
     "casts_nothing",
+    "has_low",
+    "is_low",
     "is_prepared",
     "replace_forward",
     "replace_root",
@@ -51,6 +53,16 @@ _ROUND_ONCE = (
     nn.LayerNorm.forward,
     nn.GroupNorm.forward,
 )
+
+
+def is_low(tensor: torch.Tensor) -> bool:
+    """Return whether ``tensor`` is stored in 16 bits."""
+    return tensor.dtype in (torch.float16, torch.bfloat16)
+
+
+def has_low(module: nn.Module) -> bool:
+    """Return whether a parameter of ``module``, or inside it, is stored in 16 bits."""
+    return any(map(is_low, module.parameters()))
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
@@ -118,13 +130,18 @@ def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]
     Returns:
         Attributes that were set besides, as (module, name, value before).
     """
-    if casts_nothing(plan):
+    if casts_nothing(plan) and not has_low(model):
         return []
     modules = leaves(model)
     for entry in plan.layers:
+        module = modules[entry.path]
+        by_op = entry.compute == "op" or entry.listed
+        if entry.category == "norm" and by_op and has_low(module):
+            # Kernels of a region take float32 with 16-bit weights, or the other way, not all.
+            replace_forward(module, lambda original: _general(original, None, None))
+            continue
         if entry.category in ("container", "parameters") or entry.compute == "op" or entry.listed:
             continue
-        module = modules[entry.path]
         words = (entry.compute, entry.output)
         if words == ("follow", "follow") and not entry.param and plan.policy.by != "op":
             continue  # it is left alone
@@ -204,7 +221,7 @@ def _maker(module: nn.Module, entry: LayerPlan, plan: Plan) -> Callable[[Any], A
         return lambda _: _linear(compute, output)
     if isinstance(module, nn.modules.conv._ConvNd) and _plain_conv(module):
         return lambda _: _conv(compute, output)
-    if type(module).forward in _ROUND_ONCE and compute == torch.float32:
+    if type(module).forward in _ROUND_ONCE and compute == torch.float32 and not has_low(module):
         return lambda original: _norm(original, output)
     return lambda original: _general(original, compute, output)
 
@@ -414,6 +431,8 @@ def store_low(model: nn.Module, plan: Plan) -> list[tuple[nn.Parameter, nn.Param
             for name in names:
                 param = module._parameters[name]
                 if param is None or param in full or not param.is_floating_point():
+                    continue
+                if is_low(param):  # frozen: it stays as it is
                     continue
                 if param not in made:
                     made[param] = nn.Parameter(param.detach().to(dtype), param.requires_grad)

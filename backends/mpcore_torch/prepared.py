@@ -22,6 +22,7 @@ from mpcore_torch.float32 import set_float32
 from mpcore_torch.layers import device_of
 from mpcore_torch.master_binding import keep_masters, load_into_masters, swap_in_low
 from mpcore_torch.master_weights import Masters
+from mpcore_torch.stored_low import widen_statistics, widen_trained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,7 @@ class Prepared:
 
     Attributes:
         master_weights: what stands for the parameters between steps.
+        widened: dtype before of the 16-bit parameters that were given float32 values, by path.
         replaced: modules whose ``forward`` is ours.
         attributes: (module, name, value before) of what the plan set.
         statistics: (module, name) of the buffers that are stored in 16 bits.
@@ -46,6 +48,8 @@ class Prepared:
     ) -> None:
         """Carry ``plan`` out in place."""
         self._model, self._optimizers = model, optimizers
+        self.widened = widen_trained(model, optimizers.values())
+        widen_statistics(model)
         self._switches = set_float32(plan.policy.float32, device_of(model).type)
         self.attributes = apply_plan(model, plan)
         pairs = store_low(model, plan) if plan.policy.by == "model" else []

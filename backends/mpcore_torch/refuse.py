@@ -10,15 +10,19 @@ from torch import nn
 from mpcore.errors import BackendError
 from mpcore_torch.casting import is_prepared
 from mpcore_torch.layers import leaves
+from mpcore_torch.stored_low import refuse_low
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mpcore.policy.plan import Plan
 
 __all__ = ["refuse", "refuse_prepared"]
 
 
-def refuse(model: nn.Module, plan: Plan) -> None:
+def refuse(model: nn.Module, plan: Plan, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
     """Raise BackendError where torch would fail later, or go on without the policy."""
+    refuse_low(model, optimizers)
     if plan.policy.by == "model":
         _refuse_wrapped(model)
     if plan.policy.by == "op" and plan.policy.compute == "float16":

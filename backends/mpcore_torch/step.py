@@ -15,6 +15,7 @@ from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, 
 from mpcore_torch import ranks
 from mpcore_torch.buffers import BufferGuard
 from mpcore_torch.calls import IDLE, Calls
+from mpcore_torch.casting import is_low
 from mpcore_torch.gradients import (
     Norms,
     any_found,
@@ -27,9 +28,11 @@ from mpcore_torch.gradients import (
     shapeless,
     widened,
 )
+from mpcore_torch.layers import parameter_names
 from mpcore_torch.micro_batches import MicroBatches, cut
 from mpcore_torch.overflow import detector_for
 from mpcore_torch.stagnation import LostUpdates
+from mpcore_torch.stored_low import moved_low
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,6 +67,7 @@ class TorchTransaction(MicroBatches):
         unsynced: whether a forward pass of the open step ran under DDP's ``no_sync``.
         lost: counts of lost updates of the latest step; None where they are not counted.
         master_weights: what the optimizers update; see ``set_master_weights``.
+        moves_low: whether 16-bit parameters may be moved without float32 values.
         guard: is open while the optimizers step.
     """
 
@@ -99,11 +103,19 @@ class TorchTransaction(MicroBatches):
         self._norms: Norms | None = None
         self._open: Saved | None = None
         self._stall: LostUpdates | None = None
+        self.moves_low = False
 
-    def set_master_weights(self, master_weights: Masters, *, count: bool) -> None:
-        """Say what the optimizers update, and whether lost updates are counted."""
+    def set_master_weights(self, master_weights: Masters, *, count: bool, moves_low: bool) -> None:
+        """Say what the optimizers update, and whether lost updates are counted.
+
+        Args:
+            master_weights: the float32 values.
+            count: whether lost updates are counted.
+            moves_low: whether 16-bit parameters may be moved without float32 values.
+        """
         self.master_weights = master_weights
         self.set_masters(list(master_weights.masters.items()))
+        self.moves_low = moves_low
         self._stall = LostUpdates(master_weights) if count else None
 
     # What the optimizers hold
@@ -334,11 +346,19 @@ class TorchTransaction(MicroBatches):
         factor = 1.0 if self.divided else inverse(scale * self.share)
         true = grads
         if not all(is_ready(grad) for grad in grads.values()):
+            self._check_masters(grads)
             with torch.no_grad():
                 true = {p: widened(merged(g)) for p, g in grads.items()}
         # The norms, if they are computed anyway, tell as much as a check would.
         self._found = [] if self.eager and factor == 1.0 else self._check(true, factor)
         return true
+
+    def _check_masters(self, grads: Grads) -> None:
+        if self.moves_low:
+            return
+        for param in grads:
+            if is_low(param) and param not in self.masters:
+                raise moved_low(param, parameter_names(self.model).get(param, "a parameter"))
 
     def _check(self, grads: Grads, factor: float) -> list[dict[torch.device, torch.Tensor]]:
         """Multiply and say for each optimizer what was found, or overflowed by that."""

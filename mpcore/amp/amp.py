@@ -84,6 +84,8 @@ class Amp(ABC):
         simulated: whether a 16-bit format is imitated by rounding around float32 operations.
         last: what the latest step did; None before the first.
         observers: called with the result of each step, when it has ended; see ``mpcore.Monitor``.
+        widened: parameters that had 16 bits before ``prepare`` and were given float32 values: the
+            dtype that they had, by path.
         guard: what refuses to let others move or change the model; see ``unguarded``.
     """
 
@@ -96,6 +98,7 @@ class Amp(ABC):
         self.simulated = simulated
         self.last: StepResult | None = None
         self.observers: list[Callable[[StepResult], None]] = []
+        self.widened: dict[str, str] = {}
         self.guard = Guard()
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
         self._can_abort = self._rule.can_abort

@@ -66,6 +66,8 @@ class Capabilities:
         optimizer_state: dtypes that it can keep an optimizer's moments in.
         op_lists: op lists that it has under by="op".
         mode: how it runs here: ``"eager"`` or ``"graph"``.
+        stored: dtypes that a model's parameters may have when it is prepared. Those of 16 bits
+            that are trained get float32 values (``Amp.widened``), frozen ones stay as they are.
     """
 
     backend: str
@@ -85,6 +87,7 @@ class Capabilities:
     optimizer_state: tuple[str, ...] = ("float32",)
     op_lists: tuple[str, ...] = ("native",)
     mode: str = "eager"
+    stored: tuple[str, ...] = ("float32",)
 
 
 @runtime_checkable

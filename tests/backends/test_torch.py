@@ -1570,9 +1570,8 @@ def test_ddp_trains_like_the_model_alone(policy, wrapped):
 # --- refusals
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_model_that_is_not_float32_is_refused_at_prepare(dtype):
-    model = net().to(dtype)
+def test_a_float64_model_is_refused_at_prepare():
+    model = net().to(torch.float64)
     with pytest.raises(mp.BackendError, match=r"must hold float32 parameters.*fc1\.weight"):
         ready(model, "mixed_bfloat16")
 

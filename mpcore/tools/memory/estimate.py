@@ -130,7 +130,7 @@ def estimate_memory(model: Any, optimizer: Any, policy: Policy | str) -> MemoryE
     support = None if can is None else can.compute.get(policy.param)
     simulated = support is not None and support.level == "simulated"
     counted = [
-        _Array(param.shape, entry, trained is None or trained[path])
+        _Array(param.shape, entry, trained is None or trained[path], param.dtype)
         for layer, entry in zip(layers, plan.layers, strict=True)
         for param in layer.params
         # a path that is not told is the same array as one listed before
@@ -160,6 +160,7 @@ class _Array:
     shape: tuple[int, ...]
     entry: LayerPlan
     trains: bool
+    comes: str
 
     @property
     def size(self) -> int:
@@ -167,16 +168,23 @@ class _Array:
 
     @property
     def low(self) -> bool:
-        return is_low(self.entry.param)
+        return is_low(self.entry.param) and not self.stays
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is frozen, and 16 bits as the model comes: nothing is made of it."""
+        return not self.trains and is_low(self.comes)
 
     @property
     def is_cast(self) -> bool:
         """Whether its layer, or an op in it, works on a 16-bit copy."""
         compute = self.entry.compute
+        if self.comes == compute and self.stays:
+            return False
         return not self.low and (is_low(compute) if compute in FORMATS else compute == "op")
 
     def bytes(self, *, simulated: bool) -> int:
-        return self.size * (2 if self.low and not simulated else 4)
+        return self.size * (2 if self.stays or (self.low and not simulated) else 4)
 
 
 def _described(
