@@ -51,8 +51,8 @@ def test_saved_evidence_gives_the_same_verdict(tmp_path):
 def test_faults_one_behind_the_other_are_both_named():
     verdict = find(side(), side(WEIGHT.T.copy(), 1.5))
     assert (verdict.first.phase, verdict.first.layer) == ("forward", "fc")
-    assert verdict.causes[0].kind == "layout"
-    assert verdict.causes[0].confidence == "sure"
+    assert verdict.root_causes[0].kind == "layout"
+    assert verdict.root_causes[0].confidence == "sure"
     row = verdict.to_dict()["rows"][0]
     assert row["path"] == "fc"
     assert row["output"]["beyond"] is True

@@ -151,15 +151,15 @@ def test_mistakes_of_a_port_are_found(name, references):
         plant(own)
     verdict = judged(references[model], own, momentum(own, **changes))
     assert verdict.first is not None
-    assert verdict.first.layer == where, verdict.causes
-    assert verdict.causes[0].kind == kind, verdict.causes
+    assert verdict.first.layer == where, verdict.root_causes
+    assert verdict.root_causes[0].kind == kind, verdict.root_causes
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_faithful_port_is_the_same(name, references):
     own = port("mindspore", name)
     verdict = judged(references[name], own, momentum(own))
-    assert verdict.agrees, (verdict.verdict, verdict.causes)
+    assert verdict.agrees, (verdict.verdict, verdict.root_causes)
 
 
 @pytest.mark.parametrize("policy", porting.MIXED)
@@ -167,4 +167,4 @@ def test_a_faithful_port_stays_inside_the_bands_of_a_mixed_policy(policy, tmp_pa
     for name, reference in porting.references(tmp_path, porting.MIXED[policy], policy).items():
         own = port("mindspore", name)
         verdict = judged(reference, own, momentum(own), policy)
-        assert verdict.agrees, (name, verdict.verdict, verdict.causes)
+        assert verdict.agrees, (name, verdict.verdict, verdict.root_causes)

@@ -131,15 +131,15 @@ def test_mistakes_of_a_port_are_found(name, references):
         plant(own)
     verdict = judged(references[model], own, sgd(own, **changes))
     assert verdict.first is not None
-    assert verdict.first.layer == where, verdict.causes
-    assert verdict.causes[0].kind == kind, verdict.causes
+    assert verdict.first.layer == where, verdict.root_causes
+    assert verdict.root_causes[0].kind == kind, verdict.root_causes
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_faithful_port_is_the_same(name, references):
     own = port("tensorflow", name)
     verdict = judged(references[name], own, sgd(own))
-    assert verdict.agrees, (verdict.verdict, verdict.causes)
+    assert verdict.agrees, (verdict.verdict, verdict.root_causes)
 
 
 @pytest.mark.parametrize("policy", porting.MIXED)
@@ -147,4 +147,4 @@ def test_a_faithful_port_stays_inside_the_bands_of_a_mixed_policy(policy, tmp_pa
     for name, reference in porting.references(tmp_path, porting.MIXED[policy], policy).items():
         own = port("tensorflow", name)
         verdict = judged(reference, own, sgd(own), policy)
-        assert verdict.agrees, (name, verdict.verdict, verdict.causes)
+        assert verdict.agrees, (name, verdict.verdict, verdict.root_causes)

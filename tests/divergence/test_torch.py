@@ -29,7 +29,7 @@ def _told(one: planting.Planted) -> tuple[bool, bool, str, str]:
     layers, kinds = (
         (word,) if isinstance(word, str) else word for word in (expected.layer, expected.kind)
     )
-    cause = next(iter(verdict.causes), None)
+    cause = next(iter(verdict.root_causes), None)
     found = cause.kind if cause else "nothing"
     where = verdict.first.layer if verdict.first else "nowhere"
     line = f"{one.number} {one.fault} in {one.name}, {one.policy}: {layers} {kinds}, "
@@ -57,6 +57,6 @@ def test_clean_pairs_hold_no_fault(change: str) -> None:
     for pair in clean.pairs(range(PAIRS)):
         if pair[1] == change:
             verdict = clean.judged(*pair)
-            if not verdict.agrees or verdict.causes:
-                alarms.append((pair, verdict.verdict, verdict.causes))
+            if not verdict.agrees or verdict.root_causes:
+                alarms.append((pair, verdict.verdict, verdict.root_causes))
     assert not alarms, alarms

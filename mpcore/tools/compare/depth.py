@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.distance import Distance
     from mpcore.tools.divergence.find import Verdict
     from mpcore.tools.divergence.first import First
-    from mpcore.tools.divergence.root_cause import Cause
+    from mpcore.tools.divergence.root_cause import RootCause as FoundCause
     from mpcore.tools.divergence.rows import Row
     from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
@@ -98,7 +98,7 @@ def layers_of(found: Verdict) -> Layers:
         found.verdict,
         rows=tuple(map(_row, found.rows)),
         first=_divergence(found.first) if found.first else None,
-        root_causes=tuple(map(_root_cause, found.causes)),
+        root_causes=tuple(map(_root_cause, found.root_causes)),
         how=found.how,
         ops=tuple(map(_row, found.ops)),
     )
@@ -109,7 +109,7 @@ def _divergence(first: First) -> Divergence:
     return Divergence(first.phase, first.layer, first.own_layer, *sizes)
 
 
-def _root_cause(cause: Cause) -> RootCause:
+def _root_cause(cause: FoundCause) -> RootCause:
     place = cause.layer, cause.own_layer, cause.phase
     return RootCause(cause.kind, *place, cause.evidence, cause.fix, cause.confidence)
 

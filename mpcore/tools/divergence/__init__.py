@@ -4,14 +4,14 @@ from mpcore.tools.divergence.evidence import Evidence, collect
 from mpcore.tools.divergence.files import load, save
 from mpcore.tools.divergence.find import Verdict, find, which_is_wrong
 from mpcore.tools.divergence.first import First
-from mpcore.tools.divergence.root_cause import KINDS, Cause
+from mpcore.tools.divergence.root_cause import KINDS, RootCause
 from mpcore.tools.divergence.rows import Row
 
 __all__ = [
     "KINDS",
-    "Cause",
     "Evidence",
     "First",
+    "RootCause",
     "Row",
     "Verdict",
     "collect",

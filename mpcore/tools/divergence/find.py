@@ -11,7 +11,7 @@ from mpcore.tools.divergence.dtypes import layer_facts, op_facts
 from mpcore.tools.divergence.first import First, first_backward, first_forward, first_update
 from mpcore.tools.divergence.noise import Tolerances
 from mpcore.tools.divergence.ops import inside
-from mpcore.tools.divergence.root_cause import Case, Cause
+from mpcore.tools.divergence.root_cause import Case, RootCause
 from mpcore.tools.divergence.rows import Row, tabulate
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Verdict:
         verdict: ``"same"``, ``"different: ..."`` or ``"too noisy to tell: ..."``.
         rows: one a layer, in forward order.
         first: where they part first; None if they do not.
-        causes: the best for the first divergence, then those behind it.
+        root_causes: the best for the first divergence, then those behind it.
         how: in one sentence how it was found.
         ops: inside of the layer that parts first, one row an op, where it could be looked into.
     """
@@ -41,7 +41,7 @@ class Verdict:
     verdict: str
     rows: tuple[Row, ...]
     first: First | None
-    causes: tuple[Cause, ...]
+    root_causes: tuple[RootCause, ...]
     how: str
     ops: tuple[Row, ...] = ()
 
@@ -56,7 +56,7 @@ class Verdict:
             "verdict": self.verdict,
             "rows": [row.to_dict() for row in self.rows],
             "first": None if self.first is None else self.first.to_dict(),
-            "causes": [cause.to_dict() for cause in self.causes],
+            "root_causes": [cause.to_dict() for cause in self.root_causes],
             "how": self.how,
             "ops": [row.to_dict() for row in self.ops],
         }
@@ -137,7 +137,7 @@ def _differing(ops: tuple[Row, ...]) -> list[str]:
     return []
 
 
-def _first(case: Case, inputs: list[Cause]) -> First | None:
+def _first(case: Case, inputs: list[RootCause]) -> First | None:
     if inputs:
         return First("input", inputs[0].layer, inputs[0].own_layer)
     found = first_forward(case.table, case.tolerances, case.facts)
@@ -152,7 +152,7 @@ def _first(case: Case, inputs: list[Cause]) -> First | None:
     return first_backward(case.table) or first_update(case.table)
 
 
-def _placed(first: First | None, causes: list[Cause]) -> First | None:
+def _placed(first: First | None, causes: list[RootCause]) -> First | None:
     """Return where they part, now that it is known why."""
     best = next(iter(causes), None)
     if best is None:
@@ -164,7 +164,7 @@ def _placed(first: First | None, causes: list[Cause]) -> First | None:
     return first
 
 
-def _verdict(case: Case, first: First | None, causes: list[Cause]) -> str:
+def _verdict(case: Case, first: First | None, causes: list[RootCause]) -> str:
     tolerance = case.tolerances.loss()
     if first is None:
         return "same" if tolerance <= _NOISY else "too noisy to tell: noise moves the loss by half"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.rows import Match, Table
     from mpcore.tools.inspection import LayerCall
 
-__all__ = ["CONFIDENCES", "KINDS", "PHASES", "Case", "Cause"]
+__all__ = ["CONFIDENCES", "KINDS", "PHASES", "Case", "RootCause"]
 
 KINDS = (
     "dtype rule",
@@ -52,7 +52,7 @@ CONFIDENCES = ("sure", "likely", "possible")
 
 
 @dataclass(frozen=True)
-class Cause:
+class RootCause:
     """Why two sides part.
 
     Attributes:
@@ -86,7 +86,7 @@ class Cause:
         """Return plain data, ready for JSON."""
         return {**asdict(self), "evidence": list(self.evidence)}
 
-    def with_evidence(self, *sentences: str, confidence: str = "") -> Cause:
+    def with_evidence(self, *sentences: str, confidence: str = "") -> RootCause:
         """Return a copy with more evidence."""
         return replace(
             self,

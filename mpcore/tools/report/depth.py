@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Card",
-    "Cause",
     "Depth",
+    "RootCauseView",
     "cards",
     "depth_views",
 ]
@@ -39,7 +39,7 @@ _PHASES = {
 
 
 @dataclass(frozen=True)
-class Cause(RootCause):
+class RootCauseView(RootCause):
     """A root cause; ``layer`` is empty outside of layers, ``own_layer`` where it is the same."""
 
     @property
@@ -69,7 +69,7 @@ class Depth:
         layers: in forward order.
         ops: inside the layer where they diverge; may be empty.
         divergence: where the two diverge first, in words; empty if they do not.
-        causes: root causes, best first; one of kind ``"unknown"`` where nothing explains it.
+        root_causes: best first; one of kind ``"unknown"`` where nothing explains it.
     """
 
     key: str
@@ -81,7 +81,7 @@ class Depth:
     layers: tuple[Layer, ...]
     ops: tuple[Layer, ...]
     divergence: str
-    causes: tuple[Cause, ...]
+    root_causes: tuple[RootCauseView, ...]
 
     @property
     def is_wide(self) -> bool:
@@ -106,8 +106,8 @@ class Card:
     """One root cause and every pair that has it; the words are those of the first."""
 
     depth: Depth
-    cause: Cause
-    others: tuple[Cause, ...]
+    cause: RootCauseView
+    others: tuple[RootCauseView, ...]
     pairs: tuple[PairView, ...]
 
     @property
@@ -128,20 +128,20 @@ def depth_views(result: Result) -> list[Depth]:
 
 def cards(depths: Sequence[Depth]) -> list[Card]:
     """Return why pairs diverge: one card for each root cause, however many pairs have it."""
-    diverging = [depth for depth in depths if depth.causes]
-    groups = grouped(diverging, lambda depth: "\n".join(_identity(depth.causes[0])))
+    diverging = [depth for depth in depths if depth.root_causes]
+    groups = grouped(diverging, lambda depth: "\n".join(_identity(depth.root_causes[0])))
     return [
         Card(
             group[0],
-            group[0].causes[0],
-            group[0].causes[1:],
+            group[0].root_causes[0],
+            group[0].root_causes[1:],
             tuple(depth.pair for depth in group),
         )
         for group in groups.values()
     ]
 
 
-def _identity(cause: Cause) -> tuple[str, ...]:
+def _identity(cause: RootCauseView) -> tuple[str, ...]:
     return cause.kind, cause.layer, cause.phase, cause.fix
 
 
@@ -166,13 +166,13 @@ def _depth(key: str, pair: PairView, found: Layers) -> Depth:
         layers=layer_rows(found.rows, first.layer if first else None, kinds),
         ops=layer_rows(found.ops, None, {}),
         divergence=_divergence(first) if first else "",
-        causes=causes,
+        root_causes=causes,
     )
 
 
-def _cause(cause: RootCause) -> Cause:
+def _cause(cause: RootCause) -> RootCauseView:
     layer, own = _names(cause)
-    return replace(Cause(**vars(cause)), layer=layer, own_layer=own)
+    return replace(RootCauseView(**vars(cause)), layer=layer, own_layer=own)
 
 
 def _names(found: RootCause | Divergence) -> tuple[str, str]:

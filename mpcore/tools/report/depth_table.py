@@ -39,7 +39,7 @@ def depth_parts(result: Result, make_table: Callable[..., Table]) -> list[Any]:
         parts += [Text(), *_card(card)]
         if card.depth.telling:
             parts.append(_distances(card.depth, make_table))
-    others = [depth for depth in depths if not depth.causes]
+    others = [depth for depth in depths if not depth.root_causes]
     parts += [_near(depth) for depth in others[:_SHOWN]]
     parts += [_overflow(one) for one in overflows[:_SHOWN]]
     if max(len(found), len(others), len(overflows)) > _SHOWN:

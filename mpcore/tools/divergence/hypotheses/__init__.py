@@ -13,7 +13,7 @@ from mpcore.tools.divergence.hypotheses.optimizer import from_statistics, from_s
 from mpcore.tools.divergence.hypotheses.precision import from_casts, from_dtypes, from_ops
 from mpcore.tools.divergence.hypotheses.scaler import from_scales
 from mpcore.tools.divergence.hypotheses.settings import from_settings, from_weights
-from mpcore.tools.divergence.root_cause import CONFIDENCES, Cause
+from mpcore.tools.divergence.root_cause import CONFIDENCES, RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,15 +27,15 @@ __all__ = ["about", "about_inputs"]
 _ROUNDING = 2.0  # spacings of a 16-bit format: what another dtype explains
 
 
-def about_inputs(case: Case) -> list[Cause]:
+def about_inputs(case: Case) -> list[RootCause]:
     """Return why the batches differ; empty if they do not."""
     return from_batch(case.reference, case.own)
 
 
-def about(case: Case) -> list[Cause]:
+def about(case: Case) -> list[RootCause]:
     """Return the causes of the first divergence, the best first, then those behind it."""
     first = case.first
-    found: list[Cause] = [] if first is None else _of_first(case, first)
+    found: list[RootCause] = [] if first is None else _of_first(case, first)
     known = {(cause.kind, cause.layer) for cause in found}
     for cause in _behind(case):
         if (cause.kind, cause.layer) not in known:
@@ -46,7 +46,7 @@ def about(case: Case) -> list[Cause]:
     return _together(found)
 
 
-def _of_first(case: Case, first: First) -> list[Cause]:
+def _of_first(case: Case, first: First) -> list[RootCause]:
     if first.phase == "input":
         return []
     if first.phase == "loss":
@@ -64,7 +64,7 @@ def _of_first(case: Case, first: First) -> list[Cause]:
     return found or [_unknown(case, first)]
 
 
-def _forward(case: Case, first: First, match: Match) -> Iterable[Cause]:
+def _forward(case: Case, first: First, match: Match) -> Iterable[RootCause]:
     if match.path != first.layer:
         return _between(case, first, match)
     found = [
@@ -84,20 +84,22 @@ def _forward(case: Case, first: First, match: Match) -> Iterable[Cause]:
         if hint.kind not in kinds:
             kinds.add(hint.kind)
             found.append(
-                Cause(hint.kind, first.layer, own, "forward", (hint.sentence,), hint.fix, "likely")
+                RootCause(
+                    hint.kind, first.layer, own, "forward", (hint.sentence,), hint.fix, "likely"
+                )
             )
     if _far(match, "outputs") and found:
         return [*_ranked(found), *precise]
     return [*precise, *_ranked(found)]
 
 
-def _between(case: Case, first: First, match: Match) -> list[Cause]:
+def _between(case: Case, first: First, match: Match) -> list[RootCause]:
     """Return what code between two layers does otherwise."""
     casts = [*from_casts(match), *from_ops(case, first.layer, "forward")]
     home = case.table.match(first.layer)
     numbers = hints_between(case, home, match) if home is not None else []
     found = [
-        Cause(h.kind, first.layer, first.own_layer, "forward", (h.sentence,), h.fix)
+        RootCause(h.kind, first.layer, first.own_layer, "forward", (h.sentence,), h.fix)
         for h in numbers
     ]
     found += [] if home is None else from_chance(case, home)
@@ -112,15 +114,15 @@ def _far(match: Match, quantity: str) -> bool:
     return seen is not None and seen.found.relative > _ROUNDING * spacing("bfloat16")
 
 
-def _backed(cause: Cause, sentences: list[str]) -> Cause:
+def _backed(cause: RootCause, sentences: list[str]) -> RootCause:
     return cause.with_evidence(*sentences, confidence="sure") if sentences else cause
 
 
-def _ranked(found: Iterable[Cause]) -> list[Cause]:
+def _ranked(found: Iterable[RootCause]) -> list[RootCause]:
     return sorted(found, key=lambda cause: CONFIDENCES.index(cause.confidence))
 
 
-def _behind(case: Case) -> Iterable[Cause]:
+def _behind(case: Case) -> Iterable[RootCause]:
     """Return what differs whatever the numbers that come in: settings, weights, rules."""
     first = case.first
     for match in case.table.matches:
@@ -137,13 +139,13 @@ def _behind(case: Case) -> Iterable[Cause]:
     yield from from_scales(case)
 
 
-def _less_sure(cause: Cause) -> Cause:
-    return Cause(**{**vars(cause), "confidence": "possible"})
+def _less_sure(cause: RootCause) -> RootCause:
+    return RootCause(**{**vars(cause), "confidence": "possible"})
 
 
-def _together(found: list[Cause]) -> list[Cause]:
+def _together(found: list[RootCause]) -> list[RootCause]:
     """Return causes of one kind and evidence in many layers as one, at the first of them."""
-    heads: dict[tuple[object, ...], Cause] = {}
+    heads: dict[tuple[object, ...], RootCause] = {}
     more: dict[tuple[object, ...], list[str]] = {}
     for cause in found:
         key = cause.kind, cause.phase, cause.evidence
@@ -157,10 +159,12 @@ def _together(found: list[Cause]) -> list[Cause]:
     ]
 
 
-def _unknown(case: Case, first: First) -> Cause:
+def _unknown(case: Case, first: First) -> RootCause:
     sentence = f"{first.relative:.2g} apart, noise explains {first.tolerance:.2g}"
     if first.phase in ("forward", "backward") and case.closer is None:
         fix = "compare once more with whole tensors of that layer"
     else:
         fix = f"compare the code of {first.layer or 'the model'} on both sides"
-    return Cause("unknown", first.layer, first.own_layer, first.phase, (sentence,), fix, "possible")
+    return RootCause(
+        "unknown", first.layer, first.own_layer, first.phase, (sentence,), fix, "possible"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpcore.tools.divergence.distance import between
-from mpcore.tools.divergence.root_cause import Cause
+from mpcore.tools.divergence.root_cause import RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["from_chance", "from_lone"]
 
 
-def from_chance(case: Case, match: Match) -> Iterator[Cause]:
+def from_chance(case: Case, match: Match) -> Iterator[RootCause]:
     """Yield that one side's output depends on random numbers and the other's does not."""
     pair = match.pair
     random = [case.tolerances.random(place, side) for side, place in enumerate(pair.places)]
@@ -27,7 +27,7 @@ def from_chance(case: Case, match: Match) -> Iterator[Cause]:
     moved = [_moved(side, place) for side, place in zip(sides, pair.places, strict=True)]
     which = ("this side", "the reference") if random[1] else ("the reference", "this side")
     own = pair.own or pair.reference
-    yield Cause(
+    yield RootCause(
         "random state",
         match.path,
         own.path if own else "",
@@ -51,7 +51,7 @@ def _moved(side: Evidence, place: int) -> float:
     return seen[0].relative if seen else 0.0
 
 
-def from_lone(match: Match) -> Iterator[Cause]:
+def from_lone(match: Match) -> Iterator[RootCause]:
     """Yield a layer that only one side has."""
     pair = match.pair
     if pair.reference is not None and pair.own is not None:
@@ -60,7 +60,7 @@ def from_lone(match: Match) -> Iterator[Cause]:
     if call is None:
         return
     here = pair.reference is None
-    yield Cause(
+    yield RootCause(
         "random state" if call.category == "dropout" else "other setting",
         match.path,
         pair.own.path if pair.own else "",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.tools.divergence.distance import is_float
-from mpcore.tools.divergence.root_cause import Cause
+from mpcore.tools.divergence.root_cause import RootCause
 from mpcore.tools.inspection import difference
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["from_batch"]
 _ROUNDED = 1e-6  # relative: data that went through another format on its way
 
 
-def from_batch(reference: Evidence, own: Evidence) -> list[Cause]:
+def from_batch(reference: Evidence, own: Evidence) -> list[RootCause]:
     """Return how the batches differ; empty if they do not."""
     found = []
     pairs = list(zip(reference.inspection.batch, own.inspection.batch, strict=False))
@@ -33,11 +33,11 @@ def from_batch(reference: Evidence, own: Evidence) -> list[Cause]:
     return [*together, *(cause for cause in found if cause.kind != "data order")]
 
 
-def _told(number: int, a: TensorSummary, b: TensorSummary) -> Cause:
+def _told(number: int, a: TensorSummary, b: TensorSummary) -> RootCause:
     where = f"batch[{number}]"
 
-    def cause(kind: str, sentence: str, fix: str, confidence: str = "sure") -> Cause:
-        return Cause(kind, where, where, "input", (sentence,), fix, confidence)
+    def cause(kind: str, sentence: str, fix: str, confidence: str = "sure") -> RootCause:
+        return RootCause(kind, where, where, "input", (sentence,), fix, confidence)
 
     target = number > 0 and not (is_float(a) and is_float(b))
     if is_float(a) != is_float(b):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.tools.divergence.formulas import softmax
-from mpcore.tools.divergence.root_cause import Cause
+from mpcore.tools.divergence.root_cause import RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["from_backward", "from_loss"]
 
 
-def from_loss(case: Case) -> Iterator[Cause]:
+def from_loss(case: Case) -> Iterator[RootCause]:
     """Yield why another loss comes from the same output."""
     match = _last(case)
     ratio = _ratio(case.reference.inspection.loss, case.own.inspection.loss)
@@ -43,7 +43,7 @@ def from_loss(case: Case) -> Iterator[Cause]:
         yield from _labels(case, match)
         return
     if abs(ratio - 1) > 0.01 and abs(factor - 1) < 1e-3:
-        yield Cause(
+        yield RootCause(
             "other setting",
             "(loss)",
             "(loss)",
@@ -56,7 +56,7 @@ def from_loss(case: Case) -> Iterator[Cause]:
             "possible",
         )
         return
-    yield Cause(
+    yield RootCause(
         "reduction dtype",
         "(loss)",
         "(loss)",
@@ -67,7 +67,7 @@ def from_loss(case: Case) -> Iterator[Cause]:
     )
 
 
-def _reduction(case: Case, match: Match, ratio: float, factor: float) -> Cause:
+def _reduction(case: Case, match: Match, ratio: float, factor: float) -> RootCause:
     sizes = _counts(case, match)
     near = [
         (n, word) for n, word in sizes if abs(factor / n - 1) < 0.02 or abs(factor * n - 1) < 0.02
@@ -80,7 +80,7 @@ def _reduction(case: Case, match: Match, ratio: float, factor: float) -> Cause:
         number, word = near[0]
         sentences.append(f"{number} is the number of {word}: one side sums, the other averages")
     both = abs(ratio / factor - 1) < 0.02
-    return Cause(
+    return RootCause(
         "loss reduction",
         "(loss)",
         "(loss)",
@@ -140,7 +140,7 @@ def _vector(found: TensorSummary) -> Any:
     return np.where(np.isfinite(values), values, 0).astype(np.float64).ravel()
 
 
-def _labels(case: Case, match: Match) -> Iterator[Cause]:
+def _labels(case: Case, match: Match) -> Iterator[RootCause]:
     """Yield other targets: the gradient of a cross-entropy is negative at the target alone."""
     calls = case.whole(match)
     if calls is None:
@@ -156,7 +156,7 @@ def _labels(case: Case, match: Match) -> Iterator[Cause]:
     values, counts = np.unique(apart, return_counts=True)
     common, share = int(values[counts.argmax()]), float(counts.max() / counts.sum())
     shifted = common != 0 and share > 0.9
-    yield Cause(
+    yield RootCause(
         "label",
         "(loss)",
         "(loss)",
@@ -171,7 +171,7 @@ def _labels(case: Case, match: Match) -> Iterator[Cause]:
     )
 
 
-def _smoothing(case: Case, match: Match) -> Iterator[Cause]:
+def _smoothing(case: Case, match: Match) -> Iterator[RootCause]:
     """Yield smoothed labels: part of the gradient at the target goes to all classes alike."""
     calls = case.whole(match)
     if calls is None or calls[0].outputs[0].values is None:
@@ -196,7 +196,7 @@ def _smoothing(case: Case, match: Match) -> Iterator[Cause]:
     amount = float((shape * apart).sum() / max(float(np.square(shape).sum()), 1e-30))
     rest = float(np.linalg.norm(apart - amount * shape)) / (float(np.linalg.norm(apart)) or 1.0)
     if rest < 0.2 and 1e-3 < abs(amount) < 1:
-        yield Cause(
+        yield RootCause(
             "label",
             "(loss)",
             "(loss)",
@@ -224,7 +224,7 @@ def _targets(call: Any) -> Any:
     return grad.values.argmin(axis=axis)
 
 
-def from_backward(case: Case, first: First) -> Iterator[Cause]:
+def from_backward(case: Case, first: First) -> Iterator[RootCause]:
     """Yield why a layer that got the same gradient hands down another one."""
     match = first.match
     if match is None:
@@ -242,7 +242,7 @@ def from_backward(case: Case, first: First) -> Iterator[Cause]:
         side = "this side" if handed[0] else "the reference"
         sentence = f"{where} got a gradient on both sides and hands none down in {side}"
         fix = "look for a detach, a stopped gradient or a frozen parameter"
-        yield Cause("other setting", where, mine, "backward", (sentence,), fix, "likely")
+        yield RootCause("other setting", where, mine, "backward", (sentence,), fix, "likely")
         return
     quantity = "grad_inputs" if match.parts("grad_inputs") else "grad_outputs"
     if match.parts(quantity):
@@ -256,7 +256,7 @@ def from_backward(case: Case, first: First) -> Iterator[Cause]:
             fix = f"look for a factor of {factor:.4g} in the backward pass"
         else:
             continue
-        yield Cause("other setting", where, mine, "backward", (sentence,), fix, "likely")
+        yield RootCause("other setting", where, mine, "backward", (sentence,), fix, "likely")
         return
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mpcore.tools.divergence.distance import spacing
 from mpcore.tools.divergence.hypotheses.fit import Fit, Steps, fit, left, steps_of
-from mpcore.tools.divergence.root_cause import Cause
+from mpcore.tools.divergence.root_cause import RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ _FORMULAS = 3e-3  # Keras and MindSpore add eps before the bias correction, torc
 _OFF = 0.02  # relative: constants nearer than this are the same one
 
 
-def from_steps(case: Case) -> Iterator[Cause]:
+def from_steps(case: Case) -> Iterator[RootCause]:
     """Yield constants of the optimizer that differ, for all layers or for those that part."""
     parted = [path for path, d in case.table.updates.items() if d.beyond]
     if parted and len(parted) < 0.5 * len(case.table.updates):
@@ -35,7 +35,7 @@ def from_steps(case: Case) -> Iterator[Cause]:
     yield from _compared(case, "")
 
 
-def _compared(case: Case, path: str) -> Iterator[Cause]:
+def _compared(case: Case, path: str) -> Iterator[RootCause]:
     own_path = next((b.path for a, b in case.table.pairs if a.path == path), path)
     steps = steps_of(case.reference, path), steps_of(case.own, own_path)
     if steps[0] is None or steps[1] is None:
@@ -71,7 +71,7 @@ def _compared(case: Case, path: str) -> Iterator[Cause]:
         fix = "set " + ", ".join(f"{name} to {fits[0].constants[name]:.3g}" for name in differing)
     texts = (case.reference.optimizer, case.own.optimizer)
     said = [f"they were written as {texts[0]} and {texts[1]}"] if texts[0] != texts[1] else []
-    yield Cause("optimizer constants", where, mine, "update", (sentence, *said), fix, "sure")
+    yield RootCause("optimizer constants", where, mine, "update", (sentence, *said), fix, "sure")
 
 
 def _differing(steps: Steps, fits: tuple[Fit, Fit], floor: float) -> list[str]:
@@ -103,7 +103,7 @@ def _rounding(side: Evidence, steps: Steps) -> float:
     return unit * float(np.linalg.norm(steps.weights[1:])) / size
 
 
-def from_statistics(case: Case) -> Iterator[Cause]:
+def from_statistics(case: Case) -> Iterator[RootCause]:
     """Yield running statistics that move another way: momentum."""
     for path, distance in case.table.statistics.items():
         if not distance.beyond:
@@ -123,7 +123,7 @@ def from_statistics(case: Case) -> Iterator[Cause]:
             )
         sure = told[0] != told[1] and None not in told
         fix = "set momentum to that of the reference (Keras counts what is kept: 1 - momentum)"
-        yield Cause(
+        yield RootCause(
             "momentum",
             path,
             own,

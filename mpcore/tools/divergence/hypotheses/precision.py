@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpcore.errors import PolicyError
 from mpcore.policy.policy import Policy
 from mpcore.tools.divergence.distance import is_float
-from mpcore.tools.divergence.root_cause import Cause
+from mpcore.tools.divergence.root_cause import RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ _REDUCTIONS = [
 ]
 
 
-def from_dtypes(case: Case, match: Match) -> Iterator[Cause]:
+def from_dtypes(case: Case, match: Match) -> Iterator[RootCause]:
     """Yield why a layer runs in other dtypes than in the reference."""
     fact = case.facts.get(match.path)
     if fact is None:
@@ -54,7 +54,7 @@ def from_dtypes(case: Case, match: Match) -> Iterator[Cause]:
     if fact.planned:
         rules = [plan.get("rule", "?") for plan in fact.plans]
         kind = "op list" if _by_op(case.reference) or _by_op(case.own) else "dtype rule"
-        yield Cause(
+        yield RootCause(
             kind,
             fact.path,
             fact.own_path,
@@ -65,7 +65,7 @@ def from_dtypes(case: Case, match: Match) -> Iterator[Cause]:
         )
         return
     if _ops_planned(case) and not fact.faults:
-        yield Cause(
+        yield RootCause(
             "op list",
             fact.path,
             fact.own_path,
@@ -76,7 +76,7 @@ def from_dtypes(case: Case, match: Match) -> Iterator[Cause]:
         )
         return
     adds_up = call is not None and call.category in _ADDS_UP
-    yield Cause(
+    yield RootCause(
         "reduction dtype" if adds_up else "missing cast",
         fact.path,
         fact.own_path,
@@ -87,12 +87,12 @@ def from_dtypes(case: Case, match: Match) -> Iterator[Cause]:
     )
 
 
-def from_casts(match: Match) -> Iterator[Cause]:
+def from_casts(match: Match) -> Iterator[RootCause]:
     """Yield a cast that code between two layers makes on one side only."""
     dtypes = _input_dtypes(match.pair)
     if dtypes[0] != dtypes[1]:
         own = match.pair.own
-        yield Cause(
+        yield RootCause(
             "missing cast",
             match.path,
             own.path if own else "",
@@ -112,7 +112,7 @@ def _input_dtypes(pair: Pair) -> list[list[str]]:
     return [[x.dtype for x in call.inputs if is_float(x)] if call else [] for call in calls]
 
 
-def from_ops(case: Case, path: str, phase: str) -> Iterator[Cause]:
+def from_ops(case: Case, path: str, phase: str) -> Iterator[RootCause]:
     """Yield functions outside of layers, called at ``path``, that run in other dtypes."""
     for fact in case.ops:
         if fact.path != path:
@@ -123,7 +123,7 @@ def from_ops(case: Case, path: str, phase: str) -> Iterator[Cause]:
         elif fact.name.rpartition(".")[2].strip("_") in _REDUCTIONS:
             kind = "reduction dtype"
         where = path or "the model"
-        yield Cause(
+        yield RootCause(
             kind,
             path,
             path,

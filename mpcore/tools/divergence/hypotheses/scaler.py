@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpcore.errors import LossScaleError
 from mpcore.scaling.loss_scale import PRESETS
 from mpcore.scaling.transition import advance, initial_state
-from mpcore.tools.divergence.root_cause import Cause
+from mpcore.tools.divergence.root_cause import RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["from_scales"]
 
 
-def from_scales(case: Case) -> Iterator[Cause]:
+def from_scales(case: Case) -> Iterator[RootCause]:
     """Yield that two loss scales part although the same steps were skipped before."""
     a, b = (_trajectory(side) for side in (case.reference, case.own))
     if not (a and b) or "none" in (_kind(case.reference), _kind(case.own)):
@@ -43,7 +43,7 @@ def from_scales(case: Case) -> Iterator[Cause]:
     if rules[0] != rules[1]:
         sentences.append(f"the rules are written as {rules[0]} and {rules[1]}")
     part = "init_scale" if at == 0 else ("growth" if a[at - 1][1] else "back-off or its floor")
-    yield Cause(
+    yield RootCause(
         "scaler rule",
         "(loss scale)",
         "(loss scale)",

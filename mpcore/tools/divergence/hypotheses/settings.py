@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.tools.divergence.root_cause import Cause
+from mpcore.tools.divergence.root_cause import RootCause
 from mpcore.tools.divergence.settings import FORWARD, differing, told
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _KINDS = {
 }
 
 
-def from_settings(match: Match, *, forward: bool = True) -> Iterator[Cause]:
+def from_settings(match: Match, *, forward: bool = True) -> Iterator[RootCause]:
     """Yield a cause for each setting that differs.
 
     Args:
@@ -51,7 +51,7 @@ def from_settings(match: Match, *, forward: bool = True) -> Iterator[Cause]:
             kind = "random state"
         if name == "type" and category != "activation":
             kind = "other setting"
-        yield Cause(
+        yield RootCause(
             kind,
             pair.reference.path,
             pair.own.path,
@@ -62,7 +62,7 @@ def from_settings(match: Match, *, forward: bool = True) -> Iterator[Cause]:
         )
 
 
-def from_weights(case: Case, match: Match) -> Iterator[Cause]:
+def from_weights(case: Case, match: Match) -> Iterator[RootCause]:
     """Yield what is different in the weights of a layer before the first step."""
     pair, (theirs, mine) = match.pair, case.arrays(match)
     if pair.reference is None or pair.own is None or not (theirs or mine):
@@ -72,7 +72,7 @@ def from_weights(case: Case, match: Match) -> Iterator[Cause]:
     lone = set(theirs) ^ set(mine)
     for name in sorted(lone):
         side = "this side lacks" if name in theirs else "this side alone has"
-        yield Cause(
+        yield RootCause(
             "other setting",
             match.path,
             pair.own.path,
@@ -87,7 +87,7 @@ def from_weights(case: Case, match: Match) -> Iterator[Cause]:
             continue
         kind, sentence, fix = _told(name, a, b)
         if kind:
-            yield Cause(kind, match.path, pair.own.path, "forward", (sentence,), fix, "sure")
+            yield RootCause(kind, match.path, pair.own.path, "forward", (sentence,), fix, "sure")
 
 
 def _one_bias(arrays: dict[str, Any]) -> dict[str, Any]:
