@@ -149,7 +149,7 @@ class PostMortem:
             result = "the batch passes" if trial.passed else trial.note or "it still overflows"
             lines.append(f"  tried      {trial.rule}: {result}")
         if self.rule is not None:
-            lines.append(f"  fix       {self.rule}")
+            lines.append(f"  fix        {self.rule}")
             lines.append(f"  policy     {self.policy}")
         return "\n".join([*lines, "", self.advice])
 
