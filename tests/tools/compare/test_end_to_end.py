@@ -7,7 +7,6 @@ of them anew.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import mpcore
 
 from mpcore.tools.compare.verdict import LOCKSTEP_LIMITS
 from mpcore.tools.report.result import Result
@@ -127,16 +127,7 @@ def build_mindspore():
 def command(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "exp.py").write_text(text, encoding="utf-8")
     (folder / "beside.py").write_text(BESIDE, encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-P", "-c", "from mpcore.cli import main; main()", *arguments],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=500,
-        check=False,
-    )
+    return mpcore(folder, *arguments, OMP_NUM_THREADS="1", COLUMNS="100")
 
 
 def compare(folder: Path, text: str, *arguments: str) -> dict[str, Any]:

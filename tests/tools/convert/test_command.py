@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import mpcore
 from safetensors.numpy import load_file, save_file
 
 from mpcore import CheckpointError
@@ -175,11 +176,7 @@ def test_wrong_options_are_refused_before_anything_starts(
 
 
 def run(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    code = "from mpcore.cli import main; main()"
-    command = [sys.executable, "-P", "-c", code, "convert-weights", *map(str, args)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=folder, check=False
-    )
+    return mpcore(folder, "convert-weights", *args)
 
 
 def told(done: subprocess.CompletedProcess[str], code: int = 0) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import mpcore
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -37,11 +37,7 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def run(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    code = "from mpcore.cli import main; main()"
-    command = [sys.executable, "-P", "-c", code, "memory", str(path), *args]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=path.parent, check=False
-    )
+    return mpcore(path.parent, "memory", path, *args)
 
 
 @pytest.mark.slow

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import mpcore
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
+REAL = sys.executable  # the fixture warm_workers puts another in its place
 EXPERIMENT = """
 import numpy as np
 from mpcore import Data, OptimizerSpec
@@ -56,11 +58,7 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def run(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    code = "from mpcore.cli import main; main()"
-    command = [sys.executable, "-P", "-c", code, "profile", str(path), *args]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=path.parent, check=False
-    )
+    return mpcore(path.parent, "profile", path, *args)
 
 
 @pytest.mark.slow
@@ -161,7 +159,7 @@ def test_a_missing_framework_is_told_with_its_command(experiment: Path) -> None:
         "u.find_spec = lambda n, *a: None if n.partition('.')[0] == 'mindspore' else find(n, *a)\n"
     )
     code = f"{hide}import sys; from mpcore.cli import main; main()"
-    command = [sys.executable, "-P", "-c", code, "profile", str(experiment), "--backend=mindspore"]
+    command = [REAL, "-P", "-c", code, "profile", str(experiment), "--backend=mindspore"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert 'pip install "mpcore[mindspore]"' in done.stderr
