@@ -104,6 +104,9 @@ class AmpGradScaler(torch.amp.GradScaler):  # type: ignore[misc]  # torch is unt
             msg = "`step` of a prepared model takes the optimizer alone: no closure, no arguments"
             raise BackendError(msg)
         name = self._named(optimizer)
+        if _makes_slots(self._amp.optimizers[name]):
+            self._amp.optimizers[name].step()  # the guard sees to it that nothing moves
+            return
         if len(self._amp.optimizers) == 1:
             self._apply(None)
             return
@@ -189,6 +192,15 @@ class AmpGradScaler(torch.amp.GradScaler):  # type: ignore[misc]  # torch is unt
         """Refuse: a scaler without its model scales nothing."""
         msg = "`grad_scaler` cannot be pickled without its model; save `grad_scaler.state_dict()`"
         raise BackendError(msg)
+
+
+def _makes_slots(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether this may be how torch's distributed checkpoints make the slots.
+
+    Source: torch/distributed/checkpoint/state_dict.py, _init_optim_state, torch 2.13.0.
+    """
+    fresh = not optimizer.state
+    return fresh and all(group.get("lr") == 0 for group in optimizer.param_groups)
 
 
 def _refuse_others(grad: torch.Tensor) -> torch.Tensor:

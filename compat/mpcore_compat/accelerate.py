@@ -89,7 +89,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         finally:
             self._inside = False
         if late and models:
-            self._after_sharding(result if isinstance(result, tuple) else (result,))
+            self._after_sharding(result if isinstance(result, list | tuple) else [result])
         return result
 
     def prepare_model(
@@ -161,7 +161,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         if self._policy.by == "op":
             self._regions.append(_Region(amp))
 
-    def _after_sharding(self, result: tuple[Any, ...]) -> None:
+    def _after_sharding(self, result: list[Any] | tuple[Any, ...]) -> None:
         (model,) = (each for each in result if isinstance(each, nn.Module))
         wrapped = [each for each in result if isinstance(each, AcceleratedOptimizer)]
         self._apply(model, wrapped)

@@ -211,3 +211,22 @@ def test_alternating_optimizers_as_in_a_gan() -> None:
     after = amp.weights()
     assert (after["a.weight"] == before["a.weight"]).all()
     assert (after["b.weight"] != before["b.weight"]).any()
+
+
+def test_slots_are_made_as_a_distributed_checkpoint_makes_them() -> None:
+    amp = prepared("mixed_float16")
+    before = everything(amp)["weights"]
+    for param in amp.model.parameters():
+        param.grad = torch.zeros_like(param)
+    amp.optimizer.param_groups[0]["lr"] = 0.0
+    amp.grad_scaler.step(amp.optimizer)
+    assert amp.optimizer.state
+    assert all((before[name] == value).all() for name, value in amp.weights().items())
+    with pytest.raises(mp.BackendError, match="must follow `backward`"):
+        amp.grad_scaler.step(amp.optimizer)
+    moved = prepared("mixed_float16")
+    for param in moved.model.parameters():
+        param.grad = torch.ones_like(param)
+    moved.optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(mp.GuardError):
+        moved.grad_scaler.step(moved.optimizer)
