@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_map
 
 from mpcore.errors import BackendError
+from mpcore.tools.inspection.recorder import Outcome
 from mpcore_torch.casting import apply_plan, replace_root, store_low
 from mpcore_torch.op_list import op_list_of
 from mpcore_torch.recorder import run
@@ -34,11 +37,12 @@ if TYPE_CHECKING:
 
     from mpcore.policy.plan import Plan
     from mpcore.tools.inspection.dtypes import Dtypes
-    from mpcore.tools.inspection.recorder import Outcome
 
 __all__ = ["dry_run"]
 
 _DEVICES = ("cpu", "cuda")
+_DTYPES = re.compile("dtype|scalar type", re.IGNORECASE)
+"""What torch says where an op gets dtypes that do not go together."""
 _NO_KERNELS = ("not linked with support", "not compiled with CUDA")
 """What torch says in a build without a device's code, where an op asks for the device itself."""
 
@@ -59,20 +63,24 @@ def dry_run(
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with FakeCopyMode(fake):
         ghost = copy.deepcopy(model)
-    with fake:
+    with fake, _unlogged():
         _move(ghost, kind)
         given = tree_map(lambda x: _like(x, kind), batch)
         _apply(ghost, plan)
+        how = f"fake tensors on {kind}: foretold, nothing was computed"
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "PyTorch was compiled without cuDNN")
-                how = f"fake tensors on {kind}: foretold, nothing was computed"
                 region = _region(ghost, plan, kind)
                 return run(ghost, region, given, [(None, [])], 1.0, calls, how)
         except (DataDependentOutputException, NotImplementedError) as exc:
             msg = f"`model` must not depend on values to be foretold ({exc}); observe it instead"
             raise BackendError(msg) from exc
         except (RuntimeError, AssertionError) as exc:
+            if _DTYPES.search(str(exc)):
+                # As the step would: what ran before it is told.
+                calls.fails(str(exc))
+                return Outcome(0.0, {}, {}, how)
             if not any(words in str(exc) for words in _NO_KERNELS):
                 raise
             msg = (
@@ -81,6 +89,17 @@ def dry_run(
                 f"mpcore.explain and --device {kind} tell it layer by layer, from the op table"
             )
             raise BackendError(msg) from exc
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep fake tensors from logging an error that is told in our words, or raised."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _like(value: Any, device: str) -> Any:

@@ -38,6 +38,7 @@ from mpcore.tools.inspection.trace import OpCall, neutral_op, widest, words
 from mpcore_torch.attributes import attributes
 from mpcore_torch.layers import device_of, leaves, list_layers, parameter_names
 from mpcore_torch.snapshot import left_alone
+from mpcore_torch.work import multiply_adds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +57,7 @@ _PRODUCTS = words(
     "_cudnn_rnn_backward miopen_rnn _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _bilinear "
-    "_trilinear _scaled_dot_product_flash_attention_backward mkldnn_linear linear"
+    "_trilinear _grouped_mm _scaled_dot_product_flash_attention_backward mkldnn_linear linear"
 )
 _VIEWS = words(
     "detach alias view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze "
@@ -160,9 +161,9 @@ class KernelMode(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped h
 class _FunctionMode(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
     """Tells functions that are called outside of layers."""
 
-    def __init__(self, calls: Dtypes) -> None:
+    def __init__(self, calls: Dtypes, names: dict[int, str]) -> None:
         super().__init__()
-        self._calls = calls
+        self._calls, self._names = calls, names
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -171,11 +172,22 @@ class _FunctionMode(TorchFunctionMode):  # type: ignore[misc]  # torch is untype
         came = dtypes_of((args, kwargs)) if path is not None else ()
         if not came or path is None or calls.in_function:
             return func(*args, **kwargs)
-        with calls.function() as kernels:
-            result = func(*args, **kwargs)
         name = str(resolve_name(func) or getattr(func, "__name__", func))
-        found = kernels.dtypes()
-        calls.called(OpCall(path, _short(name), _neutral(name), came, found, dtypes_of(result)))
+        given = (self._names.get(id(x)) for x in tree_leaves((args, kwargs)))
+        params = tuple(dict.fromkeys(found for found in given if found))
+        with calls.function(_short(name), params) as kernels:
+            result = func(*args, **kwargs)
+        seen = OpCall(
+            path,
+            _short(name),
+            _neutral(name),
+            came,
+            kernels.dtypes(),
+            dtypes_of(result),
+            params=params,
+            product=bool(kernels.products),
+        )
+        calls.called(seen)
         return result
 
 
@@ -240,6 +252,7 @@ class _Tap:
     def __init__(self, model: nn.Module, calls: Calls[Any, Any]) -> None:
         self._model, self._calls = model, calls
         self._layers = {layer.path: layer for layer in list_layers(model)}
+        self._names = {id(param): name for param, name in parameter_names(model).items()}
         self._handles: list[Any] = []  # of hooks on tensors, of which some are the user's
         # A tensor that one layer hands on and the next takes in is looked at, and hooked, once.
         self._seen: dict[tuple[int, int], _Seen] = {}
@@ -262,7 +275,7 @@ class _Tap:
         calls = self._calls
         with calls.running(phase), contextlib.ExitStack() as stack:
             if isinstance(calls, Dtypes):
-                stack.enter_context(_FunctionMode(calls))
+                stack.enter_context(_FunctionMode(calls, self._names))
                 stack.enter_context(KernelMode(self._kernel))
             elif calls.request.ops and phase == FORWARD:
                 stack.enter_context(KernelMode(self._kernel))
@@ -318,6 +331,11 @@ class _Tap:
         if not calls.takes(name):
             return
         given, returned = self._found((args, kwargs)), self._found(result)
+        if isinstance(calls, Dtypes) and calls.phase == FORWARD and name in _PRODUCTS:
+            operands = dtypes_of(args[:3])  # a mask of attention may have another dtype
+            calls.worked(widest(operands), multiply_adds(name, args, result))
+            if len(operands) > 1:
+                calls.clash(name, operands)
         node = torch._C._current_autograd_node() if calls.phase == BACKWARD else None
         if node is not None and calls.top is None:
             dtype = _computed(name, floats_of(given), floats_of(returned))

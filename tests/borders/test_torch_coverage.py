@@ -588,3 +588,175 @@ def test_parameter_lists_are_stored_low_by_model_and_a_rule_holds():
     told(model, "model_bfloat16; full layer=ParameterDict")
     assert model.pl[0].dtype == torch.bfloat16
     assert model.pd["w"].dtype == torch.float32
+
+
+# --- what runs past the plan: explain and observe ---------------------------------------------
+
+
+class TiedHead(nn.Module):
+    def __init__(self, *, cast: bool = False) -> None:
+        super().__init__()
+        self.emb, self.fc, self.cast = nn.Embedding(20, 8), nn.Linear(8, 8), cast
+
+    def forward(self, ids):
+        h = self.fc(self.emb(ids))
+        return functional.linear(h.float() if self.cast else h, self.emb.weight)
+
+
+class OwnBias(nn.Module):
+    """A float32 parameter of its own makes scores float32, beside low values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.softmax = nn.Linear(8, 24), nn.Softmax(-1)
+        self.bias = weight(4, 4)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.softmax(q @ k.transpose(-2, -1) + self.bias) @ v
+
+
+class PlainSoftmax(nn.Module):
+    """As above, without a module for the softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.bias = nn.Linear(8, 24), weight(4, 4)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.transpose(-2, -1) + self.bias).softmax(-1) @ v
+
+
+class Uncalled(nn.Module):
+    """Reads the weight of a layer that it never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head, self.spare = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return functional.linear(self.fc(x).float(), self.head.weight, self.head.bias)
+
+
+IDS, X4 = torch.randint(20, (2, 4)), torch.randn(2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "where", "way"),
+    [
+        (TiedHead, IDS, "(model): F.linear gets", "autocast_bfloat16"),
+        (OwnBias, X4, "(model): Tensor.matmul ", "mixed_bfloat16; full>lower layer=softmax"),
+        (PlainSoftmax, X4, "(model): Tensor.matmul ", "autocast_bfloat16"),
+    ],
+)
+def test_explain_says_what_the_step_would_raise_and_what_runs(make, x, where, way):
+    found = mp.explain(make(), "mixed_bfloat16", x)
+    (line,) = found.raises
+    assert line.startswith(where)
+    assert line.endswith(f"; it runs under {way!r}")
+    assert f"raises: {line}" in str(found)
+    assert found.to_dict()["raises"] == [line]
+    for policy, runs in (("mixed_bfloat16", False), (way, True)):
+        model = make()
+        amp, _ = told(model, policy)
+        step = lambda x, model=model: model(x).square().mean()  # noqa: E731
+        if runs:
+            assert bool(amp.step(step, x).stepped)
+            assert mp.explain(make(), policy, x).raises == ()
+        else:
+            with pytest.raises(RuntimeError, match=r"dtype|scalar type"):
+                amp.step(step, x)
+
+
+def test_explain_names_the_parameter_that_is_read_as_stored():
+    (line,) = mp.explain(TiedHead(), "mixed_bfloat16", IDS).raises
+    assert "gets bfloat16 and float32, of which emb.weight as stored" in line
+
+
+def test_explain_of_a_model_that_does_not_run_in_float32_either_says_so():
+    class Wrong(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.fc(x) @ torch.zeros(8, 8, dtype=torch.float64)
+
+    with pytest.raises(mp.BackendError, match="must run in float32 on this example"):
+        mp.explain(Wrong(), "mixed_bfloat16", X4)
+
+
+def test_a_mask_of_another_dtype_is_no_clash():
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.mask = nn.Linear(8, 24), weight(1, 1, 4, 4)
+
+        def forward(self, x):
+            q, k, v = (part.unsqueeze(1) for part in self.qkv(x).chunk(3, -1))
+            return functional.scaled_dot_product_attention(q, k, v, self.mask)
+
+    model = Masked()
+    found = mp.explain(model, "mixed_bfloat16", X4)
+    amp, _ = told(model)
+    ran = True
+    try:
+        amp.step(lambda x: model(x).square().mean(), X4)
+    except RuntimeError:
+        ran = False
+    assert (found.raises == ()) == ran
+
+
+def test_product_of_an_uncalled_layer_is_no_agreement():
+    model = Uncalled()
+    amp, _ = told(model)
+    for seen in (mp.observe(amp, X4), mp.explain(Uncalled(), "mixed_bfloat16", X4)):
+        assert seen["head"].faults == (
+            "planned to compute in bfloat16; its weight is multiplied outside of it, by F.linear "
+            "in (model), in float32",
+        )
+        assert seen.agreement < 1.0
+        assert seen.notes == ("not called, so not known: spare",)
+
+
+def test_tied_head_in_float32_is_told():
+    model = TiedHead(cast=True)
+    seen = mp.observe(told(model)[0], IDS)
+    assert seen.agreement < 1.0
+    assert "its weight is multiplied outside of it, by F.linear" in seen["emb"].faults[0]
+
+
+@pytest.mark.parametrize("policy", ["autocast_bfloat16", "model_bfloat16", "float32"])
+def test_tied_head_under_other_policies_agrees(policy):
+    model = TiedHead()
+    seen = mp.observe(told(model, policy)[0], IDS)
+    assert (seen.agreement, seen.notes) == (1.0, ())
+
+
+def test_parameter_list_in_products_is_told_by_explain():
+    found = mp.explain(Held(), "mixed_bfloat16", torch.randn(4, 8))
+    assert found.raises == ()
+    assert found.multiply_adds == {"float32": 2 * 4 * 64, "bfloat16": 4 * 64}
+
+
+def test_multiply_adds_are_counted_by_dtype_and_place():
+    layers = [nn.Conv2d(3, 8, 3, groups=1), nn.ConvTranspose2d(8, 4, 2), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(4 * 7 * 7, 5))
+    x = torch.randn(2, 3, 8, 8)
+    for seen in (
+        mp.explain(model, "mixed_bfloat16; full 3", x),
+        mp.observe(told(model, "mixed_bfloat16; full 3")[0], x),
+    ):
+        convolutions = 2 * 8 * 6 * 6 * 3 * 9 + 2 * 8 * 6 * 6 * 4 * 4
+        assert seen.multiply_adds == {"bfloat16": convolutions, "float32": 2 * 196 * 5}
+        assert "multiply-adds forward: " in str(seen)
+        assert "not in 16 bits: 3" in str(seen)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_multiply_adds_of_recurrent_layers(kind):
+    model = kind(8, 6)
+    found = mp.explain(model, "mixed_bfloat16", torch.randn(5, 2, 8)).multiply_adds
+    gates = 4 if kind is nn.LSTM else 3
+    assert found == {"bfloat16": 5 * 2 * gates * 6 * (8 + 6)}

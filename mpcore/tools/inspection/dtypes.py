@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mpcore.tools.inspection.record import Request
 from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, LOSS, Calls, RunningCall
-from mpcore.tools.inspection.trace import Call, LayerTrace, OpCall, Trace, widest
+from mpcore.tools.inspection.trace import Call, LayerTrace, OpCall, Trace, Work, widest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -77,6 +77,10 @@ class Dtypes(Calls[DtypeCall, str]):
         super().__init__(Request(backward=backward), names)
         self._ops: dict[OpCall, int] = {}
         self._function: Kernels | None = None  # of the function outside of layers that runs
+        self._named: tuple[str, tuple[str, ...]] = ("", ())  # it, and the parameters it got
+        self._work: dict[tuple[str, str, str], int] = {}
+        self.clashes: list[str] = []
+        self._failed = ""  # where, in words
 
     def enter(self, layer: CalledLayer, inputs: Sequence[SeenTensor]) -> DtypeCall:
         """Begin a call of a layer."""
@@ -144,14 +148,49 @@ class Dtypes(Calls[DtypeCall, str]):
         if name not in self.names.meets:
             call.grad_kernels.add(dtype, product=name in self.names.products)
 
+    def worked(self, dtype: str, count: int) -> None:
+        """Take multiply-adds of a kernel of the forward pass."""
+        if self.phase == FORWARD and count:
+            path = LOSS if self.top is None else self.top.path
+            key = (path, self._named[0], dtype)
+            self._work[key] = self._work.get(key, 0) + count
+
+    def fails(self, message: str) -> None:
+        """Take the error that ends the run, where dtypes are the reason."""
+        if not self.clashes:
+            lines = message.strip().splitlines() or [""]
+            self.clashes.append(f"{self._failed}{lines[0]}")
+
+    def clash(self, name: str, dtypes: Sequence[str]) -> None:
+        """Take a product that got several dtypes; what comes behind the first is not known."""
+        if self.clashes:
+            return
+        self.clashes.append(f"{self._where(name)}gets {' and '.join(dtypes)}{self._given()}")
+
+    def _where(self, name: str = "") -> str:
+        path = LOSS if self.top is None else self.top.path
+        return f"{path or '(model)'}: {self._named[0] or name} "
+
+    def _given(self) -> str:
+        params = self._named[1]
+        return f", of which {', '.join(params)} as stored" if params else ""
+
     @contextlib.contextmanager
-    def function(self) -> Iterator[Kernels]:
-        """Be inside of a function that was called outside of layers; yields what it will run."""
-        self._function = Kernels()
+    def function(self, name: str = "", params: tuple[str, ...] = ()) -> Iterator[Kernels]:
+        """Be inside of a function that was called outside of layers; yields what it will run.
+
+        Args:
+            name: of the function.
+            params: parameters that it is given as they are, by path.
+        """
+        self._function, self._named = Kernels(), (name, params)
         try:
             yield self._function
+        except Exception:
+            self._failed = self._failed or self._where()
+            raise
         finally:
-            self._function = None
+            self._function, self._named = None, ("", ())
 
     @property
     def in_function(self) -> bool:
@@ -176,6 +215,8 @@ class Dtypes(Calls[DtypeCall, str]):
             backward=self.request.backward and not self.simulated,
             simulated=self.simulated,
             how=outcome.how,
+            work=tuple(Work(*key, count) for key, count in self._work.items()),
+            clashes=tuple(self.clashes),
         )
 
 

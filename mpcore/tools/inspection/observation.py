@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpcore.numerics.dtypes import FORMATS
-from mpcore.tools.inspection.trace import LayerTrace, OpCall, as_dict, expected, expected_op, widest
+from mpcore.tools.inspection.trace import (
+    LayerTrace,
+    OpCall,
+    Work,
+    as_dict,
+    expected,
+    expected_op,
+    widest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +53,7 @@ class LayerRow:
     @property
     def judged(self) -> bool:
         """Whether there was something to compare: it was called, and the plan says something."""
-        return self.seen is not None and bool(self.compute or self.output)
+        return bool(self.faults) or (self.seen is not None and bool(self.compute or self.output))
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,10 @@ class Observation:
         ops: one row for each function or operator outside of layers.
         notes: what else was noticed: repeated calls in another dtype, rounded whole numbers.
         how: in one sentence how it was seen.
+        work: multiply-adds of the forward pass by place and dtype; empty where the framework does
+            not tell them.
+        raises: where the step would raise for its dtypes, and what runs instead; in words. What
+            is told of ops behind such a place is as if it ran.
     """
 
     plan: Plan
@@ -84,6 +96,16 @@ class Observation:
     ops: tuple[OpRow, ...] = ()
     notes: tuple[str, ...] = ()
     how: str = ""
+    work: tuple[Work, ...] = ()
+    raises: tuple[str, ...] = ()
+
+    @property
+    def multiply_adds(self) -> dict[str, int]:
+        """Number of multiply-adds of the forward pass by dtype; empty where it is not known."""
+        found: dict[str, int] = {}
+        for each in self.work:
+            found[each.dtype] = found.get(each.dtype, 0) + each.count
+        return found
 
     @property
     def agreement(self) -> float:
@@ -118,6 +140,8 @@ class Observation:
                 for row in self.ops
             ],
             "notes": list(self.notes),
+            "multiply_adds": self.multiply_adds,
+            "raises": list(self.raises),
         }
 
     def __str__(self) -> str:
@@ -138,8 +162,27 @@ class Observation:
             lines += [f"  {layer.path or '(model)'}: {fault}" for fault in layer.faults]
         for op in (row for row in self.ops if row.faults):
             lines += [f"  {op.seen.path or '(model)'} {op.seen.name}: {f}" for f in op.faults]
+        lines += _shares(self.work)
         lines += [f"note: {note}" for note in self.notes]
+        lines += [f"raises: {text}" for text in self.raises]
         return "\n".join(lines)
+
+
+def _shares(work: Sequence[Work]) -> Iterator[str]:
+    """Yield a line: the share of each dtype, and where most of what is not in 16 bits is done."""
+    total = sum(each.count for each in work)
+    if not total:
+        return
+    dtypes = dict.fromkeys(each.dtype for each in work)
+    counts = {dtype: sum(each.count for each in work if each.dtype == dtype) for dtype in dtypes}
+    shares = ", ".join(
+        f"{counts[d] / total:.1%} {d}" for d in sorted(counts, key=counts.__getitem__)
+    )
+    wide = sorted((e for e in work if e.dtype not in _LOW), key=lambda e: -e.count)
+    where = [f"{e.path or '(model)'}{f' {e.name}' if e.name else ''}" for e in wide]
+    more = f" and {len(where) - 3} more places" if len(where) > 3 else ""
+    told = f"; not in 16 bits: {', '.join(where[:3])}{more}" if len(counts) > 1 else ""
+    yield f"multiply-adds forward: {shares}{told}"
 
 
 def _layer_dict(row: LayerRow) -> dict[str, Any]:
@@ -208,8 +251,8 @@ def judge(plan: Plan, trace: Trace, system: str = "") -> Observation:
     """
     rows = tuple(_row(entry, trace, plan.policy, system) for entry in plan.layers)
     ops = tuple(_op_row(seen, plan, system) for seen in trace.ops)
-    notes = [*_again(rows), *_rounded(rows, trace, plan.policy)]
-    return Observation(plan, rows, ops, tuple(notes), trace.how)
+    notes = [*_again(rows), *_rounded(rows, trace, plan.policy), *_silent(plan, trace)]
+    return Observation(plan, rows, ops, tuple(notes), trace.how, trace.work)
 
 
 def _row(entry: LayerPlan, trace: Trace, policy: Policy, system: str) -> LayerRow:
@@ -223,6 +266,7 @@ def _row(entry: LayerPlan, trace: Trace, policy: Policy, system: str) -> LayerRo
             call, compute, output, wider=entry.compute == "follow", backward=trace.backward
         )
     )
+    faults |= dict.fromkeys(_elsewhere(entry, trace))
     compute, output = ("/".join(_unique(pair[i] for pair in promised)) for i in (0, 1))
     return LayerRow(entry.path, entry.type, entry.rule, compute, output, seen, tuple(faults))
 
@@ -259,6 +303,38 @@ def _faults(call: Call, compute: str, output: str, *, wider: bool, backward: boo
     ):
         if grad and tensor and not set(grad) <= set(tensor):
             yield f"the {name} is {'+'.join(grad)}, the tensor {'+'.join(tensor)}"
+
+
+def _elsewhere(entry: LayerPlan, trace: Trace) -> Iterator[str]:
+    """Yield where parameters of a layer were multiplied outside of it, past its plan."""
+    if entry.category == "container" or entry.compute not in (*_LOW, "float32"):
+        return
+    for op in trace.ops:
+        own = [name for name in op.params if _belongs(name, entry.path)]
+        if op.product and own and op.path != entry.path and set(op.kernels) != {entry.compute}:
+            yield (
+                f"planned to compute in {entry.compute}; its {own[0].rpartition('.')[2]} is "
+                f"multiplied outside of it, by {op.name} in {op.path or '(model)'}, in "
+                f"{'+'.join(op.kernels)}"
+            )
+
+
+def _belongs(name: str, path: str) -> bool:
+    return name.startswith(f"{path}.") if path else "." not in name
+
+
+def _silent(plan: Plan, trace: Trace) -> Iterator[str]:
+    """Tell layers with products that were never called: what they would do is not known."""
+    used = {name for op in trace.ops for name in op.params}
+    silent = [
+        entry.path
+        for entry in plan.layers
+        if entry.param and entry.compute in _LOW and entry.path not in trace.layers
+        if not any(_belongs(name, entry.path) for name in used)
+    ]
+    if silent and trace.layers and not trace.clashes:
+        more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+        yield f"not called, so not known: {', '.join(silent[:3])}{more}"
 
 
 def _op_row(seen: OpCall, plan: Plan, system: str) -> OpRow:

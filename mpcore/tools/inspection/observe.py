@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mpcore._lib.generators import generators_kept
@@ -9,8 +10,10 @@ from mpcore.amp.amp import Amp
 from mpcore.backend.backend import find_backend, load_backend
 from mpcore.backend.parts import Part
 from mpcore.errors import BackendError
+from mpcore.numerics.dtypes import is_low
 from mpcore.policy.plan import resolve_plan
 from mpcore.policy.policy import Policy
+from mpcore.policy.rule import Rule
 from mpcore.tools.inspection.dtypes import Dtypes
 from mpcore.tools.inspection.observation import Observation, judge
 from mpcore.tools.inspection.recorder import RECORDER
@@ -134,13 +137,42 @@ def dry_run(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> 
         batch: what the model is called with; its values do not matter.
         device: such as ``"cuda"``; that of the model if empty.
 
+    Where a product would get two dtypes, the step would raise: ``Observation.raises`` says where,
+    and under which policy it runs, which was tried in the same way.
+
     Raises:
-        BackendError: the backend cannot do that, or not for that device.
+        BackendError: the backend cannot do that, or not for that device; the model does not run
+            in float32 either.
     """
     backend = find_backend(model)
     runner = DRY_RUN.of(backend)
     device = device or backend.capabilities(model).device
     plan = plan_of(model, policy, device)
-    calls = Dtypes(RECORDER.of(backend).OPS, backward=False)
-    trace = calls.trace(runner.dry_run(model, plan, batch, device, calls))
-    return judge(plan, trace, op_system(backend.name, device))
+
+    def foretold(plan: Plan) -> Trace:
+        calls = Dtypes(RECORDER.of(backend).OPS, backward=False)
+        return calls.trace(runner.dry_run(model, plan, batch, device, calls))
+
+    trace = foretold(plan)
+    found = judge(plan, trace, op_system(backend.name, device))
+    if not trace.clashes:
+        return found
+    full = foretold(plan_of(model, "float32", device)).clashes
+    if full:
+        msg = f"`model` must run in float32 on this example, it raises: {full[0]}"
+        raise BackendError(msg)
+    others = _others(plan.policy, plan)
+    runs = [p for p in others if not foretold(plan_of(model, p, device)).clashes]
+    way = f"; it runs under {str(runs[0])!r}" if runs else "; no policy was found that runs it"
+    return replace(found, raises=tuple(f"{clash}{way}" for clash in trace.clashes))
+
+
+def _others(policy: Policy, plan: Plan) -> list[Policy]:
+    """Return policies with the same compute dtype under which a product may get one dtype."""
+    found = []
+    if policy.by == "layer" and any(entry.category == "softmax" for entry in plan.layers):
+        first = Rule("full", "layer", "softmax", "lower")  # under the user's rules
+        found.append(replace(policy, rules=(first, *policy.rules)))
+    if policy.by != "op" and is_low(policy.compute):
+        found.append(Policy.named(f"autocast_{policy.compute}"))
+    return found

@@ -21,6 +21,7 @@ __all__ = [
     "LayerTrace",
     "OpCall",
     "Trace",
+    "Work",
     "as_dict",
     "class_of",
     "expected",
@@ -91,6 +92,8 @@ class OpCall:
         kernels: dtypes that its kernels got.
         went: dtypes of the floats that it returned.
         count: how often it was called so.
+        params: parameters of the model that it was given as they are, by path.
+        product: whether it ran a product.
     """
 
     path: str
@@ -100,6 +103,25 @@ class OpCall:
     kernels: tuple[str, ...]
     went: tuple[str, ...]
     count: int = 1
+    params: tuple[str, ...] = ()
+    product: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """Multiply-adds of the forward pass that were done in one place in one dtype.
+
+    Attributes:
+        path: of the layer that ran, or the container.
+        name: of the function that was called in a container; ``""`` in a layer.
+        dtype: that they were done in.
+        count: how many.
+    """
+
+    path: str
+    name: str
+    dtype: str
+    count: int
 
 
 @dataclass(frozen=True)
@@ -114,6 +136,8 @@ class Trace:
         backward: whether gradients are to be judged.
         simulated: 16-bit dtype that float32 values stand for; ``""`` for none.
         how: in one sentence how it was seen.
+        work: multiply-adds of the forward pass; empty where the framework does not tell.
+        clashes: products that got two dtypes, which kernels refuse, the first alone; in words.
     """
 
     layers: Mapping[str, LayerTrace]
@@ -122,6 +146,8 @@ class Trace:
     backward: bool = True
     simulated: str = ""
     how: str = ""
+    work: tuple[Work, ...] = ()
+    clashes: tuple[str, ...] = ()
 
 
 def words(text: str) -> frozenset[str]:
