@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mpcore.numerics.dtypes import is_low
+from mpcore.numerics.dtypes import FORMATS, is_low
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ class Coverage:
     Norms, softmaxes and what a rule keeps in float32 are meant so, and not counted.
 
     Attributes:
-        share: of all parameters' values, in layers that stay float32 for that reason.
+        share: of the bytes of all parameters, in layers that stay float32 for that reason.
         types: their classes, the largest first, each with why it is not known.
     """
 
@@ -67,9 +68,17 @@ def coverage(plan: Plan, layers: Sequence[Layer]) -> Coverage:
     for layer, entry in zip(layers, plan.layers, strict=True):
         by_category = entry.rule.startswith(f"{layer.category}:") and entry.param == "float32"
         if layer.unknown and layer.size and by_category and entry.compute in _NOT_LOWERED:
-            size = lost.get(layer.type, (0, ""))[0] + layer.size
+            size = lost.get(layer.type, (0, ""))[0] + _bytes(layer)
             lost[layer.type] = size, layer.unknown
-    total = sum(layer.size for layer in layers)
+    total = sum(_bytes(layer) for layer in layers)
     largest = sorted(lost, key=lambda name: -lost[name][0])
     share = sum(size for size, _ in lost.values()) / total if total else 0.0
     return Coverage(share, tuple((name, lost[name][1]) for name in largest))
+
+
+def _bytes(layer: Layer) -> float:
+    return sum(math.prod(p.shape) * _width(p.dtype) for p in layer.params)
+
+
+def _width(dtype: str) -> int:
+    return FORMATS[dtype].bits // 8 if dtype in FORMATS else 4
