@@ -120,7 +120,11 @@ def _evidence(module: nn.Module) -> Evidence:
     function = getattr(function, "__func__", function)
     if function is nn.Module.forward or ("forward" in vars(module) and not _is_method(module)):
         return Evidence(why="it has no forward of its own class")
-    given = list(itertools.islice(_inputs(module, function), _MOST_CALLS))
+    given = [
+        each
+        for optional in (False, True)
+        for each in itertools.islice(_inputs(module, function, optional=optional), _MOST_CALLS)
+    ]
     try:
         heard, by_values = _best(_ghost(module, _nothing), function, given, "meta")
         if heard is None and by_values and _largest(module) <= _MOST_VALUES:
@@ -204,14 +208,24 @@ def _ghost(module: nn.Module, make: Callable[[_Shape, torch.dtype], torch.Tensor
 # --- inputs -----------------------------------------------------------------------------------
 
 
-def _inputs(module: nn.Module, function: Any) -> Iterator[_Given]:
-    """Yield what a layer might be called with."""
-    names = [
-        name
-        for name, param in list(inspect.signature(function).parameters.items())[1:]
-        if param.default is param.empty
-        and param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD, param.VAR_POSITIONAL)
+def _inputs(module: nn.Module, function: Any, *, optional: bool) -> Iterator[_Given]:
+    """Yield what a layer might be called with.
+
+    Args:
+        module: the layer.
+        function: its forward.
+        optional: whether to fill what is None by default as well; nothing if there is none.
+    """
+    found = [
+        param
+        for param in list(inspect.signature(function).parameters.values())[1:]
+        if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD, param.VAR_POSITIONAL)
     ]
+    required = [param.name for param in found if param.default is param.empty]
+    names = [param.name for param in found if param.default is param.empty or param.default is None]
+    if optional and names == required:
+        return
+    names = names if optional else required
     if not names:
         yield ()
         return

@@ -76,7 +76,7 @@ def coverage(plan: Plan, layers: Sequence[Layer]) -> Coverage:
     return Coverage(share, tuple((name, lost[name][1]) for name in largest))
 
 
-def _bytes(layer: Layer) -> float:
+def _bytes(layer: Layer) -> int:
     return sum(math.prod(p.shape) * _width(p.dtype) for p in layer.params)
 
 

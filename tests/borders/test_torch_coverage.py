@@ -760,3 +760,12 @@ def test_multiply_adds_of_recurrent_layers(kind):
     found = mp.explain(model, "mixed_bfloat16", torch.randn(5, 2, 8)).multiply_adds
     gates = 4 if kind is nn.LSTM else 3
     assert found == {"bfloat16": 5 * 2 * gates * 6 * (8 + 6)}
+
+
+def test_experts_whose_choice_is_optional_are_known():
+    class Optional(Experts):
+        def forward(self, states, chosen_experts=None, shares=None):
+            return super().forward(states, chosen_experts, shares)
+
+    found = list_layers(nn.Sequential(nn.Linear(4, 4), Optional(4, 8, 12)))[2]
+    assert (found.category, found.unknown) == ("linear", "")
