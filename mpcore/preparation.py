@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpcore.amp.amp import Home
+from mpcore.amp.arguments import Arguments, keep, prepared_before
 from mpcore.backend.backend import find_backend
 from mpcore.backend.parts import DRIVER
 from mpcore.capabilities.capabilities import honour
@@ -45,14 +47,17 @@ def prepare(
     """Apply ``policy`` to ``model`` in place and bind it to ``optimizer``.
 
     Finds the backend from the model's class; imports no other framework. Prepare a model
-    once, before its first training step. In torch its parameters may have 16 bits, as many
-    checkpoints have: those that are trained get float32 values, which a warning says, and
+    before its first training step; again with the same arguments it gives the same object, with
+    others call ``release()`` of the first one before. In torch its parameters may have 16 bits,
+    as many checkpoints have: those that are trained get float32 values, which a warning says, and
     frozen ones, such as the base under LoRA, stay as they are.
 
     Args:
         model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.
         optimizer: an optimizer of the same framework over parameters of this model; several, of
             parameters that do not overlap, as a list or as a dict by name, share one loss scale.
+            None for inference: the model runs under the policy and does not train; what a policy
+            stores in 16 bits is then all that is kept.
         policy: a policy, its name or text, or a framework's own dtype: ``torch.bfloat16`` is
             ``"mixed_bfloat16"``.
         restore_on_skip: what besides the model's buffers a forward pass changes and a skipped
@@ -91,6 +96,14 @@ def prepare(
     optimizers = _named(optimizer)
     policy = Policy.of(policy)
     backend = find_backend(model)
+    arguments = Arguments(model, optimizers, policy, options, strict)
+    before: Amp | None = prepared_before(model)
+    if before is not None and (again := _again(before, arguments)) is not None:
+        return again
+    if not optimizers:
+        # Nothing moves: what is stored in 16 bits has no float32 values to keep beside it.
+        policy = replace(policy, master="none", optimizer_state="float32")
+        options = replace(options, count_lost_updates="off")
     can = backend.capabilities(model)
     layers = backend.layers(model)
     plan, simulated = honour(policy, layers, can, strict=strict)
@@ -105,11 +118,30 @@ def prepare(
     _warn_uncovered(plan, layers)
     amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
     amp.backend = Home(backend.name, partial(DRIVER.of, backend))
+    amp.inference = not optimizers
+    keep(amp, arguments)
     _tell_widened(amp)
     return amp
 
 
+def _again(before: Amp, arguments: Arguments) -> Amp | None:
+    """Return what the same arguments gave before; None where the backend takes it over."""
+    others = arguments.differences(before)
+    if not others:
+        return before
+    if arguments.hands_over(before):
+        return None
+    msg = (
+        f"`model` must not be prepared twice with another {', '.join(f'`{o}`' for o in others)}: "
+        "call `release()` on what `prepare` returned, then prepare it anew; the same arguments "
+        "give the same object"
+    )
+    raise BackendError(msg)
+
+
 def _named(optimizer: Any) -> dict[str, Any]:
+    if optimizer is None:
+        return {}
     if isinstance(optimizer, dict):
         named = {str(name): entry for name, entry in optimizer.items()}
     elif isinstance(optimizer, list | tuple):

@@ -97,6 +97,7 @@ class MindsporeAmp(Amp):
         except BaseException:
             self._original.put_back()
             raise
+        self._original.amp = self  # lives as long as the network: a second `prepare` finds it
         self._paths = cast.paths
         self._bindings = bind(cast, self.optimizers, plan, options, detection)
         self._stepped = False
@@ -115,6 +116,7 @@ class MindsporeAmp(Amp):
         Raises:
             BackendError: there are several.
         """
+        self._check_trains("optimizer")
         if len(self.optimizers) > 1:
             names = ", ".join(repr(name) for name in self.optimizers)
             msg = f"`optimizer` must be the only one, there are {names}; read `optimizers[name]`"
@@ -230,6 +232,11 @@ class MindsporeAmp(Amp):
             for live, saved in pairs:
                 ops.assign(live, saved)
 
+    @property
+    def released(self) -> bool:
+        """Whether ``release`` was called."""
+        return self._bindings.life.released
+
     def release(self) -> None:
         """Give the network back as it was before ``prepare``; this object ends with it.
 
@@ -300,6 +307,7 @@ class MindsporeAmp(Amp):
         Raises:
             BackendError: an argument is out of its range.
         """
+        self._check_trains("train_cell")
         names = self._chosen(optimizer, loss_fn)
         call = StepCall(clip_norm, keep_grads, micro_batches, names)
         cell = self._train_cell(loss_fn, call, compiled=compiled)

@@ -36,6 +36,7 @@ class Original:
         own: dtype by ``id`` of the Cell, where the user had set one.
         shadows: Cells outside the network that run its Parameters in another dtype.
         swapped: pairs (16-bit Parameter in the network, float32 Parameter before it).
+        amp: what the network was prepared into; None while that is made.
     """
 
     def __init__(self, net: nn.Cell, optimizers: Iterable[Any]) -> None:
@@ -49,6 +50,7 @@ class Original:
         self.own = {id(cell): own_dtype(cell) for cell, _ in self._cells}
         self.shadows: list[Any] = []
         self.swapped: list[tuple[Any, Any]] = []
+        self.amp: Any = None
         object.__setattr__(net, MARK, self)
 
     def put_back(self) -> None:

@@ -67,6 +67,11 @@ class NumpyAmp(Amp):
     def optimizer_steps(self, steps: int) -> None:
         self._tx.masters.steps = steps
 
+    @property
+    def released(self) -> bool:
+        """Whether ``release`` was called."""
+        return self._released
+
     def release(self) -> None:
         """End this object; the model's arrays hold the float32 truth again."""
         if not self._released:

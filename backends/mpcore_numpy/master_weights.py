@@ -45,8 +45,10 @@ class Masters:
         self._low = {name: dtype for name, dtype in dtypes.items() if is_low(dtype)}
         self.steps = 0
         self.parts: dict[str, Parts] = {}
-        if self._scheme.name != "none":
-            for name in self._low:
+        for name, dtype in self._low.items():
+            if self._scheme.name == "none":
+                model.params[name][...] = round_to(model.params[name], dtype)
+            else:
                 self._close(name, nearest=True)
 
     def truth(self, name: str) -> npt.NDArray[np.float32]:

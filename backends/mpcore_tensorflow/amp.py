@@ -115,6 +115,7 @@ class KerasAmp(Amp):
         Raises:
             BackendError: there are several.
         """
+        self._check_trains("optimizer")
         if len(self.optimizers) > 1:
             names = ", ".join(f"amp.optimizers[{name!r}]" for name in self.optimizers)
             msg = (
@@ -275,6 +276,11 @@ class KerasAmp(Amp):
         """Let the next ``check_collapse`` see the steps from here on."""
         self._since_look, self._steps_then = 0, self._steps()
         self._skipped_then = int(self.state.skipped_steps)
+
+    @property
+    def released(self) -> bool:
+        """Whether ``release`` was called."""
+        return self._released
 
     def release(self) -> None:
         """Give the model back as it was before ``prepare``; later steps are refused.

@@ -145,6 +145,8 @@ class TensorflowBackend:
                 one of several and not built.
         """
         del simulated  # both 16-bit formats are native here
+        if not optimizers:  # for inference: the state of the scale lives in one that never steps
+            optimizers = {"optimizer": keras.optimizers.SGD(0.0)}
         owned = _owned(model, optimizers)
         previous = _previous(model, optimizers)
         inners = {name: getattr(o, "inner_optimizer", o) for name, o in optimizers.items()}

@@ -17,7 +17,7 @@ from mpcore.step import stagnation
 from mpcore.step.result import StepResult, StepValues
 from mpcore.step.transaction import StepCall
 from mpcore_torch import trial
-from mpcore_torch.calls import IDLE, UNSCALED
+from mpcore_torch.calls import IDLE, UNSCALED, Inference
 from mpcore_torch.casting import replace_root
 from mpcore_torch.grad_scaler import AmpGradScaler
 from mpcore_torch.gradient_accumulation import Window
@@ -27,6 +27,7 @@ from mpcore_torch.master_dict import bit_sum, master_shapes, read_masters, write
 from mpcore_torch.op_list import keep_in_backward, op_list_of, region
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
+from mpcore_torch.schedule import held
 from mpcore_torch.step import TorchTransaction
 from mpcore_torch.update_guard import UpdateGuard
 from mpcore_torch.weights import bytes_of, read_weights, write_weights
@@ -86,6 +87,8 @@ class TorchAmp(Amp):
             self._region = lambda: region(device, dtype, op_list)
         # Before the model is changed: it refuses options that cannot be had.
         self._tx = TorchTransaction(model, self.optimizers, self._rule, options, self._region)
+        if not optimizers:
+            self._tx.calls = Inference()
         keep_in_backward(self._tx, op_list)
         self._prepared = Prepared(model, self.optimizers, plan)
         if policy.by != "model" or policy.scheme.name not in ("none", "stochastic"):
@@ -104,8 +107,10 @@ class TorchAmp(Amp):
 
     def _watch_root(self, model: nn.Module) -> None:
         transaction, update_guard = self._tx, self._update_guard
+        amp = self  # lives as long as the model, so that a second `prepare` finds it
 
         def begins(root: nn.Module) -> None:
+            nonlocal amp
             # A copy of the model (an average, say) shares this method, not the step.
             if root is transaction.model:
                 transaction.forward_begins()
@@ -131,6 +136,7 @@ class TorchAmp(Amp):
         Raises:
             BackendError: there are several; see ``optimizers``.
         """
+        self._check_trains("optimizer")
         if len(self.optimizers) > 1:
             first = next(iter(self.optimizers))
             msg = f"`amp.optimizer` is one of several; use amp.optimizers[{first!r}]"
@@ -448,6 +454,14 @@ class TorchAmp(Amp):
         self._done(result)
         return result
 
+    def scheduler(self, scheduler: Any) -> Any:
+        """Return ``scheduler`` such that it moves only if a step was taken since it moved last.
+
+        What it returns for a torch.optim.lr_scheduler is of the same class, over the same state:
+        hosts find an LRScheduler, its ``state_dict`` is the wrapped one's.
+        """
+        return held(self, scheduler)
+
     def abort_step(self) -> None:
         """Give the open step up: its gradients, and what its forward passes did to the buffers.
 
@@ -499,6 +513,11 @@ class TorchAmp(Amp):
             weak = values._replace(norms=weakref.ref(values.norms), lost=None)
             self._weak = StepResult(weak, names, _to_numpy, kept, call.optimizers)
         return StepResult(values, names, _to_numpy, kept, call.optimizers)
+
+    @property
+    def released(self) -> bool:
+        """Whether ``release`` was called."""
+        return isinstance(self._tx.calls, Released)
 
     @property
     def last(self) -> StepResult | None:

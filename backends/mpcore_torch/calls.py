@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpcore.errors import BackendError
 
-__all__ = ["CALLS", "IDLE", "TABLE", "Calls"]
+__all__ = ["CALLS", "IDLE", "TABLE", "Calls", "Inference"]
 
 IDLE = "idle"  # nothing is open
 FORWARD = "forward"  # a forward pass has begun: the buffers are copied
@@ -106,3 +106,21 @@ class Calls:
     def enter(self, call: str) -> None:
         """Make ``call``; see ``check``."""
         self.state = self.check(call)
+
+
+class Inference(Calls):
+    """The calls of a model that was prepared without an optimizer: no step begins."""
+
+    def check(self, call: str) -> str:
+        """Return the state after ``call``, which stays.
+
+        Raises:
+            BackendError: it belongs to training.
+        """
+        if call in ("forward", "abort_step", "save", "load"):
+            return self.state
+        msg = (
+            f"`{call}` needs an optimizer, this model was prepared without one, for inference; "
+            "call `release()`, then prepare(model, optimizer, policy)"
+        )
+        raise BackendError(msg)

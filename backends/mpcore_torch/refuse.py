@@ -32,7 +32,10 @@ def refuse(model: nn.Module, plan: Plan, optimizers: Iterable[torch.optim.Optimi
 def refuse_prepared(model: nn.Module) -> None:
     """Raise BackendError if ``model`` was prepared before."""
     if any(is_prepared(module) for module in (model, *leaves(model).values())):
-        msg = f"`model` must not be prepared twice, this {type(model).__name__} was; build it anew"
+        msg = (
+            f"`model` must not be prepared twice, this {type(model).__name__} or a part of it was: "
+            "call `release()` on what `prepare` returned, or build it anew"
+        )
         raise BackendError(msg)
 
 

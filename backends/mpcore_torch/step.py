@@ -145,7 +145,7 @@ class TorchTransaction(MicroBatches):
 
     def forward_begins(self) -> None:
         """Begin a step unless one is open or this forward pass is no part of one."""
-        trains = self.model.training and torch.is_grad_enabled()
+        trains = self.model.training and torch.is_grad_enabled() and bool(self.optimizers)
         if self.calls.state == IDLE and trains:
             self.begin()
             self.calls.enter("forward")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from mpcore.amp.arguments import Arguments
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
@@ -84,8 +85,10 @@ class Amp(ABC):
         simulated: whether a 16-bit format is imitated by rounding around float32 operations.
         last: what the latest step did; None before the first.
         observers: called with the result of each step, when it has ended; see ``mpcore.Monitor``.
+        arguments: what ``prepare`` was given; ``prepare`` sets it.
         widened: parameters that had 16 bits before ``prepare`` and were given float32 values: the
             dtype that they had, by path.
+        inference: whether it was prepared without an optimizer: then it does not train.
         guard: what refuses to let others move or change the model; see ``unguarded``.
     """
 
@@ -99,6 +102,8 @@ class Amp(ABC):
         self.last: StepResult | None = None
         self.observers: list[Callable[[StepResult], None]] = []
         self.widened: dict[str, str] = {}
+        self.inference = not optimizers
+        self.arguments: Arguments | None = None
         self.guard = Guard()
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
         self._can_abort = self._rule.can_abort
@@ -160,6 +165,7 @@ class Amp(ABC):
             LossScaleError: the rule of the loss scale ends the run; nothing but the state of
                 the scale has moved.
         """
+        self._check_trains("step")
         call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
         # Reading the state waits for the device: only rules that can end a run need it.
         before = self.state if self._can_abort else None
@@ -171,6 +177,23 @@ class Amp(ABC):
             check_abort(self._rule, before, self.state)
         self._done(result)
         return result
+
+    def _check_trains(self, call: str) -> None:
+        """Raise BackendError if the model was prepared for inference."""
+        if self.inference:
+            msg = (
+                f"`{call}` needs an optimizer, this model was prepared without one, for inference; "
+                "call `release()`, then prepare(model, optimizer, policy)"
+            )
+            raise BackendError(msg)
+
+    @property
+    def released(self) -> bool:
+        """Whether ``release`` was called, or may have been.
+
+        ``prepare`` with the same arguments returns this object again where a backend says False.
+        """
+        return True
 
     @abstractmethod
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
