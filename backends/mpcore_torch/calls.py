@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from mpcore.errors import BackendError
 
-__all__ = ["CALLS", "IDLE", "TABLE", "Calls", "Inference"]
+__all__ = ["IDLE", "TABLE", "Calls", "Inference"]
 
 IDLE = "idle"  # nothing is open
 FORWARD = "forward"  # a forward pass has begun: the buffers are copied
 GRADIENTS = "gradients"  # `backward` has left scaled gradients
 UNSCALED = "unscaled"  # `unscale` has divided them
 STEPPING = "stepping"  # inside `step` or `apply`
-
-CALLS = ("forward", "backward", "unscale", "apply", "abort_step", "step", "save", "load")
-"""What a user calls; ``autocast`` and a forward pass in training are ``forward``."""
 
 _NOTHING = "`{call}` must follow `backward`: there is no step to end"
 _WAITING = (
@@ -26,6 +23,7 @@ _DIVIDED = (
 )
 _INSIDE = "`{call}` must not be called inside a step, by its loss function or by `after_step`"
 
+# What a user calls; ``autocast`` and a forward pass in training are ``forward``.
 TABLE: dict[str, dict[str, str]] = {
     IDLE: {
         "forward": FORWARD,

@@ -29,7 +29,6 @@ __all__ = [
     "as_loss",
     "check",
     "check_and_unscale_",
-    "inverse_of",
     "is_ready",
     "leaves_gradients",
     "merged",
@@ -46,23 +45,6 @@ _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 # Their fused kernels read the gradients and write them only under a `grad_scale` (torch 2.13.0).
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
-
-
-def inverse_of(scale: torch.Tensor) -> torch.Tensor:
-    """Return ``mpcore.scaling.transition.inverse`` of a scale that stays on its device.
-
-    Args:
-        scale: float32, one element.
-
-    Returns:
-        float32 of 1 / scale, divided in float64; inf for 0. A device without float64 (mps)
-        divides in float32.
-
-    Source: as ``GradScaler.unscale_``, torch 2.13.0.
-    """
-    if scale.device.type == "mps":
-        return scale.reciprocal()
-    return scale.double().reciprocal().float()
 
 
 def merged(grad: torch.Tensor) -> torch.Tensor:

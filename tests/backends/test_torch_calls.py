@@ -16,10 +16,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from mpcore_torch.calls import CALLS, IDLE, TABLE  # noqa: E402
+from mpcore_torch.calls import IDLE, TABLE  # noqa: E402
 
 pytestmark = pytest.mark.backend("torch")
 
+CALLS = ("forward", "backward", "unscale", "apply", "abort_step", "step", "save", "load")
 SCALED = mp.Policy().with_loss_scale("static(1024)")
 POLICIES = ["float32", "mixed_float16", "model_float16", "autocast_bfloat16"]
 

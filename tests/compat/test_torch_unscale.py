@@ -18,7 +18,6 @@ from mpcore_torch.gradients import (  # noqa: E402
     any_found,
     check,
     check_and_unscale_,
-    inverse_of,
     merged,
     values_of,
 )
@@ -253,6 +252,11 @@ def test_merged_leaves_dense_alone():
     grad = torch.ones(2)
     assert merged(grad) is grad
     assert values_of(grad) is grad
+
+
+def inverse_of(scale):
+    """As ``GradScaler.unscale_`` divides, torch 2.13.0."""
+    return scale.double().reciprocal().float()
 
 
 @given(st.floats(width=32, min_value=0.0, allow_nan=False))
