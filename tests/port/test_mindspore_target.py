@@ -26,6 +26,7 @@ ms = pytest.importorskip("mindspore")
 
 import mpcore_port_runtime as port  # noqa: E402
 
+REAL = sys.executable  # the fixture warm_workers puts another in its place
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
 HERE = Path(__file__).parent
@@ -508,5 +509,5 @@ def test_ported_scripts_import_neither_torch_nor_the_porter():
         "import sys; import mpcore_port_runtime as support; import json; "
         "print(json.dumps([n for n in ('torch', 'libcst', 'typer') if n in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([REAL, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []
