@@ -229,7 +229,7 @@ def _inputs(module: nn.Module, function: Any, *, optional: bool) -> Iterator[_Gi
     if not names:
         yield ()
         return
-    for first in _firsts(module, names[0]):
+    for first in _firsts(module, names[0], alone=len(names) == 1):
         if len(names) == 1:
             yield (first,)
             continue
@@ -246,7 +246,7 @@ def _shapes(module: nn.Module) -> list[_Shape]:
     return sorted((tuple(p.shape) for p in module.parameters()), key=math.prod, reverse=True)
 
 
-def _firsts(module: nn.Module, name: str) -> Iterator[tuple[str, _Shape]]:
+def _firsts(module: nn.Module, name: str, *, alone: bool) -> Iterator[tuple[str, _Shape]]:
     shapes = _shapes(module)
     sizes = _sizes(module, shapes)
     kernels = (size for shape in shapes for size in shape[2:] if size <= _LARGEST_KERNEL)
@@ -266,10 +266,10 @@ def _firsts(module: nn.Module, name: str) -> Iterator[tuple[str, _Shape]]:
     tables = [_table(tuple(b.shape)) for b in module.buffers() if b.dim()]
     forms.append(tuple((_BATCH, n, *shape) for shape in tables for n in sizes))
     # A convolution's weight says how many axes its input has.
-    first = {3: 3, 4: 2, 5: 4}.get(deepest, 0)
+    first = {3: 3, 4: 2, 5: 4}.get(deepest, 0) if alone else 0
     if deepest == 5:
         forms.append(tuple((_BATCH, n, 8, 8, 8) for n in sizes))
-        first = len(forms) - 1
+        first = len(forms) - 1 if alone else 0
     for shape in itertools.chain(forms[first], *forms):
         yield "float", shape
     yield whole
