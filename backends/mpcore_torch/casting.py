@@ -21,6 +21,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
+from mpcore_torch.clashes import add_advice
 from mpcore_torch.layers import leaves
 
 if TYPE_CHECKING:
@@ -169,7 +170,11 @@ def replace_root(
             begins(root)
             if takes is not None:
                 args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
-            result = original(root, *args, **kwargs)
+            try:
+                result = original(root, *args, **kwargs)
+            except RuntimeError as exc:
+                add_advice(exc, plan)
+                raise
             return result if output is None else cast_floats(result, output)
 
         return forward

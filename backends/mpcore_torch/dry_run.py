@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from torch.utils._pytree import tree_map
 from mpcore.errors import BackendError
 from mpcore.tools.inspection.recorder import Outcome
 from mpcore_torch.casting import apply_plan, replace_root, store_low
+from mpcore_torch.clashes import DTYPES
 from mpcore_torch.op_list import op_list_of
 from mpcore_torch.recorder import run
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["dry_run"]
 
 _DEVICES = ("cpu", "cuda")
-_DTYPES = re.compile("dtype|scalar type", re.IGNORECASE)
-"""What torch says where an op gets dtypes that do not go together."""
 _NO_KERNELS = ("not linked with support", "not compiled with CUDA")
 """What torch says in a build without a device's code, where an op asks for the device itself."""
 
@@ -77,7 +75,7 @@ def dry_run(
             msg = f"`model` must not depend on values to be foretold ({exc}); observe it instead"
             raise BackendError(msg) from exc
         except (RuntimeError, AssertionError) as exc:
-            if _DTYPES.search(str(exc)):
+            if DTYPES.search(str(exc)):
                 # As the step would: what ran before it is told.
                 calls.fails(str(exc))
                 return Outcome(0.0, {}, {}, how)

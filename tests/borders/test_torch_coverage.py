@@ -769,3 +769,33 @@ def test_experts_whose_choice_is_optional_are_known():
 
     found = list_layers(nn.Sequential(nn.Linear(4, 4), Optional(4, 8, 12)))[2]
     assert (found.category, found.unknown) == ("linear", "")
+
+
+def test_error_of_a_step_about_dtypes_names_explain():
+    model = TiedHead()
+    amp, _ = told(model)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(RuntimeError, match=r"dtype|scalar type") as caught:
+        amp.step(lambda ids: model(ids).square().mean(), IDS)
+    (note,) = caught.value.__notes__
+    assert "mp.explain(model, 'mixed_bfloat16', x) names the place" in note
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_an_error_about_something_else_gets_no_advice():
+    model = nn.Sequential(nn.Linear(8, 8))
+    told(model)
+    with pytest.raises(RuntimeError, match="shapes") as caught:
+        model(torch.randn(2, 5))
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_judged_layers_compile_without_a_break():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), Addmm(8, 8), RootMeanSquare(8), LowRank(8, 2))
+    told(model)
+    x = torch.randn(4, 8)
+    want = model(x)
+    got = torch.compile(model, backend="eager", fullgraph=True)(x)
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
