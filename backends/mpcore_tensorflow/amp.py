@@ -18,12 +18,13 @@ from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.casting import release_plan
 from mpcore_tensorflow.collapse import CollapseCallback
 from mpcore_tensorflow.gradients import dense
+from mpcore_tensorflow.guarding import check_grappler, unprotect
 from mpcore_tensorflow.layers import variable_names
 from mpcore_tensorflow.memory import array_bytes
 from mpcore_tensorflow.optimizer import RELEASED
 from mpcore_tensorflow.parameter_dtypes import release_variables
 from mpcore_tensorflow.replicas import is_distributed
-from mpcore_tensorflow.step import OptimizerBinding, StepTransaction
+from mpcore_tensorflow.step import AssignedError, OptimizerBinding, StepTransaction
 from mpcore_tensorflow.trial import under
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class KerasAmp(Amp):
         self._compiled: OrderedDict[Any, tuple[Any, list[str]]] = OrderedDict()
         self._steps_then = 0
         self._released = False
+        for one in self.optimizers.values():
+            one.bind(self.guard)
         self._float32_before = set_float32(plan.policy.float32)
         self.restart_look()
 
@@ -303,6 +306,7 @@ class KerasAmp(Amp):
             raise BackendError(msg)
         self._released = True
         wrappers = list(self.optimizers.values())
+        unprotect(self.model, self)
         with self.model.distribute_strategy.scope():
             release_plan(self.model)
             release_variables(self.model, wrappers)
@@ -328,7 +332,7 @@ class KerasAmp(Amp):
         self._check_divides(batch, call.micro_batches)
         key = (tuple(loss_fn.items()) if isinstance(loss_fn, dict) else loss_fn, call)
         function, names = self._compiled.get(key) or self._compile(key, loss_fn, call)
-        packed, grads, lost = function(*batch)
+        packed, grads, lost = self._run(function, batch)
         self._moved = names
         values = [(packed, part) for part in _parts(len(call.optimizers))]
         returned = {name: g for name, g in zip(names, grads, strict=False) if g is not None}
@@ -336,11 +340,22 @@ class KerasAmp(Amp):
         done = StepValues(*values)._replace(lost=counts)
         return StepResult(done, names, _to_numpy, returned, call.optimizers)
 
+    def _run(self, function: Any, batch: tuple[Any, ...]) -> Any:
+        try:
+            return function(*batch)
+        except AssignedError as found:  # while it was traced: nothing has moved
+            guard = self._first.guard
+            if guard is None:
+                raise
+            guard.add(found.variables)
+            return function(*batch)
+
     def _under(self, policy: Policy) -> Any:
         self._check_prepared()
         return under(self, policy)
 
     def _compile(self, key: Any, loss_fn: Any, call: StepCall) -> tuple[Any, list[str]]:
+        check_grappler(self.guard)
         transaction = StepTransaction(
             {
                 name: OptimizerBinding(self.optimizers[name], self._weights(name))

@@ -17,6 +17,7 @@ from mpcore_tensorflow.amp import KerasAmp
 from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.casting import apply_plan, is_prepared
+from mpcore_tensorflow.guarding import protect, unprotect
 from mpcore_tensorflow.layers import check_model, usual_dtype, walk
 from mpcore_tensorflow.master_weights import master_state_of, redirect_assignments
 from mpcore_tensorflow.optimizer import Preparation, TransactionalOptimizer
@@ -156,7 +157,9 @@ class TensorflowBackend:
         _check_storable(plan.policy, list(inners.values()), strategy)
         with model.distribute_strategy.scope():
             masters = cast_variables(model, list(inners.values()), plan, previous)
-            guard = BufferGuard(model, guarded, detector)
+            unprotect(model)  # of an earlier prepare
+            beside = [stored for one in masters.values() for stored in one.beside]
+            guard = BufferGuard(model, guarded, detector, beside)
             apply_plan(model, plan, guard)
             trained = {id(v) for v in model.trainable_variables}
             first = Preparation(
@@ -173,7 +176,9 @@ class TensorflowBackend:
             for one in masters.values():
                 redirect_assignments(one)
         pairs = {name: (wrapper, owned[name]) for name, wrapper in wrappers.items()}
-        return KerasAmp(model, pairs, plan, options, detector=detector, strategy=strategy)
+        amp = KerasAmp(model, pairs, plan, options, detector=detector, strategy=strategy)
+        protect(amp)
+        return amp
 
     def driver(self) -> Driver[KerasAmp]:
         """Return what builds and trains an experiment's model, and reads and writes weights."""

@@ -11,6 +11,7 @@ Source: keras/src/layers/layer.py and models/functional.py of Keras 3.15.1.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -205,11 +206,11 @@ def _root(model: keras.Model, guard: BufferGuard, policy: Policy) -> Callable[[A
         default = None if model._call_has_training_arg else True
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("training", default) not in (False, None):
-                guard.enter()
+            training = kwargs.get("training", default) not in (False, None)
             if policy.inputs == "cast":
                 args, kwargs = cast_floats((args, kwargs), policy.compute)
-            return cast_floats(original(*args, **kwargs), policy.output)
+            with guard.forward() if training else contextlib.nullcontext():
+                return cast_floats(original(*args, **kwargs), policy.output)
 
         return call
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from mpcore.amp.guard import Guard
 from mpcore.errors import BackendError, MpcoreWarning
 from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.master_weights import MasterWeights
@@ -18,6 +19,7 @@ from mpcore.scaling.transition import LossScale, LossScaleState, initial_state
 from mpcore.step.transaction import StepCall
 from mpcore_tensorflow import replicas
 from mpcore_tensorflow.gradients import float32
+from mpcore_tensorflow.guarding import check
 from mpcore_tensorflow.master_weights import CopiedMaster, MasterState, make_master_state
 from mpcore_tensorflow.optimizer_state import Moment, chunks, store_moments
 from mpcore_tensorflow.stagnation import LostSums
@@ -172,6 +174,10 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         found = self._untracked.masters.items()
         return {key: one.master for key, one in found if isinstance(one, CopiedMaster)}
 
+    def bind(self, gate: Guard) -> None:
+        """Let ``gate`` be open while the inner optimizer moves the model that is prepared."""
+        self._untracked.gate = gate
+
     def release(self) -> None:
         """Give the masters up, and refuse further steps: the model is the user's again."""
         self._untracked = _Untracked(released=True)
@@ -189,6 +195,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         Args:
             var_list: the model's trainable variables.
         """
+        if self.built:  # a second optimizer around this one builds it again
+            return
         variables = list(var_list)
         with tf.init_scope():
             self._build_scale()
@@ -256,7 +264,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self._finish(variables)
 
     def _update_group(self, pairs: list[tuple[Any, Any]]) -> None:
-        with opened([*self._untracked.opens, *self._untracked.moments]):
+        untracked = self._untracked
+        with untracked.gate.opened(), opened([*untracked.opens, *untracked.moments]):
             self.inner_optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
 
     def _update_groups(self, groups: list[list[tuple[Any, Any]]]) -> None:
@@ -274,7 +283,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     ) -> None:
         """Do so in every replica of ``strategy``, by gradients summed over them."""
         targets = [self.target(variable) for variable in variables]
-        replicas.update(strategy, self.inner_optimizer, grads, targets)
+        with self._untracked.gate.opened():
+            replicas.update(strategy, self.inner_optimizer, grads, targets)
         self._finish(variables)
 
     def _finish(self, variables: list[Any]) -> None:
@@ -329,6 +339,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
 
     def scale_loss(self, loss: tf.Tensor) -> Any:
         """Return the loss in float32, times the scale; the gradients of that go to ``apply``."""
+        if self.guard is not None:
+            self.guard.scaled()
         loss = tf.cast(loss, tf.float32)
         if self.rule.kind == "none":
             return loss
@@ -351,6 +363,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         if not self.built:
             self.build(trainable_variables)
         variables = list(trainable_variables or self._trainable_variables)
+        self._check_reaches(grads)
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
             self._settle(list(grads), variables, None)
             return
@@ -385,6 +398,21 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         stepped, *_ = settle(StepCall(), transaction.scale_state(), saved, grads)
         if self._untracked.lost is not None:
             self._untracked.lost.add(stepped[0], variables, transaction.lost)
+
+    def _check_reaches(self, grads: Sequence[Gradient]) -> None:
+        if all(grad is None for grad in grads):
+            msg = (
+                "`grads` must hold a gradient, all are None: the loss does not depend on the "
+                "trainable weights of this model"
+            )
+            raise BackendError(msg)
+        guard = self.guard
+        if guard is not None and self.rule.kind != "none" and not guard.is_scaled():
+            check(
+                self._untracked.gate,
+                "`apply` of gradients of a loss that was not scaled",
+                "take those of amp.optimizer.scale_loss(loss), or call amp.step(loss_fn, ...)",
+            )
 
     def get_config(self) -> dict[str, Any]:
         """Return plain data; ``from_config`` reads it back."""
@@ -428,6 +456,7 @@ class _Untracked:
 
     Attributes:
         preparation: what ``mpcore.prepare`` decided.
+        gate: is open while the inner optimizer moves the model.
         masters: master-weight states of what this optimizer moves, by ``id`` of the variable.
         opens: those of them that have no float32 variable.
         moments: state of the inner optimizer that is stored in bfloat16.
@@ -438,6 +467,7 @@ class _Untracked:
     """
 
     preparation: Preparation = field(default_factory=Preparation)
+    gate: Guard = field(default_factory=Guard)
     masters: dict[int, MasterState] = field(default_factory=dict)
     opens: list[MasterState] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)

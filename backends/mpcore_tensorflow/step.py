@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from mpcore.errors import BackendError
+from mpcore.errors import BackendError, MpcoreWarning
 from mpcore.numerics.overflow import OverflowDetector
 from mpcore.step.transaction import Settlement, Transaction
 from mpcore_tensorflow import gradients, replicas
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
     import keras
 
     from mpcore.scaling.transition import LossScale
-    from mpcore_tensorflow.buffers import BufferGuard
+    from mpcore_tensorflow.buffers import BufferGuard, Handle, Snapshot
     from mpcore_tensorflow.gradients import Gradient
 
-__all__ = ["KerasTransaction", "OptimizerBinding", "StepTransaction", "SteppedOptimizer"]
+__all__ = [
+    "AssignedError",
+    "KerasTransaction",
+    "OptimizerBinding",
+    "StepTransaction",
+    "SteppedOptimizer",
+]
 
 
 class SteppedOptimizer(Protocol):
@@ -169,10 +176,12 @@ class KerasTransaction(Settlement):
         stepped: tuple[Any, ...],
         finite: tf.Tensor,
         grads: list[Gradient],
-        saved: list[tf.Tensor] | None,
+        saved: Snapshot | None,
         new: tuple[Any, ...],
     ) -> Any:
         """Update weights, slots and counts in one branch, restore the buffers in the other."""
+        if saved is not None and self.guard is not None:
+            self.missed(self.guard.unknown(saved.close()))
         owned = self._by_optimizer(grads)
         if all(verdict is finite for verdict in stepped):
             self.lost = tf.cond(finite, lambda: self._take(owned), lambda: self._leave(saved))
@@ -188,11 +197,15 @@ class KerasTransaction(Settlement):
         tf.cond(finite, self._follow, _nothing)
         return self._store(new)
 
-    def restore_unless(self, finite: tf.Tensor, before: list[tf.Tensor] | None) -> None:
+    def missed(self, variables: list[Handle]) -> None:
+        """Say which variables were assigned and are not put back."""
+        if variables:
+            warnings.warn(_told(variables), MpcoreWarning, stacklevel=2)
+
+    def restore_unless(self, finite: tf.Tensor, before: Snapshot | None) -> None:
         """Assign the buffers in one branch."""
-        guard = self.guard
-        if guard is not None and guard.variables and before is not None:
-            tf.cond(finite, _nothing, lambda: self._restore(guard, before))
+        if before is not None and before.close().assigned():
+            tf.cond(finite, _nothing, lambda: _restored(before))
 
     def where(self, condition: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> Any:
         """Choose by value."""
@@ -216,14 +229,10 @@ class KerasTransaction(Settlement):
         self._follow()
         return tf.concat(lost, axis=0)
 
-    def _leave(self, saved: list[tf.Tensor] | None) -> Any:
-        if saved is not None and self.guard is not None:
-            self.guard.restore(saved)
+    def _leave(self, saved: Snapshot | None) -> Any:
+        if saved is not None:
+            saved.restore()
         return tf.concat([self._count(each) for each in self.bound], axis=0)
-
-    def _restore(self, guard: BufferGuard, before: list[tf.Tensor]) -> Any:
-        guard.restore(before)
-        return tf.constant(False)
 
     def _updating(self, part: OptimizerBinding, own: list[Any]) -> Callable[[], Any]:
         return lambda: self._update(part, own)
@@ -257,6 +266,15 @@ class KerasTransaction(Settlement):
         for function in self._after_step:
             function()
         return tf.constant(True)
+
+
+class AssignedError(Exception):
+    """A loss function assigns what is not guarded yet: its step is to be traced anew."""
+
+    def __init__(self, variables: list[Handle]) -> None:
+        """Keep the variables."""
+        super().__init__()
+        self.variables = variables
 
 
 class StepTransaction(KerasTransaction, Transaction):
@@ -313,7 +331,12 @@ class StepTransaction(KerasTransaction, Transaction):
         """Read the buffers."""
         return None if self.guard is None else self.guard.look()
 
-    def check_part(self, grads: list[Gradient], before: list[tf.Tensor] | None) -> Any:
+    def missed(self, variables: list[Handle]) -> None:
+        """Let them be guarded: nothing has run yet."""
+        if variables and not tf.executing_eagerly():
+            raise AssignedError(variables)
+
+    def check_part(self, grads: list[Gradient], before: Snapshot | None) -> Any:
         """Look at every element."""
         clean = gradients.all_finite(grads)
         self.restore_unless(clean, before)
@@ -343,7 +366,10 @@ class StepTransaction(KerasTransaction, Transaction):
             with tf.GradientTape() as tape:
                 loss = _scalar(function(*batch))
                 scaled = loss if self.rule.kind == "none" else loss * scale
-            grads += tape.gradient(scaled, [variable.value for variable in variables])
+            found = tape.gradient(scaled, [variable.value for variable in variables])
+            if variables and all(grad is None for grad in found):
+                raise BackendError(_unreached(len(variables)))
+            grads += found
             total = loss if total is None else total + loss
         return total, self._remember(grads)
 
@@ -376,8 +402,30 @@ class StepTransaction(KerasTransaction, Transaction):
         return grads
 
 
+def _unreached(count: int) -> str:
+    return (
+        f"`loss_fn` must depend on the trainable weights of the prepared model, none of the "
+        f"{count} has a gradient: call the very model that mpcore.prepare was given, by "
+        "TensorFlow's operations alone (numpy ends a gradient)"
+    )
+
+
 def _nothing() -> Any:
     return tf.constant(True)
+
+
+def _restored(before: Snapshot) -> Any:
+    before.restore()
+    return tf.constant(False)
+
+
+def _told(variables: list[Handle]) -> str:
+    shapes = ", ".join(f"{one.dtype.name}{tuple(one.shape)}" for one in variables)
+    return (
+        f"the forward pass assigns variables that are no part of the model ({shapes}): they are "
+        "not put back when this step is skipped; pass them to "
+        "mpcore.prepare(restore_on_skip=[...]), or use amp.step"
+    )
 
 
 def _no_counts(part: OptimizerBinding) -> Any:

@@ -36,8 +36,9 @@ _MODEL = ("train_function", "test_function", "predict_function")
 class _NoGuard:
     """Stands for the guard of the buffers: a trial is no step."""
 
-    def enter(self) -> None:
+    def forward(self) -> contextlib.AbstractContextManager[None]:
         """Take no note."""
+        return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -55,12 +56,14 @@ def under(amp: KerasAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
             stack.callback(_put_back, layer, _LAYER, _own(layer, _LAYER))
         stack.callback(_put_back, model, _MODEL, _own(model, _MODEL))
         _widen(stack, amp)
-        release_plan(model)
+        with amp.guard.opened():
+            release_plan(model)
         plan, _ = honour(policy, backend.layers(model), backend.capabilities(model))
         if policy.by == "model":
             _narrow(stack, model, plan)
         guard: Any = _NoGuard()
-        apply_plan(model, plan, guard)
+        with amp.guard.opened():
+            apply_plan(model, plan, guard)
         yield lambda loss_fn: loss_fn
 
 

@@ -117,7 +117,7 @@ class _Kit(DriverKit):
                 seen[layer.name] = outputs.dtype.name
                 return outputs
 
-            layer.call = call
+            vars(layer)["call"] = call  # past the guard: a look, no change
         model(x, training=False)
         return seen
 

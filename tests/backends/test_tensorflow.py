@@ -78,7 +78,7 @@ def output_dtypes(model, x):
                 seen[path] = outputs.dtype.name
                 return outputs
 
-            entry.layer.call = call
+            vars(entry.layer)["call"] = call  # past the guard: a look, no change
     outputs = model(x)
     return seen, outputs
 

@@ -163,7 +163,8 @@ def test_level_set_after_fit_works():
         traced.append(call(x, **kwargs).dtype)
         return call(x, **kwargs)
 
-    layer.call = watched
+    with amp.unguarded():
+        layer.call = watched
     before = layer.kernel.numpy()
     model.fit(X, X[:, :1], verbose=0)
     assert set(traced) == {tf.float16}
@@ -198,7 +199,7 @@ def outputs_of(model, x=X):
             seen[name] = first_float(outputs)
             return outputs
 
-        layer.call = call
+        vars(layer)["call"] = call  # past the guard: a look, no change
     model(x, training=False)
     return seen
 

@@ -338,10 +338,10 @@ def seen(model: keras.Model, amp: mp.Amp, x: np.ndarray, *_: np.ndarray):
             return outputs
 
         originals.append((entry.layer, original))
-        entry.layer.call = call
+        vars(entry.layer)["call"] = call  # past the guard: a look, no change
     model(x, training=True)
     for layer, original in originals:
-        layer.call = original
+        vars(layer)["call"] = original
     return found
 
 
