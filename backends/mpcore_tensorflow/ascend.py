@@ -60,6 +60,11 @@ class EmulatedAscend:
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False, name="overflows")
         self.detector = _Register(self)
 
+    @property
+    def register(self) -> tf.Variable:
+        """What holds the status register."""
+        return self._count
+
     @classmethod
     def active(cls) -> EmulatedAscend | None:
         """Return the device that is being emulated on this thread, if any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from mpcore.backend.backend import Capabilities, Support
-from mpcore.errors import BackendError, OptimizerError
+from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
+from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore.step.stagnation import measures
@@ -18,7 +20,7 @@ from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.casting import apply_plan, is_prepared
 from mpcore_tensorflow.guarding import protect, unprotect
-from mpcore_tensorflow.layers import check_model, usual_dtype, walk
+from mpcore_tensorflow.layers import check_model, set_apart, usual_dtype, walk
 from mpcore_tensorflow.master_weights import master_state_of, redirect_assignments
 from mpcore_tensorflow.optimizer import Preparation, TransactionalOptimizer
 from mpcore_tensorflow.optimizer_state import check_state
@@ -155,6 +157,8 @@ class TensorflowBackend:
         detector = _detector(options.detector, strategy)
         guarded = guarded_variables(options.restore_on_skip)
         _check_storable(plan.policy, list(inners.values()), strategy)
+        if previous is None:
+            _warn_lowered(model, plan)
         with model.distribute_strategy.scope():
             masters = cast_variables(model, list(inners.values()), plan, previous)
             unprotect(model)  # of an earlier prepare
@@ -215,6 +219,23 @@ class TensorflowBackend:
         from mpcore_tensorflow import recorder
 
         return recorder
+
+
+def _warn_lowered(model: keras.Model, plan: Plan) -> None:
+    """Say which layers with a float32 of their own are lowered all the same."""
+    lowered = [
+        path
+        for path in set_apart(model)
+        if is_low(plan[path].compute) and not plan[path].rule.startswith("rule: ")
+    ]
+    if lowered:
+        keeping = "".join(f".full({path!r})" for path in lowered[:3])
+        msg = (
+            f"{', '.join(lowered[:9])} may have been given dtype='float32', which Keras does not "
+            f"tell from its default: computed in {plan[lowered[0]].compute}; "
+            f"policy{keeping} keeps float32, policy.lower(...) says that it is meant"
+        )
+        warnings.warn(msg, MpcoreWarning, stacklevel=4)
 
 
 def _wrap(

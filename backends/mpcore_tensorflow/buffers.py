@@ -14,6 +14,7 @@ from tensorflow.python.framework.auto_control_deps_utils import get_read_write_r
 from tensorflow.python.ops import stateful_random_ops
 
 from mpcore.errors import BackendError
+from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.layers import buffers
 
 if TYPE_CHECKING:
@@ -222,6 +223,8 @@ class BufferGuard:
         left += [] if seeds is None else [seeds.state]
         if stateful_random_ops.global_generator is not None:
             left.append(stateful_random_ops.global_generator.state)
+        device = EmulatedAscend.active()
+        left += [] if device is None else [device.register]
         handles = {id(stored.handle) for stored in _stored(left)}
         return [found for found in snapshot.missed if id(found.handle) not in handles]
 

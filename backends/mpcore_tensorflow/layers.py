@@ -22,6 +22,7 @@ __all__ = [
     "Entry",
     "buffers",
     "check_model",
+    "set_apart",
     "sublayers",
     "usual_dtype",
     "variable_names",
@@ -123,9 +124,30 @@ def usual_dtype(model: keras.Model) -> str:
     return counts.most_common(1)[0][0] if counts else ""
 
 
-def _compute_dtype(layer: keras.Layer) -> str:
+def set_apart(model: keras.Model) -> list[str]:
+    """Return the paths of layers that seem to have been given ``dtype="float32"`` by hand.
+
+    Of such a layer the policy is an object of its own, while those that took the default share
+    one. That is no proof: what was loaded has objects of its own too. So it is only good for a
+    word to the user, and where most layers have their own it says nothing.
+    """
+    policies = [(entry, _policy(entry.layer)) for entry in walk(model)]
+    ((default, count),) = Counter(id(policy) for _, policy in policies).most_common(1)
+    apart = [
+        entry.path
+        for entry, policy in policies
+        if id(policy) != default and entry.category != "container" and policy.name == "float32"
+    ]
+    return apart if count > 1 and 2 * len(apart) < len(policies) else []
+
+
+def _policy(layer: keras.Layer) -> Any:
     before = vars(layer).get(MARK)
-    policy = layer._dtype_policy if before is None else before.policy
+    return layer._dtype_policy if before is None else before.policy
+
+
+def _compute_dtype(layer: keras.Layer) -> str:
+    policy = _policy(layer)
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and layer.path:
         policy = policy[layer.path]
     return str(policy.compute_dtype or "")
@@ -154,9 +176,16 @@ def _dtype(variable: keras.Variable) -> str:
 
 
 def check_model(model: keras.Model) -> None:
-    """Raise BackendError unless ``model`` is a keras.Model whose weights exist."""
+    """Raise BackendError unless ``model`` is a keras.Model on TensorFlow whose weights exist."""
     if not isinstance(model, keras.Model):
         msg = f"`model` must be a keras.Model, got {type(model).__name__}"
+        raise BackendError(msg)
+    if keras.backend.backend() != "tensorflow":
+        msg = (
+            "`model` must be of Keras on TensorFlow, this process has Keras on "
+            f"{keras.backend.backend()}: start it with KERAS_BACKEND=tensorflow (steps of Keras on "
+            "other backends are not carried out)"
+        )
         raise BackendError(msg)
     if not model.built:
         msg = (

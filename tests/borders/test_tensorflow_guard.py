@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -264,3 +267,46 @@ def test_the_guard_ends_with_the_last_prepared_model():
     native_step(amps[0].model, keras.optimizers.SGD(0.1))
     amps[1].release()
     assert "apply" not in vars(keras.optimizers.Optimizer)
+
+
+def headed(head, body=None):
+    dense = keras.layers.Dense(3, name="head", dtype=head)
+    hidden = [keras.layers.Dense(8, name="fc1", dtype=body), keras.layers.ReLU(name="act")]
+    return keras.Sequential([keras.layers.Input((6,)), *hidden, dense])
+
+
+def test_a_float32_layer_of_a_float32_model_is_told(recwarn):
+    """Keras keeps no record of it: it is lowered, and said with the rule that keeps it."""
+    policy = mp.Policy.named("mixed_float16")
+    with pytest.warns(mp.MpcoreWarning, match=r"head may have.*policy\.full\('head'\) keeps"):
+        mp.prepare(headed("float32"), keras.optimizers.SGD(), policy)
+    for model, rules in (
+        (headed("float32"), policy.full("head")),
+        (headed("float32"), policy.lower("head")),
+        (headed(None), policy),
+        (headed("float32"), "float32"),
+        (headed("float32", body="float32"), policy),  # most are: that is how it was built
+        (keras.models.clone_model(headed("float32")), policy),  # each has a policy of its own
+    ):
+        mp.prepare(model, keras.optimizers.SGD(), rules)
+    assert not [one for one in recwarn if issubclass(one.category, mp.MpcoreWarning)]
+
+
+def test_keras_on_another_backend_is_one_clear_error():
+    script = (
+        "import keras, mpcore as mp\n"
+        "model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])\n"
+        "for call in (lambda: mp.prepare(model, keras.optimizers.SGD(), 'mixed_float16'),\n"
+        "             lambda: mp.explain(model, 'mixed_float16')):\n"
+        "    try:\n"
+        "        call()\n"
+        "    except mp.BackendError as error:\n"
+        "        print(error)\n"
+    )
+    variables = {**os.environ, "KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=variables, capture_output=True, text=True, check=True
+    )
+    lines = run.stdout.splitlines()
+    assert len(lines) == 2
+    assert all("Keras on torch: start it with KERAS_BACKEND=tensorflow" in line for line in lines)
