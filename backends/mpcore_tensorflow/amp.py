@@ -17,6 +17,7 @@ from mpcore.step.stagnation import JUDGED_STEPS, measures
 from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.casting import release_plan
 from mpcore_tensorflow.collapse import CollapseCallback
+from mpcore_tensorflow.following import Record, packed, places, to_numpy
 from mpcore_tensorflow.gradients import dense
 from mpcore_tensorflow.guarding import check_grappler, unprotect
 from mpcore_tensorflow.layers import variable_names
@@ -242,9 +243,42 @@ class KerasAmp(Amp):
         """Return a Keras callback that looks for a collapsed run: ``fit(callbacks=[...])``.
 
         It calls ``check_collapse`` every ``patience`` batches and after each epoch, and
-        ``check_stall`` every 20 batches.
+        ``check_stall`` every 20 batches. The logs of an epoch get ``loss_scale``,
+        ``skipped_steps`` and, with one optimizer, ``grad_norm``: the L2 norm of the true gradients
+        of its last batch, before clipping.
         """
+        if len(self.optimizers) == 1 and self.keep_record():
+            self.model.train_function = None
         return CollapseCallback(self)
+
+    def keep_record(self) -> bool:
+        """Let steps of ``fit`` say what they did; return whether they have to be traced anew."""
+        if self._first.record is not None:
+            return False
+        paths, variables = variable_names(self.model), self._first._trainable_variables
+        self._first.record = Record(variables, [paths[id(v)] for v in variables])
+        return True
+
+    @property
+    def fit_record(self) -> StepResult | None:
+        """What the latest step of ``fit`` did; None where it keeps no record."""
+        return None if self._first.record is None else self._first.record.result()
+
+    def abandon(self) -> None:
+        """Put back what a step that ended by an exception has left halfway."""
+        for optimizer in self.optimizers.values():
+            optimizer.abandon()
+
+    def fit_step_done(self) -> None:
+        """End a step of ``fit`` as one of ``step``: those who follow are told.
+
+        Not where Keras takes several at once, nor where there are several optimizers.
+        """
+        if not self.observers or len(self.optimizers) > 1 or self.model.steps_per_execution != 1:
+            return
+        result = self.fit_record
+        if result is not None:
+            self._done(result)
 
     def check_collapse(self) -> None:
         """Report, as the loss scale's ``on_collapse`` says, if all steps of late were skipped.
@@ -334,11 +368,11 @@ class KerasAmp(Amp):
         function, names = self._compiled.get(key) or self._compile(key, loss_fn, call)
         packed, grads, lost = self._run(function, batch)
         self._moved = names
-        values = [(packed, part) for part in _parts(len(call.optimizers))]
+        values = [(packed, part) for part in places(len(call.optimizers))]
         returned = {name: g for name, g in zip(names, grads, strict=False) if g is not None}
         counts = (lost, slice(None)) if self._counts_lost else None
         done = StepValues(*values)._replace(lost=counts)
-        return StepResult(done, names, _to_numpy, returned, call.optimizers)
+        return StepResult(done, names, to_numpy, returned, call.optimizers)
 
     def _run(self, function: Any, batch: tuple[Any, ...]) -> Any:
         try:
@@ -348,7 +382,10 @@ class KerasAmp(Amp):
             if guard is None:
                 raise
             guard.add(found.variables)
-            return function(*batch)
+        except BaseException:
+            self.abandon()
+            raise
+        return self._run(function, batch)
 
     def _under(self, policy: Policy) -> Any:
         self._check_prepared()
@@ -441,7 +478,7 @@ class _CompiledStep:
             *values, grads = self.transaction.transact(self.call, *batch)
         with unsaturated():  # an emulated device does not store this record
             returned = [dense(grad) for grad in grads] if self.call.keep_grads else []
-            return _packed(StepValues(*values)), returned, self.transaction.lost
+            return packed(StepValues(*values)), returned, self.transaction.lost
 
 
 def _uneven(rows: int, micro_batches: int, replicas: int) -> str:
@@ -459,19 +496,3 @@ def _uneven(rows: int, micro_batches: int, replicas: int) -> str:
 
 def _outside_replicas() -> bool:
     return not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
-
-
-def _packed(done: StepValues) -> Any:
-    """Return one vector: each output of a compiled function costs the host some microseconds."""
-    numbers = [done.loss, done.scale, done.next_scale, done.dropped, *done.stepped]
-    return tf.concat([tf.stack([tf.cast(x, tf.float32) for x in numbers]), done.norms], axis=0)
-
-
-def _parts(optimizers: int) -> tuple[Any, ...]:
-    """Return where the six values of a step are in that vector, in the order of StepValues."""
-    return 0, slice(4, 4 + optimizers), slice(4 + optimizers, None), 1, 2, 3
-
-
-def _to_numpy(place: tuple[Any, Any]) -> Any:
-    packed, part = place
-    return packed.numpy()[part]

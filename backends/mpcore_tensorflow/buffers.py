@@ -81,6 +81,11 @@ class Snapshot:
         self.missed = [found for found in map(self._outside, written.values()) if found]
         return self
 
+    @property
+    def traced(self) -> bool:
+        """Whether it was taken while a graph was traced."""
+        return self._graph is not None
+
     def assigned(self) -> list[Any]:
         """Return the variables that are put back."""
         return [stored for stored, _ in self._kept]
@@ -197,6 +202,15 @@ class BufferGuard:
         values, graph = self._values, self._graph
         self._values = self._graph = None
         return values if graph == _current_graph() else None
+
+    def abandon(self) -> None:
+        """Give up a step that an exception has ended: without a graph its forward pass is undone.
+
+        A graph that was being traced has run nothing.
+        """
+        values = self.take()
+        if values is not None and tf.executing_eagerly() and not values.traced:
+            values.restore()
 
     def scaled(self) -> None:
         """Take note that a loss was scaled here."""

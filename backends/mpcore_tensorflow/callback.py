@@ -35,6 +35,8 @@ class StepCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Hand the batches on that ended since the last call."""
         steps, self._seen = batch - self._seen, batch
+        if self.model.steps_per_execution == 1 and len(self._amp.optimizers) == 1:
+            return  # each step is followed by itself
         self._take(steps, lambda: self._read((logs or {}).get("loss")))
 
     def _read(self, loss: tf.Tensor | float | None) -> dict[str, Any]:

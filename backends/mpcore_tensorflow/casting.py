@@ -178,9 +178,9 @@ def _follow(parts: list[Any]) -> Callable[[Any], Any]:
             came = next(filter(None, map(_low_or_full, keras.tree.flatten((args, kwargs)))), "")
             before = [part._dtype_policy for part in parts]
             policy = keras.DTypePolicy("float32" if came in ("", "float32") else f"mixed_{came}")
-            for part in parts:
-                part._dtype_policy = policy
             try:
+                for part in parts:
+                    part._dtype_policy = policy
                 with AutocastScope(came or "float32"):
                     outputs = original(*args, **kwargs)
             finally:

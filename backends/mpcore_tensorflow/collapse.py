@@ -49,8 +49,14 @@ class CollapseCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyp
             self._look()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Look."""
+        """Look, and log the state of the loss scale."""
         self._look()
+        if logs is not None:
+            state, latest = self._amp.state, self._amp.fit_record
+            logs["loss_scale"] = float(state.scale)
+            logs["skipped_steps"] = int(state.skipped_steps)
+            if latest is not None:
+                logs["grad_norm"] = latest.grad_norm
 
     def _look(self) -> None:
         self._batches = 0

@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 
 from mpcore.errors import GuardError
+from mpcore_tensorflow.following import follow_fit
 from mpcore_tensorflow.layers import MARK
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def _make_train_function(model: Any, amp: KerasAmp) -> Callable[..., Any]:
     original = model.make_train_function
 
     @functools.wraps(original)
-    def make_train_function(*args: Any, **kwargs: Any) -> Any:
+    def make_train_function(force: bool = False) -> None:
         optimizer = getattr(model, "optimizer", None)
         # A train_step of the user's own may hold optimizers elsewhere: their `apply` is asked.
         keras_own = type(model).train_step is keras.Model.train_step
@@ -239,7 +240,7 @@ def _make_train_function(model: Any, amp: KerasAmp) -> Callable[..., Any]:
             kind = type(optimizer).__name__
             check(amp.guard, f"`fit` of a model compiled with a bare {kind}", _STEP)
         check_grappler(amp.guard)
-        return original(*args, **kwargs)
+        follow_fit(amp, original, force=force)
 
     return make_train_function
 

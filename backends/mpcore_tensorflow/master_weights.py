@@ -213,7 +213,9 @@ def redirect_assignments(master: MasterState) -> None:
     """Let an assignment to the Keras variable reach its master values, before any rounding.
 
     So ``load_weights``, ``set_weights`` and ``variable.assign`` take float32 values whole. What
-    goes past Keras (``variable.value.assign``, a ``tf.train.Checkpoint``) does not.
+    goes past Keras (``variable.value.assign``, a ``tf.train.Checkpoint``) does not. The 16-bit
+    values that the variable holds already move nothing: so a file with the master values in it may
+    be read in any order.
     """
     variable = master.variable
     original = type(variable).assign

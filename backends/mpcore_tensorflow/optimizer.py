@@ -24,7 +24,7 @@ from mpcore_tensorflow.master_weights import CopiedMaster, MasterState, make_mas
 from mpcore_tensorflow.optimizer_state import Moment, chunks, store_moments
 from mpcore_tensorflow.stagnation import LostSums
 from mpcore_tensorflow.step import KerasTransaction
-from mpcore_tensorflow.transient import opened
+from mpcore_tensorflow.transient import close_all, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
@@ -33,11 +33,17 @@ if TYPE_CHECKING:
 
     from mpcore.policy.policy import Policy
     from mpcore_tensorflow.buffers import BufferGuard
+    from mpcore_tensorflow.following import Record
     from mpcore_tensorflow.gradients import Gradient
 
 __all__ = ["RELEASED", "Preparation", "TransactionalOptimizer"]
 
 _FROZEN = "frozen_"  # how the names of frozen weights' master values begin, where they are saved
+
+_NEEDS = (
+    "`import mpcore_tensorflow` before load_model, then mpcore.prepare(model, model.optimizer, "
+    "policy) to train on; or load_model(..., compile=False), for the layers and weights alone"
+)
 
 RELEASED = (
     "`amp` must not be used after amp.release(): train on with the optimizer that mpcore.prepare "
@@ -164,6 +170,15 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         return self._untracked.preparation.guard
 
     @property
+    def record(self) -> Record | None:
+        """Where ``apply`` writes what it did; None for nowhere."""
+        return self._untracked.record
+
+    @record.setter
+    def record(self, record: Record) -> None:
+        self._untracked.record = record
+
+    @property
     def master_states(self) -> dict[int, MasterState]:
         """Master-weight states by ``id`` of the 16-bit variable; of frozen ones too."""
         return {**self._untracked.masters, **self._untracked.preparation.frozen}
@@ -177,6 +192,12 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     def bind(self, gate: Guard) -> None:
         """Let ``gate`` be open while the inner optimizer moves the model that is prepared."""
         self._untracked.gate = gate
+
+    def abandon(self) -> None:
+        """Put back what a step that ended by an exception has left halfway."""
+        close_all([*self._untracked.opens, *self._untracked.moments])
+        if self.guard is not None:
+            self.guard.abandon()
 
     def release(self) -> None:
         """Give the masters up, and refuse further steps: the model is the user's again."""
@@ -342,6 +363,8 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         if self.guard is not None:
             self.guard.scaled()
         loss = tf.cast(loss, tf.float32)
+        if self.record is not None:
+            self.record.note(loss)
         if self.rule.kind == "none":
             return loss
         if self.rule.kind == "static" or not self.built:
@@ -395,7 +418,10 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             warnings.warn(_UNSEEN, MpcoreWarning, stacklevel=3)
         # Inside a user's tf.function autograph would rewrite these plain calls.
         settle = replicas.unconverted(transaction.settle)
-        stepped, *_ = settle(StepCall(), transaction.scale_state(), saved, grads)
+        state = transaction.scale_state()
+        stepped, norms, next_scale, _ = settle(StepCall(), state, saved, grads)
+        if self.record is not None:
+            self.record.write(variables, stepped[0], norms, (state[0], next_scale))
         if self._untracked.lost is not None:
             self._untracked.lost.add(stepped[0], variables, transaction.lost)
 
@@ -423,7 +449,15 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             "loss_scale": str(self.rule),
             "master": self.master,
             "optimizer_state": self.optimizer_state,
+            # Keras shows it where it cannot find this class.
+            "needs": _NEEDS,
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return the optimizer that ``get_config`` described."""
+        told = {key: value for key, value in config.items() if key != "needs"}
+        return super().from_config(told, custom_objects)
 
     def save_own_variables(self, store: MutableMapping[str, npt.NDArray[Any]]) -> None:
         """Write all state; master values of frozen weights go under names of their own."""
@@ -438,6 +472,10 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self._untracked.saved = {key: np.asarray(array) for key, array in frozen.items()}
         own = {key: store[key] for key in store.keys() if key not in frozen}  # noqa: SIM118
         super().load_own_variables(own)
+        for place, one in enumerate(self._untracked.preparation.frozen.values()):
+            saved = self.loaded_frozen(place, one)
+            for stored, array in zip(one.beside, saved or (), strict=False):
+                stored.assign(array)
 
     def loaded_frozen(self, place: int, master: MasterState) -> list[Any] | None:
         """Return what was loaded for the frozen weight at ``place``, if it fits."""
@@ -463,6 +501,7 @@ class _Untracked:
         saved: what was loaded of frozen weights' master values, until ``prepare`` asks for it.
         steps: counts the optimizer steps, where stochastic rounding needs them.
         lost: sums of lost updates, where they are counted.
+        record: where ``apply`` writes what it did, for who follows ``fit``.
         released: whether the model is the user's again.
     """
 
@@ -474,4 +513,5 @@ class _Untracked:
     saved: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     steps: keras.Variable | None = None
     lost: LostSums | None = None
+    record: Record | None = None
     released: bool = False

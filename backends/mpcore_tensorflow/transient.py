@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
+import keras
 import tensorflow as tf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Stored", "Transient", "opened"]
+__all__ = ["Stored", "Transient", "close_all", "opened"]
 
 
 class Stored(Protocol):
@@ -168,6 +169,15 @@ def opened(stored: Iterable[Stored]) -> Iterator[None]:
             variable._value, variable._dtype = value, dtype
     for transient in transients:
         transient.close()
+
+
+def close_all(stored: Iterable[Stored]) -> None:
+    """Let Keras variables be the stored ones again, where an exception left them open."""
+    for one in stored:
+        variable = one.variable
+        if isinstance(variable._value, Transient):
+            variable._value = variable._value._under
+            variable._dtype = keras.backend.standardize_dtype(variable._value.dtype)
 
 
 def _graph() -> Any:

@@ -22,8 +22,8 @@ class EMA:
 
     An average that is kept in bfloat16 stops moving: at decay 0.999 its steps are smaller than half
     the spacing of the format. This one is float32, of ``amp.weights()``: parameters and floating
-    buffers. It moves after each step taken by ``amp.step``, torch's ``amp.apply`` and MindSpore's
-    ``amp.callback()``, and not after a skipped one.
+    buffers. It moves after each step taken by ``amp.step``, torch's ``amp.apply``, Keras' ``fit``
+    and MindSpore's ``amp.callback()``, and not after a skipped one.
 
     Cost: one copy of the weights to the host for each step that is followed, and 4 bytes a
     parameter there; ``every=10`` follows one step taken in ten.
@@ -44,6 +44,8 @@ class EMA:
         with average:  # the model has the averaged weights
             evaluate(model)
     """
+
+    follows_each_step = True  # Keras' fit must not tell of several at once
 
     def __init__(self, amp: Amp, decay: float = 0.999, every: int = 1) -> None:
         if not isinstance(decay, int | float) or isinstance(decay, bool) or not 0 <= decay < 1:

@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import mpcore as mp
+
 layers = keras.layers
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 6)).astype("f4")
@@ -36,6 +38,9 @@ class Assigning(layers.Layer):
     def _branch(self, mean):
         self.branch.assign(self.branch * 0.9 + mean)
         return 0.0
+
+
+mp.register_layer(Assigning, "other")  # float32 is meant: no word of it in prepare
 
 
 def net(norm=True):

@@ -24,8 +24,9 @@ __all__ = ["Monitor"]
 class Monitor:
     """Follows the steps of a prepared model.
 
-    ``amp.step``, torch's ``amp.apply`` and MindSpore's ``amp.callback()`` are followed without
-    any further call; Keras' ``fit`` with ``callbacks=[monitor.callback()]``.
+    ``amp.step``, torch's ``amp.apply``, Keras' ``fit`` and MindSpore's ``amp.callback()`` are
+    followed without any further call; ``fit`` under ``steps_per_execution`` > 1 with
+    ``callbacks=[monitor.callback()]``.
 
     A step that is looked at waits for the device once, to read some ten numbers; between them
     nothing is read.
@@ -99,9 +100,9 @@ class Monitor:
     def callback(self) -> Any:
         """Return a callback for Keras' ``fit``, or for MindSpore's ``Model.train``.
 
-        Keras' records hold the mean loss since the epoch began, the loss scale of the record
-        before and of now, and whether no step between was skipped; ``fit`` keeps no gradients, so
-        ``grad_norm`` is None.
+        Keras' ``fit`` needs none but under ``steps_per_execution`` > 1. Then records hold the mean
+        loss since the epoch began, the loss scale of the record before and of now, and whether no
+        step between was skipped; ``grad_norm`` is None.
 
         Raises:
             BackendError: the framework has no callbacks; ``amp.step`` is followed without.
