@@ -23,9 +23,11 @@ from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.release import Original
 from mpcore_mindspore.step import TrainCell
+from mpcore_mindspore.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     import numpy.typing as npt
     from mindspore import nn
@@ -99,7 +101,8 @@ class MindsporeAmp(Amp):
             raise
         self._original.amp = self  # lives as long as the network: a second `prepare` finds it
         self._paths = cast.paths
-        self._bindings = bind(cast, self.optimizers, plan, options, detection)
+        self._bindings = bind(cast, self.optimizers, plan, options, detection, self.guard)
+        self._watch = Watch(net, self.optimizers.values(), self.guard)
         self._stepped = False
         self._cells: OrderedDict[Any, TrainCell] = OrderedDict()
         self._depth = 0
@@ -254,6 +257,7 @@ class MindsporeAmp(Amp):
             raise BackendError(msg)
         if self._bindings.life.released:
             return
+        self._watch.end()
         for storage in self._bindings.storages:
             storage.release()
         self._original.put_back()
@@ -277,7 +281,12 @@ class MindsporeAmp(Amp):
 
     def _under(self, policy: Policy) -> Any:
         self._bindings.check_prepared()
-        return trial.under(self, policy)
+        return self._changed(trial.under(self, policy))
+
+    @contextmanager
+    def _changed(self, trial: AbstractContextManager[Any]) -> Iterator[Any]:
+        with self.guard.opened(), trial as done:
+            yield done
 
     def train_cell(
         self,

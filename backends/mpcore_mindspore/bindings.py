@@ -16,12 +16,14 @@ from mpcore_mindspore.ascend import EmulatedAscend, top_of
 from mpcore_mindspore.buffers import buffers, copies, guarded_parameters
 from mpcore_mindspore.master_storage import MasterStorage
 from mpcore_mindspore.overflow import Agreed, StatusRegister, Values, rank_sum
+from mpcore_mindspore.watch import Mover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from mindspore import nn
 
+    from mpcore.amp.guard import Guard
     from mpcore.numerics.overflow import OverflowDetector
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
@@ -47,6 +49,7 @@ class OptimizerBinding:
 
     Attributes:
         optimizer: over float32 Parameters.
+        mover: runs it in a step.
         names: paths of its parameters, in its order, as all that follow.
         trained: Parameters of the network.
         storage: what is stored of the 16-bit ones among them, and of their moments.
@@ -55,6 +58,7 @@ class OptimizerBinding:
     """
 
     optimizer: nn.Optimizer
+    mover: Mover
     names: tuple[str, ...]
     trained: tuple[ms.Parameter, ...]
     storage: MasterStorage
@@ -236,6 +240,7 @@ def bind(
     plan: Plan,
     options: StepOptions,
     detection: Detection,
+    guard: Guard,
 ) -> Bindings:
     """Bind a network that a plan was applied to; memory that the policy gives up is taken.
 
@@ -245,13 +250,16 @@ def bind(
         plan: the plan.
         options: what holds for every step.
         detection: of ``detection_of``.
+        guard: of the prepared network.
     """
     policy = plan.policy
     if detection.device is not None:
         detection.device.surround(cast.network, plan)
     if len(optimizers) > 1:
         _rename(optimizers)
-    bound = {name: _bind_optimizer(name, one, cast, policy) for name, one in optimizers.items()}
+    bound = {
+        name: _bind_optimizer(name, one, cast, policy, guard) for name, one in optimizers.items()
+    }
     trained = {id(param) for each in bound.values() for param in each.trained}
     frozen = [pair for pair in cast.pairs if id(pair[0]) not in trained]
     made = Bindings(
@@ -274,7 +282,7 @@ def bind(
 
 
 def _bind_optimizer(
-    name: str, optimizer: nn.Optimizer, cast: CastNetwork, policy: Policy
+    name: str, optimizer: nn.Optimizer, cast: CastNetwork, policy: Policy, guard: Guard
 ) -> OptimizerBinding:
     low_of = {id(master): low for low, master in cast.pairs}
     rounded = {id(param) for param in cast.rounded}
@@ -284,6 +292,7 @@ def _bind_optimizer(
     in_16_bits = [(low, master) for low, master in pairs if low is not master]
     return OptimizerBinding(
         optimizer=optimizer,
+        mover=Mover(optimizer, guard),
         names=tuple(cast.paths[id(param)] for param in params),
         trained=trained,
         storage=MasterStorage(in_16_bits, optimizer, policy, name),

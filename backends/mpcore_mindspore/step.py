@@ -169,9 +169,9 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     def _bind_optimizers(self, bound: list[OptimizerBinding], bindings: Bindings) -> None:
         storages = [one.storage for one in bound]
         self.refreshes = [storage.refresh for storage in storages if storage.opens]
-        self.optimizers = tuple(one.optimizer for one in bound)
-        for index, optimizer in enumerate(self.optimizers):
-            self.insert_child_to_cell(f"optimizer{index or ''}", optimizer)  # for checkpoints
+        self.optimizers = tuple(one.mover for one in bound)
+        for index, one in enumerate(bound):
+            self.insert_child_to_cell(f"optimizer{index or ''}", one.optimizer)  # for checkpoints
         self.openers = tuple(storage.opener for storage in storages)
         self.closers = tuple(storage.closer for storage in storages)
         self.opens = tuple(storage.opens for storage in storages)
@@ -496,7 +496,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         if self.measures:
             counts = self.lost[index]
             done = ops.depend(done, ops.assign(counts, ops.zeros_like(counts)))
-        if self.counts_skips and hasattr(self.optimizers[index], "global_step"):
+        if self.counts_skips and self.optimizers[index].counts:
             step = self.optimizers[index].global_step
             done = ops.depend(done, ops.assign_add(step, ops.ones_like(step)))
         return done

@@ -1,0 +1,245 @@
+"""Who may move or change a prepared MindSpore network: its steps, or who says so."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import mpcore as mp
+
+ms = pytest.importorskip("mindspore")
+from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
+from mindspore.experimental import optim  # noqa: E402
+
+pytestmark = pytest.mark.backend("mindspore")
+
+RNG = np.random.default_rng(5)
+X = Tensor(RNG.normal(size=(8, 4)).astype("f4"))
+Y = Tensor(RNG.normal(size=(8, 2)).astype("f4"))
+CALLS = ("amp.step", "amp.train_cell", "Model(amp.train_cell", "amp.unguarded()")
+
+
+@pytest.fixture(autouse=True)
+def _scratch(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MindSpore writes rank_0/ into the working directory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    ms.runtime.launch_blocking()
+
+
+@pytest.fixture
+def graph_mode():
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+class Net(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Dense(4, 8)
+        self.more = nn.SequentialCell(nn.ReLU(), nn.Dense(8, 2))
+
+    def construct(self, x):
+        return self.more(self.fc1(x))
+
+
+class Loss(nn.Cell):
+    def construct(self, out, y):
+        difference = out.astype(ms.float32) - y
+        return (difference * difference).mean()
+
+
+MAKERS = {
+    "momentum": lambda params: nn.Momentum(params, 0.1, 0.9),
+    "adam": lambda params: nn.Adam(params, 0.1),
+    "adamw": lambda params: nn.AdamWeightDecay(params, 0.1),
+    "experimental": lambda params: optim.Adam(params, 0.1),
+}
+
+
+def prepared(policy="mixed_float16", maker="momentum"):
+    ms.set_seed(1)
+    net = Net().set_train()
+    optimizer = MAKERS[maker](net.trainable_params())
+    return net, optimizer, mp.prepare(net, optimizer, policy)
+
+
+def arrays(net, optimizer):
+    each = (*net.get_parameters(), *optimizer.get_parameters())
+    return [p.value().astype(ms.float32).asnumpy().copy() for p in each]
+
+
+def refused(run, net, optimizer, calls=CALLS):
+    before = arrays(net, optimizer)
+    with pytest.raises(mp.GuardError) as caught:
+        run()
+    text = str(caught.value).partition("\n")[0]
+    assert all(call in text for call in calls), text
+    for old, new in zip(before, arrays(net, optimizer), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def value_and_grad(net, optimizer):
+    def forward(x, y):
+        return Loss()(net(x), y)
+
+    return ms.value_and_grad(forward, None, optimizer.parameters)
+
+
+def grads_of(optimizer):
+    return tuple(ops.ones_like(param) for param in optimizer.parameters)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "model_float16"])
+@pytest.mark.parametrize("maker", MAKERS)
+def test_an_optimizer_does_not_step_by_itself(maker, policy):
+    net, optimizer, amp = prepared(policy, maker)
+    refused(lambda: optimizer(grads_of(optimizer)), net, optimizer)
+    refused(lambda: optimizer.construct(grads_of(optimizer)), net, optimizer)
+    assert amp.step(lambda x, y: Loss()(net(x), y), X, Y).stepped
+
+
+def test_the_loops_of_others_are_refused_in_eager_mode():
+    net, optimizer, amp = prepared()
+    cell = nn.TrainOneStepCell(nn.WithLossCell(net, Loss()), optimizer)
+    refused(lambda: cell(X, Y), net, optimizer)
+    grad = value_and_grad(net, optimizer)
+
+    def loop():
+        _, grads = grad(X, Y)
+        optimizer(grads)
+
+    refused(loop, net, optimizer)
+    dataset = ms.dataset.NumpySlicesDataset((X.asnumpy(), Y.asnumpy())).batch(4)
+    model = ms.Model(net, Loss(), optimizer)
+    refused(lambda: model.train(1, dataset, dataset_sink_mode=False), net, optimizer)
+    # The process is as it was: nothing of the refused Cells is left.
+    assert nn.Dense(4, 4)(X).dtype == ms.float32
+    assert amp.step(lambda x, y: Loss()(net(x), y), X, Y).stepped
+
+
+def test_a_compiled_loop_is_refused_while_it_compiles():
+    net, optimizer, amp = prepared()
+    grad = value_and_grad(net, optimizer)
+
+    def loop(x, y):
+        loss, grads = grad(x, y)
+        return ops.depend(loss, optimizer(grads))
+
+    compiled = ms.jit(loop)
+    refused(lambda: compiled(X, Y), net, optimizer)
+    refused(lambda: compiled(X, Y), net, optimizer)
+    train = ms.jit(amp.train_cell(_loss_of(net)).construct)
+    assert bool(train(X, Y)[1])
+
+
+def _loss_of(net):
+    def loss_fn(x, y):
+        return Loss()(net(x), y)
+
+    return loss_fn
+
+
+def test_in_graph_mode_too(graph_mode):
+    net, optimizer, amp = prepared()
+    cell = nn.TrainOneStepCell(nn.WithLossCell(net, Loss()), optimizer)
+    refused(lambda: cell(X, Y), net, optimizer)
+    assert bool(amp.train_cell(_loss_of(net))(X, Y)[1])
+
+
+def test_who_means_it_may_and_who_is_done():
+    net, optimizer, amp = prepared()
+    before = net.fc1.weight.asnumpy().copy()
+    with amp.unguarded():
+        optimizer(grads_of(optimizer))
+    assert not np.array_equal(before, net.fc1.weight.asnumpy())
+    refused(lambda: optimizer(grads_of(optimizer)), net, optimizer)
+    amp.release()
+    optimizer(grads_of(optimizer))
+    net.to_float(ms.float16)
+    net.fc1 = nn.Dense(4, 8)
+    assert type(net) is Net
+    assert type(optimizer) is nn.Momentum
+    assert type(net.__dict__["_cells"]).__name__ == "OrderedDict"
+
+
+def _rename(net):
+    net.fc1.construct = lambda x: x
+
+
+CHANGES = {
+    "to_float": lambda net: net.to_float(ms.float32),
+    "to_float of a layer": lambda net: net.more[1].to_float(ms.float32),
+    "to_float around": lambda net: nn.WithLossCell(net, Loss()).to_float(ms.float16),
+    "to": lambda net: net.to(ms.float16),
+    "to of a layer": lambda net: net.fc1.to(ms.float16),
+    "set_dtype": lambda net: net.fc1.weight.set_dtype(ms.float16),
+    "a layer": lambda net: setattr(net, "fc1", nn.Dense(4, 8)),
+    "a new layer": lambda net: setattr(net, "head", nn.Dense(4, 8)),
+    "an item": lambda net: net.more.__setitem__(1, nn.Dense(8, 2)),
+    "append": lambda net: net.more.append(nn.ReLU()),
+    "del": lambda net: net.more.__delitem__(0),
+    "delattr": lambda net: delattr(net, "fc1"),
+    "a Parameter": lambda net: setattr(net.fc1, "weight", Parameter(ops.zeros((8, 4)))),
+    "construct": _rename,
+    "O2": lambda net: ms.amp.auto_mixed_precision(net, "O2"),
+    "O3": lambda net: ms.amp.auto_mixed_precision(net, "O3"),
+    "auto": lambda net: ms.amp.auto_mixed_precision(net, "auto"),
+    "build": lambda net: ms.amp.build_train_network(
+        net, nn.Momentum(net.trainable_params(), 0.1, 0.9), Loss(), level="O3"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def one():
+    return prepared()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_prepared_network_keeps_its_plan(one, change):
+    net, optimizer, amp = one
+    parts = [id(cell) for _, cell in net.cells_and_names()]
+    dtypes = [p.dtype for p in net.get_parameters()]
+    out = net(X).asnumpy()
+    refused(lambda: CHANGES[change](net), net, optimizer, ("amp.release()", "mpcore.prepare"))
+    assert [id(cell) for _, cell in net.cells_and_names()] == parts
+    assert [p.dtype for p in net.get_parameters()] == dtypes
+    np.testing.assert_array_equal(net(X).asnumpy(), out)
+    assert amp.step(_loss_of(net), X, Y).stepped
+
+
+def test_what_a_training_loop_does_to_a_network_passes(one):
+    net, _, amp = one
+    net.set_train(False)
+    net.set_train()
+    net.set_grad()
+    net.set_grad(False)
+    net.note = "mine"
+    net.fc1.weight = Tensor(net.fc1.weight.asnumpy() * 2)  # as a forward pass assigns
+    net.fc1.weight.set_data(Tensor(np.ones((8, 4), "f4")))
+    ms.load_param_into_net(net, {p.name: p for p in Net().get_parameters()})
+    assert amp.step(_loss_of(net), X, Y).stepped
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "model_float16"])
+def test_a_copy_runs_as_the_network_does_and_shares_nothing(policy):
+    net, _, amp = prepared(policy)
+    amp.step(_loss_of(net), X, Y)
+    double = copy.deepcopy(net)
+    out = net(X).asnumpy()
+    np.testing.assert_array_equal(double(X).asnumpy(), out)
+    for param in double.get_parameters():
+        ops.assign(param, ops.zeros_like(param))
+    np.testing.assert_array_equal(net(X).asnumpy(), out)
+    assert not double(X).asnumpy().any()
+    double.fc1 = nn.Dense(4, 8)  # nobody's guarantee
+    amp.step(_loss_of(net), X, Y)
+    with pytest.raises((mp.BackendError, pickle.PicklingError)):
+        pickle.dumps(net)
