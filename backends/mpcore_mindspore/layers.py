@@ -142,6 +142,13 @@ def _op(cell: nn.Cell) -> str:
     return next((known[cls] for cls in type(cell).__mro__ if cls in known), "")
 
 
+def _promotes_bias(cell: nn.Cell, category: str) -> bool:
+    """Return whether it is a product of mindspore.nn, where BiasAdd follows; mint's is one op."""
+    homes = {cls.__module__.partition(".layer")[0] for cls in type(cell).__mro__}
+    product = category in ("linear", "conv", "conv_transpose") and "mindspore.nn" in homes
+    return product and getattr(cell, "bias", None) is not None
+
+
 def leaves(net: nn.Cell) -> dict[str, tuple[Any, str]]:
     """Return (Cell, category) of every layer by path, in the order of definition.
 
@@ -186,6 +193,16 @@ def list_layers(net: nn.Cell) -> list[Layer]:
         )
         own = original.own.get(id(cell), "") if original else own_dtype(cell)
         unknown = "" if category != "other" or registered(type(cell)) else NOT_KNOWN
-        name = type(cell).__name__
-        layers.append(Layer(path, category, name, params, _op(cell), own, unknown=unknown))
+        layers.append(
+            Layer(
+                path,
+                category,
+                type(cell).__name__,
+                params,
+                _op(cell),
+                own,
+                unknown=unknown,
+                promotes_bias=_promotes_bias(cell, category),
+            )
+        )
     return layers

@@ -60,6 +60,8 @@ class Layer:
             did not; ``""`` elsewhere.
         unknown: why nothing tells whether the products of its parameters would be right in
             16 bits; ``""`` where the category is known. Such a layer stays float32.
+        promotes_bias: whether its bias is added by an op of its own that every op list of the
+            framework promotes.
     """
 
     path: str
@@ -70,6 +72,7 @@ class Layer:
     own: str = ""
     computes: str = ""
     unknown: str = ""
+    promotes_bias: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a category that has no default."""

@@ -38,6 +38,7 @@ class LayerPlan:
         op: neutral op that the layer is; ``""`` if it is none.
         listed: whether the portable op list gives it these dtypes, at each op; the layer itself
             is then left alone.
+        promotes_bias: as in ``Layer``.
     """
 
     path: str
@@ -49,6 +50,7 @@ class LayerPlan:
     rule: str
     op: str = ""
     listed: bool = False
+    promotes_bias: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,18 +191,23 @@ def _entry(policy: Policy, layer: Layer, decision: tuple[str, str, str]) -> Laye
     word, output_word, why = decision
     compute = word_of(word, policy)
     output = word_of(output_word, policy) or compute
+    param = _param_dtype(policy, layer, compute)
+    listed = why.startswith(_BY_LIST)
+    if listed and layer.promotes_bias and is_low(output):
+        output = param
     if not layer.path:
         output = policy.output  # the whole model's output
     return LayerPlan(
         layer.path,
         layer.category,
         layer.type,
-        _param_dtype(policy, layer, compute),
+        param,
         compute,
         output,
         why,
         layer.op,
-        listed=why.startswith(_BY_LIST),
+        listed=listed,
+        promotes_bias=layer.promotes_bias,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpcore.numerics.ops import op
-from mpcore.tools.inspection.trace import class_of, is_composed
+from mpcore.tools.inspection.trace import class_of, is_composed, with_bias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,7 +185,7 @@ def _cell(side: Side, entry: LayerPlan) -> Cell:
     return Cell(
         entry.param,
         words.get(found.category, found.category),
-        words.get(found.output, found.output),
+        with_bias(entry, words.get(found.output, found.output)),
         f"{side.system}, which {listed} {entry.op}",
     )
 

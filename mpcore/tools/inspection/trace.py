@@ -235,7 +235,13 @@ def _by_list(entry: LayerPlan, call: Call, low: str, system: str) -> tuple[str, 
     if is_composed(entry, found):
         # What it hands on is known where it was measured.
         return low, output if op(entry.op).comes_out.get(system) else ""
-    return compute, output
+    return compute, with_bias(entry, output)
+
+
+def with_bias(entry: LayerPlan, output: str) -> str:
+    """Return what a product of an op list hands on once its bias is added."""
+    low = output in ("float16", "bfloat16")
+    return widest((output, entry.param)) if low and entry.promotes_bias else output
 
 
 def is_composed(entry: LayerPlan, found: OpClass) -> bool:
