@@ -22,6 +22,7 @@ from mpcore_mindspore.casting import FLOATS, cast_network
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.release import Original
+from mpcore_mindspore.sources import check_readable
 from mpcore_mindspore.step import TrainCell
 from mpcore_mindspore.watch import Watch
 
@@ -314,7 +315,8 @@ class MindsporeAmp(Amp):
                 our hands: for other train cells that memory stays, from now on.
 
         Raises:
-            BackendError: an argument is out of its range.
+            BackendError: an argument is out of its range; the compiler cannot read ``loss_fn``,
+                such as a lambda inside a call.
         """
         self._check_trains("train_cell")
         names = self._chosen(optimizer, loss_fn)
@@ -333,6 +335,8 @@ class MindsporeAmp(Amp):
         losses = [loss_fn]
         if isinstance(loss_fn, dict):
             losses = [loss_fn[name] for name in call.optimizers]
+        if compiled or ms.get_context("mode") == ms.GRAPH_MODE:
+            check_readable(losses)
         bound = [bindings.optimizers[name] for name in call.optimizers]
         return TrainCell(bindings, bound, losses, call, compiled=compiled)
 

@@ -19,7 +19,7 @@ from mpcore_mindspore.overflow import Agreed, StatusRegister, Values, rank_sum
 from mpcore_mindspore.watch import Mover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from mindspore import nn
 
@@ -48,6 +48,7 @@ class OptimizerBinding:
     """One optimizer and the parameters that it moves.
 
     Attributes:
+        name: of the optimizer.
         optimizer: over float32 Parameters.
         mover: runs it in a step.
         names: paths of its parameters, in its order, as all that follow.
@@ -57,6 +58,7 @@ class OptimizerBinding:
         tops: largest number of the format of each gradient.
     """
 
+    name: str
     optimizer: nn.Optimizer
     mover: Mover
     names: tuple[str, ...]
@@ -103,18 +105,22 @@ class SavedParameters:
 
     Attributes:
         buffers: buffers of the network, and what the user wants to have restored.
-        micro_batch_buffers: the same with other copies; empty until a cell drops micro-batches.
+        micro_batch_buffers: the same with other copies, and the Parameters of ``assigned``; empty
+            until a cell drops micro-batches.
         rounded: Parameters that are rounded during a step, with copies of their float32 values.
+        assigned: by optimizer, those that it moves and a forward pass assigns as well.
     """
 
     buffers: list[tuple[ms.Parameter, ms.Parameter]]
     micro_batch_buffers: list[tuple[ms.Parameter, ms.Parameter]]
     rounded: list[tuple[ms.Parameter, ms.Parameter]]
+    assigned: dict[str, list[tuple[ms.Parameter, ms.Parameter]]]
 
     def double_buffers(self) -> None:
         """Make the copies that dropping a micro-batch needs, once."""
         if not self.micro_batch_buffers:
-            live = (pair[0] for pair in self.buffers)
+            pairs = [*self.buffers, *(pair for each in self.assigned.values() for pair in each)]
+            live = (pair[0] for pair in pairs)
             self.micro_batch_buffers.extend(copies(live, "mpcore_micro_batch"))
 
 
@@ -267,7 +273,7 @@ def bind(
         optimizers=bound,
         frozen=MasterStorage(frozen, None, policy, "frozen"),
         scale=ScaleParameters.initial(policy.scaling),
-        saved=_saved(cast, bound.values(), options),
+        saved=_saved(cast, bound, options),
         detection=detection,
         counter=StepCounter(
             _parameter(Tensor([0], ms.int32), "steps"), policy.scheme.name == "stochastic"
@@ -291,6 +297,7 @@ def _bind_optimizer(
     pairs = list(zip(trained, params, strict=True))
     in_16_bits = [(low, master) for low, master in pairs if low is not master]
     return OptimizerBinding(
+        name=name,
         optimizer=optimizer,
         mover=Mover(optimizer, guard),
         names=tuple(cast.paths[id(param)] for param in params),
@@ -305,16 +312,21 @@ def _bind_optimizer(
 
 
 def _saved(
-    cast: CastNetwork, bound: Iterable[OptimizerBinding], options: StepOptions
+    cast: CastNetwork, bound: Mapping[str, OptimizerBinding], options: StepOptions
 ) -> SavedParameters:
     # What an optimizer moves stays where it is on a skip; under skip_scope="optimizer" the
     # others have moved by then.
-    moved = {id(p) for each in bound for p in (*each.trained, *each.optimizer.parameters)}
+    moved = {id(p) for each in bound.values() for p in (*each.trained, *each.optimizer.parameters)}
     found = [*buffers(cast.network), *guarded_parameters(options.restore_on_skip)]
+    ids = {id(param) for param in found}
     return SavedParameters(
         buffers=copies((param for param in found if id(param) not in moved), "mpcore_saved"),
         micro_batch_buffers=[],
-        rounded=copies(cast.rounded, "mpcore_saved"),
+        rounded=copies(cast.rounded, "mpcore_saved_rounded"),
+        assigned={
+            name: copies((p for p in each.trained if id(p) in ids), f"mpcore_saved_{name}")
+            for name, each in bound.items()
+        },
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import mindspore as ms
 from mindspore import Parameter, Tensor, nn
 
 from mpcore.errors import BackendError
+from mpcore_mindspore.assigned import assigned
 from mpcore_mindspore.layers import leaves, own_parameters
 
 if TYPE_CHECKING:
@@ -18,13 +20,16 @@ _WEIGHTS = ("linear", "conv", "conv_transpose", "attention", "recurrent", "embed
 
 
 def buffers(net: nn.Cell) -> list[Any]:
-    """Return the non-trainable Parameters that a forward pass may write."""
+    """Return the Parameters that a forward pass may write: all that it is seen to, and others."""
     return [
-        param
-        for cell, category in leaves(net).values()
-        if category not in _WEIGHTS  # frozen weights are only read
-        for param in own_parameters(cell, category).values()
-        if not param.requires_grad
+        *assigned(net),
+        *(
+            param
+            for cell, category in leaves(net).values()
+            if category not in _WEIGHTS  # frozen weights are only read
+            for param in own_parameters(cell, category).values()
+            if not param.requires_grad
+        ),
     ]
 
 
@@ -68,7 +73,9 @@ def copies(params: Iterable[Any], label: str) -> list[tuple[Any, Any]]:
         (
             param,
             Parameter(
-                Tensor(param.asnumpy().copy()),
+                Tensor(param.astype(ms.float32).asnumpy()).astype(param.dtype)
+                if param.dtype == ms.bfloat16
+                else Tensor(param.asnumpy().copy()),
                 name=f"{label}.{index}.{param.name}",
                 requires_grad=False,
             ),

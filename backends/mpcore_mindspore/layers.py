@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import mindspore as ms
 
-__all__ = ["dtype_name", "leaves", "list_layers", "own_parameters", "parameter_paths"]
+__all__ = ["dtype_name", "is_native", "leaves", "list_layers", "own_parameters", "parameter_paths"]
 
 _CATEGORIES: dict[str, tuple[str, ...]] = {
     # class names, since mint names and nn names share no base class but Cell
@@ -140,6 +140,11 @@ def _ops() -> dict[type, str]:
 def _op(cell: nn.Cell) -> str:
     known = _ops()
     return next((known[cls] for cls in type(cell).__mro__ if cls in known), "")
+
+
+def is_native(thing: Any) -> bool:
+    """Return whether a class or function is MindSpore's own."""
+    return (thing.__module__ or "").partition(".")[0] == "mindspore"
 
 
 def _promotes_bias(cell: nn.Cell, category: str) -> bool:

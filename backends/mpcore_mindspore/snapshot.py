@@ -26,7 +26,9 @@ def left_alone(model: nn.Cell, amp: Any | None) -> Iterator[None]:
     ``ms.set_seed`` alone: they are not those of the next step, but the next step has its own.
     """
     params = [p for p in model.get_parameters() if not p.requires_grad]
-    params += [] if amp is None else [live for live, _ in amp._bindings.saved.buffers]
+    if amp is not None:
+        saved = amp._bindings.saved
+        params += [live for pairs in (saved.buffers, *saved.assigned.values()) for live, _ in pairs]
     each = list({id(param): param for param in params}.values())
     before, state = [p.asnumpy().copy() for p in each], ms.get_rng_state()
     kernel_seeds = dict(_KERNEL_SEED)

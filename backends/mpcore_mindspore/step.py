@@ -146,18 +146,34 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.give_memory, self.take_memory = bindings.give_memory, bindings.take_memory
         self.run: Any = _compiled(self) if compiled else None
         self._bind_scale(bindings)
+        self._bind_saved(bound, bindings)
         self._bind_detection(bindings.detection)
         self._bind_optimizers(bound, bindings)
         self._bind_losses(bound, losses, bindings.detection.device)
 
     def _bind_scale(self, bindings: Bindings) -> None:
-        scale, saved = bindings.scale, bindings.saved
+        scale = bindings.scale
         self.rule, self.scale, self.counts = scale.rule, scale.scale, scale.counts
         self.counts_skips = scale.rule.count_skipped_steps
+
+    def _bind_saved(self, bound: list[OptimizerBinding], bindings: Bindings) -> None:
         # Pairs, not two lists of Parameters: a Cell refuses equal names in such lists.
-        self.buffers = saved.buffers
+        saved, taking_part = bindings.saved, [one.name for one in bound]
+        others = [pairs for name, pairs in saved.assigned.items() if name not in taking_part]
+        self.buffers = [*saved.buffers, *(pair for pairs in others for pair in pairs)]
         self.micro_batch_buffers = saved.micro_batch_buffers
         self.rounded = saved.rounded
+        self.assigned = tuple(tuple(saved.assigned[name]) for name in taking_part)
+        self.guarded = (*self.buffers, *(pair for pairs in self.assigned for pair in pairs))
+        changing = {id(live) for live, _ in self.guarded}
+        rounded = {id(live) for live, _ in self.rounded}
+        self.keeps = tuple(id(live) in changing for live, _ in self.rounded)
+        self.put_back_rounded = tuple(id(live) in rounded for live, _ in self.guarded)
+        masters = {id(s.low): s.master for one in bound for s in one.storage.masters}
+        self.reassigned = tuple(
+            tuple((live, copy, masters[id(live)]) for live, copy in pairs if id(live) in masters)
+            for pairs in self.assigned
+        )
 
     def _bind_detection(self, detection: Detection) -> None:
         self.detector = detection.detector
@@ -268,14 +284,14 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
 
     def save(self) -> None:
         """Copy the buffers and the parameters that are about to be rounded."""
-        for live, saved in self.buffers:
+        for live, saved in self.guarded:
             ops.assign(saved, live)
         for live, saved in self.rounded:
             ops.assign(saved, live)
 
     def restore(self) -> None:
         """Put back what ``save`` copied."""
-        for live, saved in self.buffers:
+        for live, saved in self.guarded:
             ops.assign(live, saved)
         for live, saved in self.rounded:
             ops.assign(live, saved)
@@ -315,8 +331,12 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             for live, saved in self.micro_batch_buffers:
                 ops.assign(live, ops.where(clean, live.value(), saved.value()))
         else:
-            for live, saved in self.buffers:
-                ops.assign(live, ops.where(clean, live.value(), saved.value()))
+            for place in range(len(self.guarded)):
+                live, saved = self.guarded[place]
+                before_it = saved.value()
+                if self.put_back_rounded[place]:  # the next part is run on rounded ones still
+                    before_it = _rounded(before_it)
+                ops.assign(live, ops.where(clean, live.value(), before_it))
         return clean
 
     def differentiate(self, scale: ms.Tensor, index: int, count: int, *batch: Any) -> Any:
@@ -389,9 +409,14 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
 
         The float32 weights of emulated layers are back after it.
         """
-        for live, saved in self.rounded:
+        for place in range(len(self.rounded)):
+            live, saved = self.rounded[place]
             # Not before the backward pass has read the rounded values.
-            ops.assign(live, ops.depend(saved.value(), grads))
+            value = ops.depend(saved.value(), grads)
+            if self.keeps[place]:  # what the forward pass has assigned, if it has
+                now = ops.depend(live.value(), grads)
+                value = ops.where(now == _rounded(value), value, now)
+            ops.assign(live, value)
         grads = self.map(ops.partial(_unscaled, 1.0 / scale), grads)
         if self.many_ranks:
             grads = self.reducer(grads)
@@ -462,6 +487,9 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         if self.opens[index]:
             done = self.openers[index](done, self.steps.value())
             own = tuple([ops.depend(grad, done) for grad in own])
+        if len(self.reassigned[index]) > 0:
+            done = self.take_assigned(index, done)
+            own = tuple([ops.depend(grad, done) for grad in own])
         if self.measures:
             before = self.sampled(index, done)
             own = tuple([ops.depend(grad, before) for grad in own])
@@ -470,6 +498,15 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             done = self.closers[index](done, self.steps.value())
         if self.measures:
             done = self.count_lost(index, before, own, done)
+        return done
+
+    def take_assigned(self, index: int, done: ms.Tensor) -> Any:
+        """Let float32 values follow what the forward pass has assigned to their parameters."""
+        for low, before, master in self.reassigned[index]:
+            now = ops.depend(low.value(), done)
+            kept = ops.depend(master.value(), done)
+            value = ops.where(now == before.value(), kept, now.astype(ms.float32))
+            done = ops.depend(done, ops.assign(master, value))
         return done
 
     def sampled(self, index: int, done: ms.Tensor) -> Any:
@@ -492,13 +529,18 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         return ops.depend(done, ops.assign(self.lost[index], ops.stack(counts)))
 
     def count_skip(self, index: int, done: ms.Tensor) -> Any:
-        """Let schedules count a skipped step, where the rule says so; no update is lost in it."""
+        """Let schedules count a skipped step, where the rule says so; no update is lost in it.
+
+        What it moves and the forward pass has assigned is put back.
+        """
         if self.measures:
             counts = self.lost[index]
             done = ops.depend(done, ops.assign(counts, ops.zeros_like(counts)))
         if self.counts_skips and self.optimizers[index].counts:
             step = self.optimizers[index].global_step
             done = ops.depend(done, ops.assign_add(step, ops.ones_like(step)))
+        for live, saved in self.assigned[index]:
+            done = ops.depend(done, ops.assign(live, saved))
         return done
 
     def follow(self, done: ms.Tensor) -> Any:

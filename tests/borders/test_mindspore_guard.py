@@ -153,6 +153,22 @@ def test_in_graph_mode_too(graph_mode):
     assert bool(amp.train_cell(_loss_of(net))(X, Y)[1])
 
 
+def test_a_lambda_inside_a_call_is_named_before_the_compiler_is_asked(graph_mode):
+    net, _, amp = prepared()
+    loss = Loss()
+    with pytest.raises(mp.BackendError, match=r"a lambda inside a call .*write it with `def") as no:
+        amp.train_cell(lambda x, y: loss(net(x), y))
+    assert "\n" not in str(no.value)
+    with pytest.raises(mp.BackendError, match="a lambda inside a call"):
+        amp.step(lambda x, y: loss(net(x), y), X, Y)
+    made = {"loss": loss, "net": net}
+    exec("def typed(x, y): return loss(net(x), y)", made)
+    with pytest.raises(mp.BackendError, match="source is in no file"):
+        amp.train_cell(made["typed"])
+    alone = lambda x, y: loss(net(x), y)  # noqa: E731  # the kind that the compiler reads
+    assert bool(amp.train_cell(alone)(X, Y)[1])
+
+
 def test_who_means_it_may_and_who_is_done():
     net, optimizer, amp = prepared()
     before = net.fc1.weight.asnumpy().copy()
