@@ -344,6 +344,7 @@ class MindsporeAmp(Amp):
         if self._depth and self._bindings.saved.rounded:
             msg = "`step` must not be called inside `with amp.autocast()`: it rounds by itself"
             raise BackendError(msg)
+        self._watch.check_constructs()
         raw = self._cell(loss_fn, call)(*[_tensor(item) for item in batch])
         return self._read(raw, call.optimizers)
 

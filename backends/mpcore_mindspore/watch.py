@@ -1,9 +1,9 @@
 """Refuse what would move or change a prepared network past its steps, where that happens.
 
-Cells and optimizers of a prepared network are given a subclass of their own class, of the same
-name, until ``release``. What it adds is in the way of changes alone: no forward pass comes
-through here. The ``construct`` of an optimizer is a property, because that is what eager mode and
-the graph compiler both look up; so a foreign graph is refused while it is being compiled.
+All of it hangs on instances until ``release``: a class of our own would change what ``super()``
+means to the graph compiler. It is in the way of changes alone; no forward pass comes through here.
+What stands for the ``construct`` of an optimizer is asked by eager mode and by the graph compiler
+alike, so that a foreign graph is refused while it is being compiled.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from __future__ import annotations
 import copy
 import types
 from collections import OrderedDict
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mindspore import Parameter, ParameterTuple, nn
+from mindspore import nn
+from mindspore._c_expression import Cell_
 from mindspore.graph.api import _pynative_executor
 
 from mpcore.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from mpcore.amp.guard import Guard
 
 __all__ = ["Mover", "Watch"]
 
-_GUARD = "mpcore_guard"
 _STEP = (
     "call `amp.step(loss_fn, ...)`, the cell of `amp.train_cell(loss_fn)`, or "
     "`ms.Model(amp.train_cell(loss_fn))`"
@@ -68,31 +68,51 @@ class Watch:
         """Begin to watch."""
         self._cells = [cell for _, cell in net.cells_and_names()]
         self._optimizers = list(optimizers)
+        self._instances: list[Any] = []  # constructs that were set on the optimizers themselves
         params = [*net.get_parameters(), *(p for o in self._optimizers for p in o.parameters)]
         self._params = list({id(param): param for param in params}.values())
         for cell in self._cells:
-            _become(cell, _cell_class, guard)
-            cell.__dict__["_cells"] = _Children(cell.__dict__["_cells"], guard)
+            held = cell.__dict__
+            held["_cells"] = _Watched(held["_cells"], guard, f"a layer of {type(cell).__name__}")
+            held["_params"] = _Watched(held["_params"], guard, f"a Parameter of {_name(cell)}")
+            held |= {"add_flags": _Flags(cell, guard), "_apply": _Cast(cell, guard)}
+            held |= {"__deepcopy__": partial(_copied, cell), "__reduce_ex__": _not_pickled}
         for optimizer in self._optimizers:
-            _become(optimizer, _optimizer_class, guard)
+            held = optimizer.__dict__
+            self._instances.append(held.get("construct"))
+            held |= {"construct": _through(_Gate(optimizer, guard), optimizer)}
+            held |= {"__deepcopy__": partial(_copied_optimizer, optimizer, self._instances[-1])}
         for param in self._params:
             param.set_dtype = partial(_set_dtype, param, guard)
+        self._constructs = [(cell.__dict__, cell.__dict__.get("construct")) for cell in self._cells]
+        self._guard = guard
+
+    def check_constructs(self) -> None:
+        """Refuse a step of a network in which a ``construct`` was replaced."""
+        for held, construct in self._constructs:
+            if held.get("construct") is not construct:
+                self._guard.check("another `construct` of a layer", _ANEW)
 
     def end(self) -> None:
         """Leave nothing behind."""
         for cell in self._cells:
-            cell.__dict__["_cells"] = OrderedDict(cell.__dict__["_cells"])
-        for watched in (*self._cells, *self._optimizers):
-            watched.__dict__.pop(_GUARD, None)
-            watched.__class__ = type(watched).__mro__[1]
+            held = cell.__dict__
+            for name in ("_cells", "_params"):
+                held[name] = OrderedDict(held[name])
+            for name in _OURS:
+                held.pop(name, None)
+        for optimizer, construct in zip(self._optimizers, self._instances, strict=True):
+            for name in ("construct", "__deepcopy__"):
+                optimizer.__dict__.pop(name, None)
+            if construct is not None:
+                optimizer.__dict__["construct"] = construct
+            optimizer.compile_cache.clear()  # what was compiled went through the gate
         for param in self._params:
             param.__dict__.pop("set_dtype", None)
 
 
-def _become(cell: Any, subclass: Callable[[Any], type], guard: Guard) -> None:
-    own: Any = type(cell)
-    cell.__dict__[_GUARD] = guard
-    cell.__class__ = subclass(own)
+def _name(cell: nn.Cell) -> str:
+    return type(cell).__name__
 
 
 def _set_dtype(param: Any, guard: Guard, dtype: Any) -> Any:
@@ -100,131 +120,139 @@ def _set_dtype(param: Any, guard: Guard, dtype: Any) -> Any:
     return type(param).set_dtype(param, dtype)
 
 
-def _subclass(cls: type, members: dict[str, Any]) -> type:
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return type(cls.__name__, (cls,), names | members | {"__reduce_ex__": _reduce(cls)})
+class _Gate(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """What the ``construct`` of an optimizer passes; shut, nothing comes to the optimizer.
 
+    Its own ``construct`` is a property: the graph compiler looks it up while it compiles.
+    """
 
-@cache
-def _optimizer_class(cls: Any) -> type:
-    def construct(self: Any) -> Any:
-        guard = self.__dict__[_GUARD]
-        if not guard.open:
+    def __init__(self, optimizer: Any, guard: Guard) -> None:
+        super().__init__(auto_prefix=False)
+        self.inside, self.guard, self.name = optimizer.construct, guard, _name(optimizer)
+
+    def check(self) -> None:
+        """Raise GuardError unless it is open."""
+        if not self.guard.open:
             # An eager Cell around us will not come to its end: what it began would stay.
             _pynative_executor.clear_res()
-            guard.check(f"`{cls.__name__}(gradients)` in a loop or Cell of its own", _STEP)
-        own = self.__dict__.get("construct")
-        return cls.construct.__get__(self, type(self)) if own is None else own
+            self.guard.check(f"`{self.name}(gradients)` in a loop or Cell of its own", _STEP)
 
-    return _subclass(cls, {"construct": property(construct)})
+    @property
+    def construct(self) -> Any:
+        """The function whose source the graph compiler reads."""
+        self.check()
+        return self.run
+
+    def run(self, *args: Any) -> Any:
+        """Update the weights."""
+        return self.inside(*args)
+
+    def __call__(self, *args: Any) -> Any:
+        """Update the weights, eagerly."""
+        self.check()
+        return self.inside(*args)
 
 
-@cache
-def _cell_class(cls: Any) -> type:
-    def check(cell: Any, what: str) -> None:
-        cell.__dict__[_GUARD].check(f"{what} of {cls.__name__}", _ANEW)
+def _through(gate: _Gate, optimizer: Any) -> Any:
+    def construct(self: Any, *args: Any) -> Any:
+        return gate(*args)
 
-    def set_attribute(self: Any, name: str, value: object) -> None:
-        if name in ("construct", "_cells") or (
-            isinstance(value, nn.Cell | Parameter | ParameterTuple)
-            # What a forward pass assigns comes back as the Parameter that is there.
-            and value is not self.__dict__["_params"].get(name)
-        ):
-            check(self, f"another `{name}`")
-        cls.__setattr__(self, name, value)
+    return types.MethodType(construct, optimizer)
 
-    def delete_attribute(self: Any, name: str) -> None:
-        held = self.__dict__
-        if name == "construct" or name in held["_cells"] or name in held["_params"]:
-            check(self, f"`del {name}`")
-        cls.__delattr__(self, name)
 
-    def add_flags(self: Any, **flags: object) -> Any:
+class _Flags:
+    """Stands for the ``add_flags`` of a Cell, which ``to_float`` comes down to."""
+
+    def __init__(self, cell: nn.Cell, guard: Guard) -> None:
+        self._cell, self._guard = cell, guard
+
+    def __call__(self, **flags: object) -> Any:
+        """Set flags."""
         if _PRECISION & flags.keys():
-            check(self, "`to_float`")
-        return cls.add_flags(self, **flags)
-
-    def apply_to_parameters(self: Any, fn: Any, recurse: bool = True) -> Any:
-        check(self, "`to`")
-        return cls._apply(self, fn, recurse)
-
-    return _subclass(
-        cls,
-        {
-            "__setattr__": set_attribute,
-            "__delattr__": delete_attribute,
-            "add_flags": add_flags,
-            "_apply": apply_to_parameters,
-        },
-    )
+            self._guard.check(f"`to_float` of {_name(self._cell)}", _ANEW)
+        return type(self._cell).add_flags(self._cell, **flags)
 
 
-class _Children(OrderedDict[str, Any]):
-    """The Cells in a Cell: containers write here without asking anybody."""
+class _Cast:
+    """Stands for the ``_apply`` of a Cell, which ``to`` comes down to."""
 
-    def __init__(self, cells: Any, guard: Guard) -> None:
+    def __init__(self, cell: nn.Cell, guard: Guard) -> None:
+        self._cell, self._guard = cell, guard
+
+    def __call__(self, fn: Any, recurse: bool = True) -> Any:
+        """Put other values into the Parameters."""
+        self._guard.check(f"`to` of {_name(self._cell)}", _ANEW)
+        return type(self._cell)._apply(self._cell, fn, recurse)
+
+
+_OURS = ("add_flags", "_apply", "__deepcopy__", "__reduce_ex__")
+
+
+class _Watched(OrderedDict[str, Any]):
+    """The Cells or the Parameters in a Cell: containers write here without asking anybody."""
+
+    def __init__(self, held: Any, guard: Guard, what: str) -> None:
         self._guard: Guard | None = None
-        super().__init__(cells)
-        self._guard = guard
+        super().__init__(held)
+        self._guard, self._what = guard, what
 
     def _check(self, name: str) -> None:
         if self._guard is not None:
-            self._guard.check(f"another layer as `{name}`", _ANEW)
+            self._guard.check(f"`{name}`, {self._what},", _ANEW)
 
-    def __setitem__(self, name: str, cell: Any) -> None:
-        if self.get(name) is not cell or name not in self:
-            self._check(name)
-        super().__setitem__(name, cell)
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in self or self[name] is not value:
+            self._check(f"{name} = ...")
+        super().__setitem__(name, value)
 
     def __delitem__(self, name: str) -> None:
-        self._check(name)
+        self._check(f"del {name}")
         super().__delitem__(name)
 
     def clear(self) -> None:
-        self._check("none")
+        self._check("clear()")
         super().clear()
 
     def pop(self, name: str, *default: Any) -> Any:
-        self._check(name)
+        self._check(f"pop({name})")
         return super().pop(name, *default)
 
     def popitem(self, last: bool = True) -> Any:
-        self._check("none")
+        self._check("popitem()")
         return super().popitem(last)
 
-
-def _reduce(cls: Any) -> Callable[..., Any]:
-    def reduce(self: Any, protocol: Any) -> Any:
-        """Return what makes a copy, which is not watched; it shares nothing with ``self``."""
-        make, given, (base, held), *rest = cls.__reduce_ex__(self, protocol)
-        held = {name: _copied_with(value) for name, value in held.items() if name != _GUARD}
-        if isinstance(held.get("_cells"), _Children):
-            held["_cells"] = OrderedDict(held["_cells"])
-        return make, (cls, *given[1:]), (base, held), *rest
-
-    return reduce
-
-
-def _copied_with(value: object) -> Any:
-    return _Method(value) if isinstance(value, types.MethodType) else value
-
-
-class _Method:
-    """A method of ours on the way into a copy, where it must find the copy's parts, not ours."""
-
-    def __init__(self, method: types.MethodType) -> None:
-        self.method = method
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _rebound(self.method, memo)
+        return copy.deepcopy(OrderedDict(self), memo)
 
-    def __reduce__(self) -> Any:
-        msg = (
-            "pickle cannot hold a prepared network, its casts are functions; write it with "
-            "`amp.save(path, weights=True)` or `mindspore.save_checkpoint`, or call "
-            "`amp.release()` first"
-        )
-        raise BackendError(msg)
+
+def _copied(cell: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy that runs as ``cell`` does, shares nothing with it, and is not watched."""
+    return _copied_with(cell, cell.__dict__, memo)
+
+
+def _copied_optimizer(optimizer: Any, construct: Any, memo: dict[int, Any]) -> Any:
+    held = {name: value for name, value in optimizer.__dict__.items() if name != "construct"}
+    return _copied_with(optimizer, held | ({"construct": construct} if construct else {}), memo)
+
+
+def _copied_with(cell: Any, held: dict[str, Any], memo: dict[int, Any]) -> Any:
+    made = memo[id(cell)] = nn.Cell.__new__(type(cell))
+    held = {name: value for name, value in held.items() if name not in _OURS}
+    # A method of ours must find the copy's parts in its closure, not these.
+    methods = {name: v for name, v in held.items() if isinstance(v, types.MethodType)}
+    state = {name: copy.deepcopy(v, memo) for name, v in held.items() if name not in methods}
+    state |= {name: _rebound(method, memo) for name, method in methods.items()}
+    made.__setstate__((copy.deepcopy(Cell_.__getstate__(cell), memo), state))
+    return made
+
+
+def _not_pickled(protocol: Any) -> Any:
+    msg = (
+        "pickle cannot hold a prepared network, its casts are functions; write it with "
+        "`amp.save(path, weights=True)` or `mindspore.save_checkpoint`, or call "
+        "`amp.release()` first"
+    )
+    raise BackendError(msg)
 
 
 def _rebound(value: Any, memo: dict[int, Any]) -> Any:
