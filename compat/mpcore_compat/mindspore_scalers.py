@@ -78,8 +78,8 @@ class DynamicLossScaler(amp.DynamicLossScaler):  # type: ignore[misc]  # mindspo
     unscaled in their own dtype, so that float16 ones become 0 above a scale of 2**24 and look
     finite, and a float16 loss overflows from a scale of 2**16 on. Above 2**126 the reciprocal of
     the scale is subnormal, which some of MindSpore's threads take for 0 and others do not: there
-    gradients are all 0 or right, in MindSpore as here, and not always in both. ``safe=True`` scales and
-    unscales in float32, returns float32, and keeps the scale in [1, 2**24]. What a float16 loss
+    gradients are all 0 or right, in MindSpore as here, and not always in both. ``safe=True`` scales
+    and unscales in float32, returns float32, and keeps the scale in [1, 2**24]. What a float16 loss
     hands back to its network stays float16: compute losses in float32.
 
     Source: mindspore/amp.py of MindSpore 2.10.0.
