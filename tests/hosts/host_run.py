@@ -98,22 +98,78 @@ def own_run(
     parts: int = 1,
     clip: float | None = None,
     average: float | None = None,
+    divides: bool = False,
+    stir: int | None = None,
 ) -> dict[str, Any]:
-    """``amp.step`` on the batches, ``parts`` of them a step."""
+    """``amp.step`` on the batches, ``parts`` of them a step.
+
+    Args:
+        policy: its text.
+        data: as ``batches`` returns.
+        parts: micro-batches a step.
+        clip: norm, or None.
+        average: decay of an average that is followed, or None.
+        divides: do as hosts do, divide each loss and then scale it: ``amp.backward(loss / parts)``.
+        stir: seed by which each weight begins one unit in the last place beside itself, or not.
+    """
     model = network()
+    if stir is not None:
+        draw = torch.Generator().manual_seed(stir)
+        with torch.no_grad():
+            for param in model.parameters():
+                param.mul_(1 + 2.0**-23 * (torch.randint(3, param.shape, generator=draw) - 1))
     optimizer = optimizer_of(model)
     amp = mp.prepare(model, optimizer, policy_of(policy))
     schedule = schedule_of(optimizer)
     followed = amp.scheduler(schedule)
     mean = None if average is None else mp.EMA(amp, average)
     for index in range(0, len(data), parts):
-        x, y = (torch.cat(each) for each in zip(*data[index : index + parts], strict=True))
-        amp.step(lambda x, y: loss_of(model, x, y), x, y, micro_batches=parts, clip_norm=clip)
+        given = data[index : index + parts]
+        if divides:
+            for x, y in given:
+                with amp.autocast():
+                    loss = loss_of(model, x, y)
+                amp.backward(loss / parts)
+            amp.apply(clip_norm=clip)
+        else:
+            x, y = (torch.cat(each) for each in zip(*given, strict=True))
+            amp.step(lambda x, y: loss_of(model, x, y), x, y, micro_batches=parts, clip_norm=clip)
         followed.step()
     found = end_of(amp, schedule.get_last_lr()[0])
     if mean is not None:
         found["average"] = mean.weights()
     return found
+
+
+def apart(one: dict[str, Any], two: dict[str, Any]) -> dict[str, float]:
+    """How far two ends are apart, by parameter."""
+    return {
+        name: float(np.abs(value - two["weights"][name]).max())
+        for name, value in one["weights"].items()
+    }
+
+
+def assert_third_parts(run: Any) -> None:
+    """A host's run of three micro-batches a step: 3 does not divide exactly.
+
+    It is the loop of ``amp.backward(loss / 3)`` bit for bit; and what ``amp.step`` ends with, in
+    float32, within the noise of that: what one unit in the last place of the weights makes of it.
+    (In 16 bits a gradient of a third of the loss is rounded elsewhere than a third of a gradient.)
+
+    Args:
+        run: takes a policy's text and batches, returns the end.
+    """
+    data = batches(18)
+    for policy in ("mixed_float16", "float32"):
+        assert_same(own_run(policy, data, parts=3, divides=True), run(policy, data))
+    steps = own_run("float32", data, parts=3)
+    stirred = [apart(steps, own_run("float32", data, parts=3, stir=seed)) for seed in range(4)]
+    noise = {name: max(each[name] for each in stirred) for name in stirred[0]}
+    found = apart(steps, run("float32", data))
+    assert all(found[name] <= 2 * noise[name] for name in noise), (found, noise)
+    assert (
+        max(noise[name] for name in noise if name not in ("fc1.bias", "norm.running_mean")) < 1e-6
+    )
 
 
 def assert_same(one: dict[str, Any], two: dict[str, Any]) -> None:

@@ -73,6 +73,16 @@ def test_clip_and_accumulation(policy: str) -> None:
     run.assert_same(ours, mine.end() | {"average": average.weights()})
 
 
+def test_third_parts_are_within_the_noise_of_float32() -> None:
+    def end(policy: str, data: list[Any]) -> dict[str, Any]:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        mine = Run(policy, gradient_accumulation_steps=3)
+        mine.train(data)
+        return mine.end()
+
+    run.assert_third_parts(end)
+
+
 def test_the_norm_is_the_true_one() -> None:
     mine = Run("model_float16")
     mine.train(run.batches(), clip=0.5)

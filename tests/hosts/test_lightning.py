@@ -107,6 +107,10 @@ def test_clip_accumulation_schedule_and_average(policy: str) -> None:
     run.assert_same(ours, fitted(policy, run.batches(), Module(average=0.9), **options))
 
 
+def test_third_parts_are_within_the_noise_of_float32() -> None:
+    run.assert_third_parts(lambda *given: fitted(*given, accumulate_grad_batches=3))
+
+
 class Cut(Callback):
     """Saves in the middle, as ModelCheckpoint does."""
 

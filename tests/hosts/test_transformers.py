@@ -116,6 +116,17 @@ def test_clip_accumulation_and_average(policy: str, tmp_path: Any) -> None:
     run.assert_same(ours, end_of(made) | {"average": mine})
 
 
+def test_third_parts_are_within_the_noise_of_float32(tmp_path: Any) -> None:
+    def end(policy: str, data: list[Any]) -> dict[str, Any]:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        made = trainer(run.policy_of(policy), tmp_path, gradient_accumulation_steps=3)
+        made.train_dataset = [{"x": x, "labels": y} for x, y in data]
+        made.train()
+        return end_of(made)
+
+    run.assert_third_parts(end)
+
+
 @pytest.mark.parametrize("policy", run.POLICIES)
 def test_resume_is_the_uninterrupted_run(policy: str, tmp_path: Any) -> None:
     trainer(run.policy_of(policy), tmp_path, Stop(10)).train()
