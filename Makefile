@@ -19,7 +19,7 @@ LOGS   := build/suites
 HOSTS  := .venv-hosts
 # One process a framework: their states must not meet. The longest first, so that none is left
 # alone at the end; "2of3" is the second of three parts.
-SUITES := porter slow-1of2 slow-2of2 \
+SUITES := slow porter \
           backends-mindspore-1of3 backends-mindspore-2of3 backends-mindspore-3of3 \
           backends-tensorflow-1of2 backends-tensorflow-2of2 backends-torch unit \
           hosts compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
@@ -97,11 +97,11 @@ hosts: setup $(HOSTS)/.ready
 porter: setup
 	$(suite) env $(TEST) tests/port
 
-$(filter slow-%,$(SUITES)): setup
-	$(suite) env $(TEST) tests/tools tests/examples -m slow $(shard)
+slow: setup
+	$(suite) env $(TEST) tests/tools tests/examples -m slow
 
 packaging: setup
-	$(suite) env $(TEST) tests/packaging tests/mutation
+	$(suite) env $(TEST) tests/packaging tests/mutation tests/processes
 
 # The site, into site/; a dead link fails.
 docs: setup

@@ -256,9 +256,12 @@ class Process:
         os.chdir(self.folder)
         os.environ.clear()
         os.environ.update(self.variables)
+        direct = bool(self.variables.get("PYTHONUNBUFFERED"))
         for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-            raw = open(number, mode + "b", closefd=False)  # noqa: SIM115  # as long as the process
-            text = io.TextIOWrapper(raw, "utf-8", line_buffering=name == "stderr")
+            size = 0 if direct and mode == "w" else -1
+            raw = open(number, mode + "b", size, closefd=False)  # noqa: SIM115  # till the end
+            lines = name == "stderr"
+            text = io.TextIOWrapper(raw, "utf-8", line_buffering=lines, write_through=direct)
             setattr(sys, name, text)
             setattr(sys, f"__{name}__", text)
         sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in self.variables
