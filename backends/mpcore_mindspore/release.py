@@ -41,7 +41,7 @@ class Original:
 
     def __init__(self, net: nn.Cell, optimizers: Iterable[Any]) -> None:
         """Remember ``net``, and the names of the Parameters of ``optimizers``."""
-        self._net = net
+        self._net: Any = net
         self._cells = [(cell, _saved(cell)) for _, cell in net.cells_and_names()]
         params = [*net.get_parameters()]
         for optimizer in optimizers:
@@ -52,6 +52,13 @@ class Original:
         self.swapped: list[tuple[Any, Any]] = []
         self.amp: Any = None
         object.__setattr__(net, MARK, self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Original:
+        """Return the mark of a copy of the network: it is cast, and nobody holds the way back."""
+        made = object.__new__(Original)
+        made._net, made._cells, made._names = None, [], []
+        made.own, made.shadows, made.swapped, made.amp = {}, [], [], None
+        return made
 
     def put_back(self) -> None:
         """Undo everything; float32 Parameters keep the values that they have now."""
