@@ -303,7 +303,7 @@ def test_a_copy_runs_as_the_network_does_and_shares_nothing(policy):
         ops.assign(param, ops.zeros_like(param))
     np.testing.assert_array_equal(net(X).asnumpy(), out)
     assert not double(X).asnumpy().any()
-    with pytest.raises(mp.BackendError, match="prepared twice|float32 parameters"):
+    with pytest.raises(mp.BackendError, match=r"prepared twice|float32 parameters"):
         mp.prepare(double, nn.Momentum(double.trainable_params(), 0.1, 0.9), policy)
     double.fc1 = nn.Dense(4, 8)  # nobody's guarantee
     amp.step(_loss_of(net), X, Y)
