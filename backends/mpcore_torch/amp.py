@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
+from mpcore._lib.interrupts import Held
 from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScaleState, check_abort, inverse
@@ -29,6 +30,8 @@ from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
 from mpcore_torch.schedule import held
 from mpcore_torch.step import TorchTransaction
+from mpcore_torch.thread_state import ThreadState
+from mpcore_torch.update import raise_late
 from mpcore_torch.update_guard import UpdateGuard
 from mpcore_torch.weights import bytes_of, read_weights, write_weights
 
@@ -100,7 +103,7 @@ class TorchAmp(Amp):
         self._names = parameter_names(model)
         self._window: Window | None = None
         self._unscaled: tuple[Any, float, int] | None = None
-        self._tx.guard = self.guard
+        self._tx.guard, self._tx.hold, self._tx.thread = self.guard, self.held.now, self._thread
         masters = self._prepared.master_weights
         self._update_guard = UpdateGuard(model, self.optimizers.values(), self.guard, masters)
         self._watch_root(model)
@@ -224,7 +227,9 @@ class TorchAmp(Amp):
             BackendError: gradients wait for ``apply``.
         """
         self._tx.calls.enter("load")
-        return super().load(path, any_policy=any_policy, weights=weights)
+        differing = super().load(path, any_policy=any_policy, weights=weights)
+        self._tx.calls.mend()
+        return differing
 
     def state_dict(self) -> dict[str, Any]:
         """Return what ``model.state_dict()`` and the optimizer's lack; see ``Amp.state_dict``.
@@ -244,7 +249,9 @@ class TorchAmp(Amp):
             BackendError: gradients wait for ``apply``.
         """
         self._tx.calls.enter("load")
-        return super().load_state_dict(state, any_policy=any_policy)
+        differing = super().load_state_dict(state, any_policy=any_policy)
+        self._tx.calls.mend()
+        return differing
 
     def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:
         return master_shapes(self.model, self._tx.master_weights, every=every)
@@ -293,18 +300,30 @@ class TorchAmp(Amp):
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         tx = self._tx
         batch = tuple(self._tensor(x) if isinstance(x, np.ndarray) else x for x in batch)
-        tx.calls.enter("step")
-        tx.forget()
-        tx.ready(call)
-        tx.apart = call.micro_batches > 1 and tx.sums_apart()
+        tx.calls.check("step")
+        token, thread = object(), self._thread()
         try:
+            tx.calls.enter("step", token)
+            tx.forget()
+            tx.ready(call)
+            tx.apart = call.micro_batches > 1 and tx.sums_apart()
             *values, grads = tx.transact(call, loss_fn, *batch)
         except BaseException:
-            tx.abandon()
+            tx.abandon(thread)
             raise
         finally:
-            tx.calls.state = IDLE
-        return self._result(StepValues(*values)._replace(lost=tx.lost), grads, call)
+            tx.calls.leave()
+        return self._whole(StepValues(*values)._replace(lost=tx.lost), grads, call)
+
+    def _whole(
+        self, values: StepValues, grads: dict[nn.Parameter, Any], call: StepCall
+    ) -> StepResult:
+        """Return the result of a step, or raise what failed when it could not be stopped."""
+        result = self._result(values, grads, call)
+        if self._tx.late:
+            self._done(result)
+            raise_late(self._tx.late)
+        return result
 
     def _random_state(self) -> Any:
         # About 1 us: each step asks.
@@ -357,19 +376,26 @@ class TorchAmp(Amp):
         names = self._chosen(optimizer, None)
         tx.calls.check("backward")
         tx.check_loss(loss, names)
-        window = self._window
-        if window is None:
-            tx.ready(StepCall(optimizers=tuple(self.optimizers)))
-            window = Window(tx)
-        window.prepare(names)
-        self._window = window
+        window, thread = self._window, self._thread()
         try:
-            window.add(loss, names, retain_graph=retain_graph)
-        except BaseException:
-            self._close()
-            tx.abandon()
+            if window is None:
+                if tx.calls.state == IDLE:
+                    tx.forget()
+                tx.ready(StepCall(optimizers=tuple(self.optimizers)))
+                window = Window(tx)
+            window.prepare(names)
+        except BackendError:  # refused: what waits still waits
             raise
-        tx.calls.enter("backward")
+        except BaseException:
+            self._give_up(thread)
+            raise
+        try:
+            self._window = window
+            window.add(loss, names, retain_graph=retain_graph)
+            tx.calls.enter("backward")
+        except BaseException:
+            self._give_up(thread)
+            raise
 
     def unscale(self, *, mean: bool = False) -> None:
         """Divide the gradients by the scale now, so that ``.grad`` can be read and changed.
@@ -384,16 +410,22 @@ class TorchAmp(Amp):
             BackendError: there are no gradients to divide.
         """
         tx = self._tx
-        before, tx.calls.state = tx.calls.state, tx.calls.check("unscale")
+        after = tx.calls.check("unscale")
         window = self._window
-        if before == UNSCALED or window is None:
+        if tx.calls.state == UNSCALED or window is None:
             return
-        grads, good, number = window.gradients(mean=mean)
-        tx.taking = window.names
-        scale = tx.state.scale * (1.0 if number == 1 else good)
-        tx.hand_out(tx.taking, tx.divide(grads, scale))
-        tx.divided = True
-        self._unscaled = (window.loss(mean=mean), good, number)
+        thread = self._thread()
+        try:
+            grads, good, number = window.gradients(mean=mean)
+            tx.taking = window.names
+            scale = tx.state.scale * (1.0 if number == 1 else good)
+            tx.hand_out(tx.taking, tx.divide(grads, scale))
+            tx.divided = True
+            self._unscaled = (window.loss(mean=mean), good, number)
+            tx.calls.state = after
+        except BaseException:  # some are divided, and nobody knows which
+            self._give_up(thread)
+            raise
 
     def apply(
         self,
@@ -428,10 +460,17 @@ class TorchAmp(Amp):
         if mean and self._unscaled is not None:
             msg = "`mean` must be given to `unscale`, which has divided the gradients already"
             raise BackendError(msg)
-        tx.calls.enter("apply")
-        before = tx.state
-        tx.keeps, tx.eager = keep_grads, tx.eager or clip_norm is not None
+        with self.held:
+            return self._apply(window, names, call, mean=mean)
+
+    def _apply(
+        self, window: Window, names: tuple[str, ...], call: StepCall, *, mean: bool
+    ) -> StepResult:
+        tx = self._tx
+        before, token, thread = tx.state, object(), self._thread()
         try:
+            tx.calls.enter("apply", token)
+            tx.keeps, tx.eager = call.keep_grads, tx.eager or call.clip_norm is not None
             if self._unscaled is None:
                 grads, good, number = window.gradients(mean=mean)
                 loss = window.loss(mean=mean)
@@ -444,13 +483,13 @@ class TorchAmp(Amp):
             _, saved = tx.begin()
             stepped, norms, after, grads = tx.settle(call, before, saved, grads, good, number)
         except BaseException:
-            tx.abandon()
+            tx.abandon(thread)
             raise
         finally:
             self._close()
         check_abort(self._rule, before, tx.state)
         values = StepValues(loss, stepped, norms, before.scale, after, window.dropped, tx.lost)
-        result = self._result(values, grads, call)
+        result = self._whole(values, grads, call)
         self._done(result)
         return result
 
@@ -472,8 +511,14 @@ class TorchAmp(Amp):
             BackendError: it was called inside a step.
         """
         self._tx.calls.enter("abort_step")
+        self._give_up()
+
+    def _give_up(self, thread: ThreadState | None = None) -> None:
         self._close()
-        self._tx.abandon()
+        self._tx.abandon(thread)
+
+    def _thread(self) -> ThreadState:
+        return ThreadState(self._first.device.type)
 
     def release(self) -> None:
         """Give the model back as it was before ``prepare``; see ``Amp.release``.
@@ -493,15 +538,16 @@ class TorchAmp(Amp):
         if isinstance(tx.calls, Released):
             return
         self._prepared.check_release(tx.calls)
-        tx.forget()
-        self._update_guard.release()
-        self._prepared.release()
-        tx.set_masters([])
-        tx.calls = Released()
+        with Held():
+            tx.forget()
+            self._update_guard.release()
+            self._prepared.release()
+            tx.set_masters([])
+            tx.calls = Released()
 
     def _close(self) -> None:
         self._window = self._unscaled = None
-        self._tx.calls.state = IDLE
+        self._tx.calls.leave()
 
     def _result(
         self, values: StepValues, grads: dict[nn.Parameter, Any], call: StepCall

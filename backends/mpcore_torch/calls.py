@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 from mpcore.errors import BackendError
 
-__all__ = ["IDLE", "TABLE", "Calls", "Inference"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+__all__ = ["IDLE", "TABLE", "TORN", "Calls", "Inference"]
 
 IDLE = "idle"  # nothing is open
 FORWARD = "forward"  # a forward pass has begun: the buffers are copied
 GRADIENTS = "gradients"  # `backward` has left scaled gradients
 UNSCALED = "unscaled"  # `unscale` has divided them
 STEPPING = "stepping"  # inside `step` or `apply`
+TORN = "torn"  # an optimizer has failed when it had moved some weights
 
 _NOTHING = "`{call}` must follow `backward`: there is no step to end"
 _WAITING = (
@@ -20,6 +28,10 @@ _WAITING = (
 _DIVIDED = (
     "`backward` must not follow `unscale`, which has divided the gradients: call `apply` to use "
     "them first, or `abort_step` to give them up"
+)
+_TORN = (
+    "`{call}` must not follow a step that ended halfway: an optimizer failed when it had moved "
+    "some weights; load a checkpoint, or call `abort_step` to go on with the weights as they are"
 )
 _INSIDE = "`{call}` must not be called inside a step, by its loss function or by `after_step`"
 
@@ -75,6 +87,16 @@ TABLE: dict[str, dict[str, str]] = {
         "save": _INSIDE,
         "load": _INSIDE,
     },
+    TORN: {
+        "forward": _TORN,
+        "backward": _TORN,
+        "unscale": _TORN,
+        "apply": _TORN,
+        "abort_step": IDLE,
+        "step": _TORN,
+        "save": _TORN,
+        "load": TORN,  # until it is over
+    },
 }
 """For each state and call the next state, or the error; ``step`` and ``apply`` end in idle."""
 
@@ -86,9 +108,15 @@ class Calls:
         state: a key of ``TABLE``.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing open."""
+    def __init__(self, close: Callable[[], None] = lambda: None) -> None:
+        """Begin with nothing open.
+
+        Args:
+            close: gives up what is open; called when a step turns out to have ended without it.
+        """
         self.state = IDLE
+        self._close = close
+        self._token: object = None
 
     def check(self, call: str) -> str:
         """Return the state after ``call``.
@@ -96,14 +124,56 @@ class Calls:
         Raises:
             BackendError: it is not allowed now; the message says the way out.
         """
+        if self.state == STEPPING and TABLE[STEPPING][call] not in TABLE:
+            self.close_left_open()
         after = TABLE[self.state][call]
         if after not in TABLE:
             raise BackendError(after.format(call=call))
         return after
 
-    def enter(self, call: str) -> None:
-        """Make ``call``; see ``check``."""
-        self.state = self.check(call)
+    def enter(self, call: str, token: object = None) -> None:
+        """Make ``call``; see ``check``.
+
+        Args:
+            call: its name.
+            token: an object of its own that the caller has in a local variable ``token``, for a
+                call that is open until ``leave``.
+        """
+        after = self.check(call)
+        self._token = token
+        self.state = after
+
+    def leave(self) -> None:
+        """End what was entered."""
+        if self.state != TORN:
+            self.state = IDLE
+
+    def tear(self) -> None:
+        """Say that a step ended halfway."""
+        self.state = TORN
+
+    def mend(self) -> None:
+        """Say that something was loaded."""
+        if self.state == TORN:
+            self.state = IDLE
+
+    def close_left_open(self) -> None:
+        """Give up a step that a fault has ended before it could say so."""
+        if self.state == STEPPING and not self._runs():
+            self._close()
+            self.leave()
+
+    def _runs(self) -> bool:
+        """Return whether some thread is inside the call that was entered last."""
+        if self._token is None:
+            return False
+        for frame in sys._current_frames().values():
+            at: FrameType | None = frame
+            while at is not None:
+                if "token" in at.f_code.co_varnames and at.f_locals.get("token") is self._token:
+                    return True
+                at = at.f_back
+        return False
 
 
 class Inference(Calls):

@@ -38,7 +38,7 @@ class MasterState:
         self._empty = _nothing_like(low)
         self.make()
         self.store(master.detach())
-        self._shut()
+        self.shut()
 
     def make(self) -> None:
         """Make the parts beside ``low``, of any values."""
@@ -91,15 +91,21 @@ class MasterState:
     def close(self, key: int) -> None:
         """Store what ``master`` holds."""
         self.store(self.master.detach(), key)
-        self._shut()
+        self.shut()
 
-    def _shut(self) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether ``master`` holds values that ``close`` would store."""
+        return bool(self.master.data_ptr() != self._empty.data_ptr())
+
+    def shut(self) -> None:
+        """Let ``master`` be empty, whatever it held."""
         self.master.data = self._empty
 
     def follow(self) -> None:
         """Move to where the model is now."""
         self._empty = _nothing_like(self.low)
-        self._shut()
+        self.shut()
 
     def give_back(self) -> nn.Parameter:
         """Return ``master`` with its values, and as frozen as the model's parameter."""
@@ -138,8 +144,13 @@ class Copy(MasterState):
     def open(self, room: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Do nothing: it is open."""
 
-    def _shut(self) -> None:
-        pass
+    @property
+    def is_open(self) -> bool:
+        """Always."""
+        return True
+
+    def shut(self) -> None:
+        """Do nothing: it stays."""
 
     def follow(self) -> None:
         """Move to where the model is now."""

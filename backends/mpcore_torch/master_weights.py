@@ -38,6 +38,8 @@ class Masters:
         chunk: float32 values that are open at a time, at most, where an optimizer allows it.
         awaited: parameters whose values ``amp.load_state_dict`` brought and ``model.state_dict()``
             of the same moment has not confirmed.
+        late: faults behind an optimizer's step; what it had moved was stored all the same.
+        put_back: parameters of an optimizer that failed which are what they were before.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class Masters:
         self.optimizer_steps = 0
         self.chunk: int | None = None
         self.awaited: set[nn.Parameter] = set()
+        self.late: list[BaseException] = []
+        self.put_back: set[nn.Parameter] = set()
         self._shared: weakref.ref[Any] | None = None
 
     @property
@@ -119,32 +123,46 @@ class Masters:
             return
         if self._shared is not None and self._shared() is wrapper:
             return
-        self._shared = weakref.ref(wrapper)
         with torch.no_grad():
             for state in self.states.values():
                 values = state.float32()
                 distributed.broadcast(values, group=wrapper.process_group, group_src=0)
                 state.put(values)
+        self._shared = weakref.ref(wrapper)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Let ``optimizer`` step on float32 values, with the gradients that its parameters hold.
 
         Afterwards masters that were open hold neither values nor gradients. If the optimizer
-        fails, everything is stored as far as it got.
+        fails, nothing of what was open is stored; see ``put_back``.
+
+        Returns:
+            The optimizer, when all that it has moved is stored.
         """
         moments = self._moments.get(optimizer)
         if moments is None and not self.empties:
-            optimizer.step()
-            self._round(optimizer)
-            return
+            done: tuple[Any, ...] = ()
+            try:
+                done = (optimizer.step(),)  # on one line: no fault comes between
+                self._round(optimizer)
+                return optimizer
+            except BaseException as error:
+                if not done:
+                    raise
+                self.late.append(error)
+                self._round(optimizer)
+                return optimizer
         order = {param: place for place, param in enumerate(_params(optimizer))}
         moving = [param for param in order if param.grad is not None]
         chunks = self._chunks(optimizer, moving)
         room = _Room(moving if len(chunks) == 1 else max(chunks, key=_size), self._by_master)
+        if len(chunks) == 1:
+            return self._step_on(optimizer, moving, order, room)
         for chunk in chunks:
             room.begin()
-            with _Only(optimizer, chunk if len(chunks) > 1 else None):
+            with _Only(optimizer, chunk):
                 self._step_on(optimizer, chunk, order, room)
+        return optimizer
 
     def _step_on(
         self,
@@ -152,27 +170,54 @@ class Masters:
         chunk: list[nn.Parameter],
         order: dict[nn.Parameter, int],
         room: _Room,
-    ) -> None:
+    ) -> torch.optim.Optimizer:
         moments = self._moments.get(optimizer)
         states = [self._by_master[param] for param in chunk if param in self._by_master]
-        opened: list[MasterState] = []
+        done: tuple[Any, ...] = ()
         try:
             if moments is not None:
                 moments.open(chunk)
             with torch.no_grad():
                 for entry in states:
                     entry.open(room)
-                    opened.append(entry)
-            optimizer.step()
-        finally:
-            with torch.no_grad():
-                for entry in opened:
-                    ordinal = order[entry.master]
+            done = (optimizer.step(),)  # on one line: no fault comes between
+            self._close(states, moments, chunk, order)
+            return optimizer
+        except BaseException as error:
+            if not done:
+                self._discard(states, moments)
+                raise
+            self.late.append(error)
+            self._close(states, moments, chunk, order)
+            return optimizer
+
+    def _close(
+        self,
+        states: list[MasterState],
+        moments: Moments | None,
+        chunk: list[nn.Parameter],
+        order: dict[nn.Parameter, int],
+    ) -> None:
+        """Store what is open; called again after a fault, it stores the rest."""
+        with torch.no_grad():
+            for entry in states:
+                ordinal = order[entry.master]
+                if entry.is_open:
                     entry.close(key_of(self._scheme.seed, self.optimizer_steps, ordinal))
-                    if entry.empties:
-                        entry.master.grad = None
-            if moments is not None:
-                moments.close(chunk)
+                if entry.empties:
+                    entry.master.grad = None
+        if moments is not None:
+            moments.close(chunk)
+
+    def _discard(self, states: list[MasterState], moments: Moments | None) -> None:
+        """Let what is open be what is stored, as before."""
+        for entry in states:
+            if entry.empties:
+                entry.shut()
+                entry.master.grad = None
+                self.put_back.add(entry.master)
+        if moments is not None:
+            moments.discard()
 
     def _round(self, optimizer: torch.optim.Optimizer) -> None:
         """Round the copies that ``optimizer`` moves into the model."""
@@ -233,14 +278,12 @@ def _takes_parts(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class _Only:
-    """While active, an optimizer has no parameters but some; None for no change."""
+    """While active, an optimizer has no parameters but some."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, params: list[nn.Parameter] | None) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, params: list[nn.Parameter]) -> None:
         self._optimizer, self._params = optimizer, params
 
     def __enter__(self) -> None:
-        if self._params is None:
-            return
         wanted, groups = set(self._params), self._optimizer.param_groups
         self._groups, self._lists = groups, [group["params"] for group in groups]
         for group, params in zip(groups, self._lists, strict=True):
@@ -248,8 +291,6 @@ class _Only:
         self._optimizer.param_groups = [group for group in groups if group["params"]]
 
     def __exit__(self, *exc: object) -> None:
-        if self._params is None:
-            return
         self._optimizer.param_groups = self._groups
         for group, params in zip(self._groups, self._lists, strict=True):
             group["params"] = params

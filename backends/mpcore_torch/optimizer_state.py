@@ -36,17 +36,27 @@ class Moments:
 
     def close(self, params: Iterable[nn.Parameter]) -> None:
         """Round the moments of ``params`` to the nearest bfloat16, into the tensors they had."""
-        stored, values = [], []
+        stored, values, places = [], [], []
         for param, state, name, slot in self._slots(params, torch.float32):
-            kept = self._stored.pop((param, name), None)
+            kept = self._stored.get((param, name))
             if kept is None or kept.shape != slot.shape or kept.device != slot.device:
                 kept = torch.empty_like(slot, dtype=torch.bfloat16)
             stored.append(kept)
             values.append(slot)
-            state[name] = kept
+            places.append((param, state, name))
         if stored:
             with torch.no_grad():
                 torch._foreach_copy_(stored, values)
+        # Rounded first: after a fault in between, what is still float32 is rounded again.
+        for (param, state, name), kept in zip(places, stored, strict=True):
+            state[name] = kept
+            self._stored.pop((param, name), None)
+
+    def discard(self) -> None:
+        """Let those that are open be what they were before."""
+        for (param, name), slot in self._stored.items():
+            self._optimizer.state[param][name] = slot
+        self._stored.clear()
 
     def close_all(self) -> None:
         """Round all there are."""

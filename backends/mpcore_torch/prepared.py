@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mpcore.errors import BackendError
-from mpcore_torch.calls import TABLE, Calls
+from mpcore_torch.calls import TABLE, TORN, Calls
 from mpcore_torch.casting import (
     apply_plan,
     cast_floats,
@@ -71,8 +71,9 @@ class Prepared:
 
     def check_release(self, calls: Calls) -> None:
         """Raise BackendError if a step is open, or somebody has wrapped a forward of ours."""
+        calls.close_left_open()
         words = TABLE[calls.state]["save"]  # nothing may wait, as for saving
-        if words not in TABLE:
+        if words not in TABLE and calls.state != TORN:
             raise BackendError(words.format(call="release"))
         for module in self.replaced:
             if not is_prepared(module):
@@ -115,6 +116,7 @@ class Released(Calls):
 
     def __init__(self) -> None:
         """Be in a state of its own, in which no forward pass begins a step."""
+        super().__init__()
         self.state = "released"
 
     def check(self, call: str) -> str:

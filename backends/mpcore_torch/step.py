@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map
 
+from mpcore._lib.interrupts import Held
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, inverse, narrow
 from mpcore_torch import ranks
@@ -33,6 +34,7 @@ from mpcore_torch.micro_batches import MicroBatches, cut
 from mpcore_torch.overflow import detector_for
 from mpcore_torch.stagnation import LostUpdates
 from mpcore_torch.stored_low import moved_low
+from mpcore_torch.update import Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from mpcore_torch.buffers import Saved
     from mpcore_torch.gradients import Grads
     from mpcore_torch.master_weights import Masters
+    from mpcore_torch.thread_state import ThreadState
 
 __all__ = ["TorchTransaction"]
 
@@ -69,9 +72,13 @@ class TorchTransaction(MicroBatches):
         master_weights: what the optimizers update; see ``set_master_weights``.
         moves_low: whether 16-bit parameters may be moved without float32 values.
         guard: is open while the optimizers step.
+        thread: returns what torch keeps for this thread, to be put back after a fault.
+        hold: called when a commit begins; holds interrupts back until the step has ended.
+        late: what failed behind the point of no return of the latest step.
     """
 
     guard: Guard
+    thread: Callable[[], ThreadState]
     master_weights: Masters
 
     def __init__(
@@ -88,7 +95,9 @@ class TorchTransaction(MicroBatches):
         self.drops = options.on_bad_micro_batch == "drop"
         self.detector = detector_for(options, model)
         self.has_register = self.detector.kind == "status_register"
-        self.calls = Calls()
+        self.calls = Calls(self.abandon)
+        self.hold: Callable[[], None] = lambda: None
+        self.late: list[BaseException] = []
         self.masters: dict[nn.Parameter, nn.Parameter] = {}
         self.taking = tuple(optimizers)
         self.apart = self.keeps = self.divided = self.unsynced = self.eager = False
@@ -147,8 +156,14 @@ class TorchTransaction(MicroBatches):
         """Begin a step unless one is open or this forward pass is no part of one."""
         trains = self.model.training and torch.is_grad_enabled() and bool(self.optimizers)
         if self.calls.state == IDLE and trains:
-            self.begin()
-            self.calls.enter("forward")
+            thread = self.thread()
+            try:
+                self.forget()
+                self.begin()
+                self.calls.enter("forward")
+            except BaseException:
+                self.abandon(thread)
+                raise
         self.unsynced = self.unsynced or ranks.unsynced()
         if trains:
             self.master_weights.share()
@@ -157,13 +172,20 @@ class TorchTransaction(MicroBatches):
         """Let the next ``begin`` start anew, whatever forward passes came before."""
         self._open = None
 
-    def abandon(self) -> None:
-        """Close a step that will not be ended; the buffers become what they were."""
-        if self._open is not None:
-            self._buffers.restore(self._open)
-            self._open = None
-        if self.has_register:
-            self.detector.clear()
+    def abandon(self, thread: ThreadState | None = None) -> None:
+        """Close a step that will not be ended; the buffers become what they were.
+
+        Args:
+            thread: put back, after a fault.
+        """
+        with Held():
+            if thread is not None:
+                thread.put_back()
+            if self._open is not None:
+                self._buffers.restore(self._open)
+                self._open = None
+            if self.has_register:
+                self.detector.clear()
 
     def begin(self) -> tuple[LossScaleState, Saved]:
         """Clear old gradients and copy the buffers, once a step; the state is numbers here."""
@@ -413,34 +435,38 @@ class TorchTransaction(MicroBatches):
         self, stepped: tuple[Any, ...], finite: Any, grads: Grads, saved: Saved, new: Any
     ) -> float:
         """Let those optimizers step that may; then follow, or put the buffers back."""
-        self._open = None
+        self.hold()
         if not finite:
             self._buffers.restore(saved)
         names = [name for name, takes in zip(self.taking, stepped, strict=True) if takes]
-        moving = [self.optimizers[name] for name in names]
-        if self._norms is not None and not (finite and all(map(leaves_gradients, moving))):
+        moving = {name: self.optimizers[name] for name in names}
+        leaves = finite and all(map(leaves_gradients, moving.values()))
+        if self._norms is not None and not leaves:
             self._norms.read()
         self.hand_out(names, grads)
         if self._stall is not None:
             self._stall.before(grads if moving else {})
-        self.guard.open += 1
-        try:
-            for optimizer in moving:
-                self.master_weights.step(optimizer)
-        finally:
-            self.guard.open -= 1
-        self.master_weights.optimizer_steps += bool(moving)
-        if self._stall is not None:
-            self.lost = self._stall.after(grads, self.trained(names))
-        if self.master_weights.empties:
-            self._drop_handed_out()
-        if self._norms is not None:
-            self._norms.watch()
-        if finite:
-            for follow in self._after_step:
-                follow()
-        self.state = LossScaleState(*new)
-        return float(self.state.scale)
+        state = LossScaleState(*new)
+        steps = self.master_weights.optimizer_steps + bool(moving)
+
+        def end(update: Update) -> None:
+            # Called again after a fault: all of it may happen twice, but for `after_step`.
+            self._open = None
+            self.master_weights.optimizer_steps = steps
+            if self._stall is not None:
+                self.lost = self._stall.after(grads, self.trained(names))
+            if self.master_weights.empties:
+                self._drop_handed_out()
+            if self._norms is not None:
+                self._norms.watch()
+            while update.follow:
+                update.follow.pop(0)()  # on one line: no fault comes between
+            self.state = state
+
+        update = Update(moving, self._after_step if finite else (), end)
+        update.run(self.master_weights, self.guard, self.calls)
+        self.late = update.late
+        return float(state.scale)
 
     def hand_out(self, names: Sequence[str], grads: Grads) -> None:
         """Put gradients where the named optimizers look for them."""

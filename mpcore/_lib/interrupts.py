@@ -48,16 +48,26 @@ class Held:
     Cost: about 3 us.
     """
 
-    __slots__ = ("_action", "_active", "_handler", "_since")
+    __slots__ = ("_action", "_active", "_handler", "_later", "_since")
 
-    def __init__(self) -> None:
-        """Hold nothing yet."""
-        self._active = False
+    def __init__(self, *, later: bool = False) -> None:
+        """Hold nothing yet.
+
+        Args:
+            later: hold from ``now`` on, not from the beginning of the block; it may be entered
+                again and again.
+        """
+        self._later, self._active = later, False
         self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._since: float | None = None
         self._action: bytes | None = None
 
     def __enter__(self) -> None:
+        """Hold SIGINT from here on, unless ``later``."""
+        if not self._later:
+            self.now()
+
+    def now(self) -> None:
         """Hold SIGINT from here on."""
         if threading.get_ident() != threading.main_thread().ident:
             return

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from mpcore._lib.interrupts import Held
 from mpcore.amp.guard import Guard
 from mpcore.amp.schedule import Scheduler
 from mpcore.checkpoint.amp_state import AmpState, bit_sum, stands_for_more
@@ -90,6 +91,8 @@ class Amp(ABC):
             dtype that they had, by path.
         inference: whether it was prepared without an optimizer: then it does not train.
         guard: what refuses to let others move or change the model; see ``unguarded``.
+        held: what keeps Ctrl-C back from ``held.now()`` on, which a commit begins with, until the
+            step has ended.
     """
 
     backend: Home
@@ -105,6 +108,7 @@ class Amp(ABC):
         self.inference = not optimizers
         self.arguments: Arguments | None = None
         self.guard = Guard()
+        self.held = Held(later=True)
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
         self._can_abort = self._rule.can_abort
         self._since_look = 0
@@ -171,11 +175,12 @@ class Amp(ABC):
         before = self.state if self._can_abort else None
         self._latest = None  # the batch before must not be kept alive through this step
         random = self._random_state()
-        result = self._step(loss_fn, batch, call)
-        self._latest = Latest(loss_fn, batch, call, random, self._steps_done + 1)
-        if before is not None:
-            check_abort(self._rule, before, self.state)
-        self._done(result)
+        with self.held:
+            result = self._step(loss_fn, batch, call)
+            self._latest = Latest(loss_fn, batch, call, random, self._steps_done + 1)
+            if before is not None:
+                check_abort(self._rule, before, self.state)
+            self._done(result)
         return result
 
     def _check_trains(self, call: str) -> None:
