@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore._lib.interrupts import raise_late
 from mpcore.amp.amp import Amp
 from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.errors import BackendError
@@ -46,6 +47,7 @@ class NumpyAmp(Amp):
     ) -> None:
         super().__init__(plan, optimizers, simulated=simulated)
         self._tx = NumpyTransaction(model, optimizers, plan, options)
+        self._tx.hold = self.held.now
         self._released = False
         self._trained: tuple[str, ...] = ()
 
@@ -141,7 +143,11 @@ class NumpyAmp(Amp):
         kept = grads if call.keep_grads else None
         self._trained = tuple(grads)
         done = StepValues(*values)._replace(lost=self._tx.lost)
-        return StepResult(done, list(grads), np.asarray, kept, call.optimizers)
+        result = StepResult(done, list(grads), np.asarray, kept, call.optimizers)
+        if self._tx.late:
+            self._done(result)
+            raise_late(self._tx.late)
+        return result
 
 
 def _inside(arrays: Arrays, path: str) -> Arrays:

@@ -87,6 +87,26 @@ class Masters:
                 for moment in slot.values():
                     moment[...] = round_to(moment, "bfloat16")
 
+    def keep(self, optimizers: Iterable[SGD | Adam]) -> Callable[[], None]:
+        """Return what puts everything back that a step of ``optimizers`` moves: from copies.
+
+        A reference can afford them.
+        """
+        kept = [*optimizers]
+        arrays = [*self._model.params.values()]
+        arrays += [m for opt in kept for slot in opt.slots.values() for m in slot.values()]
+        copies = [array.copy() for array in arrays]
+        parts, steps, counts = dict(self.parts), self.steps, [opt.steps for opt in kept]
+
+        def put_back() -> None:
+            for array, copy in zip(arrays, copies, strict=True):
+                array[...] = copy
+            for optimizer, count in zip(kept, counts, strict=True):
+                optimizer.steps = count
+            self.parts, self.steps = dict(parts), steps
+
+        return put_back
+
     def _close(self, name: str, *, ordinal: int = 0, nearest: bool = False) -> None:
         """Store what the model's array holds, and let the array hold what the parameter reads."""
         value, scheme = self._model.params[name], self._scheme

@@ -16,7 +16,7 @@ from mpcore_numpy.ascend import EmulatedAscend
 from mpcore_numpy.master_weights import Masters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -29,7 +29,12 @@ __all__ = ["NumpyTransaction"]
 
 
 class NumpyTransaction(Transaction):
-    """The primitives, each as plain as it can be said."""
+    """The primitives, each as plain as it can be said.
+
+    Attributes:
+        hold: called when a commit begins; see ``mpcore.Amp.held``.
+        late: what failed when the step could not be stopped any more.
+    """
 
     def __init__(
         self, model: Model, optimizers: Mapping[str, SGD | Adam], plan: Plan, options: StepOptions
@@ -43,6 +48,8 @@ class NumpyTransaction(Transaction):
         self._compute = {entry.path: entry.compute for entry in plan.layers}
         self._measures = measures(plan.policy, options.count_lost_updates)
         self.lost: npt.NDArray[np.float32] | None = None
+        self.hold: Callable[[], None] = lambda: None
+        self.late: list[BaseException] = []
         device = EmulatedAscend.active()
         kinds = {"values": OverflowDetector()}
         if device is not None:
@@ -164,21 +171,41 @@ class NumpyTransaction(Transaction):
         self, stepped: tuple[bool, ...], finite: bool, grads: Arrays, saved: Any, new: Any
     ) -> float:
         """Let those optimizers step that may; then follow, or put back what is guarded."""
+        self.hold()
         if not finite:
             self.restore(saved)
         moving = [opt for opt, takes in zip(self.taking, stepped, strict=True) if takes]
         names = {name for opt in moving for name in opt.names if name in grads}
         before = self.masters.watched(names) if self._measures else {}
-        for optimizer in moving:
-            self.masters.step(optimizer, {n: grads[n] for n in optimizer.names if n in grads})
-        self.masters.steps += any(stepped)
-        self.lost = self.masters.lost(before, grads) if self._measures else None
-        if finite:
-            for follow in self._after_step:
-                follow()
         scale, *counts = new
-        self.state = LossScaleState(float(scale), *(int(count) for count in counts))
+        after = LossScaleState(float(scale), *(int(count) for count in counts))
+        follow = list(self._after_step) if finite else []
+        calls, put_back = len(follow), self.masters.keep(moving)
+        self.late = []
+        try:
+            for optimizer in moving:
+                self.masters.step(optimizer, {n: grads[n] for n in optimizer.names if n in grads})
+            self.masters.steps += any(stepped)
+            self.lost = self.masters.lost(before, grads) if self._measures else None
+            while follow:
+                follow.pop(0)()  # on one line: no fault comes between
+            self.state = after
+        except BaseException as error:
+            if len(follow) == calls:
+                put_back()
+                raise
+            self.late.append(error)
+            self._follow(follow)
+            self.state = after
         return float(scale)
+
+    def _follow(self, calls: list[Any]) -> None:
+        """Make the calls that are left; what they raise comes later."""
+        while calls:
+            try:
+                calls.pop(0)()
+            except BaseException as error:
+                self.late.append(error)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Choose by numpy's own."""

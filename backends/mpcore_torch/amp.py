@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from mpcore._lib.interrupts import Held
+from mpcore._lib.interrupts import Held, raise_late
 from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScaleState, check_abort, inverse
@@ -31,7 +31,6 @@ from mpcore_torch.refuse import refuse
 from mpcore_torch.schedule import held
 from mpcore_torch.step import TorchTransaction
 from mpcore_torch.thread_state import ThreadState
-from mpcore_torch.update import raise_late
 from mpcore_torch.update_guard import UpdateGuard
 from mpcore_torch.weights import bytes_of, read_weights, write_weights
 

@@ -9,7 +9,7 @@ until something is loaded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     State = dict[str, Any]
 
-__all__ = ["Update", "raise_late"]
+__all__ = ["Update"]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -118,18 +118,6 @@ class Update:
             "buffers and the loss scale are those before the step. Load a checkpoint, or call "
             "`amp.abort_step()` to go on with the weights as they are"
         )
-
-
-def raise_late(late: list[BaseException]) -> NoReturn:
-    """Raise the first fault that came too late to stop a step."""
-    first, *others = late
-    first.add_note(
-        "mpcore: the step was complete but for this: weights, optimizers, buffers and loss scale "
-        "are those after it, and every other call of `after_step` was made"
-    )
-    for other in others:
-        first.add_note(f"mpcore: after that, {other!r}")
-    raise first
 
 
 class _Mark:

@@ -15,13 +15,13 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["Held"]
+__all__ = ["Held", "raise_late"]
 
 _PATIENCE = 1.0  # seconds
 
@@ -109,6 +109,18 @@ class Held:
         if self._since is not None and callable(handler):
             self._since = None
             handler(_SIGINT, sys._getframe(1))
+
+
+def raise_late(late: list[BaseException]) -> NoReturn:
+    """Raise the first fault that came too late to stop a step."""
+    first, *others = late
+    first.add_note(
+        "mpcore: the step was complete but for this: weights, optimizers, buffers and loss scale "
+        "are those after it, and every other call of `after_step` was made"
+    )
+    for other in others:
+        first.add_note(f"mpcore: after that, {other!r}")
+    raise first
 
 
 class _Action:
