@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 
 from mpcore.amp.amp import Home
 from mpcore.amp.arguments import Arguments, keep, prepared_before
@@ -20,17 +20,90 @@ from mpcore.step.transaction import StepOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from mpcore.amp.amp import Amp
     from mpcore.backend.backend import Capabilities
     from mpcore.numerics.overflow import OverflowDetector
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
 
+    # For types alone; pyproject.toml names these arrows as the only ones that go up.
+    from mpcore_numpy.amp import NumpyAmp
+    from mpcore_torch.amp import TorchAmp
+
 __all__ = ["prepare"]
 
 _ONLY = "optimizer"  # the name of an optimizer that is alone
 
 
+class Options(TypedDict, total=False):
+    """The options of ``prepare``, which says what they mean."""
+
+    restore_on_skip: Sequence[Any]
+    after_step: Sequence[Callable[[], Any]]
+    on_bad_micro_batch: str
+    detector: str | OverflowDetector
+    sync_overflow: bool
+    count_lost_updates: str
+    strict: bool
+
+
+class _UnknownClass(Protocol):
+    """What only a class with bases that a type checker does not know is taken for.
+
+    Keras' and MindSpore's classes are such: a checker finds any member in them.
+    """
+
+    @property
+    def _no_class_has_this(self) -> int: ...
+
+
+class _TorchModule(Protocol):
+    """What a torch.nn.Module is told by, so that a checker needs no torch where there is none."""
+
+    @property
+    def register_full_backward_hook(self) -> Any: ...
+
+
+class _NumpyModel(Protocol):
+    """What an mpcore_numpy.Model is told by."""
+
+    layers: dict[str, str]
+    buffers: dict[str, npt.NDArray[np.float32]]
+
+
+if TYPE_CHECKING:
+
+    class _AnyAmp(Amp):
+        """A prepared model of any framework: what all have, what some have, and the rest."""
+
+        model: Any
+        optimizer: Any
+        train_cell: Callable[..., Any]
+        callback: Callable[..., Any]
+        autocast: Callable[..., Any]
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+@overload
+def prepare(
+    model: _UnknownClass, optimizer: Any, policy: Policy | str | object, **options: Unpack[Options]
+) -> _AnyAmp: ...
+@overload
+def prepare(
+    model: _TorchModule, optimizer: Any, policy: Policy | str | object, **options: Unpack[Options]
+) -> TorchAmp: ...
+@overload
+def prepare(
+    model: _NumpyModel, optimizer: Any, policy: Policy | str | object, **options: Unpack[Options]
+) -> NumpyAmp: ...
+@overload
+def prepare(
+    model: object, optimizer: Any, policy: Policy | str | object, **options: Unpack[Options]
+) -> _AnyAmp: ...
 def prepare(
     model: Any,
     optimizer: Any,
