@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Accelerator", "under_policy"]
 
+_OWN_ENGINES = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")
+
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate is untyped here
     """An accelerate.Accelerator whose model trains under a policy.
@@ -55,6 +57,12 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         self._begin(policy, options or {})
 
     def _begin(self, policy: Any, options: dict[str, Any]) -> None:
+        if self.distributed_type.value in _OWN_ENGINES and not self.is_fsdp2:
+            msg = (
+                f"a policy is not possible under {self.distributed_type.value}, which casts and "
+                "steps by itself: use one process, DDP, or FSDP2 (`fsdp_version=2`)"
+            )
+            raise BackendError(msg)
         if self.mixed_precision != "no":
             msg = (
                 f"`mixed_precision` must be 'no' beside a policy, got {self.mixed_precision!r}: "
@@ -133,8 +141,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
             for param in group["params"]
         }
         found = [m for m in models if any(id(param) in held for param in m.parameters())]
-        if len(found) != 1 or self.amp is not None:
-            count = len(found) + (self.amp is not None)
+        other = self.amp is not None and not any(map(self._known, found))
+        if len(found) != 1 or other:
+            count = len(found) + other
             msg = (
                 f"`prepare` must get one model to train with its optimizers, got {count}: put "
                 "several into one nn.Module; `free_memory()` gives back an earlier one"
@@ -143,7 +152,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         return found[0]
 
     def _known(self, model: nn.Module) -> bool:
-        return any(amp.model is model for amp in self._prepared)
+        inner = getattr(model, "module", None)  # of DDP
+        return any(amp.model is model or amp.model is inner for amp in self._prepared)
 
     def _apply(self, model: nn.Module, optimizers: list[Any], *, place: Any = None) -> None:
         if self._known(model):
@@ -156,6 +166,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
             amp: Any = mp.prepare(model, one, self._policy, **self._policy_options)
             self.amp, self.scaler = amp, amp.grad_scaler
         else:
+            # It never steps; with an optimizer the float32 values are kept, to be given back.
             amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.0), self._policy)
         self._prepared.append(amp)
         if self._policy.by == "op":
@@ -185,7 +196,10 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         if autocast_handler is not None:
             msg = "`autocast_handler` must be None under a policy, whose rules decide"
             raise BackendError(msg)
-        with self.amp.autocast():
+        if not self._prepared:
+            msg = "`autocast` must follow `prepare`, which brings the model under the policy"
+            raise BackendError(msg)
+        with (self.amp or self._prepared[-1]).autocast():
             yield
 
     def unscale_gradients(self, optimizer: Any = None) -> None:

@@ -69,7 +69,8 @@ class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped 
             self._refuse_under_ddp()
         self._trains = bool(optimizers)
         if not optimizers:
-            still = SGD(module.parameters(), 0.0)  # it never steps
+            # It never steps; with an optimizer the float32 values are kept, to be given back.
+            still = SGD(module.parameters(), 0.0)
             self.amp = mp.prepare(module, still, self._policy)
             return model, optimizers, lr_schedulers
         one = optimizers[0] if len(optimizers) == 1 else optimizers

@@ -42,23 +42,30 @@ def train_under(trainer: Trainer, policy: Any, **options: Any) -> Trainer:
             msg = f"`{name}` must be False beside a policy, which decides what runs in 16 bits"
             raise BackendError(msg)
     under_policy(trainer.accelerator, policy, **options)
+    make = trainer.create_accelerator_and_postprocess
+
+    def make_again() -> None:  # each trial of a hyperparameter search has an accelerator of its own
+        make()
+        under_policy(trainer.accelerator, policy, **options)
+
+    trainer.create_accelerator_and_postprocess = make_again
     # Before those that report: they shall get what it adds.
-    trainer.callback_handler.callbacks.insert(0, PolicyCallback(trainer.accelerator))
+    trainer.callback_handler.callbacks.insert(0, PolicyCallback(trainer))
     return trainer
 
 
 class PolicyCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Adds the loss scale and the count of skipped steps to what the Trainer logs."""
 
-    def __init__(self, accelerator: Any) -> None:
-        """Look at the prepared model of ``accelerator``."""
-        self._accelerator = accelerator
+    def __init__(self, trainer: Trainer) -> None:
+        """Look at the prepared model of ``trainer``."""
+        self._trainer = trainer
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any
     ) -> None:
         """Add to what is logged of a training step."""
-        amp = self._accelerator.amp
+        amp = self._trainer.accelerator.amp
         if amp is None or not logs or "grad_norm" not in logs:
             return
         more = {"loss_scale": amp.scale, "skipped_steps": float(amp.state.skipped_steps)}

@@ -227,6 +227,31 @@ def test_what_would_go_past_the_policy_is_refused() -> None:
         under_policy(native, "mixed_bfloat16")
 
 
+def test_prepare_again_is_the_same_model() -> None:
+    mine = Run("model_bfloat16")
+    amp = mine.accelerator.amp
+    mine.accelerator.prepare(mine.model, mine.optimizer)
+    assert mine.accelerator.amp is amp
+    other = run.network()
+    with pytest.raises(mp.BackendError, match="free_memory"):
+        mine.accelerator.prepare(other, run.optimizer_of(other))
+
+
+@pytest.mark.parametrize("kind", ["DEEPSPEED", "MEGATRON_LM", "FSDP"])
+def test_engines_of_their_own_are_refused(kind: str) -> None:
+    native = accelerate.Accelerator(cpu=True)
+    distributed = accelerate.DistributedType(kind)
+    native.state._shared_state["distributed_type"] = distributed
+    native.state._shared_state["fsdp_plugin"] = None
+    if kind == "FSDP":
+        native.state._shared_state["fsdp_plugin"] = accelerate.FullyShardedDataParallelPlugin(
+            fsdp_version=1
+        )
+    with pytest.raises(mp.BackendError, match=f"under {kind}"):
+        under_policy(native, "mixed_bfloat16")
+    assert type(native) is accelerate.Accelerator
+
+
 def test_a_prepared_model_in_accelerates_own_loop_raises() -> None:
     accelerator = accelerate.Accelerator(cpu=True)
     model = run.network()

@@ -172,12 +172,21 @@ def test_second_train_and_evaluate(tmp_path: Any) -> None:
     assert {param.dtype for param in made.model.parameters()} == {torch.float32}
 
 
+def test_a_new_accelerator_is_under_the_policy_too(tmp_path: Any) -> None:
+    made = trainer(run.policy_of("mixed_float16"), tmp_path)
+    made.accelerator.free_memory()
+    made.create_accelerator_and_postprocess()  # as a hyperparameter search does for each trial
+    made.train()
+    run.assert_same(run.own_run("mixed_float16", run.batches()), end_of(made))
+
+
 def test_evaluate_alone_runs_under_the_policy(tmp_path: Any) -> None:
     plain = trainer(None, tmp_path).evaluate()["eval_loss"]
     AcceleratorState._reset_state(reset_partial_state=True)
     for policy in ("mixed_bfloat16", "autocast_bfloat16", "model_bfloat16"):
         made = trainer(policy, tmp_path)
         assert made.evaluate()["eval_loss"] != plain
+        assert made.predict(made.eval_dataset).metrics["test_loss"] != plain
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
