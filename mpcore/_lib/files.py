@@ -17,7 +17,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["is_left_over", "write_bytes", "write_file", "write_files", "write_text"]
+__all__ = ["is_left_over", "path_of", "write_bytes", "write_file", "write_files", "write_text"]
+
+
+def path_of(path: object, error: type[Exception], name: str = "path") -> Path:
+    """Return ``path`` as a Path.
+
+    Args:
+        path: a text or a path.
+        error: raised for anything else, and for a name that no system takes.
+        name: of the argument, for the message.
+    """
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        way = "; use os.fsdecode" if isinstance(path, bytes | os.PathLike) else ""
+        got = f"{type(path).__name__} {path!r:.80}"
+        msg = f"`{name}` must be a text or a pathlib.Path, got {got}{way}"
+        raise error(msg)
+    if "\0" in os.fspath(path):
+        msg = f"`{name}` must not hold a NUL character, got {os.fspath(path)!r:.80}"
+        raise error(msg)
+    return Path(path)
 
 
 def write_text(path: Path, text: str, encoding: str = "utf-8") -> None:

@@ -425,7 +425,8 @@ class Amp(ABC):
 
         Args:
             path: the file.
-            weights: write the float32 values of the weights as well, into ``PATH.safetensors``.
+            weights: write the float32 values of the weights as well, into a new
+                ``PATH.TOKEN.safetensors``; the one before is removed.
 
         Raises:
             CheckpointError: ``path`` holds something else, or it cannot be written.

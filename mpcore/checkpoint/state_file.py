@@ -11,14 +11,14 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore._lib.files import write_text
+from mpcore._lib.files import path_of, write_text
 from mpcore.errors import CheckpointError, PolicyError
 from mpcore.policy.policy import Policy
 from mpcore.scaling.loss_scale import FIELD_TYPES
@@ -26,6 +26,7 @@ from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, 
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
 
 __all__ = [
     "FORMAT",
@@ -49,6 +50,7 @@ _KEYS = (
     "state",
     "optimizer_steps",
     "weights",
+    "weights_file",
     "sha256",
 )
 _RENAMED = {
@@ -59,11 +61,12 @@ _RENAMED = {
 }
 """What version 1 called them."""
 
-# keys, and fields of Policy and LossScale, that files of older mpcore lack; the first two stand in
-# a file only if they say something
+# keys, and fields of Policy and LossScale, that files of older mpcore lack; the first three stand
+# in a file only if they say something
 _NEWER = (
     "optimizer_steps",
     "weights",
+    "weights_file",
     "optimizer_state",
     "op_list",
     "defaults",
@@ -90,6 +93,7 @@ class Checkpoint:
         state: state before the next step.
         optimizer_steps: steps taken, where stochastic rounding counts its noise by them, else 0.
         weights: digest of the weights that were saved with it; ``""`` if none were.
+        weights_file: eight hexadecimal digits in the name of their file; ``""`` in old files.
     """
 
     policy: Policy
@@ -97,6 +101,7 @@ class Checkpoint:
     state: LossScaleState
     optimizer_steps: int = 0
     weights: str = ""
+    weights_file: str = ""
 
     def differences(self, policy: Policy) -> list[str]:
         """Return every field in which ``policy`` is another one, with both values.
@@ -166,6 +171,7 @@ class Checkpoint:
         }
         body |= {"optimizer_steps": self.optimizer_steps} if self.optimizer_steps else {}
         body |= {"weights": self.weights} if self.weights else {}
+        body |= {"weights_file": self.weights_file} if self.weights_file else {}
         return json.dumps({**body, "sha256": _digest(body)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
@@ -203,9 +209,13 @@ class Checkpoint:
             msg = f"`optimizer_steps` must be a whole number in [0, 2^63), got {steps!r}"
             raise CheckpointError(msg)
         weights = _read_value("weights", "str", body.get("weights", ""))
+        place = _read_value("weights_file", "str", body.get("weights_file", ""))
+        if place and not re.fullmatch("[0-9a-f]{8}", place):
+            msg = f"`weights_file` must be eight hexadecimal digits, got {place!r}"
+            raise CheckpointError(msg)
         if policy.scaling != rule:  # the preset that the policy names has changed since
             policy = policy.with_loss_scale(rule)
-        return cls(policy, rule, state, steps, weights)
+        return cls(policy, rule, state, steps, weights, place)
 
     @classmethod
     def from_text(cls, text: str) -> Checkpoint:
@@ -225,6 +235,7 @@ def save_state(
     state: LossScaleState,
     optimizer_steps: int = 0,
     weights: str = "",
+    weights_file: str = "",
 ) -> None:
     """Write ``state`` and the policy it belongs to into the file ``path``; see ``Amp.save``.
 
@@ -234,9 +245,10 @@ def save_state(
         CheckpointError: the state is none of the policy's rule, ``path`` holds something else,
             or it cannot be written. What was there stays whole.
     """
-    where = Path(path)
+    where = path_of(path, CheckpointError)
+    checkpoint = Checkpoint(policy, policy.scaling, state, optimizer_steps, weights, weights_file)
     with named(where):
-        text = Checkpoint(policy, policy.scaling, state, optimizer_steps, weights).to_text()
+        text = checkpoint.to_text()
         if os.path.lexists(where):
             check_ours(where)
         write_text(where, text, "ascii")
@@ -248,7 +260,7 @@ def load_state(path: str | os.PathLike[str]) -> Checkpoint:
     Raises:
         CheckpointError: the file is missing, damaged, of another kind, or of a newer mpcore.
     """
-    where = Path(path)
+    where = path_of(path, CheckpointError)
     with named(where):
         return Checkpoint.from_dict(read_json(where))
 

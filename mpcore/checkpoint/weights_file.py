@@ -1,8 +1,10 @@
 """The float32 truth on its way in and out: one safetensors file beside the state of a run.
 
-The file is named ``PATH.safetensors``, and the state ``PATH`` knows its digest. It holds a copy of
-that state as well, and knows which state it replaces: so the one rename that puts it in place saves
-both, and a process killed between two files has lost nothing.
+Each save writes a new file, ``PATH.TOKEN.safetensors``, and then the state ``PATH``, which names it
+and knows its digest: the one rename of the state saves both. So two writers of one path leave the
+pair of one of them, and a killed one leaves the pair that was there. The file that the state named
+before is removed afterwards, and those of killed writers an hour later. Files of older mpcore have
+no token; they hold a copy of the state, and know which state they replace.
 
 Its arrays are named by layer, in one layout for every framework
 (``mpcore.checkpoint.layer_weights``), or,
@@ -11,16 +13,20 @@ where a model has parts that this does not know, by the framework's own paths.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
+import secrets
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore._lib.files import write_file
+from mpcore._lib.files import path_of, write_file
 from mpcore.checkpoint.state_file import (
     Checkpoint,
     check_ours,
@@ -56,6 +62,8 @@ VERSION = "1"
 LAYERS = "layers"
 """Word for names by layer, which every framework reads."""
 
+_OLD = 3600.0  # seconds; between its two files a writer needs much less
+_ATTEMPTS = 100  # at a file that others replace all the time
 _KEYS = ("format", "version", "names", "backend", "policy", "state", "replaces")
 
 
@@ -90,13 +98,35 @@ class Saved:
         self, path: str | os.PathLike[str], policy: Policy, *, any_policy: bool
     ) -> tuple[LossScaleState, list[str]]:
         """Return ``Checkpoint.state_for``; messages name ``path``."""
-        with named(Path(path)):
+        with named(path_of(path, CheckpointError)):
             return self.checkpoint.state_for(policy, any_policy=any_policy)
 
 
-def weights_path(path: str | os.PathLike[str]) -> Path:
-    """Return the name of the weights file that belongs to the state file ``path``."""
-    return Path(f"{os.fspath(path)}.safetensors")
+def weights_path(path: str | os.PathLike[str], token: str | None = None) -> Path:
+    """Return the name of the weights file that belongs to the state file ``path``.
+
+    Args:
+        path: the state file.
+        token: in the name; None for what the state file says.
+    """
+    where = path_of(path, CheckpointError)
+    if token is None:
+        with contextlib.suppress(CheckpointError):
+            return weights_path(path, load_state(path).weights_file)
+        alone = _tokens(where)
+        token = alone[0] if len(alone) == 1 else ""
+    return where.with_name(
+        f"{where.name}.{token}.safetensors" if token else f"{where.name}.safetensors"
+    )
+
+
+def _tokens(where: Path) -> list[str]:
+    """Return the tokens of all weights files of a state file, referred to or not."""
+    pattern = re.compile(re.escape(where.name) + r"\.([0-9a-f]{8})\.safetensors")
+    with contextlib.suppress(OSError):
+        found = map(pattern.fullmatch, os.listdir(where.parent))
+        return sorted(match[1] for match in found if match)
+    return []
 
 
 # --- checking
@@ -145,14 +175,16 @@ def _checked(
 
 
 def save_run(path: str | os.PathLike[str], state: Checkpoint, weights: Weights) -> None:
-    """Write the weights with their state, then the state by itself.
+    """Write the weights into a new file, then the state that names it.
 
     Raises:
-        CheckpointError: one of the two places holds something else, or cannot be written.
+        CheckpointError: ``path`` holds something else, or a file cannot be written. What was there
+            stays whole.
         BackendMissingError: safetensors is not installed.
     """
-    library, digest = _library(), _digest(weights.arrays)
-    sealed = Checkpoint(state.policy, state.rule, state.state, state.optimizer_steps, digest)
+    where = path_of(path, CheckpointError)
+    library, digest, token = _library(), _digest(weights.arrays), secrets.token_hex(4)
+    sealed = Checkpoint(state.policy, state.rule, state.state, state.optimizer_steps, digest, token)
     facts = {
         "format": FORMAT,
         "version": VERSION,
@@ -162,56 +194,93 @@ def save_run(path: str | os.PathLike[str], state: Checkpoint, weights: Weights) 
         "state": sealed.to_text(),
         "replaces": "",
     }
-    if os.path.exists(path):  # neither file is touched if one of them is not ours
-        with named(Path(path)):
-            check_ours(Path(path))
-            facts["replaces"] = _content(path)
-    place = weights_path(path)
+    before: Path | None = None
+    if os.path.lexists(where):
+        with named(where):
+            check_ours(where)
+            facts["replaces"] = _content(where) if where.exists() else ""
+        before = weights_path(where)
+    place = weights_path(where, token)
     arrays = {name: np.asarray(value, order="C") for name, value in weights.arrays.items()}
     with named(place):
-        if os.path.lexists(place):
+        try:
+            write_file(place, lambda beside: library.numpy.save_file(arrays, beside, facts))
+        except library.SafetensorError as exc:
+            msg = f"the weights cannot be written ({exc})"
+            raise CheckpointError(msg) from exc
+    try:
+        save_state(where, state.policy, state.state, state.optimizer_steps, digest, token)
+    except BaseException:
+        place.unlink(missing_ok=True)
+        raise
+    for old in {before, *_left_behind(where, token)} - {None, place}:
+        _remove(old)
+
+
+def _left_behind(where: Path, token: str) -> list[Path]:
+    """Return files of writers that were killed or overtaken, an hour ago or more."""
+    found = []
+    for other in _tokens(where):
+        place = weights_path(where, other)
+        with contextlib.suppress(OSError):
+            if other != token and time.time() - place.stat().st_mtime > _OLD:
+                found.append(place)
+    return found
+
+
+def _remove(place: Path | None) -> None:
+    """Remove a weights file if it is ours; a later save tries again."""
+    with contextlib.suppress(CheckpointError, OSError):
+        if place is not None and place.exists():
             _check_ours(place)
-        write_file(place, lambda beside: library.numpy.save_file(arrays, beside, facts))
-    save_state(path, state.policy, state.state, state.optimizer_steps, digest)
+            place.unlink()
 
 
 def load_run(path: str | os.PathLike[str], *, weights: bool = True) -> Saved:
     """Return what ``save_state`` or ``save_run`` wrote, everything checked.
 
-    Where a process was killed between the two files, the one with the weights counts: it holds
-    the newer state, too, and names the older one as what it replaces.
-
     Args:
-        path: the state file.
+        path: the state file. Where the first writer was killed before it wrote that, the weights
+            file alone will do: it holds a copy.
         weights: whether weights are wanted where there are some.
 
     Raises:
         CheckpointError: a file is missing, damaged, of another kind, or of a newer mpcore.
         BackendMissingError: safetensors is not installed.
     """
-    place, state = weights_path(path), None
-    if os.path.lexists(path):
-        state = load_state(path)
-        if not (weights and state.weights):
+    where = path_of(path, CheckpointError)
+    attempts = 0
+    while True:
+        attempts += 1
+        state = _state(where)
+        if state is not None and not (weights and state.weights):
             return Saved(state, None)
-    elif not (weights and os.path.lexists(place)):
-        return Saved(load_state(path), None)  # its own words for what is missing
-    try:
-        with named(place):
-            return _read(place, state, "" if state is None else _content(path))
-    except CheckpointError as exc:
-        msg = f"{exc}; load(..., weights=False) takes the state alone"
-        raise CheckpointError(msg) from exc
+        place = weights_path(where, None if state is None else state.weights_file)
+        if state is None and not (weights and os.path.lexists(place)):
+            return Saved(load_state(where), None)  # its own words for what is missing
+        try:
+            with named(place):
+                return _read(where, place, state, "" if state is None else _content(where))
+        except CheckpointError as exc:
+            if attempts < _ATTEMPTS and _state(where) != state:
+                continue  # another writer has replaced both in the meantime
+            msg = f"{exc}; load(..., weights=False) takes the state alone"
+            raise CheckpointError(msg) from exc
+
+
+def _state(where: Path) -> Checkpoint | None:
+    return load_state(where) if os.path.lexists(where) else None
 
 
 def _content(path: str | os.PathLike[str]) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def _read(place: Path, beside: Checkpoint | None, content: str) -> Saved:
+def _read(where: Path, place: Path, beside: Checkpoint | None, content: str) -> Saved:
     """Return what the file holds.
 
     Args:
+        where: the state file.
         place: the file.
         beside: the state that lies beside it, if one does.
         content: digest of that state's file.
@@ -237,11 +306,10 @@ def _read(place: Path, beside: Checkpoint | None, content: str) -> Saved:
             "the file was changed or damaged"
         )
         raise CheckpointError(msg)
-    if (beside is None or beside.weights != digest) and facts["replaces"] != content:
-        msg = (
-            f"`weights` must be those that were saved with {place.with_suffix('').name}, "
-            "they are of another save"
-        )
+    belongs = beside is not None and beside.weights == digest
+    may_replace = not (beside is not None and beside.weights_file)  # as files without a token do
+    if not belongs and not (may_replace and facts["replaces"] == content):
+        msg = f"`weights` must be those that were saved with {where.name}, they are of another save"
         raise CheckpointError(msg)
     return Saved(state, Weights(arrays, facts["names"], facts["backend"]))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpcore._lib.files import write_file
+from mpcore._lib.files import path_of, write_file
 from mpcore._lib.process import run_worker
 from mpcore.backend.backend import backend_names
 from mpcore.checkpoint.arrays import TREE, read_safetensors, to_tree, write_safetensors
@@ -80,7 +80,11 @@ def convert(
         CheckpointError: a file is of another kind, or there, or does not fit; nothing was written.
         BackendMissingError: a package is not installed.
     """
-    conversion = _Conversion(Path(source), Path(target), options or Options(**given))
+    conversion = _Conversion(
+        path_of(source, CheckpointError, "source"),
+        path_of(target, CheckpointError, "target"),
+        options or Options(**given),
+    )
     with tempfile.TemporaryDirectory(prefix="mpcore-convert-") as folder:
         return conversion.run(Path(folder))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpcore._lib.files import write_text
+from mpcore._lib.files import path_of, write_text
+from mpcore.checkpoint.state_file import named
 from mpcore.errors import BackendError, CheckpointError, check_choice
 
 if TYPE_CHECKING:
@@ -136,9 +136,15 @@ class PostMortem:
         return _read(data)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it into a JSON file; at every moment the old or the new file is there, whole."""
+        """Write it into a JSON file; at every moment the old or the new file is there, whole.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        where = path_of(path, CheckpointError)
         text = json.dumps({"format": _FORMAT, "version": _VERSION, **self.to_dict()}, indent=2)
-        write_text(Path(path), text + "\n")
+        with named(where):
+            write_text(where, text + "\n")
 
     def __str__(self) -> str:
         """Return the finding, the evidence and the fix, a line each."""
@@ -167,7 +173,7 @@ def load_post_mortem(path: str | os.PathLike[str]) -> PostMortem:
     Raises:
         CheckpointError: the file is missing, damaged, or of another kind.
     """
-    source = Path(path)
+    source = path_of(path, CheckpointError)
     try:
         if source.stat().st_size > _LARGEST:
             msg = f"{source} is no post-mortem: it is larger than {_LARGEST} bytes"

@@ -6,9 +6,9 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.files import path_of
 from mpcore.errors import BackendError, BackendMissingError
 
 if TYPE_CHECKING:
@@ -53,16 +53,19 @@ class JsonLines(Sink):
         append: go on with a file that is there, as a resumed run does.
 
     Raises:
-        BackendError: the file is there already, and ``append`` is not set.
+        BackendError: the file is there already, and ``append`` is not set; or it cannot be made.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = path_of(path, BackendError)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a" if append else "x", encoding="utf-8")
         except FileExistsError as exc:
             msg = f"`path` {str(path)!r} is there already; use JsonLines(path, append=True)"
+            raise BackendError(msg) from exc
+        except OSError as exc:
+            msg = f"{path}: {exc.strerror or exc}"
             raise BackendError(msg) from exc
 
     def write(self, record: Mapping[str, Any]) -> None:
