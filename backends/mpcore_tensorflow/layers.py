@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import types
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,8 +12,10 @@ import keras
 
 from mpcore.errors import BackendError, PolicyError
 from mpcore.numerics import ops
-from mpcore.policy.layer import NOT_KNOWN, Layer, ParamInfo
+from mpcore.policy.evidence import Judgement
+from mpcore.policy.layer import Layer, ParamInfo
 from mpcore.policy.registry import registered
+from mpcore_tensorflow.judging import judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,6 +81,13 @@ class Entry(NamedTuple):
     layer: Any
     variables: dict[str, Any]
 
+    def as_laid_out(self) -> Entry:
+        """Return the entry as ``other`` where its class is not Keras': its layout is its own."""
+        said = (
+            registered(type(self.layer)) or _judgement(self.layer, is_root=not self.path).computes
+        )
+        return self._replace(category="other") if said and self.category != "container" else self
+
     def describe(self, masters: Mapping[int, Any], usual: str = "") -> Layer:
         """Return the entry in the core's words; statistics are buffers, not parameters.
 
@@ -91,8 +101,9 @@ class Entry(NamedTuple):
             for name, v in self.variables.items()
             if id(v) not in statistics
         )
-        found = _compute_dtype(self.layer)
-        own = found if usual and found != usual and self.category != "container" else ""
+        dtype = _compute_dtype(self.layer)
+        own = dtype if usual and dtype != usual and self.category != "container" else ""
+        found = _judgement(self.layer, is_root=not self.path)
         return Layer(
             self.path,
             self.category,
@@ -100,7 +111,8 @@ class Entry(NamedTuple):
             params,
             _op(self.layer),
             own if own in _OWN else "",
-            unknown="" if self.category != "other" or registered(type(self.layer)) else NOT_KNOWN,
+            computes=found.computes,
+            unknown=found.unknown,
         )
 
 
@@ -246,15 +258,28 @@ def _walk(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[Entry]:
 
 
 def _category(layer: keras.Layer, *, is_root: bool) -> str:
+    return _judgement(layer, is_root=is_root).category
+
+
+def _judgement(layer: keras.Layer, *, is_root: bool) -> Judgement:
     if is_root:
-        return "container"
+        return Judgement("container")
     said = registered(type(layer))
     if said:
-        return said
+        return Judgement(said)
     for category, names in _KINDS:
         if any(isinstance(layer, getattr(keras.layers, n)) for n in names if _has(n)):
-            return "softmax" if _is_softmax(layer) else category
-    return "container" if sublayers(layer) else "other"
+            return Judgement("softmax" if _is_softmax(layer) else category)
+    if sublayers(layer):
+        return Judgement("container")
+    return judged(layer, _call(layer)) if layer.weights else Judgement("other")
+
+
+def _call(layer: keras.Layer) -> Any:
+    """Return the call of ``layer``, without what a plan put over it."""
+    before = vars(layer).get(MARK)
+    own = layer.call if before is None else before.methods["call"]
+    return own if own is not None else types.MethodType(type(layer).call, layer)
 
 
 def _has(name: str) -> bool:

@@ -139,7 +139,8 @@ def list_weights(
         ExperimentError: the layout of a layer has no neutral form yet.
     """
     found = []
-    for entry in walk(model):
+    for listed in walk(model):
+        entry = listed.as_laid_out()
         left_out = set() if statistics else {id(v) for v in buffers(entry.layer)}
         own = {name: v for name, v in entry.variables.items() if id(v) not in left_out}
         if own and type(entry.layer).__name__.startswith("Separable"):
