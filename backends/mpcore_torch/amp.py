@@ -17,26 +17,29 @@ from mpcore.scaling.transition import LossScaleState, check_abort, inverse
 from mpcore.step import stagnation
 from mpcore.step.result import StepResult, StepValues
 from mpcore.step.transaction import StepCall
-from mpcore_torch import trial
+from mpcore_torch import ranks, regions, trial
 from mpcore_torch.calls import IDLE, UNSCALED, Inference
 from mpcore_torch.casting import replace_root
+from mpcore_torch.forwards import make_bare
 from mpcore_torch.grad_scaler import AmpGradScaler
 from mpcore_torch.gradient_accumulation import Window
 from mpcore_torch.gradients import Norms
 from mpcore_torch.layers import device_of, parameter_names
 from mpcore_torch.master_dict import bit_sum, master_shapes, read_masters, write_masters
 from mpcore_torch.op_list import keep_in_backward, op_list_of, region
+from mpcore_torch.plan_guard import PlanGuard
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
+from mpcore_torch.scaled_gradients import ScaledGradients
 from mpcore_torch.schedule import held
 from mpcore_torch.step import TorchTransaction
 from mpcore_torch.thread_state import ThreadState
-from mpcore_torch.update_guard import UpdateGuard
+from mpcore_torch.update_guard import UpdateGuard, forget_copy
 from mpcore_torch.weights import bytes_of, read_weights, write_weights
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
     from torch import nn
@@ -92,6 +95,8 @@ class TorchAmp(Amp):
         if not optimizers:
             self._tx.calls = Inference()
         keep_in_backward(self._tx, op_list)
+        forget_copy(model)
+        make_bare(model)  # where it is a copy of a prepared model
         self._prepared = Prepared(model, self.optimizers, plan)
         if policy.by != "model" or policy.scheme.name not in ("none", "stochastic"):
             self.widened = self._prepared.widened
@@ -102,20 +107,32 @@ class TorchAmp(Amp):
         self._names = parameter_names(model)
         self._window: Window | None = None
         self._unscaled: tuple[Any, float, int] | None = None
+        self._scaled = ScaledGradients()
         self._tx.guard, self._tx.hold, self._tx.thread = self.guard, self.held.now, self._thread
         masters = self._prepared.master_weights
         self._update_guard = UpdateGuard(model, self.optimizers.values(), self.guard, masters)
         self._watch_root(model)
+        self._plan_guard = self._tx.plan_guard = PlanGuard(model, self.guard)
 
     def _watch_root(self, model: nn.Module) -> None:
         transaction, update_guard = self._tx, self._update_guard
         amp = self  # lives as long as the model, so that a second `prepare` finds it
+        listed = self.policy.by == "op" and self.policy.compute != "float32"
+        dtype = getattr(torch, self.policy.compute)
+        first, guard, scaled = self._first, self.guard, self._scaled
 
         def begins(root: nn.Module) -> None:
             nonlocal amp
             # A copy of the model (an average, say) shares this method, not the step.
             if root is transaction.model:
+                if scaled.seen and ranks.in_group():
+                    scaled.forget()  # a reducer may have put the gradients elsewhere
                 transaction.forward_begins()
+                if listed and root.training and torch.is_grad_enabled():
+                    found = regions.dtype_around(first.device.type)
+                    transaction.outside = transaction.outside or found is None
+                    if found not in (None, dtype):
+                        regions.refuse(guard, found, dtype)
             elif root.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 update_guard.watch(root)
 
@@ -273,6 +290,7 @@ class TorchAmp(Amp):
         """
         self._tx.calls.check("forward")
         self._tx.forward_begins()
+        self._tx.outside = False
         return self._region()
 
     def gradient(self, function: Callable[..., Any], *inputs: Any) -> torch.Tensor:
@@ -298,6 +316,7 @@ class TorchAmp(Amp):
 
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         tx = self._tx
+        self._check_plan()
         batch = tuple(self._tensor(x) if isinstance(x, np.ndarray) else x for x in batch)
         tx.calls.check("step")
         token, thread = object(), self._thread()
@@ -323,6 +342,21 @@ class TorchAmp(Amp):
             self._done(result)
             raise_late(self._tx.late)
         return result
+
+    def _check_plan(self) -> None:
+        for home, key, value, _ in self._plan_guard.seen:
+            if home.get(key) is not value:
+                self._plan_guard.changed()
+                return
+
+    @contextlib.contextmanager
+    def unguarded(self) -> Iterator[None]:
+        """Let others move or change the model; see ``Amp.unguarded``."""
+        with self.guard.opened():
+            try:
+                yield
+            finally:
+                self._plan_guard.accept()  # what was changed in here is meant
 
     def _random_state(self) -> Any:
         # About 1 us: each step asks.
@@ -375,6 +409,13 @@ class TorchAmp(Amp):
         names = self._chosen(optimizer, None)
         tx.calls.check("backward")
         tx.check_loss(loss, names)
+        self._check_plan()
+        self._scaled.check(self.guard)
+        if tx.outside:
+            self.guard.check(
+                "`amp.backward` of a loss whose forward pass ran in float32, without the op list,",
+                "run it inside `with amp.autocast():`",
+            )
         window, thread = self._window, self._thread()
         try:
             if window is None:
@@ -391,6 +432,8 @@ class TorchAmp(Amp):
         try:
             self._window = window
             window.add(loss, names, retain_graph=retain_graph)
+            if tx.state.scale != 1.0:
+                self._scaled.take(tx.trained(names))
             tx.calls.enter("backward")
         except BaseException:
             self._give_up(thread)
@@ -413,6 +456,7 @@ class TorchAmp(Amp):
         window = self._window
         if tx.calls.state == UNSCALED or window is None:
             return
+        self._scaled.check(self.guard)
         thread = self._thread()
         try:
             grads, good, number = window.gradients(mean=mean)
@@ -459,6 +503,8 @@ class TorchAmp(Amp):
         if mean and self._unscaled is not None:
             msg = "`mean` must be given to `unscale`, which has divided the gradients already"
             raise BackendError(msg)
+        if self._unscaled is None:
+            self._scaled.check(self.guard)
         with self.held:
             return self._apply(window, names, call, mean=mean)
 
@@ -541,11 +587,13 @@ class TorchAmp(Amp):
             tx.forget()
             self._update_guard.release()
             self._prepared.release()
+            self._plan_guard.release()
             tx.set_masters([])
             tx.calls = Released()
 
     def _close(self) -> None:
         self._window = self._unscaled = None
+        self._scaled.forget()
         self._tx.calls.leave()
 
     def _result(

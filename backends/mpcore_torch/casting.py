@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import types
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,8 +21,11 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
+from mpcore_torch import regions
 from mpcore_torch.clashes import add_advice
+from mpcore_torch.forwards import has_own_forward, is_prepared, replace_forward, restore_forward
 from mpcore_torch.layers import leaves
+from mpcore_torch.update_guard import watch_pickled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +50,7 @@ __all__ = [
 _NORMS = nn.modules.batchnorm._NormBase
 _READS = "_mpcore_reads"  # what a computed weight is read as, while its layer runs
 
+_PLAIN_CONVS = (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
 # Their CPU kernels take a low input with float32 weights, compute in float32 and round once.
 _ROUND_ONCE = (
     nn.modules.batchnorm._BatchNorm.forward,
@@ -88,37 +92,6 @@ def cast_floats(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def replace_forward(module: nn.Module, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Put ``make(original)`` in the place of ``module.forward``; both take ``self`` first."""
-    bound = vars(module).get("forward")
-    if isinstance(bound, types.MethodType) and bound.__self__ is module:
-        original = bound.__func__  # not bound: a copy of the module must run on itself
-    elif bound is not None:
-
-        def original(_self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return bound(*args, **kwargs)
-
-    else:
-        original = type(module).forward
-    new = make(original)
-    new.mpcore, new.before = True, bound
-    # object.__setattr__: a bound method of itself is no submodule.
-    object.__setattr__(module, "forward", types.MethodType(new, module))
-
-
-def restore_forward(module: nn.Module) -> None:
-    """Undo every ``replace_forward`` of ``module``."""
-    while is_prepared(module):
-        before = vars(module).pop("forward").before
-        if before is not None:
-            object.__setattr__(module, "forward", before)
-
-
-def is_prepared(module: nn.Module) -> bool:
-    """Return whether ``module.forward`` is one of ours."""
-    return getattr(vars(module).get("forward"), "mpcore", False)
-
-
 def casts_nothing(plan: Plan) -> bool:
     """Return whether a model under ``plan`` runs as it is."""
     policy = plan.policy
@@ -139,7 +112,7 @@ def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]
         by_op = entry.compute == "op" or entry.listed
         if entry.category == "norm" and by_op and has_low(module):
             # Kernels of a region take float32 with 16-bit weights, or the other way, not all.
-            replace_forward(module, lambda original: _general(original, None, None))
+            replace_forward(module, partial(_general, compute=None, output=None))
             continue
         if entry.category in ("container", "parameters") or entry.compute == "op" or entry.listed:
             continue
@@ -164,22 +137,36 @@ def replace_root(
     policy = plan.policy
     output = None if casts_nothing(plan) else getattr(torch, policy.output)
     takes = getattr(torch, policy.compute) if policy.inputs == "cast" else None
+    make = partial(_root, takes=takes, output=output, plan=plan)
+    replace_forward(model, partial(make, begins=begins), partial(make, begins=watch_pickled))
 
-    def make(original: Any) -> Any:
-        def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            begins(root)
-            if takes is not None:
-                args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
-            try:
+
+def _root(
+    original: Any,
+    takes: torch.dtype | None,
+    output: torch.dtype | None,
+    begins: Callable[[nn.Module], None],
+    plan: Plan,
+) -> Any:
+    listed = plan.policy.by == "op"
+
+    def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        begins(root)
+        if takes is not None:
+            args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
+        try:
+            if not listed and any(map(torch.is_autocast_enabled, regions.KINDS)):
+                # It would lower what the plan keeps in float32.
+                with regions.none_around():
+                    result = original(root, *args, **kwargs)
+            else:
                 result = original(root, *args, **kwargs)
-            except RuntimeError as exc:
-                add_advice(exc, plan)
-                raise
-            return result if output is None else cast_floats(result, output)
+        except RuntimeError as exc:
+            add_advice(exc, plan)
+            raise
+        return result if output is None else cast_floats(result, output)
 
-        return forward
-
-    replace_forward(model, make)
+    return forward
 
 
 def _leave_fast_paths(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
@@ -205,7 +192,7 @@ def _cast_computed(module: nn.Module, dtype: torch.dtype | None) -> None:
     if not parametrize.is_parametrized(module):
         return
     for computed in module.parametrizations.values():
-        replace_forward(computed, lambda original: _cast_weight(original, dtype))
+        replace_forward(computed, partial(_cast_weight, dtype=dtype))
 
 
 def _maker(module: nn.Module, entry: LayerPlan, plan: Plan) -> Callable[[Any], Any]:
@@ -214,25 +201,20 @@ def _maker(module: nn.Module, entry: LayerPlan, plan: Plan) -> Callable[[Any], A
     in_region = plan.policy.by == "op"
     if in_region or compute is None:
         owns = bool(entry.param) and entry.category != "embedding"
-        return lambda original: _general(
-            original, compute, output, owns=owns, leave_region=in_region
-        )
+        return partial(_general, compute=compute, output=output, owns=owns, leave_region=in_region)
     if entry.category == "embedding":
         # Rounding rows after the look-up equals looking up rounded rows, without the table.
         if not isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            return lambda original: _looked_up(original, compute, output or compute)
-        return lambda original: _embedding(original, compute, output or compute)
-    if type(module).forward is nn.Linear.forward:
-        return lambda _: _linear(compute, output)
-    if isinstance(module, nn.modules.conv._ConvNd) and _plain_conv(module):
-        return lambda _: _conv(compute, output)
-    if type(module).forward in _ROUND_ONCE and compute == torch.float32 and not has_low(module):
-        return lambda original: _norm(original, output)
-    return lambda original: _general(original, compute, output)
-
-
-def _plain_conv(module: nn.Module) -> bool:
-    return type(module).forward in (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
+            return partial(_looked_up, compute=compute, output=output or compute)
+        return partial(_embedding, compute=compute, output=output or compute)
+    kind = None if has_own_forward(module) else type(module).forward
+    if kind is nn.Linear.forward:
+        return partial(_linear, compute=compute, output=output)
+    if isinstance(module, nn.modules.conv._ConvNd) and kind in _PLAIN_CONVS:
+        return partial(_conv, compute=compute, output=output)
+    if kind in _ROUND_ONCE and compute == torch.float32 and not has_low(module):
+        return partial(_norm, output=output)
+    return partial(_general, compute=compute, output=output)
 
 
 def _cast_weight(original: Any, dtype: torch.dtype | None) -> Any:
@@ -262,7 +244,7 @@ def _looked_up(original: Any, compute: torch.dtype, output: torch.dtype) -> Any:
     return forward
 
 
-def _linear(compute: torch.dtype, output: torch.dtype | None) -> Any:
+def _linear(_: Any, compute: torch.dtype, output: torch.dtype | None) -> Any:
     def forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
         bias = self.bias
         result = functional.linear(
@@ -273,7 +255,7 @@ def _linear(compute: torch.dtype, output: torch.dtype | None) -> Any:
     return forward
 
 
-def _conv(compute: torch.dtype, output: torch.dtype | None) -> Any:
+def _conv(_: Any, compute: torch.dtype, output: torch.dtype | None) -> Any:
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         bias = self.bias
         result: torch.Tensor = self._conv_forward(

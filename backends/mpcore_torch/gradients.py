@@ -11,10 +11,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import optimizer as _everybody
 
 from mpcore.errors import BackendError
 from mpcore_torch import ranks
+from mpcore_torch.update_guard import has_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -209,15 +209,9 @@ def shapeless(loss: torch.Tensor) -> torch.Tensor:
 
 def leaves_gradients(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether a step of ``optimizer`` is known to leave ``.grad`` as it is."""
-    hooks = (
-        optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or _everybody._global_optimizer_pre_hooks
-        or _everybody._global_optimizer_post_hooks
-    )
     return (
         type(optimizer) in _FUSED
-        and not hooks
+        and not has_hooks(optimizer)
         and all(group.get("fused") for group in optimizer.param_groups)
     )
 

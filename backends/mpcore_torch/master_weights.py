@@ -14,7 +14,7 @@ from mpcore.numerics.master_weights import CHUNK
 from mpcore_torch.master_state import MasterState, master_state_for
 from mpcore_torch.optimizer_state import Moments
 from mpcore_torch.rounding import key_of
-from mpcore_torch.update_guard import is_guard
+from mpcore_torch.update_guard import has_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -273,8 +273,7 @@ def _takes_parts(optimizer: torch.optim.Optimizer) -> bool:
     torch's own optimizers do (2.13.0; LBFGS is refused earlier). Hooks would run for each part.
     """
     own = type(optimizer).__module__.startswith("torch.optim.")
-    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
-    return own and not after and all(map(is_guard, before.values()))
+    return own and not has_hooks(optimizer, shared=False)
 
 
 class _Only:

@@ -10,6 +10,7 @@ from torch import nn
 from mpcore.errors import BackendError
 from mpcore_torch.casting import is_prepared
 from mpcore_torch.layers import leaves
+from mpcore_torch.plan_guard import is_copy
 from mpcore_torch.stored_low import refuse_low
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = ["refuse", "refuse_prepared"]
 def refuse(model: nn.Module, plan: Plan, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
     """Raise BackendError where torch would fail later, or go on without the policy."""
     refuse_low(model, optimizers)
+    _refuse_sharded_policy(model, plan)
     if plan.policy.by == "model":
         _refuse_wrapped(model)
     if plan.policy.by == "op" and plan.policy.compute == "float16":
@@ -30,8 +32,9 @@ def refuse(model: nn.Module, plan: Plan, optimizers: Iterable[torch.optim.Optimi
 
 
 def refuse_prepared(model: nn.Module) -> None:
-    """Raise BackendError if ``model`` was prepared before."""
-    if any(is_prepared(module) for module in (model, *leaves(model).values())):
+    """Raise BackendError if ``model`` was prepared before; a copy of such a model was not."""
+    modules = (model, *leaves(model).values())
+    if any(is_prepared(module) and not is_copy(module) for module in modules):
         msg = (
             f"`model` must not be prepared twice, this {type(model).__name__} or a part of it was: "
             "call `release()` on what `prepare` returned, or build it anew"
@@ -51,6 +54,21 @@ def _refuse_wrapped(model: nn.Module) -> None:
             msg = (
                 "`model` must be prepared before it is wrapped in DistributedDataParallel when "
                 "by='model': DDP watches the float32 parameters, which are replaced"
+            )
+            raise BackendError(msg)
+
+
+def _refuse_sharded_policy(model: nn.Module, plan: Plan) -> None:
+    """Refuse FSDP2's own casts of parameters and inputs beside those of the plan."""
+    for name, module in model.named_modules():
+        state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
+        own = getattr(getattr(state, "_mp_policy", None), "param_dtype", None)
+        if own not in (None, torch.float32):
+            msg = (
+                f"`mp_policy` of fully_shard must leave the casting to the policy, that of "
+                f"{name or 'the model'} has param_dtype={str(own).removeprefix('torch.')}; leave "
+                f"it out, {plan.policy.compute} is computed in all the same "
+                "(reduce_dtype may stay)"
             )
             raise BackendError(msg)
 

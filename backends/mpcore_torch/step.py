@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mpcore_torch.buffers import Saved
     from mpcore_torch.gradients import Grads
     from mpcore_torch.master_weights import Masters
+    from mpcore_torch.plan_guard import PlanGuard
     from mpcore_torch.thread_state import ThreadState
 
 __all__ = ["TorchTransaction"]
@@ -68,6 +69,7 @@ class TorchTransaction(MicroBatches):
             loop whose losses were divided by their number already holds 1 / number.
         divided: whether the gradients are true ones already.
         unsynced: whether a forward pass of the open step ran under DDP's ``no_sync``.
+        outside: whether a forward pass of the open step ran without the autocast region it needs.
         lost: counts of lost updates of the latest step; None where they are not counted.
         master_weights: what the optimizers update; see ``set_master_weights``.
         moves_low: whether 16-bit parameters may be moved without float32 values.
@@ -75,9 +77,11 @@ class TorchTransaction(MicroBatches):
         thread: returns what torch keeps for this thread, to be put back after a fault.
         hold: called when a commit begins; holds interrupts back until the step has ended.
         late: what failed behind the point of no return of the latest step.
+        plan_guard: watches the model as long as this does.
     """
 
     guard: Guard
+    plan_guard: PlanGuard
     thread: Callable[[], ThreadState]
     master_weights: Masters
 
@@ -101,6 +105,7 @@ class TorchTransaction(MicroBatches):
         self.masters: dict[nn.Parameter, nn.Parameter] = {}
         self.taking = tuple(optimizers)
         self.apart = self.keeps = self.divided = self.unsynced = self.eager = False
+        self.outside = False
         self.share = 1.0
         self.lost: torch.Tensor | None = None
         self._after_step = options.after_step
@@ -198,7 +203,7 @@ class TorchTransaction(MicroBatches):
             self._trained = {name: self.parameters_of(opt) for name, opt in self.optimizers.items()}
             self.clear_grads()
             self._drop_handed_out()  # also of parameters that this step may not use
-            self.unsynced = False
+            self.unsynced = self.outside = False
             self._open = self._buffers.save()
         return self.state, self._open
 
@@ -343,6 +348,15 @@ class TorchTransaction(MicroBatches):
             )
             raise BackendError(msg)
 
+    def _check_reached(self) -> None:
+        # One rank of several may have none; so may an optimizer whose parameters are frozen.
+        if not ranks.several() and any(p.requires_grad for p in self.trained(self.taking)):
+            msg = (
+                "`loss` must depend on what the optimizer moves: no parameter got a gradient; "
+                "was it computed by another model, or by a copy?"
+            )
+            raise BackendError(msg)
+
     def sums_apart(self) -> bool:
         """Return whether micro-batches are added up here, in float32, and not by torch."""
         return self.drops or any(
@@ -355,6 +369,8 @@ class TorchTransaction(MicroBatches):
 
     def unscale(self, grads: Grads, scale: float) -> tuple[Grads, Norms, tuple[bool, ...]]:
         """Divide, in place where gradients are float32; wait for the device once."""
+        if not grads:
+            self._check_reached()
         true = self.divide(grads, scale)
         norms = Norms(true.values())
         if self.eager:

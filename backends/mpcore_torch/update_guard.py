@@ -11,7 +11,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.optim.optimizer as _everybody
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from mpcore.amp.guard import Guard
+from mpcore.errors import GuardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,14 +23,28 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
-    from mpcore.amp.guard import Guard
     from mpcore_torch.master_weights import Masters
 
-__all__ = ["UpdateGuard", "is_guard"]
+__all__ = ["CopyGuard", "UpdateGuard", "forget_copy", "has_hooks", "watch_pickled"]
 
 _INSTEAD = (
     "call `amp.step(loss_fn, ...)`, or `amp.backward(loss)` and then `amp.apply()`, which step it"
 )
+
+
+class CopyGuard(Guard):
+    """The guard of a pickled copy: there is no prepared model that could open it."""
+
+    __slots__ = ()
+
+    def check(self, what: str, instead: str) -> None:
+        """Raise GuardError."""
+        msg = (
+            f"{what} would move or change a copy of a prepared model past its guarantee; prepare "
+            "the copy, `mp.prepare(copy, optimizer, policy)`, and then "
+            f"{instead}"
+        )
+        raise GuardError(msg)
 
 
 class UpdateGuard:
@@ -42,24 +60,35 @@ class UpdateGuard:
         model: nn.Module,
         optimizers: Iterable[torch.optim.Optimizer],
         guard: Guard,
-        master_weights: Masters,
+        master_weights: Masters | None,
     ) -> None:
         """Watch from now on."""
-        self._guard, self._masters = guard, weakref.ref(master_weights)
+        self._guard = guard
+        self._masters = None if master_weights is None else weakref.ref(master_weights)
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet([model])
         self._own: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(optimizers)
         self._foreign: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
             weakref.WeakKeyDictionary()
         )
-        hook = _Closed(guard, weakref.ref(master_weights))
+        hook = _Closed(guard, self._masters)
         self._handles = [optimizer.register_step_pre_hook(hook) for optimizer in self._own]
         _EVERY.add(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether none of the models is there any more."""
+        return not self._models
 
     def watch(self, copy: nn.Module) -> None:
         """Watch a copy of the model too: what its plan needs is not in an optimizer of its own."""
         if copy not in self._models:
             self._models.add(copy)
             self._foreign.clear()
+
+    def forget(self, copy: nn.Module) -> None:
+        """Watch a copy no longer: it is going to be prepared itself."""
+        self._models.discard(copy)
+        self._foreign.clear()
 
     def release(self) -> None:
         """Watch no longer."""
@@ -74,9 +103,10 @@ class UpdateGuard:
         size = sum(len(group["params"]) for group in optimizer.param_groups)
         if self._foreign.get(optimizer) == size:
             return
-        masters = self._masters()
         known = {id(param) for model in self._models for param in model.parameters()}
-        known.update(id(param) for param in (masters.masters if masters else {}).values())
+        masters = None if self._masters is None else self._masters()
+        if masters is not None:
+            known.update(id(param) for param in masters.masters.values())
         if any(id(param) in known for group in optimizer.param_groups for param in group["params"]):
             what = "`step()` of an optimizer that is not the prepared model's, over its parameters,"
             self._guard.check(what, _INSTEAD.removesuffix(", which step it"))
@@ -86,7 +116,7 @@ class UpdateGuard:
 class _Closed:
     """The hook of an optimizer of the model."""
 
-    def __init__(self, guard: Guard, masters: weakref.ref[Masters]) -> None:
+    def __init__(self, guard: Guard, masters: weakref.ref[Masters] | None) -> None:
         self._guard, self._masters = guard, masters
 
     def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -100,7 +130,7 @@ class _Closed:
         Learning rate and gradients are zero and no slot is there yet.
         Source: torch/distributed/checkpoint/state_dict.py, _init_optim_state, torch 2.13.0.
         """
-        masters = self._masters()
+        masters = None if self._masters is None else self._masters()
         if optimizer.state or masters is None or masters.empties:
             return False
         groups = optimizer.param_groups
@@ -111,9 +141,21 @@ class _Closed:
         )
 
 
-def is_guard(hook: Any) -> bool:
-    """Return whether a hook of an optimizer is ours."""
-    return isinstance(hook, _Closed)
+def has_hooks(optimizer: torch.optim.Optimizer, *, shared: bool = True) -> bool:
+    """Return whether somebody else's hooks run in a step of ``optimizer``.
+
+    Args:
+        optimizer: any.
+        shared: whether hooks for all optimizers count.
+    """
+    if optimizer._optimizer_step_post_hooks:
+        return True
+    if any(type(hook) is not _Closed for hook in optimizer._optimizer_step_pre_hooks.values()):
+        return True
+    if not shared:
+        return False
+    before = _everybody._global_optimizer_pre_hooks
+    return len(before) > _EVERY.hooks or bool(_everybody._global_optimizer_post_hooks)
 
 
 class _Every:
@@ -126,6 +168,25 @@ class _Every:
     def __init__(self) -> None:
         self._watching: tuple[weakref.ref[UpdateGuard], ...] = ()
         self._handle: RemovableHandle | None = None
+        self._pickled: UpdateGuard | None = None
+
+    @property
+    def hooks(self) -> int:
+        """How many of torch's hooks for all optimizers are ours."""
+        return int(self._handle is not None)
+
+    def watch_pickled(self, copy: nn.Module) -> None:
+        """Watch a copy that came out of a pickle."""
+        if self._pickled is None:
+            self._pickled = UpdateGuard(copy, (), CopyGuard(), None)
+        self._pickled.watch(copy)
+
+    def forget(self, copy: nn.Module) -> None:
+        """Watch a copy no longer."""
+        for entry in self._alive():
+            watching = entry()
+            if watching is not None:
+                watching.forget(copy)
 
     def add(self, watching: UpdateGuard) -> None:
         """Ask one more."""
@@ -136,6 +197,9 @@ class _Every:
     def remove(self, watching: UpdateGuard) -> None:
         """Ask one less; without any there is no hook."""
         self._watching = tuple(entry for entry in self._alive() if entry() is not watching)
+        last = all(entry() is self._pickled for entry in self._watching)
+        if last and self._pickled is not None and self._pickled.idle:
+            self._watching, self._pickled = (), None
         if not self._watching and self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -153,3 +217,14 @@ class _Every:
 
 
 _EVERY = _Every()
+
+
+def watch_pickled(copy: nn.Module) -> None:
+    """Watch a copy that came out of a pickle, from its first forward pass in training on."""
+    if copy.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        _EVERY.watch_pickled(copy)
+
+
+def forget_copy(copy: nn.Module) -> None:
+    """Watch a copy no longer: it is going to be prepared itself."""
+    _EVERY.forget(copy)

@@ -1392,17 +1392,17 @@ def test_state_dict_goes_through_a_file(policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_pickled_model_is_a_plain_model_again(policy):
+def test_pickled_model_has_its_values_and_can_be_prepared(policy):
     model = net()
     amp, _ = ready(model, policy)
     amp.step(entropy(model), *batch())
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
-    plain = torch.load(file, weights_only=False)
-    assert_same(copies(plain), copies(model))
+    twin = torch.load(file, weights_only=False)
+    assert_same(copies(twin), copies(model))
     if amp.policy.by != "model":
-        ready(plain, policy)
+        ready(twin, policy)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -110,7 +110,8 @@ def replicas(rank, *, sync_overflow, average=True, bad_layer=None, steps=4):
         if number == 2 and rank == 0 and bad_layer:
             model.get_parameter(bad_layer).grad.fill_(0.5)
         before = weights(model, amp), digest(model.buffers())
-        result = amp.apply()
+        with amp.unguarded():  # gradients are averaged while the scale is on them
+            result = amp.apply()
         results.append(result)
         if not result.stepped:
             results_same = weights(model, amp) == before[0]
@@ -411,7 +412,8 @@ def fsdp_beside_replicas(rank):
             amp = ready(model)
             amp.backward(entropy(model)(*batch(0, rank)))
             model[4].bias.grad.fill_(boost if rank else 1.0)
-            result = amp.apply(clip_norm=clip)
+            with amp.unguarded():  # the scale is still on it
+                result = amp.apply(clip_norm=clip)
             told[f"{clip} {boost}"] = result.stepped
     return told
 
