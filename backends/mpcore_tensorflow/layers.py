@@ -83,10 +83,9 @@ class Entry(NamedTuple):
 
     def as_laid_out(self) -> Entry:
         """Return the entry as ``other`` where its class is not Keras': its layout is its own."""
-        said = (
-            registered(type(self.layer)) or _judgement(self.layer, is_root=not self.path).computes
-        )
-        return self._replace(category="other") if said and self.category != "container" else self
+        if self.category == "container":
+            return self
+        return self._replace(category=_by_class(self.layer) or "other")
 
     def describe(self, masters: Mapping[int, Any], usual: str = "") -> Layer:
         """Return the entry in the core's words; statistics are buffers, not parameters.
@@ -267,12 +266,20 @@ def _judgement(layer: keras.Layer, *, is_root: bool) -> Judgement:
     said = registered(type(layer))
     if said:
         return Judgement(said)
-    for category, names in _KINDS:
-        if any(isinstance(layer, getattr(keras.layers, n)) for n in names if _has(n)):
-            return Judgement("softmax" if _is_softmax(layer) else category)
+    known = _by_class(layer)
+    if known:
+        return Judgement(known)
     if sublayers(layer):
         return Judgement("container")
     return judged(layer, _call(layer)) if layer.weights else Judgement("other")
+
+
+def _by_class(layer: keras.Layer) -> str:
+    """Return the category of a class of Keras, or of one derived from it; ``""`` for others."""
+    for category, names in _KINDS:
+        if any(isinstance(layer, getattr(keras.layers, n)) for n in names if _has(n)):
+            return "softmax" if _is_softmax(layer) else category
+    return ""
 
 
 def _call(layer: keras.Layer) -> Any:

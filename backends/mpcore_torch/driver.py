@@ -12,8 +12,9 @@ from torch.nn import functional
 from mpcore.checkpoint.held_layers import Held, collect, hold, spread
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.checkpoint.places import Place
+from mpcore.policy.registry import registered
 from mpcore_torch import files
-from mpcore_torch.layers import leaves, list_layers, parameter_names
+from mpcore_torch.layers import by_class, leaves, list_layers, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from mpcore.backend.driver import OptimizerSpec
     from mpcore.backend.files import Files
+    from mpcore.policy.layer import Layer
     from mpcore_torch.amp import TorchAmp
 
 __all__ = ["TorchDriver"]
@@ -176,11 +178,20 @@ def _held(model: nn.Module, *, buffers: bool = True) -> list[Held[torch.Tensor]]
     return hold(
         (
             layer.path,
-            "other" if layer.computes or layer.category == "parameters" else layer.category,
+            _laid_out(layer, module),
             _own(module, layer.category, buffers=buffers),
         )
         for layer, module in zip(list_layers(model), leaves(model).values(), strict=True)
     )
+
+
+def _laid_out(layer: Layer, module: nn.Module) -> str:
+    """Return the category that says how weights are laid out: that of the class alone."""
+    if layer.computes or layer.category == "parameters":
+        return "other"
+    if registered(type(module)) and layer.category != "container":
+        return by_class(module) or "other"
+    return layer.category
 
 
 def _own(module: nn.Module, category: str, *, buffers: bool) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ from mpcore_torch.judging import judged
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["device_of", "leaves", "list_layers", "parameter_names"]
+__all__ = ["by_class", "device_of", "leaves", "list_layers", "parameter_names"]
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _CATEGORIES: tuple[tuple[str, tuple[type[nn.Module], ...]], ...] = (
@@ -47,13 +47,15 @@ _LAYERS = ("linear", "conv", "conv_transpose", "attention", "recurrent", "embedd
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
+def by_class(module: nn.Module) -> str:
+    """Return the category of a class of torch, or of one derived from it; ``""`` for others."""
+    return next((c for c, types in _CATEGORIES if isinstance(module, types)), "")
+
+
 def _judgement(module: nn.Module, path: str) -> Judgement:
-    said = registered(type(module))
+    said = registered(type(module)) or by_class(module)
     if said:
         return Judgement(said)
-    for category, types in _CATEGORIES:
-        if isinstance(module, types):
-            return Judgement(category)
     own = any(param is not None for param in module._parameters.values())
     if any(name != "parametrizations" for name, _ in module.named_children()):
         return _container(module) if own and path else Judgement("container")

@@ -799,3 +799,17 @@ def test_judged_layers_compile_without_a_break():
     want = model(x)
     got = torch.compile(model, backend="eager", fullgraph=True)(x)
     torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def test_what_a_layer_computes_or_was_said_does_not_change_how_weights_are_written():
+    driver = mp.load_backend("torch").driver()
+    model = nn.Sequential(nn.LSTM(8, 8), Addmm(8, 8), TwoWords(8))
+    plain = [(w.path, w.category, sorted(w.arrays)) for w in driver.weights(model)]
+    assert [category for _, category, _ in plain[-2:]] == ["other", "other"]
+    for cls in (nn.LSTM, TwoWords):
+        mp.register_layer(cls, "attention")
+    try:
+        assert [(w.path, w.category, sorted(w.arrays)) for w in driver.weights(model)] == plain
+    finally:
+        for cls in (nn.LSTM, TwoWords):
+            mp.register_layer(cls, None)
