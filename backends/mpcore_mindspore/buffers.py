@@ -8,6 +8,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn
 
 from mpcore.errors import BackendError
+from mpcore.policy.registry import registered
 from mpcore_mindspore.assigned import assigned
 from mpcore_mindspore.layers import leaves, own_parameters
 
@@ -26,7 +27,8 @@ def buffers(net: nn.Cell) -> list[Any]:
         *(
             param
             for cell, category in leaves(net).values()
-            if category not in _WEIGHTS  # frozen weights are only read
+            # Frozen weights of MindSpore's own layers are only read.
+            if category not in _WEIGHTS or registered(type(cell))
             for param in own_parameters(cell, category).values()
             if not param.requires_grad
         ),

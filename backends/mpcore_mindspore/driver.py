@@ -11,8 +11,9 @@ from mindspore import Tensor, nn, ops
 from mpcore.checkpoint.held_layers import Held, collect, hold, spread
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.checkpoint.places import Place
+from mpcore.policy.registry import registered
 from mpcore_mindspore import files
-from mpcore_mindspore.layers import leaves, own_parameters, parameter_paths
+from mpcore_mindspore.layers import by_class, leaves, own_parameters, parameter_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,12 +201,19 @@ class _Handle(NamedTuple):
 def _held(model: Any, *, statistics: bool = False) -> list[Held[_Handle]]:
     return hold(
         (
-            (path, category, _own(path, cell, category, statistics=statistics))
+            (path, _laid_out(cell, category), _own(path, cell, category, statistics=statistics))
             for path, (cell, category) in leaves(model).items()
         ),
         _NEUTRAL,
         same=lambda handle: id(handle.param),
     )
+
+
+def _laid_out(cell: Any, category: str) -> str:
+    """Return the category that says how weights are laid out: that of the class alone."""
+    if not registered(type(cell)) or category == "container":
+        return category
+    return by_class(cell) or "other"
 
 
 def _own(path: str, cell: Any, category: str, *, statistics: bool) -> dict[str, _Handle]:

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     import mindspore as ms
 
-__all__ = ["dtype_name", "is_native", "leaves", "list_layers", "own_parameters", "parameter_paths"]
+__all__ = [
+    "by_class",
+    "dtype_name",
+    "is_native",
+    "leaves",
+    "list_layers",
+    "own_parameters",
+    "parameter_paths",
+]
 
 _CATEGORIES: dict[str, tuple[str, ...]] = {
     # class names, since mint names and nn names share no base class but Cell
@@ -95,13 +103,18 @@ _OPAQUE = ("attention", "recurrent")
 _PACKAGES = ("mindspore.nn.", "mindspore.mint.")
 
 
-def _category(cell: nn.Cell) -> str:
-    said = registered(type(cell))
-    if said:
-        return said
+def by_class(cell: nn.Cell) -> str:
+    """Return the category of a class of MindSpore, or of one derived from it; ``""`` for others."""
     for cls in type(cell).__mro__:
         if cls.__module__.startswith(_PACKAGES) and cls.__name__ in _BY_CLASS:
             return _BY_CLASS[cls.__name__]
+    return ""
+
+
+def _category(cell: nn.Cell) -> str:
+    said = registered(type(cell)) or by_class(cell)
+    if said:
+        return said
     if any(True for _ in cell.cells()):
         return "container"
     homes = [cls.__module__ for cls in type(cell).__mro__]

@@ -65,3 +65,30 @@ def test_registered_class_is_lowered():
         assert out.dtype == ms.float16
     finally:
         mp.register_layer(Product, None)
+
+
+class Counting(Product):
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.seen = Parameter(Tensor(np.zeros(1, "f4")), name="seen", requires_grad=False)
+
+
+def test_state_of_a_registered_cell_is_still_a_buffer():
+    from mpcore_mindspore.buffers import buffers
+
+    class Counted(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = Counting(8)
+
+        def construct(self, x):
+            return self.own(x)
+
+    net = Counted()
+    before = [id(param) for param in buffers(net)]
+    mp.register_layer(Counting, "linear")
+    try:
+        assert [id(param) for param in buffers(net)] == before
+        assert id(net.own.seen) in before
+    finally:
+        mp.register_layer(Counting, None)
