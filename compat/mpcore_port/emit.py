@@ -199,13 +199,18 @@ def line_map(old: str, new: str) -> Callable[..., int]:
     """Return the function from a line of ``old`` to the line of ``new`` it has become.
 
     The function takes the line and, optionally, text that stands in the new one: within a block
-    of changed lines that is how it is found.
+    of changed lines that is how it is found. A line that only moved, into a block of another depth
+    say, is found by its words.
     """
     before, after = old.splitlines(), new.splitlines()
     if before == after:
         return lambda line, _="": line
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=len(before) > 5000)
     blocks = matcher.get_opcodes()
+    moved: dict[str, list[int]] = {}
+    for tag, _, _, c, d in blocks:
+        for j in range(c, d) if tag != "equal" else ():
+            moved.setdefault(after[j].strip(), []).append(j + 1)
 
     def find(line: int, hint: str = "") -> int:
         for tag, a, b, c, d in blocks:
@@ -214,6 +219,8 @@ def line_map(old: str, new: str) -> Callable[..., int]:
                     return c + line - a
                 near = min(c + line - a, max(d, 1))
                 places = [j + 1 for j in range(c, d) if hint and hint in after[j]]
+                own = before[line - 1].strip()
+                places = places or (moved.get(own, []) if own else [])
                 return min(places, key=lambda j: abs(j - near), default=near)
         return len(after)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import json
 import re
@@ -253,6 +254,53 @@ def test_cases_become_what_is_written_down_and_stay_so(case):
     refused = [edit for edit in found.edits if edit.kind == "refused"]
     assert bool(refused) == ("_refused(" in found.text)
     assert all(edit.reason for edit in found.edits)
+
+
+TEXTS = [*(case / "before.py" for case in CASES), *sorted((HERE / "scripts").glob("*.py"))]
+
+
+@pytest.mark.parametrize(
+    "path", TEXTS, ids=lambda p: p.parent.name if "cases" in str(p) else p.stem
+)
+def test_the_report_has_every_line_that_changes(path):
+    """Lines that only move, into the function of a loss or out of it, are not told one by one, nor
+    is the backward pass of a loss that is told."""
+    before = path.read_text("utf-8")
+    done = port_text(before, TARGET)
+    told = {n for e in done.edits for n in range(e.line, e.line + e.old.count("\n") + 1)}
+    old, new = before.splitlines(), done.text.splitlines()
+    there = {line.strip() for line in new}
+    for tag, start, end, _, _ in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+        if tag in ("replace", "delete"):
+            changed = {old[i].strip() for i in range(start, end) if i + 1 not in told}
+            assert {line for line in changed - {""} if ".backward()" not in line} <= there
+
+
+@pytest.mark.parametrize(
+    "path", TEXTS, ids=lambda p: p.parent.name if "cases" in str(p) else p.stem
+)
+def test_each_edit_is_told_in_its_own_line(path):
+    """Also of what another edit has moved into a function before."""
+    before = path.read_text("utf-8")
+    lines = before.splitlines()
+    for edit in port_text(before, TARGET).edits:
+        first = edit.old.partition("\n")[0].strip()
+        if edit.line and not first.startswith("#"):  # a comment above goes along
+            assert first in lines[edit.line - 1], edit
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("import torch, os", "import os"),
+        ("import os, torch.nn as nn", "import os"),
+        ("import torch", "import mindspore as ms"),
+        ("from torch import nn", "import mindspore as ms"),
+    ],
+)
+def test_an_import_of_torch_is_told(line, left):
+    (edit,) = port_text(f"{line}\n", TARGET).edits
+    assert (edit.line, edit.old, edit.new) == (1, line, left)
 
 
 def test_every_mapped_function_and_layer_has_an_example():
