@@ -36,6 +36,7 @@ from mpcore_torch.step import TorchTransaction
 from mpcore_torch.thread_state import ThreadState
 from mpcore_torch.update_guard import UpdateGuard, forget_copy
 from mpcore_torch.weights import bytes_of, read_weights, write_weights
+from mpcore_torch.wrapped import nested, with_hooks
 
 if TYPE_CHECKING:
     import os
@@ -110,7 +111,9 @@ class TorchAmp(Amp):
         self._scaled = ScaledGradients()
         self._tx.guard, self._tx.hold, self._tx.thread = self.guard, self.held.now, self._thread
         masters = self._prepared.master_weights
-        self._update_guard = UpdateGuard(model, self.optimizers.values(), self.guard, masters)
+        self._update_guard = UpdateGuard(
+            model, with_hooks(self.optimizers.values()), self.guard, masters
+        )
         self._watch_root(model)
         self._plan_guard = self._tx.plan_guard = PlanGuard(model, self.guard)
 
@@ -213,7 +216,7 @@ class TorchAmp(Amp):
 
     def array_bytes(self) -> dict[str, int]:
         """Return the bytes of what is alive between steps; see ``Amp.array_bytes``."""
-        return bytes_of(self.model, self._tx.master_weights, self.optimizers.values())
+        return bytes_of(self.model, self._tx.master_weights, nested(self.optimizers.values()))
 
     @property
     def state(self) -> LossScaleState:

@@ -12,6 +12,7 @@ from mpcore_torch.amp import TorchAmp
 from mpcore_torch.layers import device_of, list_layers, parameter_names
 from mpcore_torch.overflow import overflow_kind
 from mpcore_torch.refuse import refuse_prepared
+from mpcore_torch.wrapped import refuse_wrapped, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,10 +75,7 @@ class TorchBackend:
     def check_pair(self, model: nn.Module, optimizer: Any, /) -> None:
         """Raise OptimizerError unless ``optimizer`` is torch's, over parameters of ``model``."""
         refuse_prepared(model)
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
-            msg = f"`optimizer` must be a torch.optim.Optimizer for this model, got {kind}"
-            raise OptimizerError(msg)
+        optimizer = unwrapped(optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
             msg = (
                 "`optimizer` must take one gradient a step, got LBFGS, which evaluates the loss "
@@ -102,7 +100,8 @@ class TorchBackend:
         """
         seen: dict[nn.Parameter, str] = {}
         for name, optimizer in optimizers.items():
-            for param in (p for group in optimizer.param_groups for p in group["params"]):
+            groups = unwrapped(optimizer).param_groups
+            for param in (p for group in groups for p in group["params"]):
                 if param in seen:
                     path = self._names.get(param, f"a tensor of shape {tuple(param.shape)}")
                     msg = f"`optimizer` {name!r} must not move {path}, {seen[param]!r} does"
@@ -119,7 +118,10 @@ class TorchBackend:
         *,
         simulated: bool,
     ) -> TorchAmp:
-        """Apply ``plan`` in place and bind the optimizers."""
+        """Apply ``plan`` in place and bind the optimizers, out of their hosts' wrappers."""
+        optimizers = {name: unwrapped(each) for name, each in optimizers.items()}
+        for optimizer in optimizers.values():
+            refuse_wrapped(optimizer, plan.policy)
         return TorchAmp(model, optimizers, plan, options, simulated=simulated)
 
     def driver(self) -> Driver[TorchAmp]:
