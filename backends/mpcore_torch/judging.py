@@ -42,6 +42,7 @@ _Given = tuple[tuple[str, _Shape], ...]
 
 _MOST_CALLS = 200  # tried for one class
 _MOST_KEPT = 64  # shapes and settings of one class that are remembered
+_MOST_KERNELS = 5000  # of one call: an iteration may never converge on zeros
 _MOST_VALUES = 2**24  # of a matrix of a layer that is called with values
 _MOST_SIZES = 8  # of axes of the parameters that an input may have
 _BATCH, _LENGTH, _SIDE, _LARGEST_KERNEL = 2, 3, 16, 64
@@ -153,6 +154,9 @@ def _best(
             try:
                 with heard:
                     function(ghost, *tensors)
+            except _EndlessError:
+                by_values = True
+                break
             except Exception as exc:  # the input is a guess: it may raise anything
                 by_values |= isinstance(exc, NotImplementedError) or "meta tensor" in str(exc)
                 continue
@@ -201,8 +205,20 @@ def _ghost(module: nn.Module, make: Callable[[_Shape, torch.dtype], torch.Tensor
         for held in (*inner._buffers.values(), *vars(inner).values()):
             if isinstance(held, torch.Tensor):
                 memo[id(held)] = make(tuple(held.shape), held.dtype)
-    ghost: nn.Module = copy.deepcopy(module, memo)
+    with _NoValues():  # a layer may hold the model that it is in
+        ghost: nn.Module = copy.deepcopy(module, memo)
     return ghost.train()
+
+
+class _NoValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
+    """While active, a clone has no values, and needs no memory."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten.clone.default:
+            return torch.empty_like(args[0], device="meta")
+        return func(*args, **(kwargs or {}))
 
 
 # --- inputs -----------------------------------------------------------------------------------
@@ -298,12 +314,17 @@ def _others(first: tuple[str, _Shape], name: str, module: nn.Module) -> list[tup
 # --- a call -----------------------------------------------------------------------------------
 
 
+class _EndlessError(Exception):
+    """A loop that zeros do not end."""
+
+
 class _Heard(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
     """The kernels of one call, and which of them take parameters or what is made of them alone."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.found: list[tuple[str, bool, set[torch.dtype]]] = []
+        self._kernels = 0
         self.widens = False  # whether the code itself casts to float32
         self._held: list[Any] = []  # an address is one tensor's while that lives
         self._sizes: dict[int, int] = {}
@@ -323,6 +344,9 @@ class _Heard(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
+        self._kernels += 1
+        if self._kernels > _MOST_KERNELS:
+            raise _EndlessError
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         sources = [self._made_of.get(_place(x)) for x in given]
         made = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]

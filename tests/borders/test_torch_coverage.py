@@ -813,3 +813,66 @@ def test_what_a_layer_computes_or_was_said_does_not_change_how_weights_are_writt
     finally:
         for cls in (nn.LSTM, TwoWords):
             mp.register_layer(cls, None)
+
+
+def test_a_layer_that_holds_its_model_copies_no_values():
+    class Inside(Addmm):
+        parent: list[nn.Module]
+
+    model = nn.Sequential(nn.Linear(8, 500), Inside(8, 8))
+    model[1].parent = [model]
+    clones = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten.clone.default and result.device.type == "cpu":
+                clones.append(tuple(result.shape))
+            return result
+
+    with Watch():
+        assert list_layers(model)[2].category == "linear"
+    assert (500, 8) not in clones
+    assert model[1].parent[0] is model
+
+
+def test_a_loop_that_does_not_end_on_zeros_ends():
+    class Solver(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight(8, 8)
+
+        def forward(self, x):
+            while float(x.abs().sum()) < 1:
+                x = x @ self.weight
+            return x
+
+    (found,) = list_layers(Solver())
+    assert found.unknown == "its code depends on values"
+
+
+@pytest.mark.parametrize("kind", ["lock", "no forward", "bound", "keywords"])
+def test_what_cannot_be_called_is_told_and_nothing_breaks(kind):
+    import threading
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight(8, 8)
+            if kind == "lock":
+                self.lock = threading.Lock()
+            if kind == "bound":
+                self.forward = lambda x: x @ self.weight
+
+        if kind == "keywords":
+
+            def forward(self, **named):
+                return named["x"] @ self.weight
+
+        elif kind != "no forward":
+
+            def forward(self, x):
+                return x @ self.weight
+
+    found = list_layers(nn.Sequential(nn.Linear(8, 8), Odd()))[2]
+    assert (found.category, bool(found.unknown)) == ("other", True)
