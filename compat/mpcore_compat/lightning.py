@@ -146,6 +146,7 @@ class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped 
         if clip_val <= 0:
             return
         if gradient_clip_algorithm == GradClipAlgorithmType.VALUE:
+            self.amp.unscale()  # in manual optimization nobody has
             self.clip_grad_by_value(optimizer, clip_val)
         else:
             self._clip_norm = float(clip_val)

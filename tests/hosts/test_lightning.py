@@ -312,6 +312,25 @@ def test_manual_optimization_with_two_optimizers() -> None:
         assert value.tobytes() == ends["weights"][f"net.{name}"].tobytes(), name
 
 
+@pytest.mark.parametrize(("kind", "limit"), [("norm", 0.5), ("value", 0.01)])
+def test_clipping_by_hand_is_of_true_gradients(kind: str, limit: float) -> None:
+    class Hand(Module):
+        def training_step(self, batch: Any, index: int) -> None:
+            optimizer, schedule = self.optimizers(), self.lr_schedulers()
+            loss = run.loss_of(self.net, *batch)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            self.clip_gradients(optimizer, gradient_clip_val=limit, gradient_clip_algorithm=kind)
+            optimizer.step()
+            schedule.step()
+
+    by_hand = Hand()
+    by_hand.automatic_optimization = False
+    options = {"gradient_clip_val": limit, "gradient_clip_algorithm": kind}
+    automatic = fitted("model_float16", run.batches(), **options)
+    run.assert_same(automatic, fitted("model_float16", run.batches(), by_hand))
+
+
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed", "bf16-true", "16-true"])
 def test_two_precisions_at_once_are_refused(precision: str) -> None:
     with pytest.raises(ValueError, match="Choose one"):
