@@ -366,6 +366,9 @@ class KerasAmp(Amp):
         self._check_divides(batch, call.micro_batches)
         key = (tuple(loss_fn.items()) if isinstance(loss_fn, dict) else loss_fn, call)
         function, names = self._compiled.get(key) or self._compile(key, loss_fn, call)
+        # A graph cannot be left in its middle, so nothing waits longer for this; behind it the
+        # step is to end whole.
+        self.held.now()
         packed, grads, lost = self._run(function, batch)
         self._moved = names
         values = [(packed, part) for part in places(len(call.optimizers))]

@@ -239,7 +239,8 @@ def _make_train_function(model: Any, amp: KerasAmp) -> Callable[..., Any]:
         if keras_own and optimizer is not None and not _is_ours(optimizer, amp):
             kind = type(optimizer).__name__
             check(amp.guard, f"`fit` of a model compiled with a bare {kind}", _STEP)
-        check_grappler(amp.guard)
+        if force or model.train_function is None:  # it will be traced
+            check_grappler(amp.guard)
         follow_fit(amp, original, force=force)
 
     return make_train_function
