@@ -247,7 +247,8 @@ def _check_stored(layers: list[Layer], can: Capabilities) -> None:
                 msg = (
                     f"`model` must hold float32 parameters when it is prepared, "
                     f"{layer.path}.{param.name} is {param.dtype}; make them float32 first "
-                    "(`model.float()` in torch), the policy does the casting"
+                    "(`model.float()` in torch; in Keras build it with dtype='float32' and set its "
+                    "weights), the policy does the casting"
                 )
                 raise BackendError(msg)
 

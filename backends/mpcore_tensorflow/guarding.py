@@ -157,9 +157,10 @@ def _setattr_hook(layer: Any, guard: Guard) -> Callable[[str, Any], Any]:
     original = layer._setattr_hook
 
     def hook(name: str, value: Any) -> Any:
+        now = vars(layer).get(name)
         if name in _PLANNED:
             check(guard, f"`{name}` of {_path(layer)} being set", _AGAIN)
-        elif isinstance(value, keras.Layer) or isinstance(vars(layer).get(name), keras.Layer):
+        elif value is not now and (isinstance(value, keras.Layer) or isinstance(now, keras.Layer)):
             check(guard, f"`{name}` of {_path(layer)} being exchanged", _AGAIN)
         return original(name, value)
 

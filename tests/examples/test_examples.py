@@ -48,6 +48,16 @@ def test_training_scripts_learn(script: str, policy: str, tmp_path: Path) -> Non
     assert policy in out
 
 
+def test_fit_example_logs_the_true_norm(tmp_path: Path) -> None:
+    path = EXAMPLES / "image_cnn" / "fit_keras.py"
+    size = ("--rows", 512, "--epochs", 2, "--folder", tmp_path)
+    out = run(PYTHON, path, "--policy", "mixed_bfloat16", *size, cwd=tmp_path)
+    assert float(out.split("test accuracy")[1].split(",")[0]) > 0.25  # measured 0.46
+    header, *rows = (tmp_path / "log.csv").read_text().split()
+    assert "grad_norm" in header.split(",")
+    assert len(rows) == 2
+
+
 def plans(experiment: Path, cwd: Path) -> dict[str, list[dict[str, str]]]:
     command = [sys.executable, MPCORE, "explain", experiment]
     found = {}
