@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from mpcore.backend.backend import Capabilities, Support
 from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
-from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore.step.stagnation import measures
@@ -48,6 +47,7 @@ _NO_OP_LISTS = (
     "rewrites every graph in it, not eager or XLA code, with a list that takes no rules and was "
     "no faster on CPU than by='layer' with bfloat16"
 )
+_LOW = ("float16", "bfloat16")
 _SLOW_FLOAT16 = "float16 convolutions are emulated on a CPU and slow; bfloat16 is not"
 
 
@@ -226,7 +226,7 @@ def _warn_lowered(model: keras.Model, plan: Plan) -> None:
     lowered = [
         path
         for path in set_apart(model)
-        if is_low(plan[path].compute) and not plan[path].rule.startswith("rule: ")
+        if plan[path].compute in _LOW and not plan[path].rule.startswith("rule: ")
     ]
     if lowered:
         keeping = "".join(f".full({path!r})" for path in lowered[:3])

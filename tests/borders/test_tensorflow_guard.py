@@ -291,6 +291,7 @@ def test_a_float32_layer_of_a_float32_model_is_told(recwarn):
     for model, rules in (
         (headed("float32"), policy.full("head")),
         (headed("float32"), policy.lower("head")),
+        (headed("float32"), "mixed_float16; follow head"),
         (headed(None), policy),
         (headed("float32"), "float32"),
         (headed("float32", body="float32"), policy),  # most are: that is how it was built
