@@ -133,6 +133,19 @@ def test_unknown_name_comes_with_the_nearest_one(tmp_path: Path) -> None:
     assert "nearest is torch.nn.utils.clip_grad_norm_" in result.files[0].findings[0].text
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "if hasattr(torch.nn, 'function'):\n    f(torch.nn.function)\n",
+        "f(torch.nn.function if hasattr(torch.nn, 'function') else 0)\n",
+        "try:\n    f(torch.nn.function)\nexcept AttributeError:\n    pass\n",
+    ],
+)
+def test_name_that_a_script_asks_for_first_is_no_finding(tmp_path: Path, asked: str) -> None:
+    assert _found(tmp_path, f"import torch\n{asked}") == []
+    assert _found(tmp_path, "import torch\nf(torch.nn.function)\n") == [(2, "unknown-name")]
+
+
 def test_scaler_and_autocast_in_two_files_are_no_finding(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(MADE + STEP)
     (tmp_path / "b.py").write_text(TOP + REGION)

@@ -199,6 +199,17 @@ def test_status_of_a_file_is_that_of_its_worst_site(text: str, kind: str) -> Non
     assert port_text(text, TARGET).status == kind
 
 
+@pytest.mark.parametrize(
+    ("flag", "refused"),
+    [("", False), ("use_cuda=False", False), ("use_cuda=True", True), ("use_cuda=args.gpu", True)],
+)
+def test_autograds_profiler_is_refused_only_where_it_asks_cudas(flag: str, refused: bool) -> None:
+    text = f"import torch\nwith torch.autograd.profiler.profile({flag}) as seen:\n    pass\n"
+    done = port_text(text, TARGET)
+    assert [edit.kind for edit in done.edits if edit.kind == "refused"] == ["refused"] * refused
+    assert (done.text == text) != refused
+
+
 def _exists(name: str) -> bool:
     module, _, last = name.rpartition(".")
     try:
