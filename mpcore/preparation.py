@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 
 from mpcore.amp.amp import Home
 from mpcore.amp.arguments import Arguments, keep, prepared_before
+from mpcore.amp.mistakes import check_arguments, check_entries
 from mpcore.backend.backend import find_backend
 from mpcore.backend.parts import DRIVER
 from mpcore.capabilities.capabilities import honour
@@ -158,9 +159,10 @@ def prepare(
         BackendError: the framework cannot honour the policy; nothing was changed.
         OptimizerError: the model has no parameters, or the optimizer is another model's.
     """
+    check_arguments(model, optimizer, policy)
     options = StepOptions(
-        tuple(restore_on_skip),
-        tuple(after_step),
+        tuple(check_entries("restore_on_skip", restore_on_skip)),
+        tuple(check_entries("after_step", after_step)),
         on_bad_micro_batch,
         detector,
         sync_overflow,

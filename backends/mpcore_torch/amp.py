@@ -566,7 +566,7 @@ class TorchAmp(Amp):
         self._tx.abandon(thread)
 
     def _thread(self) -> ThreadState:
-        return ThreadState(self._first.device.type)
+        return ThreadState(self._first.device.type, regions=self.policy.by == "op")
 
     def release(self) -> None:
         """Give the model back as it was before ``prepare``; see ``Amp.release``.

@@ -33,6 +33,8 @@ _LONGEST_NOTEBOOK = 64_000_000  # bytes, pictures included
 _COPIED = 1_000_000  # bytes of a file beside the scripts; larger ones are data
 _SKIPPED_FOLDERS = {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules"}
 _SKIPPED_FOLDERS |= {".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".ipynb_checkpoints"}
+# Of names and escapes; punycode takes time that grows with the square of the file.
+_ODD_CODECS = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"}
 _SCRIPTS = (".py", ".pyw", ".ipynb")
 _DEVICE = re.compile(rb"\b(cuda|nccl)\b", re.I)
 _PYTHON2 = re.compile(
@@ -153,6 +155,9 @@ def read_source(path: Path, name: str) -> Source | Unread:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except SyntaxError as exc:
         return Unread(name, f"no Python source: {exc.msg or exc}", copied=True)
+    if _is_no_encoding(encoding):
+        reason = f"no Python source: {encoding!r} is no encoding of text; save it as UTF-8"
+        return Unread(name, reason, 1, copied=True)
     bom = data.startswith(codecs.BOM_UTF8)
     encoding = "utf-8" if encoding == "utf-8-sig" else encoding
     try:
@@ -166,6 +171,13 @@ def read_source(path: Path, name: str) -> Source | Unread:
         return Unread(name, reason, line, copied=True)
     source = Source(name, text, encoding, bom, executable)
     return parse_source(source) or source
+
+
+def _is_no_encoding(name: str) -> bool:
+    """Return whether PEP 263's line names a codec that a script cannot sensibly be in."""
+    codec = codecs.lookup(name)  # known: the line was read with it
+    # Private in Python, 3.11 included: rot13, hex and base64 turn text into text, or bytes.
+    return codec.name in _ODD_CODECS or not getattr(codec, "_is_text_encoding", True)
 
 
 def _read_notebook(data: bytes, name: str, *, executable: bool) -> Source | Unread:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mpcore._lib.interrupts import Held
 from mpcore.amp.guard import Guard
+from mpcore.amp.mistakes import check_loss_fn, instead_of
 from mpcore.amp.schedule import Scheduler
 from mpcore.checkpoint.amp_state import AmpState, bit_sum, stands_for_more
 from mpcore.checkpoint.neutral_weights import read_portable, write_portable
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     from mpcore.step.result import StepResult
 
 __all__ = ["Amp", "Home", "WeightsDriver"]
+
+
+# Of `step`: a call without its function is told what to write.
+_NO_FUNCTION: Any = None
 
 
 class _HasModel(Protocol):
@@ -138,7 +143,7 @@ class Amp(ABC):
 
     def step(
         self,
-        loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]],
+        loss_fn: Callable[..., Any] | Mapping[str, Callable[..., Any]] = _NO_FUNCTION,
         *batch: Any,
         clip_norm: float | None = None,
         keep_grads: bool = False,
@@ -170,6 +175,7 @@ class Amp(ABC):
                 the scale has moved.
         """
         self._check_trains("step")
+        check_loss_fn(loss_fn)
         call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
         # Reading the state waits for the device: only rules that can end a run need it.
         before = self.state if self._can_abort else None
@@ -568,6 +574,12 @@ class Amp(ABC):
     @property
     def _trained_model(self) -> Any:
         return cast("_HasModel", self).model
+
+    if not TYPE_CHECKING:  # a type checker is to miss what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to write instead of what is not there."""
+            raise AttributeError(instead_of(type(self), name), name=name, obj=self)
 
     def __repr__(self) -> str:
         """Return policy, scale and whether it is simulated."""

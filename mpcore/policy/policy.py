@@ -13,7 +13,7 @@ from mpcore.numerics.dtypes import dtype_of, is_low, parse_dtype
 from mpcore.numerics.master_weights import MasterWeights
 from mpcore.policy.rule import Rule
 from mpcore.policy.text import check_length, read_object, read_text
-from mpcore.policy.words import check_word, translate
+from mpcore.policy.words import check_word, meant, translate
 from mpcore.scaling.loss_scale import LossScale
 
 if TYPE_CHECKING:
@@ -169,6 +169,9 @@ class Policy:
             PolicyError: no policy has that name; the message gives the nearest one.
         """
         check_word(name)
+        if name not in PRESETS and (nearest := meant(name, PRESETS)):
+            msg = f"`policy` {name!r} is not known; did you mean {nearest!r}?"
+            raise PolicyError(msg)
         return PRESETS[check_choice("policy", name, PRESETS)]
 
     @classmethod

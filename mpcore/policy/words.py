@@ -6,13 +6,27 @@ back as the policy it became.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from mpcore.errors import PolicyError
 from mpcore.numerics.dtypes import dtype_of, is_low, parse_dtype
 
-__all__ = ["AMBIGUOUS", "WORDS", "cast_all", "check_word", "is_jmp", "read_jmp", "translate"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "AMBIGUOUS",
+    "WORDS",
+    "cast_all",
+    "check_word",
+    "is_jmp",
+    "meant",
+    "read_jmp",
+    "translate",
+]
 
 _TABLE = tomllib.loads(files("mpcore.policy").joinpath("words.toml").read_text("utf-8"))
 
@@ -71,6 +85,24 @@ def check_word(word: object) -> None:
     if reason is not None:
         msg = f"`policy` {word!r} cannot be honoured: {reason}"
         raise PolicyError(msg)
+
+
+def meant(name: object, known: Iterable[str]) -> str | None:
+    """Return which of ``known`` differs from ``name`` in spelling alone: case, signs, fp16, bf16.
+
+    Examples:
+        >>> meant("Mixed-BF16", ["mixed_bfloat16", "apex:O1"]), meant("apex:o1", ["apex:O1"])
+        ('mixed_bfloat16', 'apex:O1')
+    """
+    wanted = _plain(name)
+    return next((choice for choice in known if _plain(choice) == wanted), None)
+
+
+def _plain(name: object) -> str:
+    text = re.sub(r"[\s_\-.]", "", str(name).lower())
+    for short, long in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")):
+        text = text.replace(short, long)
+    return text
 
 
 def is_jmp(text: str) -> bool:

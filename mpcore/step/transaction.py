@@ -69,11 +69,18 @@ class StepCall:
 
     def __post_init__(self) -> None:
         """Refuse what is no norm and no count."""
-        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+        if self.clip_norm is not None and not _is_norm(self.clip_norm):
             msg = f"`clip_norm` must be finite and > 0, or None, got {self.clip_norm!r}"
             raise BackendError(msg)
         if type(self.micro_batches) is not int or self.micro_batches < 1:
             check_count("micro_batches", self.micro_batches, BackendError)
+
+
+def _is_norm(value: Any) -> bool:
+    try:
+        return bool(0 < value < math.inf)
+    except TypeError:  # no number
+        return False
 
 
 @dataclass(frozen=True, eq=False)
