@@ -329,12 +329,12 @@ class TorchAmp(Amp):
             tx.ready(call)
             tx.apart = call.micro_batches > 1 and tx.sums_apart()
             *values, grads = tx.transact(call, loss_fn, *batch)
+            tx.calls.leave()  # who looks at the result may begin the next step
+            return self._whole(StepValues(*values)._replace(lost=tx.lost), grads, call)
         except BaseException:
+            tx.calls.leave()
             tx.abandon(thread)
             raise
-        finally:
-            tx.calls.leave()
-        return self._whole(StepValues(*values)._replace(lost=tx.lost), grads, call)
 
     def _whole(
         self, values: StepValues, grads: dict[nn.Parameter, Any], call: StepCall
@@ -530,16 +530,15 @@ class TorchAmp(Amp):
             grads = {param: grad for param, grad in grads.items() if param in wanted}
             _, saved = tx.begin()
             stepped, norms, after, grads = tx.settle(call, before, saved, grads, good, number)
-        except BaseException:
-            tx.abandon(thread)
-            raise
-        finally:
             self._close()
-        check_abort(self._rule, before, tx.state)
-        values = StepValues(loss, stepped, norms, before.scale, after, window.dropped, tx.lost)
-        result = self._whole(values, grads, call)
-        self._done(result)
-        return result
+            check_abort(self._rule, before, tx.state)
+            values = StepValues(loss, stepped, norms, before.scale, after, window.dropped, tx.lost)
+            result = self._whole(values, grads, call)
+            self._done(result)
+            return result
+        except BaseException:
+            self._give_up(thread)
+            raise
 
     def scheduler(self, scheduler: Any) -> Any:
         """Return ``scheduler`` such that it moves only if a step was taken since it moved last.
