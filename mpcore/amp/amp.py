@@ -175,7 +175,8 @@ class Amp(ABC):
                 the scale has moved.
         """
         self._check_trains("step")
-        check_loss_fn(loss_fn)
+        if not callable(loss_fn):
+            check_loss_fn(loss_fn)
         call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
         # Reading the state waits for the device: only rules that can end a run need it.
         before = self.state if self._can_abort else None
