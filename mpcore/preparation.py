@@ -39,7 +39,7 @@ __all__ = ["prepare"]
 _ONLY = "optimizer"  # the name of an optimizer that is alone
 
 
-class Options(TypedDict, total=False):
+class _Options(TypedDict, total=False):
     """The options of ``prepare``, which says what they mean."""
 
     restore_on_skip: Sequence[Any]
@@ -91,19 +91,19 @@ if TYPE_CHECKING:
 
 @overload
 def prepare(
-    model: _UnknownClass, optimizer: Any, policy: Policy | str | object, **options: Unpack[Options]
+    model: _UnknownClass, optimizer: Any, policy: Policy | str | object, **options: Unpack[_Options]
 ) -> _AnyAmp: ...
 @overload
 def prepare(
-    model: _TorchModule, optimizer: Any, policy: Policy | str | object, **options: Unpack[Options]
+    model: _TorchModule, optimizer: Any, policy: Policy | str | object, **options: Unpack[_Options]
 ) -> TorchAmp: ...
 @overload
 def prepare(
-    model: _NumpyModel, optimizer: Any, policy: Policy | str | object, **options: Unpack[Options]
+    model: _NumpyModel, optimizer: Any, policy: Policy | str | object, **options: Unpack[_Options]
 ) -> NumpyAmp: ...
 @overload
 def prepare(
-    model: object, optimizer: Any, policy: Policy | str | object, **options: Unpack[Options]
+    model: object, optimizer: Any, policy: Policy | str | object, **options: Unpack[_Options]
 ) -> _AnyAmp: ...
 def prepare(
     model: Any,

@@ -162,6 +162,8 @@ class Run:
                 word = "before"
             elif not differing(now, after):
                 word = "after"
+            else:
+                word = f"torn {differing(now, before)[:9]} {differing(now, after)[:9]}"
         steps = self.amp.optimizer_steps
         self.step(1.0)
         if self.amp.optimizer_steps != steps + 1 or not self.amp.last.stepped:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpcore.preparation import Options, prepare
+from mpcore.preparation import _Options, prepare
 
 pytest.importorskip("torch")
 pytest.importorskip("mypy")
@@ -115,6 +115,6 @@ def test_options_are_those_of_prepare():
         for name, parameter in inspect.signature(prepare).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert Options.__annotations__.keys() == keywords.keys()
-    given = {name: kept.__forward_arg__ for name, kept in Options.__annotations__.items()}
+    assert _Options.__annotations__.keys() == keywords.keys()
+    given = {name: kept.__forward_arg__ for name, kept in _Options.__annotations__.items()}
     assert given == keywords
