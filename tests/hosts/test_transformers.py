@@ -235,3 +235,56 @@ def test_a_model_of_the_library_learns_and_keeps_its_columns(tmp_path: Any) -> N
     made.train()
     losses = [row["loss"] for row in made.state.log_history if "loss" in row]
     assert losses[-1] < 0.2 < losses[0]
+
+
+def lora(policy: str, folder: Any, *callbacks: Any) -> Any:
+    """A Trainer of adapters over a frozen base in bfloat16."""
+    peft = pytest.importorskip("peft", reason="peft is not installed: make hosts")
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=16,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    base = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    words = torch.randint(32, (80, 8), generator=torch.Generator().manual_seed(0))
+    args = TrainingArguments(
+        str(folder),
+        num_train_epochs=1,
+        per_device_train_batch_size=4,
+        learning_rate=1e-2,
+        report_to="none",
+        disable_tqdm=True,
+        logging_strategy="no",
+        save_strategy="no",
+        use_cpu=True,
+    )
+    data = [{"input_ids": row, "labels": row} for row in words]
+    made = Trainer(model, args, train_dataset=data, callbacks=list(callbacks))
+    return train_under(made, policy)
+
+
+# Of the libraries, in their own calls of each other.
+@pytest.mark.filterwarnings("ignore::FutureWarning:transformers", "ignore::UserWarning:peft")
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "model_bfloat16"])
+def test_adapters_over_a_base_in_bfloat16_train_and_resume(policy: str, tmp_path: Any) -> None:
+    whole = lora(policy, tmp_path)
+    base = {
+        name: param.detach().clone()
+        for name, param in whole.model.named_parameters()
+        if not param.requires_grad
+    }
+    assert {param.dtype for param in base.values()} == {torch.bfloat16}
+    before = whole.evaluate(whole.train_dataset)["eval_loss"]
+    whole.train()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    lora(policy, tmp_path, Stop(10)).train()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    second = lora(policy, tmp_path)
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    run.assert_same(end_of(whole), end_of(second))
+    after = dict(whole.model.named_parameters())
+    for name, param in base.items():  # the base has kept dtype and bits
+        assert after[name].dtype == torch.bfloat16
+        assert torch.equal(after[name], param), name
+    assert whole.evaluate(whole.train_dataset)["eval_loss"] < before
