@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["PolicyMetrics", "PolicyPrecision"]
+
+_AVERAGES = (StochasticWeightAveraging, WeightAveraging)
 
 
 class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped here
@@ -44,6 +47,7 @@ class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped 
 
     amp: Any = None
     _trains = False
+    _waits = False  # whether gradients wait for a step
 
     def __init__(self, policy: Any, **options: Any) -> None:
         """Take what ``mpcore.prepare`` takes besides the model and its optimizer."""
@@ -67,6 +71,7 @@ class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped 
         if isinstance(model, DistributedDataParallel):
             module = model.module
             self._refuse_under_ddp()
+        self._refuse_averages(module)
         self._trains = bool(optimizers)
         if not optimizers:
             # It never steps; with an optimizer the float32 values are kept, to be given back.
@@ -81,6 +86,15 @@ class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped 
             if config.interval == "step":
                 config.scheduler = self.amp.scheduler(config.scheduler)
         return model, optimizers, lr_schedulers
+
+    def _refuse_averages(self, module: Any) -> None:
+        written = [each for each in module.trainer.callbacks if isinstance(each, _AVERAGES)]
+        if self._policy.by == "model" and written:
+            msg = (
+                f"{type(written[0]).__name__} is not possible under by='model': it writes 16-bit "
+                "parameters past their float32 values; use `mp.EMA`, made in `on_train_start`"
+            )
+            raise BackendError(msg)
 
     def _refuse_under_ddp(self) -> None:
         if self._policy.by == "model":
@@ -111,6 +125,7 @@ class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped 
         **kwargs: Any,
     ) -> None:
         """Add scaled gradients; a LightningModule's own ``backward`` is called as ever."""
+        self._waits = True
         model.backward(self.amp.grad_scaler.scale(tensor), *args, **kwargs)
 
     def optimizer_step(
@@ -123,13 +138,16 @@ class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped 
         """
         loss = closure()
         if loss is None and model.automatic_optimization:  # `training_step` left this batch out
+            self._waits = False
             self.amp.abort_step()
             return None
+        if not self._waits and model.automatic_optimization:
+            return loss  # a pass for the statistics alone, of StochasticWeightAveraging
         self.amp.unscale()
         self._after_closure(model, optimizer)
         scaler = self.amp.grad_scaler
         scaler.clip(self._clip_norm)
-        self._clip_norm = None
+        self._clip_norm, self._waits = None, False
         scaler.step(optimizer, **kwargs)
         scaler.update()
         if not model.automatic_optimization:
@@ -167,7 +185,9 @@ class PolicyPrecision(Precision):  # type: ignore[misc]  # lightning is untyped 
         amp, self.amp = self.amp, None
         if amp is None:
             return
-        amp.abort_step()
+        if self._waits:
+            self._waits = False
+            amp.abort_step()
         if self._trains:
             self._kept, self._scale = copy.deepcopy(amp.state_dict()), amp.state
         amp.release()

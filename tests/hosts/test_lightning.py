@@ -11,7 +11,12 @@ pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed
 import host_run as run
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Callback,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from torch.utils.data import DataLoader
 
 import mpcore as mp
@@ -353,6 +358,26 @@ def test_value_clipping_is_done_on_true_gradients() -> None:
         amp.apply()
         schedule.step()
     run.assert_same(run.end_of(amp, schedule.get_last_lr()[0]), found)
+
+
+@pytest.mark.filterwarnings("ignore:SWA is currently only supported every epoch")
+@pytest.mark.parametrize(
+    "kind",
+    [lambda: EMAWeightAveraging(decay=0.9), lambda: StochasticWeightAveraging(1e-3, 1)],
+    ids=["ema", "swa"],
+)
+def test_lightnings_own_averages(kind: Any) -> None:
+    """By layer they are what the model ends with, statistics of a last pass included."""
+    data, module, average = run.batches(bad=(3,)), Module(), kind()
+    made = trainer(run.policy_of("mixed_float16"), average, max_epochs=3)
+    made.fit(module, loader([batch for batch in data if batch[0].isfinite().all()]))
+    mean = average._average_model
+    for one, two in zip(module.parameters(), mean.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert all(value.isfinite().all() for value in module.state_dict().values())
+    assert int(module.net.norm.num_batches_tracked) > 0
+    with pytest.raises(mp.BackendError, match=r"use `mp\.EMA`"):
+        trainer(run.policy_of("model_bfloat16"), kind(), max_epochs=3).fit(Module(), loader(data))
 
 
 def test_interrupted_fit_gives_the_model_back() -> None:
