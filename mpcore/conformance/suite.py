@@ -292,8 +292,9 @@ def test_model_is_prepared_once(kit: Kit) -> None:
     if not kit.changes_model:
         pytest.skip("it changes nothing in the model")
     trained = Trained(kit, "mixed_bfloat16")
+    assert mp.prepare(trained.model, trained.optimizer, "mixed_bfloat16") is trained.amp
     with pytest.raises(mp.BackendError, match="must not be prepared twice"):
-        mp.prepare(trained.model, trained.optimizer, "mixed_bfloat16")
+        mp.prepare(trained.model, trained.optimizer, "float32")
 
 
 def test_unknown_object_is_refused(kit: Kit) -> None:
