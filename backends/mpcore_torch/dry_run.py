@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
+    DynamicOutputShapeException,
     FakeCopyMode,
     FakeTensorMode,
 )
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["dry_run"]
 
 _DEVICES = ("cpu", "cuda")
+_GROUPED = "Expected inputs of BF16 type"
 _NO_KERNELS = ("not linked with support", "not compiled with CUDA")
 """What torch says in a build without a device's code, where an op asks for the device itself."""
 
@@ -71,10 +73,20 @@ def dry_run(
                 warnings.filterwarnings("ignore", "PyTorch was compiled without cuDNN")
                 region = _region(ghost, plan, kind)
                 return run(ghost, region, given, [(None, [])], 1.0, calls, how)
-        except (DataDependentOutputException, NotImplementedError) as exc:
+        except (
+            DataDependentOutputException,
+            DynamicOutputShapeException,
+            NotImplementedError,
+        ) as exc:
             msg = f"`model` must not depend on values to be foretold ({exc}); observe it instead"
             raise BackendError(msg) from exc
         except (RuntimeError, AssertionError) as exc:
+            if _GROUPED in str(exc):
+                msg = (
+                    f"`model` cannot be foretold: without values torch has its grouped product in "
+                    f"bfloat16 alone ({exc}); observe it instead"
+                )
+                raise BackendError(msg) from exc
             if DTYPES.search(str(exc)):
                 # As the step would: what ran before it is told.
                 calls.fails(str(exc))

@@ -674,7 +674,7 @@ def test_explain_names_the_parameter_that_is_read_as_stored():
     assert "gets bfloat16 and float32, of which emb.weight as stored" in line
 
 
-def test_explain_of_a_model_that_does_not_run_in_float32_either_says_so():
+def test_explain_of_a_model_that_runs_under_no_policy_says_so():
     class Wrong(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -683,8 +683,21 @@ def test_explain_of_a_model_that_does_not_run_in_float32_either_says_so():
         def forward(self, x):
             return self.fc(x) @ torch.zeros(8, 8, dtype=torch.float64)
 
-    with pytest.raises(mp.BackendError, match="must run in float32 on this example"):
-        mp.explain(Wrong(), "mixed_bfloat16", X4)
+    (line,) = mp.explain(Wrong(), "mixed_bfloat16", X4).raises
+    assert line.endswith("; no policy was found that runs it")
+
+
+def test_explain_of_a_model_that_depends_on_values_says_so():
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.fc(x)[torch.nonzero(x[..., 0])[:, 0]]
+
+    with pytest.raises(mp.BackendError, match="must not depend on values"):
+        mp.explain(Chooses(), "mixed_bfloat16", X4)
 
 
 def test_a_mask_of_another_dtype_is_no_clash():

@@ -141,8 +141,7 @@ def dry_run(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> 
     and under which policy it runs, which was tried in the same way.
 
     Raises:
-        BackendError: the backend cannot do that, or not for that device; the model does not run
-            in float32 either.
+        BackendError: the backend cannot do that, or not for that device.
     """
     backend = find_backend(model)
     runner = DRY_RUN.of(backend)
@@ -157,14 +156,16 @@ def dry_run(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> 
     found = judge(plan, trace, op_system(backend.name, device))
     if not trace.clashes:
         return found
-    full = foretold(plan_of(model, "float32", device)).clashes
-    if full:
-        msg = f"`model` must run in float32 on this example, it raises: {full[0]}"
-        raise BackendError(msg)
-    others = _others(plan.policy, plan)
-    runs = [p for p in others if not foretold(plan_of(model, p, device)).clashes]
-    way = f"; it runs under {str(runs[0])!r}" if runs else "; no policy was found that runs it"
-    return replace(found, raises=tuple(f"{clash}{way}" for clash in trace.clashes))
+
+    def clashes(policy: Policy) -> bool:
+        try:
+            return bool(foretold(plan_of(model, policy, device)).clashes)
+        except BackendError:  # it cannot be foretold there: not known to run
+            return True
+
+    runs = [policy for policy in _others(plan.policy, plan) if not clashes(policy)]
+    way = f"it runs under {str(runs[0])!r}" if runs else "no policy was found that runs it"
+    return replace(found, raises=tuple(f"{clash}; {way}" for clash in trace.clashes))
 
 
 def _others(policy: Policy, plan: Plan) -> list[Policy]:
