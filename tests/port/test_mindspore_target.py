@@ -289,6 +289,38 @@ def test_each_edit_is_told_in_its_own_line(path):
             assert first in lines[edit.line - 1], edit
 
 
+METHOD = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def features(self, x):
+        return x
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in data:
+    model.train()
+    features = model.features(x)
+    loss = features.mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_method_of_the_model_begins_what_is_differentiated():
+    found = port_text(METHOD, TARGET)
+    assert found.status == "runs"
+    inside = found.text.partition("def forward():\n")[2].partition("return loss")[0]
+    assert [line.strip() for line in inside.splitlines() if "=" in line] == [
+        "features = model.features(x)",
+        "loss = features.mean()",
+    ]
+    assert "    model.set_train()\n    def forward" in found.text
+
+
 @pytest.mark.parametrize(
     ("line", "left"),
     [
