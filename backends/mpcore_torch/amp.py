@@ -411,6 +411,7 @@ class TorchAmp(Amp):
         tx = self._tx
         names = self._chosen(optimizer, None)
         tx.calls.check("backward")
+        self._check_lent("backward")
         tx.check_loss(loss, names)
         self._check_plan()
         self._scaled.check(self.guard)
@@ -500,6 +501,7 @@ class TorchAmp(Amp):
         """
         tx = self._tx
         tx.calls.check("apply")
+        self._check_lent("apply")
         window = cast("Window", self._window)  # there is one in the states that the table allows
         names = window.names if optimizer is None else self._chosen(optimizer, None)
         call = StepCall(clip_norm, keep_grads, window.number, names)

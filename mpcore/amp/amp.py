@@ -95,6 +95,7 @@ class Amp(ABC):
         widened: parameters that had 16 bits before ``prepare`` and were given float32 values: the
             dtype that they had, by path.
         inference: whether it was prepared without an optimizer: then it does not train.
+        lent: how many ``with average:`` blocks have put other weights into the model.
         guard: what refuses to let others move or change the model; see ``unguarded``.
         held: what keeps Ctrl-C back from ``held.now()`` on, which a commit begins with, until the
             step has ended.
@@ -113,6 +114,7 @@ class Amp(ABC):
         self.inference = not optimizers
         self.arguments: Arguments | None = None
         self.guard = Guard()
+        self.lent = 0
         self.held = Held(later=True)
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
         self._can_abort = self._rule.can_abort
@@ -177,6 +179,7 @@ class Amp(ABC):
         self._check_trains("step")
         if not callable(loss_fn):
             check_loss_fn(loss_fn)
+        self._check_lent("step")
         call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
         # Reading the state waits for the device: only rules that can end a run need it.
         before = self.state if self._can_abort else None
@@ -210,6 +213,13 @@ class Amp(ABC):
     @abstractmethod
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         """Carry out ``step``."""
+
+    def _check_lent(self, call: str) -> None:
+        if self.lent:
+            msg = (
+                f"`amp.{call}` must not run inside `with average:`: the model has averaged weights"
+            )
+            raise BackendError(msg)
 
     def _chosen(self, asked: str | Iterable[str] | None, loss_fn: Any) -> tuple[str, ...]:
         """Return the names of the optimizers that take part, in their own order."""

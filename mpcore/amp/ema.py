@@ -71,8 +71,14 @@ class EMA:
         self._steps += 1
         if self._steps % self._every:
             return
-        for name, value in self._amp.weights().items():
-            average = self._values[name]
+        now = self._amp.weights()
+        for name in self._values.keys() - now.keys():
+            del self._values[name]
+        for name, value in now.items():
+            average = self._values.get(name)
+            if average is None or average.shape != value.shape:
+                self._values[name] = np.array(value, np.float32)  # a buffer that is new
+                continue
             average += (value - average) * (np.float32(1) - self._decay)
 
     def close(self) -> None:
@@ -85,16 +91,30 @@ class EMA:
         if self._put_aside is not None:
             msg = "`with average:` must not be entered twice at once"
             raise BackendError(msg)
-        weights = self._amp.weights()
-        self._amp.load_weights(self._values)
-        self._put_aside = weights
+        self._put_aside = self._give(self._values)
+        self._amp.lent += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         """Give it its own weights back."""
         weights, self._put_aside = self._put_aside, None
         if weights is not None:
-            self._amp.load_weights(weights)
+            self._amp.lent -= 1
+            self._give(weights)
+
+    def _give(
+        self, values: dict[str, npt.NDArray[np.float32]]
+    ) -> dict[str, npt.NDArray[np.float32]]:
+        """Put ``values`` into the model and return its own; a buffer that is new keeps its own."""
+        before = self._amp.weights()
+        given = {name: values.get(name, own) for name, own in before.items()}
+        self._amp.load_weights(
+            {
+                name: new if new.shape == before[name].shape else before[name]
+                for name, new in given.items()
+            }
+        )
+        return before
 
 
 def _copied(

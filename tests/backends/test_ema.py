@@ -62,3 +62,18 @@ def test_bad_arguments_are_named(kit, name, value, rule):
     with pytest.raises(mp.BackendError, match=f"`{name}` must be .*{rule}"):
         mp.EMA(run.amp, **{name: value})
     assert run.amp.observers == []
+
+
+def test_a_step_with_averaged_weights_is_refused_before_anything_moves(kit):
+    run = Trained(kit, "mixed_bfloat16")
+    average = mp.EMA(run.amp, decay=0.5)
+    run.step()
+    with average:
+        before, skipped = run.snapshot(), run.amp.state
+        with pytest.raises(mp.BackendError, match="must not run inside `with average:`"):
+            run.step()
+        after = run.snapshot()
+        assert run.amp.state == skipped
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name], err_msg=name)
+    assert run.step().stepped
