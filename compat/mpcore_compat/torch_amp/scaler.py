@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
 import warnings
@@ -179,7 +180,13 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
             msg = "`step` must be called once per optimizer and update: call `update` first"
             raise RuntimeError(msg)
         if state["stage"] is OptState.READY:
-            self.unscale_(optimizer)
+            if _asks_for_scaler(optimizer):
+                self._check_inf_per_device(optimizer)  # it divides by the scale itself
+                kwargs["grad_scaler"] = self
+            else:
+                self.unscale_(optimizer)
+        elif _asks_for_scaler(optimizer):
+            kwargs["grad_scaler"] = self
         self._overflowed = self._overflowed or self._any_overflow(optimizer)
         result = None if self._overflowed else optimizer.step(*args, **kwargs)
         state["stage"] = OptState.STEPPED
@@ -332,6 +339,13 @@ class GradScaler(TorchGradScaler):  # type: ignore[misc]  # torch is untyped her
         state["_skipped"] = self.skipped_steps
         state["_last_finite"] = not self.last_skipped
         return state
+
+
+def _asks_for_scaler(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether ``step`` of an optimizer takes the scaler, as torch's GradScaler asks it."""
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return False
+    return "grad_scaler" in inspect.signature(optimizer.step).parameters
 
 
 def _gradient_values(
