@@ -10,6 +10,7 @@ from torch import nn
 from torch.amp.grad_scaler import OptState
 
 import mpcore as mp
+from mpcore_compat.apex import amp
 from mpcore_compat.torch_amp import GradScaler
 
 
@@ -61,6 +62,14 @@ def test_a_safe_scaler_is_passed_to_optimizers_that_ask_for_it(unscale):
     assert all(map(torch.equal, params, plain))
 
 
+def test_what_the_apex_shim_leaves_out_says_what_to_write():
+    with pytest.raises(mp.BackendError, match=r"amp\.initialize\(model, optimizer"):
+        amp.init(enabled=True)
+    with pytest.raises(AttributeError, match=r"amp\.disable_casts\(\)"):
+        _ = amp._amp_state.handle
+    assert not hasattr(amp._amp_state, "handle")
+
+
 def test_outputs_of_an_autocast_policy_have_torchs_values_in_float32():
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", torch.bfloat16):
@@ -72,8 +81,8 @@ def test_outputs_of_an_autocast_policy_have_torchs_values_in_float32():
         ("autocast_bfloat16, output=bfloat16", torch.bfloat16),
     ):
         model = net()
-        amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), policy)
-        with amp.autocast():
+        own = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), policy)
+        with own.autocast():
             out = model(x)
         assert out.dtype == dtype
         assert torch.equal(out.float(), native.float())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mpcore.errors import MpcoreWarning
+from mpcore.errors import BackendError, MpcoreWarning
 from mpcore_compat.apex.levels import Options, options_of, policy_of
 from mpcore_compat.apex.models import Ends, check_model, device_of, prepare_model
 from mpcore_compat.apex.optimizers import Stash, check_optimizer, stash_of
@@ -29,6 +29,7 @@ __all__ = [
     "disable_casts",
     "float_function",
     "half_function",
+    "init",
     "initialize",
     "load_state_dict",
     "master_params",
@@ -81,6 +82,15 @@ class _AmpState:
         self._bad: int | None = None
         self._stepping = False
 
+    @property
+    def handle(self) -> Any:
+        """Nothing: apex keeps there what undoes its patches of torch, and nothing is patched."""
+        msg = (
+            "`_amp_state.handle` is not here: torch's functions are not patched, so that there is "
+            "nothing to deactivate, and no cache; `amp.disable_casts()` runs a block without casts"
+        )
+        raise AttributeError(msg)
+
     def say(self, text: str) -> None:
         """Print as apex does: people look for its lines."""
         if self.verbosity > 0:
@@ -132,6 +142,20 @@ class _AmpState:
 
 _amp_state = _AmpState()
 _REGISTERED: list[tuple[Any, str, Any]] = []
+
+
+def init(*_: Any, **__: Any) -> Any:
+    """Refuse apex's interface before ``initialize``, which patched torch for the whole process.
+
+    Raises:
+        BackendError: always, with the call to use.
+    """
+    msg = (
+        "`amp.init` is apex's old interface and not here: write `model, optimizer = "
+        "amp.initialize(model, optimizer, opt_level='O1')`, and `amp.scale_loss` for "
+        "`handle.scale_loss`"
+    )
+    raise BackendError(msg)
 
 
 def initialize(
