@@ -83,6 +83,22 @@ def test_third_parts_are_within_the_noise_of_float32() -> None:
     run.assert_third_parts(end)
 
 
+@pytest.mark.parametrize("policy", ["autocast_float16", "portable_float16", "mixed_float16"])
+def test_accelerators_own_autocast_may_stand_around(policy: str) -> None:
+    mine = Run(policy)
+    for x, y in run.batches():
+        with mine.accelerator.autocast():
+            loss = run.loss_of(mine.model, x, y)
+        mine.accelerator.backward(loss)
+        mine.optimizer.step()
+        mine.schedule.step()
+        mine.optimizer.zero_grad()
+    run.assert_same(run.own_run(policy, run.batches()), mine.end())
+    with pytest.raises(RuntimeError, match="shapes"):
+        mine.model(torch.zeros(2, 7))  # the region is left by an error too
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_the_norm_is_the_true_one() -> None:
     mine = Run("model_float16")
     mine.train(run.batches(), clip=0.5)

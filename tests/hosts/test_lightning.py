@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -378,6 +379,20 @@ def test_lightnings_own_averages(kind: Any) -> None:
     assert int(module.net.norm.num_batches_tracked) > 0
     with pytest.raises(mp.BackendError, match=r"use `mp\.EMA`"):
         trainer(run.policy_of("model_bfloat16"), kind(), max_epochs=3).fit(Module(), loader(data))
+
+
+def test_the_plugin_can_be_sent_to_other_processes() -> None:
+    sent = pickle.loads(pickle.dumps(PolicyPrecision("model_bfloat16, master=split")))
+    run.assert_same(
+        fitted("model_bfloat16, master=split", run.batches()),
+        _fitted_by(sent, run.batches()),
+    )
+
+
+def _fitted_by(plugin: Any, data: list[Any]) -> dict[str, Any]:
+    look = Look()
+    trainer(plugin, look).fit(Module(), loader(data))
+    return look.found
 
 
 def test_interrupted_fit_gives_the_model_back() -> None:
