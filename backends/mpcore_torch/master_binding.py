@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpcore.errors import BackendError
+from mpcore_torch.carried import carried
 from mpcore_torch.casting import cast_floats
 from mpcore_torch.master_dict import holds_already
 
@@ -98,10 +99,14 @@ class _LoadMasters:
             value = state.get(prefix + name)
             if param is None or param not in states or not isinstance(value, torch.Tensor):
                 continue
-            if holds_already(param, value):  # rounded from the float32 values that stay behind it
+            if value.shape != param.shape:
+                continue  # load_state_dict raises
+            known = holds_already(param, value)
+            if known or value.dtype != param.dtype:
                 self._master_weights.awaited.discard(param)
-            elif value.shape == param.shape:  # else load_state_dict raises
+            more = carried(local, name, value)
+            if more is not None:
+                states[param].put(more)
+            if not holds_already(param, value):  # what came along is not behind these values
                 states[param].put(value.detach())
-                state[prefix + name] = param.detach()
-                if value.dtype != param.dtype:
-                    self._master_weights.awaited.discard(param)
+            state[prefix + name] = param.detach()

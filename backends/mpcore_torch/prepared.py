@@ -9,6 +9,7 @@ from torch import nn
 
 from mpcore.errors import BackendError
 from mpcore_torch.calls import TABLE, TORN, Calls
+from mpcore_torch.carried import carry
 from mpcore_torch.casting import (
     apply_plan,
     cast_floats,
@@ -64,7 +65,12 @@ class Prepared:
             elif pairs:
                 swap_in_low(optimizer, {master: low for low, master in pairs})
         self._hooks = (
-            load_into_masters(model, self.master_weights) if self.master_weights.states else []
+            [
+                *load_into_masters(model, self.master_weights),
+                *carry(model, self.master_weights),
+            ]
+            if self.master_weights.states
+            else []
         )
         # The model's own forward is about to be replaced, if it is not yet.
         self.replaced = [*filter(is_prepared, model.modules()), model]

@@ -50,6 +50,7 @@ def test_without_it_the_float32_values_are_lost():
     amp, other = runs.make("copy"), runs.make("copy", seed=9)
     runs.train(amp, range(5))
     saved = copy.deepcopy(checkpoint(amp))
+    saved["model"] = dict(saved["model"])  # as what knows tensors alone, safetensors say, keeps it
     for part, home in (("model", other.model), ("optimizer", other.optimizer)):
         home.load_state_dict(saved[part])
     assert runs.digest(other) != runs.digest(amp)
@@ -198,3 +199,47 @@ def test_hard_values_go_through_bit_for_bit(name):
         for one, two in zip(mine.values(), its.values(), strict=True):
             parts = zip([one.low, *one.parts()], [two.low, *two.parts()], strict=True)
             assert all(a.detach().equal(b.detach()) for a, b in parts)
+
+
+@pytest.mark.parametrize(
+    "name", ["copy16", "copy", "away", "split", "nearest", "truncate", "kahan"]
+)
+def test_a_state_dict_of_the_model_carries_its_float32_values(name, tmp_path):
+    """Through torch.save and copies, under the model or one around it; tensors stay in 16 bits."""
+    amp, other = runs.make(name), runs.make(name, seed=9)
+    runs.train(amp, range(5))
+    around, its = (torch.nn.ModuleDict({"net": each.model}) for each in (amp, other))
+    for model, home in ((amp.model, other.model), (around, its)):
+        state = model.state_dict()
+        assert {v.dtype for v in state.values()} == {v.dtype for v in home.state_dict().values()}
+        torch.save(state, tmp_path / "model.pt")
+        kept = copy.deepcopy(state)
+        for saved in (torch.load(tmp_path / "model.pt", weights_only=True), kept):
+            runs.train(other, range(1))
+            home.load_state_dict(saved)
+            for key, value in amp.weights().items():
+                assert (other.weights()[key] == value).all()
+    runs.train(amp, range(5, 7))
+    amp.model.load_state_dict(kept := copy.deepcopy(other.model.state_dict()))
+    for key, value in other.weights().items():
+        assert (amp.weights()[key] == value).all()
+    plain = runs.Net()
+    plain.load_state_dict(kept)  # a model that is not prepared reads the tensors
+    assert plain.fc1.weight.equal(kept["fc1.weight"].float())
+
+
+def test_carried_values_that_are_not_behind_the_tensors_are_left():
+    amp = runs.make("copy")
+    runs.train(amp, range(3))
+    state = copy.deepcopy(amp.model.state_dict())
+    state["fc1.weight"] = state["fc1.weight"] * 2
+    amp.model.load_state_dict(state)
+    assert (amp.weights()["fc1.weight"] == state["fc1.weight"].float().numpy()).all()
+
+
+def test_copies_and_pickles_of_the_model_carry_nothing_of_it():
+    amp = runs.make("copy")
+    other = copy.deepcopy(amp.model)
+    assert not any("mpcore" in key for f in other.state_dict()._metadata.values() for key in f)
+    amp.release()
+    assert not any("mpcore" in key for f in amp.model.state_dict()._metadata.values() for key in f)
