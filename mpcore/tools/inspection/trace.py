@@ -29,6 +29,7 @@ __all__ = [
     "is_composed",
     "neutral_op",
     "widest",
+    "with_bias",
     "words",
 ]
 
