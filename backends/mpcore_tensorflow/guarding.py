@@ -142,7 +142,8 @@ def _path(layer: keras.Layer) -> str:
 def _apply(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        if trainable_variables is not None:
+        # What comes goes on as it is: replicas must not hand on a list here and a tuple there.
+        if not isinstance(trainable_variables, list | tuple | None):
             trainable_variables = list(trainable_variables)
         for variable in trainable_variables or getattr(self, "_trainable_variables", ()):
             guard = getattr(variable, _GUARD, None)
