@@ -19,7 +19,7 @@ from mpcore.step.result import StepResult, StepValues
 from mpcore.step.transaction import StepCall
 from mpcore_torch import ranks, regions, trial
 from mpcore_torch.calls import IDLE, UNSCALED, Inference
-from mpcore_torch.casting import replace_root
+from mpcore_torch.casting import is_low, replace_root
 from mpcore_torch.forwards import make_bare
 from mpcore_torch.grad_scaler import AmpGradScaler
 from mpcore_torch.gradient_accumulation import Window
@@ -103,7 +103,11 @@ class TorchAmp(Amp):
             self.widened = self._prepared.widened
         self._first = next(model.parameters())  # it tells where the model is, cheaply
         count = stagnation.measures(policy, options.count_lost_updates)
-        moves_low = policy.by == "model" and policy.scheme.name == "none"
+        stays_low = any(
+            is_low(param) and param not in self._prepared.master_weights.states
+            for param in model.parameters()
+        )
+        moves_low = not stays_low or (policy.by == "model" and policy.scheme.name == "none")
         self._tx.set_master_weights(self._prepared.master_weights, count=count, moves_low=moves_low)
         self._names = parameter_names(model)
         self._window: Window | None = None
