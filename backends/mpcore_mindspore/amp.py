@@ -102,7 +102,9 @@ class MindsporeAmp(Amp):
             raise
         self._original.amp = self  # lives as long as the network: a second `prepare` finds it
         self._paths = cast.paths
-        self._bindings = bind(cast, self.optimizers, plan, options, detection, self.guard)
+        self._bindings = bind(
+            cast, self.optimizers, plan, options, detection, self.guard, self.held
+        )
         self._watch = Watch(net, self.optimizers.values(), self.guard)
         self._stepped = False
         self._cells: OrderedDict[Any, TrainCell] = OrderedDict()
@@ -345,7 +347,7 @@ class MindsporeAmp(Amp):
             msg = "`step` must not be called inside `with amp.autocast()`: it rounds by itself"
             raise BackendError(msg)
         self._watch.check_constructs()
-        raw = self._cell(loss_fn, call)(*[_tensor(item) for item in batch])
+        raw = self._cell(loss_fn, call).run_once(*[_tensor(item) for item in batch])
         return self._read(raw, call.optimizers)
 
     def result(

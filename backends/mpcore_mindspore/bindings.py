@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from mindspore import nn
 
+    from mpcore._lib.interrupts import Held
     from mpcore.amp.guard import Guard
     from mpcore.numerics.overflow import OverflowDetector
     from mpcore.policy.plan import Plan
@@ -183,6 +184,7 @@ class Bindings:
         after_step: called without arguments after each step that was taken.
         drops: whether bad micro-batches are left out.
         counts_lost: whether each step counts the updates that rounding lost.
+        held: holds Ctrl-C back from a commit on.
         life: whether it is pinned, or over.
     """
 
@@ -196,6 +198,7 @@ class Bindings:
     after_step: tuple[Callable[[], Any], ...]
     drops: bool
     counts_lost: bool
+    held: Held
     life: _Lifetime = field(default_factory=_Lifetime)
 
     @property
@@ -247,6 +250,7 @@ def bind(
     options: StepOptions,
     detection: Detection,
     guard: Guard,
+    held: Held,
 ) -> Bindings:
     """Bind a network that a plan was applied to; memory that the policy gives up is taken.
 
@@ -257,6 +261,7 @@ def bind(
         options: what holds for every step.
         detection: of ``detection_of``.
         guard: of the prepared network.
+        held: of the prepared network.
     """
     policy = plan.policy
     if detection.device is not None:
@@ -281,6 +286,7 @@ def bind(
         after_step=options.after_step,
         drops=options.on_bad_micro_batch == "drop",
         counts_lost=measures(policy, options.count_lost_updates),
+        held=held,
     )
     for storage in made.storages:
         storage.take()

@@ -12,6 +12,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mpcore.errors import BackendError
 from mpcore.step.transaction import StepCall, Transaction
 from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
 from mpcore_mindspore.overflow import on_all_ranks
 from mpcore_mindspore.stagnation import StoredSample
 
@@ -144,6 +145,12 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.drops = bindings.drops
         self.check_prepared = bindings.check_prepared
         self.give_memory, self.take_memory = bindings.give_memory, bindings.take_memory
+        self.held = bindings.held
+        self.journal = Journal(bindings.held.now)
+        counts = bindings.counter.steps if bindings.counter.moves else None
+        self.opened, self.ended = Begin(self.journal, counts), End(self.journal)
+        self.followed = Followed(self.journal)
+        self.runs = 0
         self.run: Any = _compiled(self) if compiled else None
         self._bind_scale(bindings)
         self._bind_saved(bound, bindings)
@@ -234,23 +241,46 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             )
 
     def __call__(self, *batch: Any) -> Any:
-        """Run one step; an exception leaves weights, buffers and the process as they were."""
+        """Run one step; an error or Ctrl-C leaves the state before it, or after it."""
+        with self.held:
+            return self.run_once(*batch)
+
+    def run_once(self, *batch: Any) -> Any:
+        """Run one step; from its commit on, Ctrl-C is held until ``held`` is left."""
         self.check_prepared()
         _check_parts(batch, self.call.micro_batches)
-        self.save()  # again in `begin`, which a compiled step runs without coming through here
+        self.journal.clear(self.optimizers)
+        whole = self.run is not None or ms.get_context("mode") == ms.GRAPH_MODE
         try:
+            self.save()  # again in `begin`, which a compiled step runs without coming through here
             with guarded():
-                if self.run is not None:
-                    self.give_memory()
-                    return self.run(*batch)
-                if ms.get_context("mode") == ms.GRAPH_MODE:
-                    self.give_memory()
-                return nn.Cell.__call__(self, *batch)
-        except BaseException:
-            self.restore()
+                if not whole:
+                    return nn.Cell.__call__(self, *batch)
+                self.held.now()
+                self.give_memory()
+                run = nn.Cell.__call__ if self.run is None else type(self).call_run
+                result = run(self, *batch)
+                self.runs += 1
+                return result
+        except BaseException as fault:
+            if whole:
+                self.mend_run(fault)
+            else:
+                mend(self, fault)
             raise
         finally:
             self.take_memory()
+
+    def call_run(self, *batch: Any) -> Any:
+        """Run the compiled step."""
+        return self.run(*batch)
+
+    def mend_run(self, fault: BaseException) -> None:
+        """Put back what was copied, unless the graph has run to its end."""
+        runs = self.ended.counted()
+        if runs == self.runs:
+            self.restore()
+        self.runs = runs
 
     def parameters_and_names(self, *args: object, **kwargs: object) -> Any:
         """Yield Parameters as any Cell does; those of the optimizers hold their values."""
@@ -448,6 +478,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         new: tuple[Any, ...],
     ) -> Any:
         """Run the optimizers and what follows them, or put the buffers back; keep the state."""
+        finite = self.opened(finite, stepped, grads, new)
         done = finite
         if self.each_alone:
             for index in range(len(self.optimizers)):
@@ -478,7 +509,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             ops.assign(self.scale, scale),
             ops.assign(self.counts, ops.stack(new[1:])),
         )
-        return ops.depend(scale, stored)
+        return self.ended(ops.depend(scale, stored))
 
     def move(self, index: int, grads: tuple[ms.Tensor, ...], done: ms.Tensor) -> Any:
         """Open the float32 values, run one optimizer on them, and store them again."""
@@ -545,9 +576,9 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
 
     def follow(self, done: ms.Tensor) -> Any:
         """Call what belongs to a step that is taken."""
-        for call in self.after_step:
-            call()
-        return done
+        for number in range(len(self.after_step)):
+            self.after_step[number]()
+        return self.followed(done)
 
     def undo(self, done: ms.Tensor) -> Any:
         """Put the buffers back."""

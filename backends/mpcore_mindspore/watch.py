@@ -47,14 +47,33 @@ class Mover(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.counts = hasattr(optimizer, "global_step")
         if self.counts:
             self.global_step = optimizer.global_step
+        self.began = self.ended = False
+        self.before = -1
+        # One compiled function that counts its steps: it has run, or it has not.
+        self.whole = self.counts and hasattr(type(optimizer).construct, "__wrapped__")
 
     def __call__(self, grads: Any) -> Any:
         """Run it as a Cell; a graph does not come through here."""
+        self.before = int(self.global_step.asnumpy()[0]) if self.counts else -1
         self.guard.open += 1
         try:
-            return self.moved(grads)
+            self.began = True
+            done = self.moved(grads)
+            self.ended = True
         finally:
             self.guard.open -= 1
+        return done
+
+    @property
+    def torn(self) -> bool:
+        """Whether an error has left it in the middle, as far as can be told."""
+        return self.began and not self.ended and not self.whole
+
+    def has_moved(self) -> bool:
+        """Return whether it has moved something in this step."""
+        if self.ended or not self.began:
+            return self.ended
+        return not self.whole or int(self.global_step.asnumpy()[0]) != self.before
 
     def construct(self, grads: Any) -> Any:
         """Run it as a part of a graph."""

@@ -1,0 +1,241 @@
+"""A step in MindSpore that Ctrl-C or an error meets anywhere: before it, or after it.
+
+python tests/borders/test_mindspore_interrupts.py [--seed N] [--lines N] [--presses N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+import numpy as np
+import pytest
+
+import mpcore as mp
+
+ms = pytest.importorskip("mindspore")
+from faults import Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
+from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
+
+pytestmark = pytest.mark.backend("mindspore")
+
+X = np.random.default_rng(1).normal(size=(8, 4)).astype("f4")
+Y = np.random.default_rng(2).normal(size=(8, 2)).astype("f4")
+SCALE = "loss_scale=dynamic(init_scale=64, growth_interval=2)"
+POLICIES = [
+    f"mixed_float16, {SCALE}",
+    f"mixed_bfloat16, {SCALE}",
+    f"model_bfloat16, master=split, {SCALE}",
+    f"model_bfloat16, master=stochastic:5, {SCALE}",
+    f"model_float16, {SCALE}",
+]
+
+
+@pytest.fixture(autouse=True)
+def _scratch(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ms.runtime.launch_blocking()
+
+
+class Net(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Dense(4, 6)
+        self.bn = nn.BatchNorm1d(6)
+        self.fc2 = nn.Dense(6, 2)
+
+    def construct(self, x):
+        return self.fc2(ops.relu(self.bn(self.fc1(x))))
+
+
+class Run:
+    """A prepared network that can be put back to where it began."""
+
+    def __init__(self, policy, *, two=False, compiled=False) -> None:
+        ms.set_seed(1)
+        self.net = Net().set_train()
+        heads = [self.net.trainable_params()]
+        if two:
+            heads = [self.net.fc1.trainable_params(), self.net.fc2.trainable_params()]
+        self.optimizers = [nn.Adam(params, 0.01) for params in heads]
+        self.counts = [Parameter(Tensor(0, ms.int32), requires_grad=False) for _ in range(2)]
+        first, second = self.counts
+        one = Tensor(1, ms.int32)
+
+        def count_first():
+            ops.assign_add(first, one)
+
+        def count_second():
+            ops.assign_add(second, one)
+
+        self.amp = mp.prepare(
+            self.net, self.optimizers, policy, after_step=[count_first, count_second]
+        )
+
+        def loss_fn(x, y, boost):
+            difference = self.net(x).astype(ms.float32) - y
+            return (difference * difference).mean() * boost.mean()
+
+        self.loss_fn = loss_fn
+        self.cell = self.amp.train_cell(loss_fn, compiled=True) if compiled else None
+        bound = self.amp._bindings
+        states = [state for storage in bound.storages for state in storage.masters]
+        held = [*self.net.get_parameters(), bound.scale.scale, bound.scale.counts]
+        held += [*self.counts, bound.counter.steps]
+        held += [param for storage in bound.storages for param in storage.own]
+        held += [p for state in states for p in state.beside.values()]
+        held += [state.master for state in states if state.scheme == "copy"]
+        self.held = list({id(param): param for param in held}.values())
+        for boost in (1, np.inf):  # compiles what is compiled
+            self.step(boost)
+        self.start = [self.copy(param) for param in self.held]
+
+    @staticmethod
+    def copy(param):
+        return param.value().asnumpy().copy()
+
+    def back(self):
+        for param, value in zip(self.held, self.start, strict=True):
+            ops.assign(param, Tensor(value))
+
+    def step(self, boost=1):
+        batch = (X, Y, np.full(8, boost, "f4"))
+        if self.cell is not None:
+            return self.cell(*map(Tensor, batch))
+        return self.amp.step(self.loss_fn, *batch)
+
+    def state(self):
+        return {f"{n} {p.name}": self.copy(p) for n, p in enumerate(self.held)}
+
+    def judge(self, outcome, states, boost, where):
+        """Count what a fault has left, and whether the object goes on from there."""
+        found = self.state()
+        apart = [differing(found, state) for state in states]
+        word = "before" if not apart[0] else "after" if not apart[1] else "torn"
+        if word != "torn":
+            try:
+                self.step(boost)
+            except Exception as stuck:
+                outcome.add("stuck", f"{where}: {stuck!r}")
+                return
+        outcome.add(word, f"{where}: {min(apart, key=len)[:4]}")
+
+    def states(self, boost):
+        self.back()
+        before = self.state()
+        self.step(boost)
+        return before, self.state()
+
+
+FOLDERS = [package("mpcore_mindspore"), package("mpcore"), package("mindspore")]
+
+
+def planted(run, boost, count, seed):
+    """Plant ``count`` faults at random lines of a step."""
+    states, outcome = run.states(boost), Outcome()
+    run.back()
+    with lines(FOLDERS, None) as seen:
+        run.step(boost)
+    chosen = random.Random(seed).sample(range(len(seen)), min(count, len(seen)))
+    for at in chosen:
+        run.back()
+        place: list[tuple[str, int]] = []
+        try:
+            with lines(FOLDERS, at) as place:
+                run.step(boost)
+        except PlantedError:
+            run.judge(outcome, states, boost, f"{place[at]}, line {at} of {len(seen)}")
+        except Exception as other:  # the fault, in other words
+            run.judge(outcome, states, boost, f"{place[at]}: {other!r:.80}")
+        else:
+            outcome.add("none", "")
+    return outcome
+
+
+def pressed(run, boost, count, seed):
+    """Press Ctrl-C at ``count`` random moments of a step."""
+    states, outcome = run.states(boost), Outcome()
+    run.back()
+    began = time.perf_counter()
+    run.step(boost)
+    long = time.perf_counter() - began
+    draw = random.Random(seed)
+    for _ in range(count):
+        run.back()
+        after = draw.uniform(0, long)
+        came = interrupted(lambda: run.step(boost), after)
+        run.judge(outcome, states, boost, f"Ctrl-C after {after * 1e3:.1f} of {long * 1e3:.1f} ms")
+        outcome.counts["came"] += came
+    return outcome
+
+
+CASES = [
+    (POLICIES[0], {}, 1),
+    (POLICIES[2], {}, 1),
+    (POLICIES[1], {"two": True}, np.inf),
+]
+
+
+@pytest.mark.parametrize(("policy", "options", "boost"), CASES)
+def test_an_error_anywhere_leaves_the_state_before_or_after(policy, options, boost):
+    outcome = planted(Run(policy, **options), boost, 30, seed=4)
+    assert not outcome.bad, outcome
+    assert outcome.counts["before"] + outcome.counts["after"] >= 20, outcome
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ctrl_c_at_any_time_leaves_the_state_before_or_after(compiled):
+    outcome = pressed(Run(POLICIES[0], compiled=compiled), 1, 12, seed=5)
+    assert not outcome.bad, outcome
+    assert outcome.counts["came"] >= 1, outcome
+
+
+def test_an_after_step_that_raises_leaves_a_whole_step():
+    ms.set_seed(1)
+    net, calls = Net().set_train(), []
+
+    def fails():
+        calls.append("fails")
+        msg = "mine"
+        raise ValueError(msg)
+
+    optimizer = nn.Adam(net.trainable_params(), 0.01)
+    amp = mp.prepare(
+        net,
+        optimizer,
+        POLICIES[0],
+        after_step=[lambda: calls.append("a"), fails, lambda: calls.append("b")],
+    )
+
+    def loss_fn(x):
+        return (net(x).astype(ms.float32) ** 2).mean()
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        amp.step(loss_fn, X)
+    assert calls == ["a", "fails", "b"]
+    assert int(optimizer.global_step.asnumpy()[0]) == 1
+    assert amp.state.good_steps == 1
+    assert "the step was complete" in caught.value.__notes__[0]
+
+
+def main() -> None:
+    """Run many, and print what was found."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lines", type=int, default=60)
+    parser.add_argument("--presses", type=int, default=20)
+    options = parser.parse_args()
+    ms.runtime.launch_blocking()
+    for policy in POLICIES:
+        for compiled in (False, True):
+            for two in (False, True):
+                run = Run(policy, compiled=compiled, two=two)
+                for boost in (1, np.inf):
+                    title = f"{policy.partition(', loss')[0]} {compiled=} {two=} {boost=}"
+                    print(title, planted(run, boost, options.lines, options.seed), flush=True)
+                    print(title, pressed(run, boost, options.presses, options.seed), flush=True)
+
+
+if __name__ == "__main__":
+    main()
