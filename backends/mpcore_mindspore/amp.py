@@ -22,7 +22,7 @@ from mpcore_mindspore.casting import FLOATS, cast_network
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.release import Original
-from mpcore_mindspore.sources import check_readable
+from mpcore_mindspore.sources import check_reaches, check_readable
 from mpcore_mindspore.step import TrainCell
 from mpcore_mindspore.watch import Watch
 
@@ -337,6 +337,7 @@ class MindsporeAmp(Amp):
         losses = [loss_fn]
         if isinstance(loss_fn, dict):
             losses = [loss_fn[name] for name in call.optimizers]
+        check_reaches(losses, self.model)
         if compiled or ms.get_context("mode") == ms.GRAPH_MODE:
             check_readable(losses)
         bound = [bindings.optimizers[name] for name in call.optimizers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import pickle
 
 import numpy as np
@@ -152,6 +153,39 @@ def test_in_graph_mode_too(graph_mode):
     cell = nn.TrainOneStepCell(nn.WithLossCell(net, Loss()), optimizer)
     refused(lambda: cell(X, Y), net, optimizer)
     assert bool(amp.train_cell(_loss_of(net))(X, Y)[1])
+
+
+class Holder:
+    def __init__(self, net) -> None:
+        self.nets = {"student": net}
+
+    def loss(self, x, y):
+        return Loss()(self.nets["student"](x), y)
+
+
+def test_a_loss_that_cannot_reach_the_network_is_refused_before_anything_moves(one):
+    net, optimizer, amp = one
+    before = arrays(net, optimizer)
+    other, double = Net(), copy.deepcopy(net)
+    for stranger in (_loss_of(other), _loss_of(double), Holder(other).loss):
+        with pytest.raises(mp.BackendError, match=r"must run the prepared Net, .* refers to none"):
+            amp.step(stranger, X, Y)
+        with pytest.raises(mp.BackendError, match="must run the prepared Net"):
+            amp.train_cell(stranger)
+    for old, new in zip(before, arrays(net, optimizer), strict=True):
+        np.testing.assert_array_equal(old, new)
+    weight = net.fc1.weight
+
+    def by_hand(x, y):
+        return (ops.matmul(x, weight.T) * 2).sum().astype(ms.float32)
+
+    whole = functools.partial(_loss_with, nn.WithLossCell(net, Loss()))
+    for own in (Holder(net).loss, by_hand, whole):
+        assert np.isfinite(float(amp.step(own, X, Y).loss))
+
+
+def _loss_with(cell, x, y):
+    return cell(x, y)
 
 
 def test_a_lambda_inside_a_call_is_named_before_the_compiler_is_asked(graph_mode):
