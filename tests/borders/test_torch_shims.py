@@ -66,8 +66,32 @@ def test_what_the_apex_shim_leaves_out_says_what_to_write():
     with pytest.raises(mp.BackendError, match=r"amp\.initialize\(model, optimizer"):
         amp.init(enabled=True)
     with pytest.raises(AttributeError, match=r"amp\.disable_casts\(\)"):
-        _ = amp._amp_state.handle
-    assert not hasattr(amp._amp_state, "handle")
+        _ = amp._amp_state.handle.has_cache
+
+
+def test_the_apex_handle_ends_the_casts_of_o1():
+    model = nn.Linear(8, 8)
+    model, _ = amp.initialize(model, torch.optim.SGD(model.parameters(), 0.1), "O1", verbosity=0)
+    inner = model.forward
+    lowered = []
+    weight = model.weight
+
+    def ran(x):
+        out = inner(x)
+        lowered.append(not torch.equal(out, nn.functional.linear(x, weight, model.bias)))
+        return out
+
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        ran(x)
+        with amp.disable_casts():
+            ran(x)
+        ran(x)
+        assert amp._amp_state.handle.is_active()
+        amp._amp_state.handle._deactivate()
+        assert not amp._amp_state.handle.is_active()
+        ran(x)
+    assert lowered == [True, False, True, False]
 
 
 def test_outputs_of_an_autocast_policy_have_torchs_values_in_float32():

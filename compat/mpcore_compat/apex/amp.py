@@ -42,6 +42,29 @@ __all__ = [
 ]
 
 
+class _Handle:
+    """The part of apex's handle that has a meaning here: torch's functions are not patched."""
+
+    def __init__(self, state: _AmpState) -> None:
+        self._state = state
+
+    def is_active(self) -> bool:
+        """Return whether "O1" casts now."""
+        return self._state.enabled and self._state.casts
+
+    def _deactivate(self) -> None:
+        """End the casts of "O1", until the next ``initialize``."""
+        self._state.casts = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what is there instead."""
+        msg = (
+            f"`handle.{name}` is not here: there are no patched functions and no cache of casts; "
+            "use `amp.scale_loss`, and `amp.disable_casts()` around a block"
+        )
+        raise AttributeError(msg)
+
+
 class _AmpState:
     """The run: one object a process, that scripts hold on to; ``initialize`` begins it anew.
 
@@ -83,13 +106,9 @@ class _AmpState:
         self._stepping = False
 
     @property
-    def handle(self) -> Any:
-        """Nothing: apex keeps there what undoes its patches of torch, and nothing is patched."""
-        msg = (
-            "`_amp_state.handle` is not here: torch's functions are not patched, so that there is "
-            "nothing to deactivate, and no cache; `amp.disable_casts()` runs a block without casts"
-        )
-        raise AttributeError(msg)
+    def handle(self) -> _Handle:
+        """What old scripts end the casts of "O1" with."""
+        return _Handle(self)
 
     def say(self, text: str) -> None:
         """Print as apex does: people look for its lines."""
@@ -266,6 +285,7 @@ def _prepare(
         output if output is not None or not casts else torch.float32,
         getattr(torch, policy.compute) if policy.by == "op" else None,
         state.enter_model,
+        lambda: state.casts,
     )
     pairs = [
         pair

@@ -30,6 +30,7 @@ class Ends:
         output: dtype that outputs are cast to, or None.
         autocast: dtype of the autocast region around the model, or None.
         enters: called before a training pass.
+        casts: whether that region opens now.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class Ends:
         output: torch.dtype | None,
         autocast: torch.dtype | None,
         enters: Callable[[], None],
+        casts: Callable[[], bool],
     ) -> None:
-        self.input, self.output, self.autocast, self.enters = input, output, autocast, enters
+        self.input, self.output, self.autocast = input, output, autocast
+        self.enters, self.casts = enters, casts
 
     def region(self, device: str) -> Any:
         """Return the context that the model runs in."""
-        if self.autocast is None:
+        if self.autocast is None or not self.casts():
             return contextlib.nullcontext()
         return torch.autocast(device, self.autocast)
 
