@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 from keras.src.backend import AutocastScope
 
-from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge
+from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge, setting
 from mpcore.tools.inspection.trace import neutral_op, words
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def _key(layer: keras.Layer) -> Any:
     """Return what tells layers of a class apart: shapes of weights, and settings."""
     shapes = tuple(tuple(weight.shape) for weight in layer.weights)
     settings = tuple(
-        (name, value)
+        (name, setting(value))
         for name, value in vars(layer).items()
-        if isinstance(value, bool | str | None) and not name.startswith("_") and name != "name"
+        if not name.startswith("_") and name not in ("name", "built", "call")
     )
     return shapes, settings, str(getattr(layer, "_build_shapes_dict", None))
 

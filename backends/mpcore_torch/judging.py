@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from mpcore.errors import PolicyError
 from mpcore.numerics import ops
-from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge
+from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge, setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,9 +101,10 @@ def _key(module: nn.Module) -> Any:
     """Return what tells layers of a class apart: shapes of parameters, and settings."""
     shapes = tuple((name, tuple(p.shape)) for name, p in module.named_parameters())
     settings = tuple(
-        (name, value)
-        for name, value in vars(module).items()
-        if isinstance(value, bool | str | None) and name != "training"
+        (name, setting(value))
+        for inner in module.modules()
+        for name, value in [("", type(inner).__name__), *vars(inner).items()]
+        if name != "training"
     )
     return shapes, settings, getattr(_forward(module), "__func__", None)
 

@@ -7,12 +7,13 @@ the category is decided here, by the table of ops, so that it is the same in eve
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
 from typing import NamedTuple
 
 from mpcore.errors import PolicyError
 from mpcore.numerics.ops import op
 
-__all__ = ["Evidence", "Judgement", "Operation", "is_product", "judge"]
+__all__ = ["Evidence", "Judgement", "Operation", "is_product", "judge", "setting"]
 
 _PRODUCTS = ("linear", "conv", "attention", "rnn")
 """Groups of ops that are matrix products or are made of them."""
@@ -102,6 +103,19 @@ def judge(evidence: Evidence) -> Judgement:
         why = f"it computes {products[0].op} beside {listed}, which want float32"
         return Judgement("other", words, why)
     return Judgement(_of_products(evidence.operations, products), words)
+
+
+def setting(value: object) -> object:
+    """Return what tells a layer's attribute from another; None where it is no plain value.
+
+    Examples:
+        >>> setting(3), setting(["a", 2.0]), setting({})
+        (3, ('a', 2.0), None)
+    """
+    if isinstance(value, list | tuple):
+        return tuple(setting(item) for item in value)
+    plain = isinstance(value, bool | int | float | str | FunctionType | BuiltinFunctionType)
+    return value if plain else None
 
 
 def is_product(name: str) -> bool:

@@ -530,14 +530,15 @@ def test_known_classes_are_never_called(monkeypatch):
     told(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.PReLU(), nn.LSTM(8, 8)))
 
 
-def test_one_call_for_equal_layers_and_another_for_other_settings(monkeypatch):
+@pytest.mark.parametrize("kind", [bool, int, float, str, lambda x: (x, 3), lambda x: [x]])
+def test_one_call_for_equal_layers_and_another_for_other_settings(monkeypatch, kind):
     class Either(Addmm):
         def __init__(self, *, rows: bool) -> None:
             super().__init__(8, 8)
-            self.rows = rows
+            self.rows = kind(rows)
 
         def forward(self, x):
-            return x * self.bias if self.rows else super().forward(x)
+            return x * self.bias if self.rows == kind(True) else super().forward(x)
 
     calls = []
     before = judging._evidence
