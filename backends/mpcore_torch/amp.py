@@ -132,7 +132,7 @@ class TorchAmp(Amp):
             nonlocal amp
             # A copy of the model (an average, say) shares this method, not the step.
             if root is transaction.model:
-                if scaled.seen and ranks.in_group():
+                if ranks.in_group() and scaled.seen:
                     scaled.forget()  # a reducer may have put the gradients elsewhere
                 transaction.forward_begins()
                 if listed and root.training and torch.is_grad_enabled():
