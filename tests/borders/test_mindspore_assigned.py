@@ -65,6 +65,9 @@ class RunningMean(nn.Cell):
         return x * self.gain.astype(x.dtype)
 
 
+mp.register_layer(RunningMean, "other")  # float32 is meant
+
+
 class Net(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
