@@ -165,7 +165,10 @@ class Run:
             else:
                 word = f"torn {differing(now, before)[:9]} {differing(now, after)[:9]}"
         steps = self.amp.optimizer_steps
-        self.step(1.0)
+        for _ in range(3):  # a first scale of 65536 may be too large for float16
+            self.step(1.0)
+            if self.amp.last.stepped:
+                break
         if self.amp.optimizer_steps != steps + 1 or not self.amp.last.stepped:
             return "stuck"
         self.amp.release()
