@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mpcore.amp.guard import Guard
 
-__all__ = ["KINDS", "dtype_around", "none_around", "refuse"]
+__all__ = ["KINDS", "dtype_around", "none_around", "off", "refuse"]
 
 _ACCELERATOR = torch.accelerator.current_accelerator()  # None without one
 KINDS = ("cpu",) if _ACCELERATOR is None else ("cpu", _ACCELERATOR.type)
@@ -45,6 +45,13 @@ def none_around() -> Iterator[None]:
             "inside it: the plan casts; leave it out, or prepare with an autocast_* policy"
         )
         warnings.warn(msg, MpcoreWarning, stacklevel=4)
+    with off():
+        yield
+
+
+@contextlib.contextmanager
+def off() -> Iterator[None]:
+    """Close the regions that are open: a backward pass must not be cast once more, say."""
     with contextlib.ExitStack() as stack:
         for kind in KINDS:
             stack.enter_context(torch.autocast(kind, enabled=False))

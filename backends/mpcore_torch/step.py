@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from mpcore_torch.gradients import (
 from mpcore_torch.layers import parameter_names
 from mpcore_torch.micro_batches import MicroBatches, cut
 from mpcore_torch.overflow import detector_for
+from mpcore_torch.regions import KINDS, off
 from mpcore_torch.stagnation import LostUpdates
 from mpcore_torch.stored_low import moved_low
 from mpcore_torch.update import Update
@@ -293,14 +295,15 @@ class TorchTransaction(MicroBatches):
             return
         loss = shapeless(loss.float())
         run = partial(loss.backward, self._start_with(scale, loss.device), retain_graph)
-        if len(names) == len(self.optimizers):
-            run()
-        elif ranks.in_group():
-            self._for_some(run, names)
-        else:
-            wanted = [param for param in self.trained(names) if param.requires_grad]
-            if wanted:
-                run(inputs=wanted)
+        with off() if any(map(torch.is_autocast_enabled, KINDS)) else nullcontext():
+            if len(names) == len(self.optimizers):
+                run()
+            elif ranks.in_group():
+                self._for_some(run, names)
+            else:
+                wanted = [param for param in self.trained(names) if param.requires_grad]
+                if wanted:
+                    run(inputs=wanted)
 
     def _start_with(self, scale: float, device: torch.device) -> torch.Tensor | None:
         """Return the gradient of the loss; the same tensor while the scale stays."""

@@ -1,0 +1,276 @@
+"""Things people do to a prepared model, drawn by chance: each is protected, or refused.
+
+A case is a model, a policy, an optimizer and eight batches, some of which overflow. One run takes
+every batch by ``amp.step``: what it ends with is what was promised. Another run does the same,
+but for one thing in the middle: it trains by another loop, casts the model, swaps a layer, copies,
+saves, is interrupted. The verdict is one of
+
+    equal     it ended as the promised run, bit for bit
+    raised    an error, nothing had moved, and the rest went on to the same end
+    later     an error, not at the thing but at a step after it; nothing had moved
+    raw       the same, but the framework's own error and not one of ours
+    warned    it ended otherwise, and an MpcoreWarning had said so
+    SILENT    anything else
+
+A framework's worlds and things are in ``things_FRAMEWORK.py``. To add a thing, write a function
+there that takes a ``Run`` and mark it ``@thing``; with ``trains=True`` it takes the run's next
+batch itself, in its own way; with ``warns=True`` a warning of ours is enough: nobody can refuse it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mpcore.errors import MpcoreError, MpcoreWarning
+
+STEPS = 8
+KINDS = ("equal", "raised", "later", "raw", "warned", "SILENT")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is built: names that the framework's world knows, and the numbers of bad batches."""
+
+    seed: int
+    thing: str
+    model: str
+    policy: str
+    optimizer: str
+    clip: float | None
+    micro: int
+    at: int
+    bad: frozenset[int]
+
+    def __str__(self) -> str:
+        clip = f" clip={self.clip}" if self.clip else ""
+        micro = f" micro={self.micro}" if self.micro > 1 else ""
+        return (
+            f"{self.seed}: {self.thing} at step {self.at} | {self.model} {self.policy} "
+            f"{self.optimizer}{clip}{micro} bad={sorted(self.bad)}"
+        )
+
+
+@dataclass
+class Run:
+    """A prepared model, and where it is in its batches."""
+
+    case: Case
+    amp: Any
+    model: Any
+    optimizer: Any
+    loss_fn: Any
+    batches: list[Any]
+    world: Any
+    index: int = 0
+    keep: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> Any:
+        return self.batches[self.index]
+
+    def step(self) -> None:
+        """Take the next batch as one should."""
+        clip, micro = self.case.clip, self.case.micro
+        self.amp.step(self.loss_fn, *self.batch, clip_norm=clip, micro_batches=micro)
+        self.index += 1
+
+
+class World(Protocol):
+    """One framework."""
+
+    models: tuple[str, ...]
+    policies: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    bad: tuple[frozenset[int], ...]
+
+    def build(self, case: Case) -> Run: ...
+
+    def digest(self, run: Run) -> dict[str, bytes]:
+        """Return all that a step moves: weights, buffers, slots, the state of the scale."""
+        ...
+
+    def keep_buffers(self, run: Run) -> Callable[[], None]:
+        """Return what puts the buffers back: a forward of one's own moves them, anywhere."""
+        ...
+
+
+@dataclass(frozen=True)
+class Thing:
+    name: str
+    do: Callable[[Run], Run | None]
+    trains: bool = False
+    fits: Callable[[Case], bool] = lambda case: True
+    warns: bool = False
+    forwards: bool = False
+
+
+class Things(dict[str, Thing]):
+    def __call__(
+        self,
+        *,
+        trains: bool = False,
+        fits: Callable[[Case], bool] | None = None,
+        warns: bool = False,
+        forwards: bool = False,
+    ):
+        def keep(do: Callable[[Run], Run | None]) -> Callable[[Run], Run | None]:
+            name = do.__name__
+            self[name] = Thing(name, do, trains, fits or (lambda case: True), warns, forwards)
+            return do
+
+        return keep
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: str
+    case: Case
+    said: str = ""
+
+
+def cases(world: World, thing: Thing, count: int, seed: int = 0) -> Iterator[Case]:
+    """Yield ``count`` cases of one thing; all else is drawn."""
+    for number in range(count):
+        draw = random.Random(f"{seed}/{thing.name}/{number}")
+        while True:
+            case = Case(
+                seed=number,
+                thing=thing.name,
+                model=draw.choice(world.models),
+                policy=draw.choice(world.policies),
+                optimizer=draw.choice(world.optimizers),
+                clip=draw.choice((None, None, 0.5)),
+                micro=draw.choice((1, 1, 2)),
+                at=draw.randrange(1, STEPS - 2),
+                bad=draw.choice(world.bad),
+            )
+            if thing.fits(case):
+                break
+        yield case
+
+
+def judge(world: World, thing: Thing, case: Case) -> Verdict:
+    """Return what became of one case."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            verdict = _judge(world, thing, case, heard)
+        except UnreadableError as error:
+            return Verdict("SILENT", case, f"its state cannot be read any more: {error!r}")
+    ours = [str(one.message) for one in heard if issubclass(one.category, MpcoreWarning)]
+    if verdict.kind == "SILENT" and thing.warns and ours:
+        return Verdict("warned", case, ours[-1])
+    return verdict
+
+
+class UnreadableError(Exception):
+    """The state of a run cannot be read; `amp.weights()` fails, say."""
+
+
+def _digest(world: World, run: Run) -> dict[str, bytes]:
+    try:
+        return world.digest(run)
+    except Exception as error:
+        raise UnreadableError(error) from error
+
+
+def _judge(world: World, thing: Thing, case: Case, heard: list[Any]) -> Verdict:
+    promised = _promised(world, case)
+    want = promised[-1]
+    run = world.build(case)
+    while run.index < case.at:
+        run.step()
+    before = _digest(world, run)
+    put_back = world.keep_buffers(run)
+    heard.clear()  # what prepare said was said before
+    try:
+        run = thing.do(run) or run
+    except BaseException as error:  # an interrupt is a thing too
+        said = f"{type(error).__name__}: {error}"
+        if isinstance(error, AssertionError) or _is_a_test_bug(error):
+            return Verdict("SILENT", case, said)
+        if thing.trains or thing.forwards:  # a forward pass of its own has moved buffers
+            put_back()
+        moved = _parted(before, _digest(world, run))
+        after = _parted(promised[case.at + 1], _digest(world, run)) if moved else []
+        if moved and after:
+            return Verdict("SILENT", case, f"raised, but {moved[:4]} moved ({said})")
+        run.index += bool(moved)  # the whole step was taken before the error came
+        return _finish(world, run, want, "raised", said)
+    run.index += thing.trains
+    return _finish(world, run, want, "equal", "")
+
+
+def _finish(world: World, run: Run, want: dict[str, bytes], kind: str, said: str) -> Verdict:
+    case = run.case
+    while run.index < STEPS:
+        before = _digest(world, run)
+        try:
+            run.step()
+        except Exception as error:
+            moved = _parted(before, _digest(world, run))
+            late = f"{type(error).__name__}: {error}"
+            if kind == "raised":  # the object must go on after a refusal
+                return Verdict("SILENT", case, f"raised ({said}), then unusable: {late}")
+            if moved:
+                return Verdict("SILENT", case, f"raised later, but {moved[:4]} moved ({late})")
+            return Verdict("later" if isinstance(error, MpcoreError) else "raw", case, late)
+    parted = _parted(want, _digest(world, run))
+    if parted:
+        return Verdict("SILENT", case, f"{kind}, then parted in {parted[:4]} {said}")
+    return Verdict(kind, case, said)
+
+
+_PROMISED: dict[Any, list[dict[str, bytes]]] = {}
+
+
+def _promised(world: World, case: Case) -> list[dict[str, bytes]]:
+    """Return what a run by ``amp.step`` alone holds before the first and after each batch."""
+    key = (case.model, case.policy, case.optimizer, case.clip, case.micro, case.bad)
+    if key not in _PROMISED:
+        run = world.build(case)
+        found = [_digest(world, run)]
+        while run.index < STEPS:
+            run.step()
+            found.append(_digest(world, run))
+        _PROMISED[key] = found
+    return _PROMISED[key]
+
+
+def _parted(left: dict[str, bytes], right: dict[str, bytes]) -> list[str]:
+    return [name for name in {**left, **right} if left.get(name) != right.get(name)]
+
+
+def _is_a_test_bug(error: BaseException) -> bool:
+    """Whether the error comes from the thing's own lines, not from what it called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = frames[-1].filename.rpartition("/")[2].startswith(("things_", "fuzz"))
+    ours = isinstance(error, MpcoreError | KeyboardInterrupt) or getattr(error, "planted", False)
+    return own and not ours
+
+
+def main(world: World, things: Things) -> None:
+    """Judge and print: ``python things_torch.py [CASES OF EACH [SEED [THING ...]]]``."""
+    words = sys.argv[1:]
+    count, seed = int(words[0]) if words else 1, int(words[1]) if words[1:] else 0
+    verdicts = []
+    for name in words[2:] or sorted(things):
+        mine = [
+            judge(world, things[name], case) for case in cases(world, things[name], count, seed)
+        ]
+        kinds = [verdict.kind for verdict in mine]
+        said = next((v.said for v in mine if v.said), "").replace("\n", " ")
+        counted = " ".join(f"{kind}={kinds.count(kind)}" for kind in dict.fromkeys(kinds))
+        print(f"{name:32} {counted} | {said[:150]}", flush=True)
+        verdicts += mine
+    for verdict in verdicts:
+        if verdict.kind == "SILENT":
+            print(f"{verdict.case}\n    {verdict.said[:300]}")
+    kinds = [verdict.kind for verdict in verdicts]
+    print(*(f"{kind} {kinds.count(kind)}" for kind in KINDS), sep=", ")

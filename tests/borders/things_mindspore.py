@@ -1,0 +1,435 @@
+"""What people do to a prepared MindSpore network; see ``fuzz``."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import tempfile
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from fuzz import Case, Run, Things, main
+from mindspore import Parameter, Tensor, nn, ops
+
+import mpcore as mp
+
+ms.runtime.launch_blocking()  # ten times faster on two cores
+
+thing = Things()
+
+
+class Centred(nn.Cell):
+    """Keeps a running mean in a Parameter that its forward pass assigns."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.kept = Parameter(Tensor(np.zeros(width, "f4")), name="kept", requires_grad=False)
+
+    def construct(self, x):
+        mean = x.astype(ms.float32).mean(0)
+        ops.assign(self.kept, 0.9 * self.kept + 0.1 * ops.stop_gradient(mean))
+        return x - self.kept.astype(x.dtype)
+
+
+def _mlp():
+    return nn.SequentialCell(
+        OrderedDict(fc1=nn.Dense(8, 16), bn=nn.BatchNorm1d(16), act=nn.ReLU(), fc2=nn.Dense(16, 4))
+    )
+
+
+def _centred():
+    return nn.SequentialCell(
+        OrderedDict(
+            fc1=nn.Dense(8, 16), own=Centred(16), ln=nn.LayerNorm((16,)), fc2=nn.Dense(16, 4)
+        )
+    )
+
+
+class MindsporeWorld:
+    models = ("mlp", "centred")
+    policies = ("mixed_float16", "mixed_bfloat16", "model_float16", "model_bfloat16, master=split")
+    optimizers = ("sgd", "adam")
+    bad = (frozenset({2}), frozenset({1, 4}))
+
+    def build(self, case: Case) -> Run:
+        ms.set_seed(0)
+        net = {"mlp": _mlp, "centred": _centred}[case.model]().set_train()
+        optimizer = {
+            "sgd": lambda: nn.Momentum(net.trainable_params(), 0.05, 0.9),
+            "adam": lambda: nn.Adam(net.trainable_params(), 1e-2),
+        }[case.optimizer]()
+        amp = mp.prepare(net, optimizer, case.policy)
+        return Run(case, amp, net, optimizer, loss_of(net), batches(case), self)
+
+    def digest(self, run: Run) -> dict[str, bytes]:
+        found = {f"weight {k}": v.tobytes() for k, v in run.amp.weights().items()}
+        for number, param in enumerate(run.model.get_parameters()):
+            found[f"parameter {number}"] = _bytes(param)
+        for number, param in enumerate(run.optimizer.get_parameters()):
+            found[f"slot {number}"] = _bytes(param)
+        found["scale"] = repr(tuple(float(x) for x in run.amp.state)).encode()
+        return found
+
+    def keep_buffers(self, run: Run):
+        kept = [(p, p.asnumpy().copy()) for p in run.model.get_parameters() if not p.requires_grad]
+        return lambda: [p.set_data(Tensor(x)) for p, x in kept]
+
+
+def _bytes(param):
+    return str(param.dtype).encode() + param.value().astype(ms.float32).asnumpy().tobytes()
+
+
+def loss_of(net):
+    def loss_fn(x, y, boost):
+        return ops.cross_entropy(net(x).astype(ms.float32), y) * boost.max()
+
+    return loss_fn
+
+
+def batches(case: Case):
+    rng = np.random.default_rng(1)
+    made = []
+    for number in range(8):
+        x = Tensor(rng.normal(size=(8, 8)).astype("f4"))
+        y = Tensor(rng.integers(0, 4, size=8).astype("i4"))
+        made.append((x, y, Tensor(np.full(8, np.inf if number in case.bad else 1.0, "f4"))))
+    return made
+
+
+def planted(error):
+    error.planted = True
+    return error
+
+
+def gradients(run):
+    _, found = ms.value_and_grad(run.loss_fn, None, run.optimizer.parameters)(*run.batch)
+    return found
+
+
+# --- Another loop trains it
+
+
+@thing(trains=True)
+def own_loop(run):
+    run.optimizer(gradients(run))
+
+
+@thing(trains=True)
+def own_loop_compiled(run):
+    optimizer = run.optimizer
+    function = ms.value_and_grad(run.loss_fn, None, optimizer.parameters)
+
+    @ms.jit
+    def train(x, y, boost):
+        loss, found = function(x, y, boost)
+        optimizer(found)
+        return loss
+
+    train(*run.batch)
+
+
+class WithLoss(nn.Cell):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def construct(self, x, y):
+        return ops.cross_entropy(self.net(x).astype(ms.float32), y)
+
+
+@thing(trains=True)
+def train_one_step_cell(run):
+    nn.TrainOneStepCell(WithLoss(run.model), run.optimizer)(*run.batch[:2])
+
+
+@thing(trains=True)
+def train_one_step_with_scale(run):
+    scale = nn.DynamicLossScaleUpdateCell(2.0**10, 2, 1000)
+    nn.TrainOneStepWithLossScaleCell(WithLoss(run.model), run.optimizer, scale)(*run.batch[:2])
+
+
+def dataset(run):
+    x, y, _ = (part.asnumpy() for part in run.batch)
+    return ms.dataset.NumpySlicesDataset((x, y), shuffle=False).batch(8)
+
+
+@thing(trains=True)
+def model_train(run):
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    ms.Model(run.model, loss, run.optimizer).train(1, dataset(run), dataset_sink_mode=False)
+
+
+@thing(trains=True)
+def model_train_with_level(run):
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    model = ms.Model(run.model, loss, run.optimizer, amp_level="O2")
+    model.train(1, dataset(run), dataset_sink_mode=False)
+
+
+@thing(trains=True)
+def amp_cell(run):
+    call = {"clip_norm": run.case.clip, "micro_batches": run.case.micro}
+    run.amp.train_cell(run.loss_fn, **call)(*run.batch)
+
+
+@thing(trains=True)
+def amp_cell_compiled(run):
+    call = {"clip_norm": run.case.clip, "micro_batches": run.case.micro}
+    cell = run.amp.train_cell(run.loss_fn, **call)
+
+    @ms.jit
+    def train(x, y, boost):
+        return cell(x, y, boost)
+
+    train(*run.batch)
+
+
+@thing(trains=True)
+def step_in_another_thread(run):
+    errors = []
+
+    def work():
+        try:
+            run.step()
+            run.index -= 1
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+@thing()
+def loss_of_another_network(run):
+    run.amp.step(loss_of(_mlp().set_train()), *run.batch)
+
+
+@thing()
+def loss_detached(run):
+    def detached(*batch):
+        return ops.stop_gradient(run.loss_fn(*batch))
+
+    run.amp.step(detached, *run.batch)
+
+
+# --- The plan is changed
+
+
+@thing()
+def to_float_root(run):
+    run.model.to_float(ms.float16)
+
+
+@thing()
+def to_float_layer(run):
+    run.model.fc1.to_float(ms.float32)
+
+
+@thing()
+def to_dtype(run):
+    for param in run.model.get_parameters():
+        param.set_dtype(ms.float16)
+
+
+@thing()
+def auto_mixed_precision(run):
+    ms.amp.auto_mixed_precision(run.model, "O3")
+
+
+@thing()
+def build_train_network(run):
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    cell = ms.amp.build_train_network(run.model, run.optimizer, loss, level="O2")
+    cell(*run.batch[:2])
+
+
+@thing()
+def swapped_cell(run):
+    run.model.fc2 = nn.Dense(16, 4)
+
+
+@thing()
+def construct_replaced(run):
+    layer = run.model.fc2
+    layer.construct = lambda x: ops.matmul(x.astype(ms.float32), layer.weight.astype(ms.float32).T)
+
+
+@thing()
+def cell_appended(run):
+    run.model.append(nn.Dense(4, 3))
+
+
+@thing(fits=lambda case: case.model == "mlp")  # the other assigns its mean in evaluation too
+def evaluated(run):
+    run.model.set_train(False)
+    with run.amp.autocast():
+        run.model(run.batch[0])
+    run.model.set_train(True)
+
+
+@thing()
+def forward_hook(run):
+    run.model.fc2.register_forward_hook(lambda cell, args, out: None)
+
+
+# --- Prepared again
+
+
+@thing()
+def prepared_again(run):
+    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
+    return Run(
+        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
+    )
+
+
+@thing()
+def prepared_with_another_policy(run):
+    mp.prepare(run.model, run.optimizer, "mixed_float16; full *")
+
+
+@thing()
+def released_and_prepared(run):
+    state = run.amp.state_dict()
+    run.amp.release()
+    run.amp.release()
+    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
+    amp.load_state_dict(state)
+    return Run(
+        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
+    )
+
+
+# --- Copied and saved
+
+
+@thing()
+def copied_deep(run):
+    other = copy.deepcopy(run.model)
+    run.model.set_train(False)
+    other.set_train(False)
+    with run.amp.autocast():
+        left, right = run.model(run.batch[0]), other(run.batch[0])
+    run.model.set_train(True)
+    if left.dtype != right.dtype or not np.array_equal(
+        left.astype(ms.float32).asnumpy(), right.astype(ms.float32).asnumpy()
+    ):
+        msg = "the copy computes something else, without a word"
+        raise AssertionError(msg)
+
+
+def fresh(run):
+    new = run.world.build(run.case)
+    new.index = run.index
+    return new
+
+
+def put(new, run):
+    for mine, theirs in zip(
+        new.optimizer.get_parameters(), run.optimizer.get_parameters(), strict=True
+    ):
+        mine.set_data(theirs.value().copy())
+
+
+@thing()
+def checkpoint_saved_and_loaded(run):
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "net.ckpt"))
+        ms.save_checkpoint(run.model, path)
+        ms.load_param_into_net(run.model, ms.load_checkpoint(path))
+
+
+@thing()
+def resumed_from_dicts(run):
+    new = fresh(run)
+    for mine, theirs in zip(new.model.get_parameters(), run.model.get_parameters(), strict=True):
+        mine.set_data(theirs.value().copy())
+    put(new, run)
+    new.amp.load_state_dict(copy.deepcopy(run.amp.state_dict()))
+    return new
+
+
+@thing()
+def resumed_from_files(run):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "run.amp")
+        run.amp.save(path, weights=True)
+        new = fresh(run)
+        put(new, run)
+        new.amp.load(path)
+    return new
+
+
+@thing(warns=True)
+def resumed_without_amp(run):
+    new = fresh(run)
+    for mine, theirs in zip(new.model.get_parameters(), run.model.get_parameters(), strict=True):
+        mine.set_data(theirs.value().copy())
+    put(new, run)
+    new.amp.state = run.amp.state
+    return new
+
+
+@thing()
+def empty_state(run):
+    run.amp.load_state_dict({})
+
+
+# --- Interrupted
+
+
+@thing()
+def interrupted_in_the_loss(run):
+    def broken(*batch):
+        run.loss_fn(*batch)
+        raise planted(KeyboardInterrupt())
+
+    run.amp.step(broken, *run.batch)
+
+
+@thing()
+def signal_while_it_steps(run):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # MindSpore's datasets end the process
+    timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        run.step()
+        timer.join()
+    finally:
+        timer.join()
+        run.index = run.case.at
+
+
+# --- Mistakes
+
+
+@thing()
+def wrong_shape(run):
+    x, y, boost = run.batch
+    run.amp.step(run.loss_fn, x[:, :3], y, boost)
+
+
+@thing()
+def negative_clip(run):
+    run.amp.step(run.loss_fn, *run.batch, clip_norm=-1.0)
+
+
+@thing()
+def loss_of_each_row(run):
+    def rows(x, y, boost):
+        return ops.cross_entropy(run.model(x).astype(ms.float32), y, reduction="none")
+
+    run.amp.step(rows, *run.batch)
+
+
+WORLD = MindsporeWorld()
+
+if __name__ == "__main__":
+    main(WORLD, thing)

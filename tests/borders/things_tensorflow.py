@@ -1,0 +1,513 @@
+"""What people do to a prepared Keras model; see ``fuzz``."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import tempfile
+import threading
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from fuzz import Case, Run, Things, main
+from keras import layers
+
+import mpcore as mp
+
+thing = Things()
+raw = tf.autograph.experimental.do_not_convert
+
+
+class Centred(layers.Layer):
+    """Keeps a running mean in a trainable weight that its forward pass assigns."""
+
+    def build(self, shape):
+        self.kept = self.add_weight(shape=(shape[-1],), initializer="zeros", name="kept")
+
+    def call(self, x, training=False):
+        if training:
+            mean = keras.ops.mean(keras.ops.cast(x, "float32"), 0)
+            self.kept.assign(0.9 * keras.ops.cast(self.kept, "float32") + 0.1 * mean)
+        return x - keras.ops.cast(self.kept, x.dtype)
+
+
+def _mlp():
+    return keras.Sequential(
+        [
+            layers.Input((8,)),
+            layers.Dense(16, name="fc1"),
+            layers.BatchNormalization(name="bn"),
+            layers.ReLU(),
+            layers.Dense(4, name="fc2"),
+        ]
+    )
+
+
+def _spectral():
+    return keras.Sequential(
+        [
+            layers.Input((8,)),
+            layers.SpectralNormalization(layers.Dense(16, name="sn_fc"), name="sn"),
+            layers.LayerNormalization(name="ln"),
+            layers.ReLU(),
+            layers.Dense(4, name="fc2"),
+        ]
+    )
+
+
+def _centred():
+    return keras.Sequential(
+        [
+            layers.Input((8,)),
+            layers.Dense(16, name="fc1"),
+            Centred(name="own"),
+            layers.Dense(4, name="fc2"),
+        ]
+    )
+
+
+class TensorflowWorld:
+    models = ("mlp", "spectral", "centred")
+    policies = ("mixed_float16", "mixed_bfloat16", "model_bfloat16", "model_bfloat16, master=split")
+    optimizers = ("sgd", "adam")
+    bad = (frozenset({2}), frozenset({1, 4}))
+
+    def build(self, case: Case) -> Run:
+        keras.utils.set_random_seed(0)
+        model = {"mlp": _mlp, "spectral": _spectral, "centred": _centred}[case.model]()
+        optimizer = {
+            "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+            "adam": lambda: keras.optimizers.Adam(1e-2),
+        }[case.optimizer]()
+        amp = mp.prepare(model, optimizer, case.policy)
+        return Run(case, amp, model, optimizer, loss_of(model), batches(), self)
+
+    def digest(self, run: Run) -> dict[str, bytes]:
+        found = {f"weight {k}": v.tobytes() for k, v in run.amp.weights().items()}
+        for number, variable in enumerate(run.model.weights):
+            found[f"variable {number} {variable.name}"] = _bytes(variable)
+        for number, variable in enumerate(run.optimizer.variables):
+            if "learning_rate" not in variable.path:
+                found[f"slot {number} {variable.name.rpartition('_')[2]}"] = _bytes(variable)
+        found["scale"] = repr(tuple(float(x) for x in run.amp.state)).encode()
+        return found
+
+    def keep_buffers(self, run: Run):
+        kept = [(v, v.numpy()) for v in run.model.non_trainable_variables]
+        weights = run.amp.weights()  # forwards assign what is trainable too
+
+        def put_back():
+            for variable, before in kept:
+                variable.assign(before)
+            if run.case.model != "mlp":
+                run.amp.load_weights(weights)
+
+        return put_back
+
+
+def _bytes(variable):
+    value = np.asarray(variable.value)
+    return str(value.dtype).encode() + value.tobytes()
+
+
+def loss_of(model):
+    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @raw
+    def loss_fn(x, y, boost):
+        logits = tf.cast(model(x, training=True), tf.float32)
+        return cross_entropy(y, logits) * tf.reduce_max(boost)
+
+    return loss_fn
+
+
+def batches():
+    rng = np.random.default_rng(1)
+    return [
+        (
+            tf.constant(rng.normal(size=(8, 8)).astype("float32")),
+            tf.constant(rng.integers(0, 4, size=8)),
+            tf.ones(8),
+        )
+        for _ in range(8)
+    ]
+
+
+_build = TensorflowWorld.build
+
+
+def _with_bad(self, case):
+    run = _build(self, case)
+    run.batches = [
+        (x, y, boost * float("inf")) if number in case.bad else (x, y, boost)
+        for number, (x, y, boost) in enumerate(run.batches)
+    ]
+    return run
+
+
+TensorflowWorld.build = _with_bad
+
+
+def planted(error):
+    error.planted = True
+    return error
+
+
+def gradients(run):
+    with tf.GradientTape() as tape:
+        loss = run.loss_fn(*run.batch)
+    return tape.gradient(loss, run.model.trainable_variables)
+
+
+# --- Another loop trains it
+
+
+@thing(trains=True)
+def own_loop(run):
+    run.optimizer.apply_gradients(zip(gradients(run), run.model.trainable_variables, strict=True))
+
+
+@thing(trains=True)
+def own_loop_apply(run):
+    run.optimizer.apply(gradients(run), run.model.trainable_variables)
+
+
+@thing(trains=True)
+def own_loop_compiled(run):
+    @tf.function(autograph=False)
+    def train():
+        run.optimizer.apply(gradients(run), run.model.trainable_variables)
+
+    train()
+
+
+@thing(trains=True)
+def compiled_with_the_bare_optimizer(run):
+    run.model.compile(run.optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    run.model.fit(run.batch[0], run.batch[1], batch_size=8, epochs=1, verbose=0)
+
+
+@thing(trains=True)
+def train_on_batch_bare(run):
+    run.model.compile(run.optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    run.model.train_on_batch(run.batch[0], run.batch[1])
+
+
+@thing(trains=True)
+def compiled_with_a_new_optimizer(run):
+    run.model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    run.model.fit(run.batch[0], run.batch[1], batch_size=8, epochs=1, verbose=0)
+
+
+@thing(trains=True)
+def second_optimizer(run):
+    keras.optimizers.SGD(0.05).apply(gradients(run), run.model.trainable_variables)
+
+
+@thing(trains=True)
+def native_loss_scaler(run):
+    scaled = keras.optimizers.LossScaleOptimizer(run.optimizer)
+    with tf.GradientTape() as tape:
+        loss = scaled.scale_loss(run.loss_fn(*run.batch))
+    found = tape.gradient(loss, run.model.trainable_variables)
+    scaled.apply(found, run.model.trainable_variables)
+
+
+@thing(trains=True)
+def loss_scaler_over_ours(run):
+    scaled = keras.optimizers.LossScaleOptimizer(run.amp.optimizer)
+    with tf.GradientTape() as tape:
+        loss = scaled.scale_loss(run.loss_fn(*run.batch))
+    found = tape.gradient(loss, run.model.trainable_variables)
+    scaled.apply(found, run.model.trainable_variables)
+
+
+@thing(trains=True)
+def ours_without_scaling(run):
+    """Gradients of the loss itself: ours divides by a scale that they do not have."""
+    run.amp.optimizer.apply(gradients(run), run.model.trainable_variables)
+
+
+@thing(trains=True, fits=lambda case: case.micro == 1 and case.clip is None)
+def amp_loop(run):
+    @tf.function(autograph=False)  # eager kernels sum in another order
+    def train(*batch):
+        with tf.GradientTape() as tape:
+            loss = run.amp.optimizer.scale_loss(run.loss_fn(*batch))
+        found = tape.gradient(loss, run.model.trainable_variables)
+        run.amp.optimizer.apply(found, run.model.trainable_variables)
+
+    train(*run.batch)
+
+
+@thing(trains=True)
+def step_in_another_thread(run):
+    errors = []
+
+    def work():
+        try:
+            run.step()
+            run.index -= 1
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+@thing()
+def loss_of_another_model(run):
+    run.amp.step(loss_of(_mlp()), *run.batch)
+
+
+@thing()
+def loss_detached(run):
+    run.amp.step(lambda *batch: tf.stop_gradient(run.loss_fn(*batch)), *run.batch)
+
+
+# --- The plan is changed
+
+
+@thing()
+def layer_policy(run):
+    dense(run.model).dtype_policy = "float64"
+
+
+def dense(model):
+    return model.layers[-1]
+
+
+@thing()
+def call_replaced(run):
+    layer = dense(run.model)
+    layer.call = lambda x, **_: tf.matmul(tf.cast(x, tf.float32), tf.cast(layer.kernel, tf.float32))
+
+
+@thing()
+def global_policy(run):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    run.keep["before"] = before
+    keras.config.set_dtype_policy(before)
+
+
+@thing()
+def layer_popped(run):
+    run.model.pop()
+
+
+@thing()
+def quantized(run):
+    run.model.quantize("int8")
+
+
+@thing()
+def frozen_layer(run):
+    run.model.layers[0].trainable = False
+    run.model.layers[0].trainable = True
+
+
+@thing()
+def predicted(run):
+    run.model.predict(run.batch[0], verbose=0)
+
+
+@thing()
+def evaluated(run):
+    run.model(run.batch[0], training=False)
+
+
+@thing()
+def prepared_again(run):
+    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
+    return Run(
+        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
+    )
+
+
+@thing()
+def prepared_with_another_policy(run):
+    mp.prepare(run.model, run.optimizer, "mixed_float16; full *")
+
+
+@thing()
+def released_and_prepared(run):
+    state = run.amp.state_dict()
+    run.amp.release()
+    run.amp.release()
+    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
+    amp.load_state_dict(state)
+    return Run(
+        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
+    )
+
+
+# --- Copied and saved
+
+
+def same_output(run, other):
+    left, right = run.model(run.batch[0], training=False), other(run.batch[0], training=False)
+    if left.dtype != right.dtype or not np.array_equal(left, right):
+        msg = "the copy computes something else, without a word"
+        raise AssertionError(msg)
+
+
+OWN = {"Centred": Centred}
+
+
+def is_plain(run, other):
+    """A copy that Keras writes as a config is an unprepared model, with these weights."""
+    assert {layer.dtype_policy.name for layer in other.layers} == {"float32"}
+    assert {variable.value.dtype.name for variable in other.variables} <= {"float32", "int64"}
+
+
+@thing()
+def cloned(run):
+    is_plain(run, keras.models.clone_model(run.model))
+
+
+@thing()
+def saved_whole(run):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.keras")
+        run.model.save(path)
+        other = keras.models.load_model(path, custom_objects=OWN)
+    mp.prepare(other, keras.optimizers.SGD(0.1), run.case.policy)
+    same_output(run, other)
+
+
+@thing()
+def pickled(run):
+    with keras.utils.custom_object_scope(OWN):
+        same_output(run, pickle.loads(pickle.dumps(run.model)))
+
+
+@thing()
+def copied_deep(run):
+    with keras.utils.custom_object_scope(OWN):
+        same_output(run, copy.deepcopy(run.model))
+
+
+@thing()
+def weights_saved_and_loaded(run):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "w.weights.h5")
+        run.model.save_weights(path)
+        run.model.load_weights(path)
+
+
+@thing()
+def weights_set_back(run):
+    run.model.set_weights(run.model.get_weights())
+
+
+def fresh(run):
+    new = run.world.build(run.case)
+    new.index = run.index
+    return new
+
+
+def put(new, run):
+    if not new.optimizer.built:
+        new.optimizer.build(new.model.trainable_variables)
+    for mine, theirs in zip(new.optimizer.variables, run.optimizer.variables, strict=True):
+        mine.assign(theirs)
+
+
+@thing()
+def resumed_from_dicts(run):
+    new = fresh(run)
+    new.model.set_weights(run.model.get_weights())
+    put(new, run)
+    new.amp.load_state_dict(copy.deepcopy(run.amp.state_dict()))
+    return new
+
+
+@thing()
+def resumed_from_files(run):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "run.amp")
+        run.amp.save(path, weights=True)
+        new = fresh(run)
+        put(new, run)
+        new.amp.load(path)
+    return new
+
+
+@thing()
+def resumed_from_weights_files(run):
+    new = fresh(run)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "w.weights.h5")
+        run.model.save_weights(path)
+        new.model.load_weights(path)
+    put(new, run)
+    new.amp.state = run.amp.state
+    return new
+
+
+@thing()
+def empty_state(run):
+    run.amp.load_state_dict({})
+
+
+# --- Interrupted
+
+
+@thing()
+def interrupted_in_the_loss(run):
+    def broken(*batch):
+        run.loss_fn(*batch)
+        raise planted(KeyboardInterrupt())
+
+    run.amp.step(broken, *run.batch)
+
+
+@thing()
+def signal_while_it_steps(run):
+    timer = threading.Timer(0.004, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        run.step()
+        timer.join()
+    finally:
+        timer.join()
+        run.index = run.case.at
+
+
+@thing(forwards=True)  # it has run when the graph fails: docs/guarantees.md
+def error_in_the_graph(run):
+    x, y, boost = run.batch
+    run.amp.step(run.loss_fn, x, y + 100, boost)
+
+
+# --- Mistakes
+
+
+@thing()
+def wrong_shape(run):
+    x, y, boost = run.batch
+    run.amp.step(run.loss_fn, x[:, :3], y, boost)
+
+
+@thing()
+def negative_clip(run):
+    run.amp.step(run.loss_fn, *run.batch, clip_norm=-1.0)
+
+
+@thing()
+def loss_of_each_row(run):
+    run.amp.step(raw(lambda x, y, b: tf.cast(run.model(x), tf.float32)[:, 0]), *run.batch)
+
+
+WORLD = TensorflowWorld()
+
+if __name__ == "__main__":
+    main(WORLD, thing)
