@@ -23,7 +23,7 @@ from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.release import Original
 from mpcore_mindspore.sources import check_reaches, check_readable
-from mpcore_mindspore.step import TrainCell
+from mpcore_mindspore.step import NO_SCALAR, TrainCell
 from mpcore_mindspore.watch import Watch
 
 if TYPE_CHECKING:
@@ -348,7 +348,13 @@ class MindsporeAmp(Amp):
             msg = "`step` must not be called inside `with amp.autocast()`: it rounds by itself"
             raise BackendError(msg)
         self._watch.check_constructs()
-        raw = self._cell(loss_fn, call).run_once(*[_tensor(item) for item in batch])
+        cell = self._cell(loss_fn, call)
+        try:
+            raw = cell.run_once(*[_tensor(item) for item in batch])
+        except ValueError as error:  # a class of ours cannot be raised where a graph may run
+            if str(error) == NO_SCALAR:
+                raise BackendError(NO_SCALAR) from error
+            raise
         return self._read(raw, call.optimizers)
 
     def result(

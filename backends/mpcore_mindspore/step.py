@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpcore_mindspore.ascend import EmulatedAscend
     from mpcore_mindspore.bindings import Bindings, Detection, OptimizerBinding
 
-__all__ = ["TrainCell"]
+__all__ = ["NO_SCALAR", "TrainCell"]
 
 
 def _rounded(value: ms.Tensor) -> Any:
@@ -85,9 +85,14 @@ def _samples(bound: OptimizerBinding) -> tuple[StoredSample, ...]:
     return tuple(StoredSample(param, by_low.get(id(param))) for param in bound.trained)
 
 
+NO_SCALAR = "`loss_fn` must return a scalar: average it"
+
+
 def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     def scaled_loss(scale: ms.Tensor, *batch: Any) -> Any:
         loss = loss_fn(*batch).astype(ms.float32)
+        if loss.size != 1:  # MindSpore would differentiate the sum
+            raise ValueError("`loss_fn` must return a scalar: average it")  # noqa: EM101
         return loss * scale, loss
 
     return scaled_loss

@@ -211,14 +211,6 @@ def loss_of_another_network(run):
     run.amp.step(loss_of(_mlp().set_train()), *run.batch)
 
 
-@thing()
-def loss_detached(run):
-    def detached(*batch):
-        return ops.stop_gradient(run.loss_fn(*batch))
-
-    run.amp.step(detached, *run.batch)
-
-
 # --- The plan is changed
 
 
@@ -310,7 +302,7 @@ def released_and_prepared(run):
 # --- Copied and saved
 
 
-@thing()
+@thing(fits=lambda case: case.model == "mlp")
 def copied_deep(run):
     other = copy.deepcopy(run.model)
     run.model.set_train(False)
