@@ -176,7 +176,8 @@ def amp_cell(run):
     run.amp.train_cell(run.loss_fn, **call)(*run.batch)
 
 
-@thing(trains=True)
+# MindSpore's Adam rounds otherwise in a graph than in eager mode.
+@thing(trains=True, fits=lambda case: case.optimizer == "sgd")
 def amp_cell_compiled(run):
     call = {"clip_norm": run.case.clip, "micro_batches": run.case.micro}
     cell = run.amp.train_cell(run.loss_fn, **call)
