@@ -347,6 +347,7 @@ class MindsporeAmp(Amp):
         if self._depth and self._bindings.saved.rounded:
             msg = "`step` must not be called inside `with amp.autocast()`: it rounds by itself"
             raise BackendError(msg)
+        self._bindings.check_prepared()
         self._watch.check_constructs()
         cell = self._cell(loss_fn, call)
         try:

@@ -6,6 +6,7 @@ opened a step is either taken back, while no optimizer has moved, or brought to 
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -58,6 +59,9 @@ class Journal:
             mover.began = mover.ended = False
 
 
+_NUMBERS = count()
+
+
 class Begin(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     """Opens the journal in eager mode; in a graph it is not there."""
 
@@ -108,7 +112,8 @@ class End(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     def __init__(self, journal: Journal) -> None:
         super().__init__(auto_prefix=False)
         self.journal = journal
-        self.runs = (Parameter(Tensor([0], ms.int32), name="mpcore.runs", requires_grad=False),)
+        name = f"mpcore.runs.{next(_NUMBERS)}"  # one graph may hold several cells
+        self.runs = (Parameter(Tensor([0], ms.int32), name=name, requires_grad=False),)
         self.one = Tensor([1], ms.int32)
 
     def __call__(self, scale: Any) -> Any:

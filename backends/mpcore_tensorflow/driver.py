@@ -285,8 +285,8 @@ def _find_images(model: Any, inputs: Any, *, is_image: bool) -> dict[int, tuple[
     """
     found: dict[int, tuple[int, ...]] = {}
     watched = [(e.layer, e.category, vars(e.layer).get("call")) for e in walk(model) if e.path]
-    for layer, category, _ in watched:
-        layer.call = _marking(layer, category, found)
+    for layer, category, _ in watched:  # past what refuses another `call` after prepare
+        vars(layer)["call"] = _marking(layer, category, found)
     if is_image:
         inputs = tf.identity(inputs)
         setattr(inputs, _IMAGE, True)
@@ -295,9 +295,9 @@ def _find_images(model: Any, inputs: Any, *, is_image: bool) -> dict[int, tuple[
     finally:
         for layer, _, original in watched:
             if original is None:
-                del layer.call
+                del vars(layer)["call"]
             else:
-                layer.call = original
+                vars(layer)["call"] = original
     return found
 
 

@@ -16,8 +16,8 @@ import pytest
 import mpcore as mp
 
 ms = pytest.importorskip("mindspore")
-from faults import Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
+from planted import Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
 
 # A fault that is planted in a destructor can only be reported.
 IN_DESTRUCTORS = "ignore::pytest.PytestUnraisableExceptionWarning"

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from faults import Outcome, PlantedError, differing, lines, package
+from planted import Outcome, PlantedError, differing, lines, package
 
 import mpcore as mp
 from mpcore_numpy.kit import kit as reference

@@ -20,8 +20,8 @@ pytestmark = [
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from faults import Outcome, PlantedError, interrupted, lines, package  # noqa: E402
 from keras_nets import CROSS_ENTROPY, X, Y, arrays, differing, net  # noqa: E402
+from planted import Outcome, PlantedError, interrupted, lines, package  # noqa: E402
 
 import mpcore as mp  # noqa: E402
 

@@ -21,7 +21,7 @@ import pytest
 import mpcore as mp
 
 torch = pytest.importorskip("torch")
-from faults import Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
+from planted import Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
