@@ -128,7 +128,7 @@ class TorchAmp(Amp):
         dtype = getattr(torch, self.policy.compute)
         first, guard, scaled = self._first, self.guard, self._scaled
 
-        def begins(root: nn.Module) -> None:
+        def begins(root: nn.Module) -> Any:
             nonlocal amp
             # A copy of the model (an average, say) shares this method, not the step.
             if root is transaction.model:
@@ -140,8 +140,11 @@ class TorchAmp(Amp):
                     transaction.outside = transaction.outside or found is None
                     if found not in (None, dtype):
                         regions.refuse(guard, found, dtype)
+                if root.training and torch.is_grad_enabled():
+                    return transaction.watching()
             elif root.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 update_guard.watch(root)
+            return None
 
         replace_root(model, self.plan, begins)
 
@@ -298,7 +301,8 @@ class TorchAmp(Amp):
         self._tx.calls.check("forward")
         self._tx.forward_begins()
         self._tx.outside = False
-        return self._region()
+        watch = self._tx.watching()
+        return self._region() if watch is None else _both(watch, self._region())
 
     def gradient(self, function: Callable[..., Any], *inputs: Any) -> torch.Tensor:
         """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``; see ``Amp``.
@@ -628,6 +632,12 @@ class TorchAmp(Amp):
     @last.setter
     def last(self, result: StepResult | None) -> None:
         self._last, self._weak = self._weak or result, None
+
+
+@contextlib.contextmanager
+def _both(outer: Any, inner: Any) -> Iterator[Any]:
+    with outer, inner as entered:
+        yield entered
 
 
 def _to_numpy(value: Any) -> Any:

@@ -125,14 +125,15 @@ def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]
 
 
 def replace_root(
-    model: nn.Module, plan: Plan, begins: Callable[[nn.Module], None] = lambda _: None
+    model: nn.Module, plan: Plan, begins: Callable[[nn.Module], Any] = lambda _: None
 ) -> None:
     """Let ``model`` itself take and return what the policy says of inputs and output.
 
     Args:
         model: the model; copies of it share the new forward.
         plan: the plan.
-        begins: called first, with the model or the copy that runs.
+        begins: called first, with the model or the copy that runs; may return a context for
+            the forward pass.
     """
     policy = plan.policy
     output = None if casts_nothing(plan) else getattr(torch, policy.output)
@@ -145,13 +146,19 @@ def _root(
     original: Any,
     takes: torch.dtype | None,
     output: torch.dtype | None,
-    begins: Callable[[nn.Module], None],
+    begins: Callable[[nn.Module], Any],
     plan: Plan,
 ) -> Any:
     listed = plan.policy.by == "op"
 
     def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        begins(root)
+        watch = begins(root)
+        if watch is None:
+            return run(root, args, kwargs)
+        with watch:
+            return run(root, args, kwargs)
+
+    def run(root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if takes is not None:
             args, kwargs = cast_floats(args, takes), cast_floats(kwargs, takes)
         try:

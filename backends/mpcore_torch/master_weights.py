@@ -113,22 +113,23 @@ class Masters:
             for state in self.states.values():
                 state.follow()
 
-    def share(self) -> None:
-        """Take rank 0's values at the first forward pass under a DDP wrapper.
+    def share(self) -> bool:
+        """Take rank 0's values at the first forward pass under a DDP wrapper; return whether.
 
         DDP itself sends the 16-bit parameters of rank 0 to the others when it is made.
         """
         wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
         if wrapper is None or not self.states:
-            return
+            return False
         if self._shared is not None and self._shared() is wrapper:
-            return
+            return False
         with torch.no_grad():
             for state in self.states.values():
                 values = state.float32()
                 distributed.broadcast(values, group=wrapper.process_group, group_src=0)
                 state.put(values)
         self._shared = weakref.ref(wrapper)
+        return True
 
     def step(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Let ``optimizer`` step on float32 values, with the gradients that its parameters hold.

@@ -11,7 +11,7 @@ from mpcore.step.transaction import Transaction
 from mpcore_torch.gradients import any_found, check_and_unscale_, plain, summed
 
 if TYPE_CHECKING:
-    from mpcore_torch.buffers import BufferGuard, Saved
+    from mpcore_torch.buffers import Assigned, BufferGuard, Saved
     from mpcore_torch.gradients import Grads
 
 __all__ = ["MicroBatches", "cut"]
@@ -27,6 +27,7 @@ class MicroBatches(Transaction):
 
     apart: bool
     _buffers: BufferGuard
+    _assigned: Assigned
 
     def save_buffers(self) -> Saved:
         """Copy the buffers before one micro-batch."""
@@ -37,6 +38,7 @@ class MicroBatches(Transaction):
         clean = self.all_clean(grads)
         if not clean:
             self._buffers.restore(before)
+            self._assigned.look(lost=True)
         return clean
 
     def add(self, grads: Grads, others: Grads) -> Grads:

@@ -15,7 +15,7 @@ from mpcore._lib.interrupts import Held
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, inverse, narrow
 from mpcore_torch import ranks
-from mpcore_torch.buffers import BufferGuard
+from mpcore_torch.buffers import Assigned, BufferGuard
 from mpcore_torch.calls import IDLE, Calls
 from mpcore_torch.casting import is_low
 from mpcore_torch.gradients import (
@@ -112,6 +112,7 @@ class TorchTransaction(MicroBatches):
         self.lost: torch.Tensor | None = None
         self._after_step = options.after_step
         self._buffers = BufferGuard(model, options.restore_on_skip)
+        self._assigned = Assigned(model, self._buffers)
         self._low_of: dict[nn.Parameter, nn.Parameter] = {}
         self._trained: dict[str, list[nn.Parameter]] = {}
         self._start: tuple[float, torch.device, torch.Tensor] | None = None
@@ -130,6 +131,7 @@ class TorchTransaction(MicroBatches):
             moves_low: whether 16-bit parameters may be moved without float32 values.
         """
         self.master_weights = master_weights
+        self._assigned.states = master_weights.states
         self.set_masters(list(master_weights.masters.items()))
         self.moves_low = moves_low
         self._stall = LostUpdates(master_weights) if count else None
@@ -172,8 +174,14 @@ class TorchTransaction(MicroBatches):
                 self.abandon(thread)
                 raise
         self.unsynced = self.unsynced or ranks.unsynced()
-        if trains:
-            self.master_weights.share()
+        if trains and self.master_weights.share():
+            self._assigned.mark()
+
+    def watching(self) -> Any:
+        """Return what watches a forward pass of the open step while it is open, or None."""
+        if torch.compiler.is_compiling() or self._open is None:  # in this order: no guards
+            return None
+        return self._assigned.watching()
 
     def forget(self) -> None:
         """Let the next ``begin`` start anew, whatever forward passes came before."""
@@ -207,6 +215,8 @@ class TorchTransaction(MicroBatches):
             self._drop_handed_out()  # also of parameters that this step may not use
             self.unsynced = self.outside = False
             self._open = self._buffers.save()
+            if not torch.compiler.is_compiling():
+                self._assigned.begin()
         return self.state, self._open
 
     def ready(self, call: StepCall) -> None:
@@ -253,7 +263,7 @@ class TorchTransaction(MicroBatches):
     def _one(
         self, loss_fn: Callable[..., Any], scale: float, inputs: list[Any], names: tuple[str, ...]
     ) -> torch.Tensor:
-        with self.region():
+        with self._assigned.watching() or nullcontext(), self.region():
             loss = loss_fn(*inputs)
         self.backward(loss, scale, names)
         return as_loss(loss)
@@ -455,8 +465,12 @@ class TorchTransaction(MicroBatches):
     ) -> float:
         """Let those optimizers step that may; then follow, or put the buffers back."""
         self.hold()
-        if not finite:
+        if finite:
+            self._assigned.follow(saved)
+        else:
             self._buffers.restore(saved)
+        self._assigned.look(lost=not finite)
+        self._assigned.end()
         names = [name for name, takes in zip(self.taking, stepped, strict=True) if takes]
         moving = {name: self.optimizers[name] for name in names}
         leaves = finite and all(map(leaves_gradients, moving.values()))

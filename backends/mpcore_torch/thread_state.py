@@ -8,6 +8,7 @@ casts of old weights in its cache.
 from __future__ import annotations
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpcore._lib.interrupts import Held
 
@@ -15,12 +16,12 @@ __all__ = ["ThreadState"]
 
 
 class ThreadState:
-    """Gradient mode, autocast and function modes, as they are where it is made.
+    """Gradient mode, autocast, function and dispatch modes, as they are where it is made.
 
     Cost: about 1 us; with ``regions`` 4.
     """
 
-    __slots__ = ("_autocast", "_cache", "_grad", "_modes", "_nesting")
+    __slots__ = ("_autocast", "_cache", "_dispatch", "_grad", "_modes", "_nesting")
 
     def __init__(self, device: str, *, regions: bool) -> None:
         """Look.
@@ -37,12 +38,17 @@ class ThreadState:
             for kind in {device, "cpu"}
         ]
         self._modes = _function_modes()
+        # Dynamo cannot read it.
+        self._dispatch = None if torch.compiler.is_compiling() else _dispatch_modes()
 
     def put_back(self) -> None:
         """Let everything be as it was."""
         torch.set_grad_enabled(self._grad)
         while _function_modes() > self._modes:
             torch._C._pop_torch_function_stack()
+        while self._dispatch is not None and _dispatch_modes() > self._dispatch:
+            top = torch._C._get_dispatch_stack_at(_dispatch_modes() - 1)
+            TorchDispatchMode.__exit__(top, None, None, None)  # its own end may do more
         if self._nesting is not None:
             for _ in range(_nesting() - self._nesting):
                 torch.autocast_decrement_nesting()
@@ -63,4 +69,9 @@ def _nesting() -> int:
 def _function_modes() -> int:
     # Private in torch, 2.13.0 included: without it, modes that are left open stay.
     depth = getattr(torch._C, "_len_torch_function_stack", None)
+    return depth() if depth is not None else 0
+
+
+def _dispatch_modes() -> int:
+    depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
     return depth() if depth is not None else 0
