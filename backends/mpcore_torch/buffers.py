@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Assigned", "BufferGuard"]
 
+_version = attrgetter("_version")
 _WATCHED = 2  # steps; the second pass may take another branch than the first, which initialises
 _BESIDE = ("_rest", "_ties", "_remainder")  # of a MasterState
 
@@ -141,7 +143,7 @@ class Assigned:
 
     def mark(self) -> None:
         """Count the writes into parameters from here on."""
-        self._versions = [param._version for param in self.params]
+        self._versions = list(map(_version, self.params))
 
     def end(self) -> None:
         """Count a step; what is written from now on is the optimizers' work."""
@@ -166,7 +168,7 @@ class Assigned:
         """
         if len(self._versions) != len(self.params):
             return
-        if all(p._version == v for p, v in zip(self.params, self._versions, strict=True)):
+        if self._versions == list(map(_version, self.params)):
             return
         pairs = zip(self.params, self._versions, strict=True)
         moved = [param for param, version in pairs if param._version != version]
