@@ -37,11 +37,11 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
 
     def __enter__(self) -> Any:
         assigned = self._assigned
-        assigned.watch = self
         self._held = [(param, param.detach()) for param in assigned.params]
         self._homes: dict[int, list[nn.Parameter]] = {}
         for param, _ in self._held:
             self._homes.setdefault(_home(param), []).append(param)
+        assigned.watch = self
         with Held():
             return super().__enter__()
 
@@ -49,11 +49,15 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
         with Held():
             super().__exit__(*exc)
         if self._assigned.watch is self:  # else a region outlived its step
-            for param, before in self._held:  # `param.data = other`
-                if _home(param) != _home(before) and _alike(param, before):
-                    self._assigned.add(param, before.clone())
+            self.collect()
             self._assigned.watch = None
         self._held, self._homes = [], {}
+
+    def collect(self) -> None:
+        """Find ``param.data = other``; may be called again after a fault in it."""
+        for param, before in self._held:
+            if _home(param) != _home(before) and _alike(param, before):
+                self._assigned.add(param, before.clone())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from mpcore._lib.interrupts import Held
 from mpcore.errors import BackendError, MpcoreWarning
 from mpcore_torch.assigned import PLAIN, Watch, compiles
 from mpcore_torch.layers import parameter_names
@@ -77,27 +78,30 @@ class BufferGuard:
             key: where.
             before: the values that it had when that was saved; a tensor of their own.
         """
-        for live, copies in self._latest.values():
-            copies.append(before)  # first: a fault behind it leaves one copy too many
-            live.append(home[key])
-            before = before.clone()  # they are overwritten at different times
-        self._places.append((home, key))
+        nothing: Saved = ([], [])
+        step, micro = self._latest.get(False, nothing), self._latest.get(True, nothing)
+        adds: list[Any] = [step[0].append, step[1].append, micro[0].append, micro[1].append]
+        place: Any = self._places.append
+        a, b, c, d = adds
+        item, again = home[key], before.clone()  # they are overwritten at different times
+        with Held():
+            _ = a(item), b(before), c(item), d(again), place((home, key))  # one line: no fault
 
     def copies(self, saved: Saved) -> dict[int, torch.Tensor]:
         """Return the copies in ``saved`` by the id of what was copied."""
         live, copies = saved
         ids = [id(item) for item in live if isinstance(item, torch.Tensor)]
-        return dict(zip(ids, copies, strict=False))
+        return dict(zip(ids, copies, strict=True))
 
     def restore(self, saved: Saved) -> None:
         """Put the values back into the tensors, and the tensors back into their places."""
         live, copies = saved
         tensors = [local(item) for item in live if isinstance(item, torch.Tensor)]
         with torch.no_grad():
-            for tensor, copy in zip(tensors, copies, strict=False):  # see ``join``
+            for tensor, copy in zip(tensors, copies, strict=True):
                 if not _expanded(tensor):
                     tensor.copy_(copy)
-        for (home, key), original in zip(self._places, live, strict=False):
+        for (home, key), original in zip(self._places, live, strict=True):
             if home[key] is not original:
                 home[key] = original
 
@@ -144,6 +148,12 @@ class Assigned:
     def mark(self) -> None:
         """Count the writes into parameters from here on."""
         self._versions = list(map(_version, self.params))
+
+    def settle(self) -> None:
+        """Find what a forward pass assigned that a fault met before it was looked for."""
+        if self.watch is not None:
+            self.watch.collect()
+            self.watch = None
 
     def end(self) -> None:
         """Count a step; what is written from now on is the optimizers' work."""

@@ -197,6 +197,7 @@ class TorchTransaction(MicroBatches):
             if thread is not None:
                 thread.put_back()
             if self._open is not None:
+                self._assigned.settle()
                 self._buffers.restore(self._open)
                 self._open = None
             if self.has_register:

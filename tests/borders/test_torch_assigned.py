@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import signal
 import warnings
 from typing import Any
 
@@ -12,6 +14,7 @@ import mpcore as mp
 from mpcore.errors import MpcoreWarning
 
 torch = pytest.importorskip("torch")
+from faults import PlantedError, lines, package  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -252,6 +255,34 @@ def test_an_error_in_the_forward_pass_puts_it_back() -> None:
         amp.step(loss, _x())
     assert not _same(before, _values(model, amp))
     assert not torch._C._len_torch_dispatch_stack()
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"), [("halved", "model_bfloat16, master=split"), ("moco", "mixed_bfloat16")]
+)
+def test_a_fault_anywhere_in_the_first_step_leaves_one_of_two_states(
+    name: str, policy: str
+) -> None:
+    folders = [package("mpcore"), package("mpcore_torch")]
+
+    def run(at: int | None) -> int:
+        model, amp = _made(MODELS[name], policy)
+        before = _values(model, amp)
+        with lines(folders, at) as seen, contextlib.suppress(PlantedError):
+            amp.step(lambda x: model(x).float().sum(), _x())
+        assert bool(_same(before, _values(model, amp))) == bool(amp.optimizer_steps), seen[-1]
+        assert not torch._C._len_torch_dispatch_stack(), seen[-1]
+        before = _values(model, amp)
+        amp.step(lambda x: model(x).float().sum() * float("inf"), _x())
+        assert not _same(before, _values(model, amp)), seen[-1]
+        return len(seen)
+
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        for at in range(0, run(None), 29):
+            run(at)
+    finally:  # a fault where interrupts begin to be held leaves them held
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_one_region_around_a_whole_loop_guards_no_more_than_that() -> None:
