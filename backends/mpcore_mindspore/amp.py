@@ -24,6 +24,7 @@ from mpcore_mindspore.master_storage import master_values, memory_of, put, value
 from mpcore_mindspore.release import Original
 from mpcore_mindspore.sources import check_reaches, check_readable
 from mpcore_mindspore.step import NO_SCALAR, TrainCell
+from mpcore_mindspore.stored_low import Widened, write
 from mpcore_mindspore.watch import Watch
 
 if TYPE_CHECKING:
@@ -95,11 +96,14 @@ class MindsporeAmp(Amp):
         detection = detection_of(options)
         guarded_parameters(options.restore_on_skip)  # refuse before anything changes
         self._original = Original(net, self.optimizers.values())
+        widened = Widened(net, self.optimizers.values())
         try:
             cast = cast_network(net, plan, native, self._original)
         except BaseException:
             self._original.put_back()
+            widened.undo()
             raise
+        self.widened = widened.trained
         self._original.amp = self  # lives as long as the network: a second `prepare` finds it
         self._paths = cast.paths
         self._bindings = bind(
@@ -172,7 +176,7 @@ class MindsporeAmp(Amp):
             if id(param) in states:
                 put(states[id(param)], values)
             else:
-                ops.assign(param, Tensor(values).astype(param.dtype))
+                write(param, Tensor(values))
 
     def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:
         self._bindings.check_prepared()
@@ -248,7 +252,8 @@ class MindsporeAmp(Amp):
 
         The original ``construct`` and ``to_float`` flags are put back, weights keep their trained
         float32 values; with by="model" the network gets its float32 Parameters back, with the
-        values of the masters. Outputs are then those of an unprepared network with the same
+        values of the masters. Those that came in 16 bits are float32 where they were trained, and
+        as they came where frozen. Outputs are then those of an unprepared network with the same
         weights, bit for bit, and the optimizers can be used natively. A second call does nothing.
         A function of ``ms.jit`` that was compiled before keeps what it was compiled from.
 

@@ -16,6 +16,7 @@ from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.ascend import EmulatedAscend
 from mpcore_mindspore.casting import check_plan, set_float32
 from mpcore_mindspore.layers import list_layers
+from mpcore_mindspore.stored_low import refuse_low
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,6 +73,7 @@ class MindsporeBackend:
                 "model": ("path", "layer", "op"),
             },
             op_lists=("native", "portable"),
+            stored=("float32", "bfloat16", "float16"),
         )
 
     def layers(self, model: nn.Cell, /) -> list[Layer]:
@@ -134,11 +136,13 @@ class MindsporeBackend:
 
         Raises:
             BackendError: prepared twice; a float16 LSTM in eager mode on CPU; 16-bit
-                parameters that cannot be; something that cannot be guarded. Nothing was changed.
+                parameters that cannot be, or that came and cannot be widened or cast; something
+                that cannot be guarded. Nothing was changed.
         """
         check_plan(model, plan, _device())
         compute = self.capabilities(model).compute
         native = frozenset(name for name, can in compute.items() if can.level == "native")
+        refuse_low(model, optimizers.values(), plan, native)
         amp = MindsporeAmp(model, optimizers, plan, native, options, simulated=simulated)
         set_float32(plan.policy, _device())
         return amp

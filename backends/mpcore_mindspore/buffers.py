@@ -30,7 +30,8 @@ def buffers(net: nn.Cell) -> list[Any]:
             # Frozen weights of MindSpore's own layers are only read.
             if category not in _WEIGHTS or registered(type(cell))
             for param in own_parameters(cell, category).values()
-            if not param.requires_grad
+            # Frozen bfloat16 ones are weights that came so: CPU has no assignment of them.
+            if not param.requires_grad and param.dtype != ms.bfloat16
         ),
     ]
 

@@ -22,9 +22,10 @@ from mindspore import Parameter, Tensor, nn
 
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import is_low
-from mpcore_mindspore.layers import leaves, own_parameters, parameter_paths
+from mpcore_mindspore.layers import STATISTICS, leaves, own_parameters, parameter_paths
 from mpcore_mindspore.op_list import keep_layers, lists_of, set_auto
 from mpcore_mindspore.release import clear_precision, original_of, replace_parameters
+from mpcore_mindspore.stored_low import cast_frozen, holds_low, low_param
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,9 +47,6 @@ __all__ = [
 ]
 
 FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
-
-
-_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 
 
 def _caster(dtype: ms.Type) -> Callable[[Any], Any]:
@@ -140,7 +138,8 @@ def _follow_parameters(cell: nn.Cell, original: Original) -> None:
     """Run ``cell`` in the dtype that comes in, its Parameters cast to it."""
     shadows = {dtype: _shadow(cell, dtype, original) for dtype in (ms.float16, ms.float32)}
     half, single = shadows.values()
-    inside = cell.construct
+    # What takes no floats, an embedding, hands on its Parameters: frozen 16-bit ones as float32.
+    inside = single if holds_low(cell) else cell.construct
 
     def construct(self: nn.Cell, *args: object, **kwargs: object) -> Any:
         came = _came(args)
@@ -214,7 +213,7 @@ def check_plan(net: nn.Cell, plan: Plan, device: str) -> None:
 
 
 def _has_statistics(cell: nn.Cell) -> bool:
-    return any(not p.requires_grad and p.name.endswith(_STATISTICS) for p in cell.get_parameters())
+    return any(not p.requires_grad and p.name.endswith(STATISTICS) for p in cell.get_parameters())
 
 
 def apply_plan(net: nn.Cell, plan: Plan, native: frozenset[str], original: Original) -> None:
@@ -236,6 +235,8 @@ def apply_plan(net: nn.Cell, plan: Plan, native: frozenset[str], original: Origi
     elif _lowers(plan):
         for entry in plan.layers:
             _apply_entry(*cells[entry.path], entry, native, original)
+    else:
+        cast_frozen(net)
     if _lowers(plan) or policy.by == "op":
         before = _converter(policy.compute, native) if policy.inputs == "cast" else _keep
         _recast(net, before, _converter(policy.output, native))
@@ -264,7 +265,9 @@ def _apply_entry(
     if entry.compute == "follow":
         clear_precision(cell)
         # Norms take a 16-bit input beside float32 parameters, other kernels refuse it.
-        if category != "norm" and any(p.dtype in FLOATS for p in cell.get_parameters()):
+        if category == "norm" and holds_low(cell):
+            _hand_back(cell, ms.float32, original)
+        elif category != "norm" and any(p.dtype in FLOATS for p in cell.get_parameters()):
             _follow_parameters(cell, original)
         if entry.output != "follow":
             _recast(cell, _keep, output)
@@ -273,6 +276,8 @@ def _apply_entry(
     emulated = _emulated(entry.compute, native)
     if emulated:
         clear_precision(cell)
+        if holds_low(cell):
+            cell.to_float(ms.float32)  # frozen bfloat16: rounded already
         # Emulated, a 16-bit value is a float32 one: what comes in and what is handed back too.
         after = _rounder(compute) if handed_back else output
         _recast(cell, _rounder(compute), after)
@@ -293,7 +298,11 @@ def emulated_parameters(net: nn.Cell, plan: Plan, native: frozenset[str]) -> lis
     """
     if plan.policy.by != "layer":
         return []
-    return [param for entry, param in _planned(net, plan) if _emulated(entry.compute, native)]
+    return [
+        param
+        for entry, param in _planned(net, plan)
+        if _emulated(entry.compute, native) and not low_param(param)
+    ]
 
 
 def set_float32(policy: Policy, device: str) -> None:
@@ -387,7 +396,7 @@ def store_low(
     """
     made: dict[int, tuple[Any, Any]] = {}
     for entry, param in _planned(net, plan):
-        if entry.param in ("", "float32"):
+        if entry.param in ("", "float32") or low_param(param):  # frozen in 16 bits: it stays
             continue
         low = param.value().astype(getattr(ms, entry.param))
         if entry.param not in native:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import mindspore as ms
 
 __all__ = [
+    "STATISTICS",
     "by_class",
     "dtype_name",
     "is_native",
@@ -26,6 +27,8 @@ __all__ = [
     "own_parameters",
     "parameter_paths",
 ]
+
+STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 
 _CATEGORIES: dict[str, tuple[str, ...]] = {
     # class names, since mint names and nn names share no base class but Cell
@@ -199,6 +202,11 @@ def dtype_name(dtype: ms.Type) -> str:
     return str(dtype).lower().removeprefix("mindspore.")
 
 
+def _stays_low(param: ms.Parameter) -> bool:
+    low = dtype_name(param.dtype) in ("float16", "bfloat16")
+    return low and not param.name.endswith(STATISTICS)
+
+
 def list_layers(net: nn.Cell) -> list[Layer]:
     """Return the layers of ``net`` in the order of definition, the network first."""
     layers = []
@@ -207,7 +215,8 @@ def list_layers(net: nn.Cell) -> list[Layer]:
         params = tuple(
             ParamInfo(name, tuple(p.shape), dtype_name(p.dtype))
             for name, p in own_parameters(cell, category).items()
-            if p.requires_grad or category != "norm"  # statistics are buffers, not parameters
+            # Statistics are buffers, not parameters.
+            if p.requires_grad or category != "norm" or _stays_low(p)
         )
         own = original.own.get(id(cell), "") if original else own_dtype(cell)
         unknown = "" if category != "other" or registered(type(cell)) else NOT_KNOWN

@@ -36,7 +36,8 @@ def memory_of(params: Iterable[Any]) -> int:
 def values_of(param: ms.Parameter) -> npt.NDArray[np.float32]:
     """Return the values of a Parameter that has its memory; a new float32 array."""
     # The class's own `asnumpy`: a Parameter of an optimizer may have one that asks us.
-    return np.array(Parameter.asnumpy(param.value().astype(ms.float32)), np.float32)
+    read = param if param.dtype == ms.bfloat16 else param.value()  # no such kernel on CPU
+    return np.array(Parameter.asnumpy(read.astype(ms.float32)), np.float32)
 
 
 def _widened(param: ms.Parameter) -> npt.NDArray[np.float32]:

@@ -16,6 +16,7 @@ from mpcore.backend.backend import find_backend
 from mpcore.capabilities.capabilities import honour
 from mpcore_mindspore.casting import apply_plan, check_plan, emulated_parameters, store_low
 from mpcore_mindspore.release import MARK, Original, replace_parameters
+from mpcore_mindspore.stored_low import refuse_low
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ def under(amp: MindsporeAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
         plan, _ = honour(policy, backend.layers(net), can)
         check_plan(net, plan, ms.get_context("device_target"))
         native = frozenset(name for name, has in can.compute.items() if has.level == "native")
+        refuse_low(net, (), plan, native)
         fresh = Original(net, ())
         stack.callback(fresh.put_back)
         apply_plan(net, plan, native, fresh)

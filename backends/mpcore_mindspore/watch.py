@@ -14,11 +14,12 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 from mindspore._c_expression import Cell_
 from mindspore.graph.api import _pynative_executor
 
 from mpcore.errors import BackendError
+from mpcore_mindspore.stored_low import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -157,7 +158,7 @@ def _set_data(param: Any, guard: Guard, data: Any, slice_shape: bool = False) ->
     if tuple(tensor.shape) != tuple(param.shape):
         guard.check(f"`set_data` of shape {tuple(tensor.shape)} in {param.name}", _ANEW)
         return type(param).set_data(param, data, slice_shape)
-    ops.assign(param, tensor.astype(param.dtype))
+    write(param, tensor)
     return param
 
 
