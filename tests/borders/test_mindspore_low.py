@@ -28,7 +28,7 @@ POLICIES = (
 )
 RNG = np.random.default_rng(5)
 TOKENS = RNG.integers(0, 9, (4, 6, 5)).astype("i4")
-LABELS = RNG.integers(0, 3, (4, 6)).astype("i4")
+TARGETS = RNG.normal(size=(4, 6, 8)).astype("f4")
 
 
 @pytest.fixture(autouse=True)
@@ -47,16 +47,16 @@ class Net(nn.Cell):
         self.base, self.act = nn.Dense(8, 8), nn.ReLU()
         self.a, self.b = nn.Dense(8, 2, has_bias=False), nn.Dense(2, 8, has_bias=False)
         self.bn = nn.BatchNorm1d(8) if statistics else nn.Identity()
-        self.head = nn.Dense(8, 3)
+        self.head = nn.Dense(8, 8)
 
     def construct(self, tokens):
         h = self.conv(self.ln(self.emb(tokens))).mean(1)
         return self.head(self.act(self.bn(self.base(h) + self.b(self.a(h)))))
 
 
-def net(dtype, *, lora=False, statistics=False):
+def net(dtype, *, lora=False):
     ms.set_seed(0)
-    made = Net(statistics=statistics)
+    made = Net(statistics=not lora)
     rng = np.random.default_rng(1)
     for param in made.get_parameters():
         shift = 1.0 if param.name.endswith(("gamma", "moving_variance")) else 0.0
@@ -85,15 +85,16 @@ def ready(network, policy, optimizer=None):
 
 
 def loss_of(network):
-    def loss_fn(tokens, labels):
-        return ops.cross_entropy(network(tokens).astype(ms.float32), labels)
+    # No softmax: on CPU its last bits differ from run to run (mindspore 2.10.0).
+    def loss_fn(tokens, targets):
+        return ops.square(network(tokens) - targets).mean()
 
     return loss_fn
 
 
 def train(amp, steps=range(3)):
     loss_fn = loss_of(amp.model)
-    results = [amp.step(loss_fn, TOKENS[step], LABELS[step]) for step in steps]
+    results = [amp.step(loss_fn, TOKENS[step], TARGETS[step]) for step in steps]
     assert all(result.stepped for result in results)
     return [float(result.loss) for result in results]
 
@@ -124,17 +125,6 @@ def test_a_checkpoint_trains_as_its_float32_copy_bit_for_bit(policy, dtype):
     own.release()
     float32.release()
     assert same(bits(own.model), bits(float32.model))
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "model_bfloat16, master=split"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_statistics_are_widened(policy, dtype):
-    # On CPU BatchNorm itself gives other last bits from run to run (mindspore 2.10.0).
-    own, float32 = net(dtype, statistics=True), as_float32(net(dtype, statistics=True))
-    assert np.allclose(train(ready(own, policy)), train(ready(float32, policy)), rtol=1e-4)
-    ours, theirs = own.bn.moving_mean, float32.bn.moving_mean
-    assert ours.dtype == ms.float32
-    assert np.allclose(values(ours), values(theirs), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -172,7 +162,7 @@ def test_a_frozen_base_keeps_bytes_and_bits_and_computes_as_a_float32_one(policy
 
 
 def test_in_a_compiled_step_too():
-    losses, batches = [], list(zip(TOKENS, LABELS, strict=True))
+    losses, batches = [], list(zip(TOKENS, TARGETS, strict=True))
     for dtype in (None, ms.bfloat16):
         model = net(ms.bfloat16, lora=True)
         amp = ready(model if dtype else as_float32(model), "mixed_bfloat16")
@@ -182,10 +172,11 @@ def test_in_a_compiled_step_too():
 
 
 def test_it_is_said_once_and_only_of_what_is_trained():
-    with pytest.warns(MpcoreWarning, match=r"in float16 and 10 more.*amp\.release"):
+    with pytest.warns(MpcoreWarning, match=r"in float16 and 12 more.*amp\.release"):
         amp = mp.prepare(model := net(ms.float16), adam(model), "mixed_float16")
-    assert len(amp.widened) == 11
+    assert len(amp.widened) == 13
     assert set(amp.widened.values()) == {"float16"}
+    assert model.bn.moving_mean.dtype == ms.float32
     model = net(ms.float16, lora=True)
     for layer in (model.a, model.b):
         layer.weight.set_dtype(ms.float32)
