@@ -122,9 +122,9 @@ def prepare(
 
     Finds the backend from the model's class; imports no other framework. Prepare a model
     before its first training step; again with the same arguments it gives the same object, with
-    others call ``release()`` of the first one before. In torch and MindSpore its parameters may
-    have 16 bits, as many checkpoints have: those that are trained get float32 values, which a
-    warning says, and frozen ones, such as the base under LoRA, stay as they are.
+    others call ``release()`` of the first one before. In torch, tf.keras and MindSpore its
+    parameters may have 16 bits, as many checkpoints have: those that are trained get float32
+    values, which a warning says, and frozen ones, such as the base under LoRA, stay as they are.
 
     Args:
         model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.

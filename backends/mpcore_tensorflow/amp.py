@@ -26,6 +26,7 @@ from mpcore_tensorflow.optimizer import RELEASED
 from mpcore_tensorflow.parameter_dtypes import release_variables
 from mpcore_tensorflow.replicas import is_distributed
 from mpcore_tensorflow.step import AssignedError, OptimizerBinding, StepTransaction
+from mpcore_tensorflow.stored_low import check_moves
 from mpcore_tensorflow.trial import under
 
 if TYPE_CHECKING:
@@ -326,9 +327,11 @@ class KerasAmp(Amp):
         what they have learnt, in float32: 16-bit parameters, frozen ones too, become the float32
         master values that the scheme of master weights stores, or what they hold where it has none
         (``none``, ``stochastic``). Outputs are those of an unprepared
-        model with the same weights, bit for bit. The optimizers that ``prepare`` was given may be
-        used natively, with their slots; where ``model.optimizer`` was this one's, it is the
-        given one again. A second call does nothing.
+        model with the same weights, bit for bit. Parameters that came in 16 bits stay so if they
+        were frozen; those that were trained are float32 (``widened`` names them), and a layer whose
+        dtype policy was ``"bfloat16"`` has ``"mixed_bfloat16"`` for them. The optimizers that
+        ``prepare`` was given may be used natively, with their slots; where ``model.optimizer`` was
+        this one's, it is the given one again. A second call does nothing.
 
         Raises:
             BackendError: it was called inside a ``tf.function``; nothing has changed.
@@ -425,6 +428,8 @@ class KerasAmp(Amp):
     def _weights(self, name: str) -> list[Any]:
         owned = self._owned[name]
         trainable = list(self.model.trainable_variables)
+        if not self.inference:
+            check_moves(self.model, trainable)
         if owned is None:
             return trainable
         own = {id(variable) for variable in owned}

@@ -19,12 +19,13 @@ from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.casting import apply_plan, is_prepared
 from mpcore_tensorflow.guarding import protect, unprotect
-from mpcore_tensorflow.layers import check_model, set_apart, usual_dtype, walk
+from mpcore_tensorflow.layers import check_model, set_apart, usual_dtype, variable_names, walk
 from mpcore_tensorflow.master_weights import master_state_of, redirect_assignments
 from mpcore_tensorflow.optimizer import Preparation, TransactionalOptimizer
 from mpcore_tensorflow.optimizer_state import check_state
 from mpcore_tensorflow.parameter_dtypes import cast_variables
 from mpcore_tensorflow.replicas import check_strategy
+from mpcore_tensorflow.stored_low import CameLow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,6 +78,7 @@ class TensorflowBackend:
             overflow=_overflow_kind(),
             masters=tuple(SCHEMES),
             optimizer_state=("float32", "bfloat16"),
+            stored=("float32", "bfloat16", "float16"),
         )
 
     def layers(self, model: keras.Model, /) -> list[Layer]:
@@ -148,7 +150,8 @@ class TensorflowBackend:
                 one of several and not built.
         """
         del simulated  # both 16-bit formats are native here
-        if not optimizers:  # for inference: the state of the scale lives in one that never steps
+        moves = bool(optimizers)
+        if not moves:  # for inference: the state of the scale lives in one that never steps
             optimizers = {"optimizer": keras.optimizers.SGD(0.0)}
         owned = _owned(model, optimizers)
         previous = _previous(model, optimizers)
@@ -157,10 +160,11 @@ class TensorflowBackend:
         detector = _detector(options.detector, strategy)
         guarded = guarded_variables(options.restore_on_skip)
         _check_storable(plan.policy, list(inners.values()), strategy)
+        came = CameLow.of(model, previous, moves=moves)
         if previous is None:
             _warn_lowered(model, plan)
         with model.distribute_strategy.scope():
-            masters = cast_variables(model, list(inners.values()), plan, previous)
+            masters = cast_variables(model, list(inners.values()), plan, previous, came)
             unprotect(model)  # of an earlier prepare
             beside = [stored for one in masters.values() for stored in one.beside]
             guard = BufferGuard(model, guarded, detector, beside)
@@ -181,6 +185,8 @@ class TensorflowBackend:
                 redirect_assignments(one)
         pairs = {name: (wrapper, owned[name]) for name, wrapper in wrappers.items()}
         amp = KerasAmp(model, pairs, plan, options, detector=detector, strategy=strategy)
+        paths = variable_names(model)
+        amp.widened = {paths[key]: dtype for key, dtype in came.trained.items()}
         protect(amp)
         return amp
 

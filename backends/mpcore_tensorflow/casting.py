@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_plan", "cast_floats", "is_prepared", "release_plan"]
 
+_LOW = ("float16", "bfloat16")
 _PROMOTES = ("GaussianNoise", "GaussianDropout", "AlphaDropout")  # they draw float32 numbers
 
 
@@ -82,8 +83,31 @@ def _apply_layer(entry: Entry, plan: LayerPlan) -> None:
     else:
         for part in layer._flatten_layers():
             _set_policy(part, _policy_name(plan))
+        if not _casts(entry, plan):
+            _replace(layer, "call", _in_scope(plan.compute))
     if plan.output not in ("follow", plan.compute):
         _replace(layer, "call", _output(plan.output))
+
+
+def _casts(entry: Entry, plan: LayerPlan) -> bool:
+    """Return whether Keras casts what the variables hold; it does where its policy is mixed."""
+    if _policy_name(plan) != plan.compute:
+        return True
+    dtypes = {keras.backend.standardize_dtype(v.dtype) for v in entry.variables.values()}
+    return not any(dtype in _LOW and dtype != plan.compute for dtype in dtypes)
+
+
+def _in_scope(dtype: str) -> Callable[[Any], Any]:
+    """Let frozen variables that came in 16 bits be read in ``dtype``."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with AutocastScope(dtype):
+                return original(*args, **kwargs)
+
+        return call
+
+    return make
 
 
 def _policy_name(plan: LayerPlan) -> str:
@@ -197,7 +221,7 @@ def _low_or_full(x: Any) -> str:
     if not keras.ops.is_tensor(x) or not keras.backend.is_float_dtype(x.dtype):
         return ""
     name = str(keras.backend.standardize_dtype(x.dtype))
-    return name if name in ("float16", "bfloat16") else "float32"
+    return name if name in _LOW else "float32"
 
 
 def _root(model: keras.Model, guard: BufferGuard, policy: Policy) -> Callable[[Any], Any]:

@@ -24,6 +24,7 @@ from mpcore_tensorflow.master_weights import CopiedMaster, MasterState, make_mas
 from mpcore_tensorflow.optimizer_state import Moment, chunks, store_moments
 from mpcore_tensorflow.stagnation import LostSums
 from mpcore_tensorflow.step import KerasTransaction
+from mpcore_tensorflow.stored_low import check_moves
 from mpcore_tensorflow.transient import close_all, opened
 
 if TYPE_CHECKING:
@@ -386,6 +387,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         if not self.built:
             self.build(trainable_variables)
         variables = list(trainable_variables or self._trainable_variables)
+        check_moves(None, variables)
         self._check_reaches(grads)
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
             self._settle(list(grads), variables, None)

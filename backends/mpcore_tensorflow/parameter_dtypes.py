@@ -10,7 +10,7 @@ import tensorflow as tf
 from mpcore.errors import OptimizerError
 from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.master_weights import MasterWeights
-from mpcore_tensorflow.layers import buffers, walk
+from mpcore_tensorflow.layers import buffers, variable_names, walk
 from mpcore_tensorflow.master_weights import (
     CopiedMaster,
     MasterState,
@@ -18,6 +18,7 @@ from mpcore_tensorflow.master_weights import (
     restore_assignments,
 )
 from mpcore_tensorflow.storage import set_storage
+from mpcore_tensorflow.stored_low import CameLow, StoredLow, mix_policies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,11 @@ _LOW = ("float16", "bfloat16")
 
 
 def cast_variables(
-    model: keras.Model, inners: Sequence[Any], plan: Plan, previous: TransactionalOptimizer | None
+    model: keras.Model,
+    inners: Sequence[Any],
+    plan: Plan,
+    previous: TransactionalOptimizer | None,
+    came: CameLow,
 ) -> dict[int, MasterState]:
     """Store every parameter in the dtype that the plan gives it; return its master-weight state.
 
@@ -44,17 +49,21 @@ def cast_variables(
         inners: the user's optimizers.
         plan: says the dtype of each layer's parameters.
         previous: the wrapper that the model was trained with before; its masters live on.
+        came: what was in 16 bits before any ``prepare``.
 
     Returns:
-        Master-weight states by ``id`` of the 16-bit variable, of frozen ones too; none for
-        master="none".
+        Master-weight states by ``id`` of the 16-bit variable, of frozen ones too; for
+        master="none" only those that came in 16 bits.
 
     Raises:
         OptimizerError: there are slots for weights that are to be cast, and no masters; or the
             weights are in 16 bits already, under another scheme. Nothing has changed.
+        BackendError: frozen weights came in the other 16-bit format. Nothing has changed.
     """
-    wanted = _wanted(model, plan)
-    changing = [v for v, dtype in wanted if _dtype(v) != dtype]
+    every = _wanted(model, plan)
+    came.check_kept(every, variable_names(model))
+    wanted = [(v, dtype) for v, dtype in every if id(v) not in came.frozen]
+    changing = [v for v, dtype in wanted if _will_be(v, came) != dtype]
     scheme = plan.policy.scheme
     keeps = scheme.name != "none"
     if any(x.built for x in inners) and changing and not (keeps and previous is None):
@@ -63,7 +72,7 @@ def cast_variables(
             f"{len(changing)} weights in the former dtype: make a new one"
         )
         raise OptimizerError(msg)
-    low = [v for v, _ in wanted if is_low(_dtype(v))]
+    low = [v for v, _ in wanted if is_low(_will_be(v, came))]
     if previous is None and low:
         msg = (
             "`optimizer` must be the model's own, which holds the float32 masters of its 16-bit "
@@ -76,17 +85,23 @@ def cast_variables(
             f"{plan.policy.master!r}: call amp.release() first, which makes them float32 again"
         )
         raise OptimizerError(msg)
+    came.widen(model, inners)
     known = {} if previous is None else previous.master_states
     masters: dict[int, MasterState] = {}
     loaded = 0
-    for variable, dtype in wanted:
-        if _dtype(variable) != dtype:
+    for variable, dtype in every:
+        if id(variable) in came.frozen:
+            if is_low(dtype):  # a file of it has 16 bits too, and a place among the frozen
+                masters[id(variable)] = came.frozen[id(variable)]
+                loaded += 1
+        elif _dtype(variable) != dtype:
             _cast(variable, dtype, scheme, masters)
         elif keeps and is_low(dtype) and id(variable) in known:
             masters[id(variable)] = known[id(variable)]
         elif keeps and is_low(dtype):
             masters[id(variable)] = _frozen_master(variable, scheme, previous, loaded)
             loaded += 1
+    masters |= came.frozen  # the others behind them
     copies = {key: one.master for key, one in masters.items() if isinstance(one, CopiedMaster)}
     for inner in inners:
         if inner.built and copies:
@@ -141,8 +156,9 @@ def _frozen_master(
 def release_variables(model: keras.Model, wrappers: Sequence[TransactionalOptimizer]) -> None:
     """Store every parameter in float32 again, and let the inner optimizers move it natively.
 
-    A parameter takes the storage of its copy, or the identity that its own had, so that slots
-    found by it stay valid. Without master values its 16-bit value and slots are cast up.
+    Frozen ones that came in 16 bits stay so. A parameter takes the storage of its copy, or the
+    identity that its own had, so that slots found by it stay valid. Without master values its
+    16-bit value and slots are cast up.
 
     Args:
         model: the model.
@@ -151,9 +167,12 @@ def release_variables(model: keras.Model, wrappers: Sequence[TransactionalOptimi
     masters = {key: one for wrapper in wrappers for key, one in wrapper.master_states.items()}
     owners: dict[int, Any] = {}
     inners = [wrapper.inner_optimizer for wrapper in wrappers]
+    statistics = {id(v) for v in buffers(model)}
     for variable in {id(v): v for entry in walk(model) for v in entry.variables.values()}.values():
         one = masters.get(id(variable))
         restore_assignments(variable)
+        if isinstance(one, StoredLow) or id(variable) in statistics:
+            continue
         if isinstance(one, CopiedMaster):
             variable._value, variable._dtype = one.master._value, "float32"
             owners[id(one.master)] = variable
@@ -168,6 +187,7 @@ def release_variables(model: keras.Model, wrappers: Sequence[TransactionalOptimi
             if _dtype(slot) in _LOW:  # counts are integers
                 set_storage(slot, tf.cast(slot.value, tf.float32))
         wrapper.release()
+    mix_policies(model)
 
 
 def _cast_up(variable: keras.Variable, inners: Sequence[Any]) -> None:
@@ -187,6 +207,10 @@ def _wanted(model: keras.Model, plan: Plan) -> list[tuple[Any, str]]:
             if id(variable) not in statistics and keras.backend.is_float_dtype(variable.dtype):
                 found.append((variable, layer_plan.param or "float32"))
     return found
+
+
+def _will_be(variable: keras.Variable, came: CameLow) -> str:
+    return "float32" if id(variable) in came.trained else _dtype(variable)
 
 
 def _dtype(variable: keras.Variable) -> str:
