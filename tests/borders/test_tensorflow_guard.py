@@ -205,10 +205,10 @@ def test_a_layer_of_a_subclassed_model_is_not_exchanged():
     model.fc = model.fc  # the same
 
 
-def test_parameters_in_16_bits_are_refused_with_the_way_out():
-    dense = keras.layers.Dense(3, name="fc", dtype="bfloat16")
+def test_parameters_in_64_bits_are_refused_with_the_way_out():
+    dense = keras.layers.Dense(3, name="fc", dtype="float64")
     model = keras.Sequential([keras.layers.Input((6,)), dense])
-    with pytest.raises(BackendError, match=r"fc\.kernel is bfloat16.*dtype='float32' and set its"):
+    with pytest.raises(BackendError, match=r"fc\.kernel is float64.*dtype='float32' and set its"):
         mp.prepare(model, keras.optimizers.SGD(0.1), "mixed_bfloat16")
 
 
