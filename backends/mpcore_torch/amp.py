@@ -519,7 +519,9 @@ class TorchAmp(Amp):
         if self._unscaled is None:
             self._scaled.check(self.guard)
         with self.held:
-            return self._apply(window, names, call, mean=mean)
+            result = self._apply(window, names, call, mean=mean)
+            self._done(result)  # from here: its warnings name the line that called this
+            return result
 
     def _apply(
         self, window: Window, names: tuple[str, ...], call: StepCall, *, mean: bool
@@ -543,9 +545,7 @@ class TorchAmp(Amp):
             self._close()
             check_abort(self._rule, before, tx.state)
             values = StepValues(loss, stepped, norms, before.scale, after, window.dropped, tx.lost)
-            result = self._whole(values, grads, call)
-            self._done(result)
-            return result
+            return self._whole(values, grads, call)
         except BaseException:
             self._give_up(thread)
             raise
