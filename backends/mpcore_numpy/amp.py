@@ -133,12 +133,13 @@ class NumpyAmp(Amp):
             msg = "`step` must not be called after `release`: prepare the model again"
             raise BackendError(msg)
         self._tx.taking = [self.optimizers[name] for name in call.optimizers]
-        before = self._tx.save_buffers()
+        before, state = self._tx.save_buffers(), self._tx.state
         try:
             with np.errstate(all="ignore"):  # overflow is a result here, judged by all_finite
                 *values, grads = self._tx.transact(call, loss_fn, *batch)
         except BaseException:
-            self._tx.restore(before)
+            if self._tx.state is state:  # the commit ends with a new one
+                self._tx.restore(before)
             raise
         kept = grads if call.keep_grads else None
         self._trained = tuple(grads)

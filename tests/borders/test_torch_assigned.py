@@ -14,7 +14,7 @@ import mpcore as mp
 from mpcore.errors import MpcoreWarning
 
 torch = pytest.importorskip("torch")
-from faults import PlantedError, lines, package  # noqa: E402
+from planted import PlantedError, lines, package  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
