@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import signal
+import sys
 import warnings
 from typing import Any
 
@@ -31,6 +32,15 @@ POLICIES = [
     "model_bfloat16, master=stochastic:5",
     "model_bfloat16, master=none",
 ]
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    """First writes are watched where nothing was compiled; the tests before may have."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+
+
 MASTERS = [policy for policy in POLICIES if policy.startswith("model") and "none" not in policy]
 
 
