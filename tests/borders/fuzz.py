@@ -20,6 +20,7 @@ batch itself, in its own way; with ``warns=True`` a warning of ours is enough: n
 from __future__ import annotations
 
 import random
+import signal
 import sys
 import traceback
 import warnings
@@ -157,12 +158,16 @@ def cases(world: World, thing: Thing, count: int, seed: int = 0) -> Iterator[Cas
 
 def judge(world: World, thing: Thing, case: Case) -> Verdict:
     """Return what became of one case."""
+    # A process in the background ignores Ctrl-C, and MindSpore's datasets end the process by it.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
             verdict = _judge(world, thing, case, heard)
         except UnreadableError as error:
             return Verdict("SILENT", case, f"its state cannot be read any more: {error!r}")
+        finally:
+            signal.signal(signal.SIGINT, handler)
     ours = [str(one.message) for one in heard if issubclass(one.category, MpcoreWarning)]
     if verdict.kind == "SILENT" and thing.warns and ours:
         return Verdict("warned", case, ours[-1])
