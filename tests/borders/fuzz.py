@@ -12,9 +12,10 @@ saves, is interrupted. The verdict is one of
     warned    it ended otherwise, and an MpcoreWarning had said so
     SILENT    anything else
 
-A framework's worlds and things are in ``things_FRAMEWORK.py``. To add a thing, write a function
-there that takes a ``Run`` and mark it ``@thing``; with ``trains=True`` it takes the run's next
-batch itself, in its own way; with ``warns=True`` a warning of ours is enough: nobody can refuse it.
+A framework's worlds and things are in ``things_FRAMEWORK.py``, what is the same everywhere is here.
+To add a thing, write a function that takes a ``Run`` and mark it ``@thing``; with ``trains=True``
+it takes the run's next batch itself, in its own way; with ``warns=True`` a warning of ours is
+enough: nobody can refuse it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import mpcore as mp
 from mpcore.errors import MpcoreError, MpcoreWarning
 
 STEPS = 8
@@ -126,6 +129,80 @@ class Things(dict[str, Thing]):
             return do
 
         return keep
+
+
+COMMON = Things()
+"""Things that are the same in every framework."""
+
+
+def planted(error: BaseException) -> BaseException:
+    """Mark an error that a thing raises on purpose."""
+    error.planted = True
+    return error
+
+
+def fresh(run: Run) -> Run:
+    """Return another run of the same case, built anew, that goes on at the same batch."""
+    new = run.world.build(run.case)
+    new.index = run.index
+    return new
+
+
+@COMMON(trains=True)
+def step_in_another_thread(run: Run) -> None:
+    errors = []
+
+    def work() -> None:
+        try:
+            run.step()
+            run.index -= 1
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+@COMMON()
+def prepared_again(run: Run) -> Run:
+    return replace(run, amp=mp.prepare(run.model, run.optimizer, run.case.policy))
+
+
+@COMMON()
+def prepared_with_another_policy(run: Run) -> None:
+    mp.prepare(run.model, run.optimizer, "mixed_float16; full *")
+
+
+@COMMON()
+def released_and_prepared(run: Run) -> Run:
+    state = run.amp.state_dict()
+    run.amp.release()
+    run.amp.release()
+    new = prepared_again(run)
+    new.amp.load_state_dict(state)
+    return new
+
+
+@COMMON()
+def empty_state(run: Run) -> None:
+    run.amp.load_state_dict({})
+
+
+@COMMON()
+def interrupted_in_the_loss(run: Run) -> None:
+    def broken(*batch: Any) -> Any:
+        run.loss_fn(*batch)
+        raise planted(KeyboardInterrupt())
+
+    run.amp.step(broken, *run.batch)
+
+
+@COMMON()
+def negative_clip(run: Run) -> None:
+    run.amp.step(run.loss_fn, *run.batch, clip_norm=-1.0)
 
 
 @dataclass(frozen=True)

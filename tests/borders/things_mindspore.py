@@ -12,14 +12,14 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from fuzz import Case, Run, Things, main
+from fuzz import COMMON, Case, Run, Things, fresh, main
 from mindspore import Parameter, Tensor, nn, ops
 
 import mpcore as mp
 
 ms.runtime.launch_blocking()  # ten times faster on two cores
 
-thing = Things()
+thing = Things(COMMON)
 
 
 class Centred(nn.Cell):
@@ -98,11 +98,6 @@ def batches(case: Case):
         y = Tensor(rng.integers(0, 4, size=8).astype("i4"))
         made.append((x, y, Tensor(np.full(8, np.inf if number in case.bad else 1.0, "f4"))))
     return made
-
-
-def planted(error):
-    error.planted = True
-    return error
 
 
 def gradients(run):
@@ -189,24 +184,6 @@ def amp_cell_compiled(run):
     train(*run.batch)
 
 
-@thing(trains=True)
-def step_in_another_thread(run):
-    errors = []
-
-    def work():
-        try:
-            run.step()
-            run.index -= 1
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-
-
 @thing()
 def loss_of_another_network(run):
     run.amp.step(loss_of(_mlp().set_train()), *run.batch)
@@ -275,31 +252,6 @@ def forward_hook(run):
 # --- Prepared again
 
 
-@thing()
-def prepared_again(run):
-    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
-    return Run(
-        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
-    )
-
-
-@thing()
-def prepared_with_another_policy(run):
-    mp.prepare(run.model, run.optimizer, "mixed_float16; full *")
-
-
-@thing()
-def released_and_prepared(run):
-    state = run.amp.state_dict()
-    run.amp.release()
-    run.amp.release()
-    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
-    amp.load_state_dict(state)
-    return Run(
-        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
-    )
-
-
 # --- Copied and saved
 
 
@@ -316,12 +268,6 @@ def copied_deep(run):
     ):
         msg = "the copy computes something else, without a word"
         raise AssertionError(msg)
-
-
-def fresh(run):
-    new = run.world.build(run.case)
-    new.index = run.index
-    return new
 
 
 def put(new, run):
@@ -370,21 +316,7 @@ def resumed_without_amp(run):
     return new
 
 
-@thing()
-def empty_state(run):
-    run.amp.load_state_dict({})
-
-
 # --- Interrupted
-
-
-@thing()
-def interrupted_in_the_loss(run):
-    def broken(*batch):
-        run.loss_fn(*batch)
-        raise planted(KeyboardInterrupt())
-
-    run.amp.step(broken, *run.batch)
 
 
 @thing()
@@ -406,11 +338,6 @@ def signal_while_it_steps(run):
 def wrong_shape(run):
     x, y, boost = run.batch
     run.amp.step(run.loss_fn, x[:, :3], y, boost)
-
-
-@thing()
-def negative_clip(run):
-    run.amp.step(run.loss_fn, *run.batch, clip_norm=-1.0)
 
 
 @thing()

@@ -13,12 +13,12 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from fuzz import Case, Run, Things, main
+from fuzz import COMMON, Case, Run, Things, fresh, main
 from keras import layers
 
 import mpcore as mp
 
-thing = Things()
+thing = Things(COMMON)
 raw = tf.autograph.experimental.do_not_convert
 
 
@@ -152,11 +152,6 @@ def _with_bad(self, case):
 TensorflowWorld.build = _with_bad
 
 
-def planted(error):
-    error.planted = True
-    return error
-
-
 def gradients(run):
     with tf.GradientTape() as tape:
         loss = run.loss_fn(*run.batch)
@@ -244,24 +239,6 @@ def amp_loop(run):
     train(*run.batch)
 
 
-@thing(trains=True)
-def step_in_another_thread(run):
-    errors = []
-
-    def work():
-        try:
-            run.step()
-            run.index -= 1
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-
-
 @thing()
 def loss_of_another_model(run):
     run.amp.step(loss_of(_mlp()), *run.batch)
@@ -324,31 +301,6 @@ def evaluated(run):
     run.model(run.batch[0], training=False)
 
 
-@thing()
-def prepared_again(run):
-    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
-    return Run(
-        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
-    )
-
-
-@thing()
-def prepared_with_another_policy(run):
-    mp.prepare(run.model, run.optimizer, "mixed_float16; full *")
-
-
-@thing()
-def released_and_prepared(run):
-    state = run.amp.state_dict()
-    run.amp.release()
-    run.amp.release()
-    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
-    amp.load_state_dict(state)
-    return Run(
-        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
-    )
-
-
 # --- Copied and saved
 
 
@@ -408,12 +360,6 @@ def weights_set_back(run):
     run.model.set_weights(run.model.get_weights())
 
 
-def fresh(run):
-    new = run.world.build(run.case)
-    new.index = run.index
-    return new
-
-
 def put(new, run):
     if not new.optimizer.built:
         new.optimizer.build(new.model.trainable_variables)
@@ -453,21 +399,7 @@ def resumed_from_weights_files(run):
     return new
 
 
-@thing()
-def empty_state(run):
-    run.amp.load_state_dict({})
-
-
 # --- Interrupted
-
-
-@thing()
-def interrupted_in_the_loss(run):
-    def broken(*batch):
-        run.loss_fn(*batch)
-        raise planted(KeyboardInterrupt())
-
-    run.amp.step(broken, *run.batch)
 
 
 @thing()
@@ -495,11 +427,6 @@ def error_in_the_graph(run):
 def wrong_shape(run):
     x, y, boost = run.batch
     run.amp.step(run.loss_fn, x[:, :3], y, boost)
-
-
-@thing()
-def negative_clip(run):
-    run.amp.step(run.loss_fn, *run.batch, clip_norm=-1.0)
 
 
 @thing()

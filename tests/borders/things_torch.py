@@ -9,19 +9,18 @@ import os
 import pickle
 import signal
 import tempfile
-import threading
 from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
 import torch
-from fuzz import Case, Run, Things, main
+from fuzz import COMMON, Case, Run, Things, fresh, main, planted
 from torch import nn
 from torch.nn import functional as F  # noqa: N812, as torch's own documents
 
 import mpcore as mp
 
-thing = Things()
+thing = Things(COMMON)
 
 
 # --- The world
@@ -141,11 +140,6 @@ def batches(case: Case):
 def plain(run: Run):
     x, y, boost = run.batch
     return run.loss_fn(x, y, boost)
-
-
-def planted(error):
-    error.planted = True
-    return error
 
 
 # --- Another loop trains it
@@ -323,24 +317,6 @@ def step_in_inference_mode(run):
 
 
 @thing(trains=True)
-def step_in_another_thread(run):
-    errors = []
-
-    def work():
-        try:
-            run.step()
-            run.index -= 1
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-
-
-@thing(trains=True)
 def step_in_outer_autocast(run):
     with torch.autocast("cpu", torch.bfloat16):
         run.step()
@@ -503,36 +479,7 @@ def evaluated(run):
     run.model.train()
 
 
-@thing()
-def released_twice(run):
-    state = run.amp.state_dict()
-    run.amp.release()
-    run.amp.release()
-    return again(run, state)
-
-
-def again(run, state):
-    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
-    amp.load_state_dict(state)
-    return Run(
-        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
-    )
-
-
 # --- Prepared again
-
-
-@thing()
-def prepared_again(run):
-    amp = mp.prepare(run.model, run.optimizer, run.case.policy)
-    return Run(
-        run.case, amp, run.model, run.optimizer, run.loss_fn, run.batches, run.world, run.index
-    )
-
-
-@thing()
-def prepared_with_another_policy(run):
-    mp.prepare(run.model, run.optimizer, "mixed_float16; full *")
 
 
 @thing()
@@ -629,12 +576,6 @@ def deep_copied_states_loaded_back(run):
     run.optimizer.load_state_dict(optimizer)
 
 
-def fresh(run):
-    new = run.world.build(run.case)
-    new.index = run.index
-    return new
-
-
 @thing()
 def resumed_by_three_dicts(run):
     file = io.BytesIO()
@@ -687,15 +628,6 @@ def resumed_without_amp(run):
 
 
 @thing()
-def state_of_another_model(run):
-    other = fresh(run)
-    state = other.amp.state_dict()
-    del other
-    state.clear()
-    run.amp.load_state_dict(state)
-
-
-@thing()
 def file_of_another_kind(run):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.amp")
@@ -704,15 +636,6 @@ def file_of_another_kind(run):
 
 
 # --- Interrupted
-
-
-@thing()
-def interrupted_in_the_loss(run):
-    def broken(*batch):
-        run.loss_fn(*batch)
-        raise planted(KeyboardInterrupt())
-
-    run.amp.step(broken, *run.batch)
 
 
 @thing()
@@ -807,11 +730,6 @@ def wrong_shape(run):
 @thing()
 def loss_as_argument(run):
     run.amp.step(torch.zeros((), requires_grad=True))
-
-
-@thing()
-def negative_clip(run):
-    run.amp.step(run.loss_fn, *run.batch, clip_norm=-1.0)
 
 
 @thing()
