@@ -223,7 +223,12 @@ def main() -> None:
                 told["refused"] = refused(host)
             print("SAID", json.dumps({"kind": kind, "policy": policy, **told}), flush=True)
     if distributed.is_initialized():
+        distributed.barrier()  # no rank closes its sockets while the other one still talks
         distributed.destroy_process_group()
+    # Accelerate's groups end with the interpreter: gloo then aborts now and then, with a thread of
+    # its own not joined ("terminate called without an active exception"), after all was said.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
