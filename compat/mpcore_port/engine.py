@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -12,6 +13,7 @@ from mpcore_port.facts import Call, Scan
 from mpcore_port.findings import Finding, lint_findings
 from mpcore_port.scan import joined, scan
 from mpcore_port.source import Source, Tree, Unread, parse_source
+from mpcore_port.status import Status, status_of
 from mpcore_port.targets import Options, Target
 
 if TYPE_CHECKING:
@@ -63,19 +65,28 @@ class Ported:
     scan: Scan
     findings: tuple[Finding, ...] = ()
 
+    @cached_property
+    def said(self) -> Status:
+        """Whether it runs, and the lines that this hangs on."""
+        return status_of(self.source, self.edits, self.failures)
+
     @property
     def status(self) -> str:
-        """``"runs"``, ``"runs with the listed changes"`` or ``"does not run"``."""
-        kinds = {edit.kind for edit in self.edits}
-        if "refused" in kinds or self.failures:
-            return "does not run"
-        return "runs with the listed changes" if "changed" in kinds else "runs"
+        """Whether it runs, in one sentence; ``status.py`` has the four."""
+        return self.said.text
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every edit is exact and no rule failed."""
+        return not self.failures and all(edit.kind == "exact" for edit in self.edits)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, without the texts."""
         return {
             "path": self.source.path,
             "status": self.status,
+            "lines_unproven": len(self.said.unproven),
+            "lines_that_stop": list(self.said.stops),
             "changed": self.text != self.source.text,
             "edits": [self.source.placed(edit.to_dict(), self.text) for edit in self.edits],
             "findings": [self.source.placed(finding.to_dict()) for finding in self.findings],
@@ -111,7 +122,7 @@ class Result:
     @property
     def exit_code(self) -> int:
         """0 if every file runs with exact edits only and nothing was left out, else 1."""
-        clean = all(file.status == "runs" and not file.findings for file in self.files)
+        clean = all(file.is_exact and not file.findings for file in self.files)
         return 0 if clean and not self.unread else 1
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["KEEP", "MARK", "At", "Edit", "Kind", "Rule"]
 
 Answer = TypeVar("Answer")
-Kind = Literal["exact", "changed", "refused"]
+Kind = Literal["exact", "changed", "unproven", "refused"]
 MARK = "# mpcore port: "
 KEEP = f"{MARK}keep"
 """A statement under this comment stays as it is."""
@@ -59,7 +59,8 @@ class Edit:
         line: of the original, from 1.
         column: of the original, from 0.
         kind: ``"exact"``: the same numbers; ``"changed"``: runs, with ``effect``;
-            ``"refused"``: raises at run time.
+            ``"unproven"``: kept, or translated by a rule, and not checked; ``"refused"``: raises
+            at run time.
         rule: name of the rule.
         old: original code.
         new: what stands there now; equal to ``old`` where the edit is only commented on.
@@ -204,6 +205,12 @@ class At:
         call = cst.Call(cst.Name(REFUSED), [cst.Arg(quoted)])
         self.note(rule, old, call, "refused", reason)
         return call.with_changes(func=cst.Name(REFUSED))
+
+    def unproven(
+        self, rule: Rule, old: cst.CSTNode, reason: str, new: cst.CSTNode | None = None
+    ) -> None:
+        """Note what stays, or becomes ``new``, without a fact behind it."""
+        self.note(rule, old, old if new is None else new, "unproven", reason)
 
     def refuse_now(self, rule: Rule, old: cst.CSTNode, reason: str) -> cst.BaseExpression:
         """As ``refuse``, for an expression whose very evaluation has to raise."""

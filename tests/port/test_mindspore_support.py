@@ -385,7 +385,7 @@ LEVELS = {
 def test_apex_trains_at_its_levels_as_on_torch(level):
     options, planted = LEVELS[level], 4 if level in ("O1", "O2 of two losses") else None
     found = port_text(APEX, TARGET)
-    assert found.status == "runs with the listed changes"
+    assert found.status == "runs"
     theirs, mine = {}, {}
     exec(APEX.replace("from apex", "from mpcore_compat.apex"), theirs)
     exec(found.text, mine)

@@ -179,7 +179,7 @@ def test_rule_that_crashes_becomes_a_line_of_the_report(monkeypatch: pytest.Monk
 def test_refused_name_raises_its_reason_only_when_it_is_used() -> None:
     text = "from torch.cuda import nvtx\n\n\ndef f():\n    return [nvtx.mark('a')]\n"
     done = port_text(text, TARGET)
-    assert done.status == "does not run"
+    assert done.status == "runs unless line 5 is reached"
     room: dict[str, object] = {}
     exec(done.text.replace("import torch_npu\n", ""), room)
     with pytest.raises(NotImplementedError, match="nvtx marks are for NVIDIA's profiler"):
@@ -190,7 +190,7 @@ def test_refused_name_raises_its_reason_only_when_it_is_used() -> None:
     ("text", "kind"),
     [
         ("a.cuda()\n", "runs"),
-        ("import torch\ntorch.compile(f)\n", "runs with the listed changes"),
+        ("import torch\ntorch.compile(f)\n", "runs"),
         ("import torch\ntorch.cuda.power_draw()\n", "does not run"),
     ],
     ids=["exact", "changed", "refused"],

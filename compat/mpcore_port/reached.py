@@ -1,0 +1,274 @@
+"""What a plain run of a script surely evaluates: nothing is run, and what is not sure is left out.
+
+A run without arguments is meant: defaults of ``argparse`` and constants of the file decide
+branches; a condition that they do not decide leaves both of its branches unsure. Functions and
+methods of the file are followed where the name says which one is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import warnings
+from typing import Any
+
+__all__ = ["Reached", "uses"]
+
+_UNKNOWN = object()
+_ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_COMPARE: dict[type[ast.cmpop], Any] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
+_FLAGS = {"store_true": False, "store_false": True, "count": None}
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's script
+            return ast.parse(text.replace("\r\n", "\n"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def uses(text: str, line: int) -> list[tuple[int, int]] | None:
+    """Return where the names are read that an import in ``line`` binds; None: it is no import."""
+    tree = _parsed(text)
+    found = [
+        node
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno == line
+    ]
+    if not found or tree is None:
+        return None
+    bound = {(a.asname or a.name.partition(".")[0]) for node in found for a in node.names}
+    return [
+        (node.lineno, node.col_offset)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id in bound and isinstance(node.ctx, ast.Load)
+    ]
+
+
+class Reached:
+    """The places of a script that a plain run surely evaluates.
+
+    Args:
+        text: the script.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._sure: set[tuple[int, int]] = set()
+        self._all: set[tuple[int, int]] = set()
+        self._entered: set[ast.AST] = set()
+        self._functions: dict[str, ast.AST] = {}
+        self._classes: dict[str, ast.ClassDef] = {}
+        self._made: dict[str, set[str]] = {}
+        self._constants: dict[str, object] = {}
+        self._options: dict[str, object] = {}
+        tree = _parsed(text)
+        if tree is not None:
+            self._learn(tree)
+            self._block(tree.body)
+
+    def surely(self, line: int, column: int) -> bool:
+        """Return whether what begins here is evaluated; where nothing does, all of the line."""
+        if (line, column) in self._all:
+            return (line, column) in self._sure
+        near = {place for place in self._all if place[0] == line}
+        return bool(near) and near <= self._sure
+
+    # --- what the file says about itself ------------------------------------------------------
+
+    def _learn(self, tree: ast.Module) -> None:
+        counts: dict[str, int] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.expr, ast.stmt)):
+                self._all.add((node.lineno, node.col_offset))
+            if isinstance(node, ast.ClassDef):
+                self._classes[node.name] = node
+            elif isinstance(node, ast.Call):
+                self._option(node)
+            for name in _bound(node):
+                counts[name] = counts.get(name, 0) + 1
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                made = _last(node.value.func)
+                for target in node.targets:
+                    self._made.setdefault(_dotted(target), set()).add(made)
+        for statement in tree.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._functions[statement.name] = statement
+            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+                for target in statement.targets:
+                    if isinstance(target, ast.Name) and counts.get(target.id) == 1:
+                        self._constants[target.id] = statement.value.value
+
+    def _option(self, call: ast.Call) -> None:
+        names = [a.value for a in call.args if isinstance(a, ast.Constant)]
+        if _last(call.func) != "add_argument" or not all(isinstance(n, str) for n in names):
+            return
+        given = {k.arg: k.value for k in call.keywords}
+        long = [n for n in names if str(n).startswith("--")] or names
+        name = _text(given.get("dest")) or str(long[0] if long else "").lstrip("-")
+        value: object = _FLAGS.get(_text(given.get("action")))
+        if "default" in given:
+            default = given["default"]
+            value = default.value if isinstance(default, ast.Constant) else _UNKNOWN
+        elif given.get("required") is not None or (long and not str(long[0]).startswith("-")):
+            value = _UNKNOWN
+        name = name.replace("-", "_")
+        self._options[name] = _UNKNOWN if name in self._options else value
+
+    # --- what is evaluated --------------------------------------------------------------------
+
+    def _block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self._statement(statement)
+            if isinstance(statement, _ENDS):
+                return
+
+    def _statement(self, node: ast.stmt) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = node.args
+            parts = [*node.decorator_list, *arguments.defaults, *arguments.kw_defaults]
+            self._parts(parts)
+        elif isinstance(node, ast.ClassDef):
+            self._parts([*node.decorator_list, *node.bases, *(k.value for k in node.keywords)])
+            self._block(node.body)
+        elif isinstance(node, (ast.If, ast.While)):
+            self._branch(node)
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            self._parts([node.target, node.iter])
+            self._block(node.body)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            self._parts([item.context_expr for item in node.items])
+            self._block(node.body)
+        elif isinstance(node, ast.Try):
+            self._block(node.body)
+            self._block(node.finalbody)
+        elif isinstance(node, ast.Match):
+            self._parts([node.subject])
+        else:
+            self._parts([node])
+
+    def _branch(self, node: ast.If | ast.While) -> None:
+        self._parts([node.test])
+        value = self.value(node.test)
+        if value is _UNKNOWN:
+            return
+        self._block(node.body if value else node.orelse)
+
+    def _parts(self, nodes: list[Any]) -> None:
+        waiting = [node for node in nodes if node is not None]
+        while waiting:
+            node = waiting.pop()
+            if hasattr(node, "col_offset"):
+                self._sure.add((node.lineno, node.col_offset))
+            if isinstance(node, ast.Call):
+                self._call(node)
+            if isinstance(node, ast.Lambda):
+                continue
+            if isinstance(node, ast.BoolOp):
+                waiting.append(node.values[0])
+            elif isinstance(node, ast.IfExp):
+                value = self.value(node.test)
+                waiting.append(node.test)
+                if value is not _UNKNOWN:
+                    waiting.append(node.body if value else node.orelse)
+            else:
+                waiting += list(ast.iter_child_nodes(node))
+
+    def _call(self, node: ast.Call) -> None:
+        func = node.func
+        for target in self._targets(func):
+            if target not in self._entered:
+                self._entered.add(target)
+                self._block(target.body)
+
+    def _targets(self, func: ast.expr) -> list[Any]:
+        if isinstance(func, ast.Name) and func.id in self._functions:
+            return [self._functions[func.id]]
+        if isinstance(func, ast.Name) and func.id in self._classes:
+            return self._method(func.id, "__init__")
+        owner = _dotted(func.value) if isinstance(func, ast.Attribute) else ""
+        method = func.attr if isinstance(func, ast.Attribute) else ""
+        found = self._method_of(owner, method) if owner else []
+        whole = _dotted(func)
+        return found or self._method_of(whole, "__call__") or self._method_of(whole, "forward")
+
+    def _method_of(self, owner: str, method: str) -> list[Any]:
+        made = self._made.get(owner, set())
+        return self._method(next(iter(made)), method) if len(made) == 1 else []
+
+    def _method(self, name: str, method: str) -> list[Any]:
+        held = self._classes.get(name)
+        body = held.body if held is not None else []
+        return [s for s in body if isinstance(s, ast.FunctionDef) and s.name == method]
+
+    # --- conditions -----------------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> object:
+        """Return what an expression is in a plain run, or an object that stands for not known."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return "__main__" if node.id == "__name__" else self._constants.get(node.id, _UNKNOWN)
+        if isinstance(node, ast.Attribute):
+            holder = _dotted(node.value).rpartition(".")[2]
+            known = holder in ("args", "opt", "opts", "flags", "config", "cfg", "hparams")
+            return self._options.get(node.attr, _UNKNOWN) if known else _UNKNOWN
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            value = self.value(node.operand)
+            return value if value is _UNKNOWN else not value
+        if isinstance(node, ast.BoolOp):
+            return self._bool(node)
+        return self._compared(node) if isinstance(node, ast.Compare) else _UNKNOWN
+
+    def _bool(self, node: ast.BoolOp) -> object:
+        stops = isinstance(node.op, ast.Or)
+        values = [self.value(part) for part in node.values]
+        if any(value is not _UNKNOWN and bool(value) is stops for value in values):
+            return stops
+        return _UNKNOWN if any(value is _UNKNOWN for value in values) else not stops
+
+    def _compared(self, node: ast.Compare) -> object:
+        left, right = self.value(node.left), self.value(node.comparators[0])
+        act = _COMPARE.get(type(node.ops[0]))
+        if act is None or len(node.ops) > 1 or left is _UNKNOWN or right is _UNKNOWN:
+            return _UNKNOWN
+        try:
+            return bool(act(left, right))
+        except TypeError:
+            return _UNKNOWN
+
+
+def _bound(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    if isinstance(node, ast.Global):
+        return node.names * 2
+    return [node.arg] if isinstance(node, ast.arg) else []
+
+
+def _dotted(node: ast.AST) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*parts, node.id])) if isinstance(node, ast.Name) else ""
+
+
+def _last(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _text(node: ast.AST | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

@@ -1,0 +1,76 @@
+"""Whether a port runs, in one of four sentences; each says no more than was checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mpcore_port.reached import Reached, uses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpcore_port.rule import Edit
+    from mpcore_port.source import Source
+
+__all__ = ["Status", "status_of"]
+
+_SHOWN = 4  # lines that a status names
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is said of one ported file.
+
+    Attributes:
+        text: ``"runs"``, ``"runs, 3 lines unproven"``, ``"runs unless line 152 is reached"`` or
+            ``"does not run"``.
+        kind: ``"runs"``, ``"unproven"``, ``"unless"`` or ``"stops"``.
+        stops: lines that raise when they are reached, of the original.
+        unproven: lines that were kept or translated and not checked.
+    """
+
+    text: str
+    kind: str
+    stops: tuple[int, ...] = ()
+    unproven: tuple[int, ...] = ()
+
+
+def status_of(source: Source, edits: Sequence[Edit], failures: Sequence[str] = ()) -> Status:
+    """Return the status of a port of ``source`` with these edits; a rule that failed stops it."""
+    unproven = tuple(sorted({edit.line for edit in edits if edit.kind == "unproven"}))
+    refused = [edit for edit in edits if edit.kind == "refused"]
+    if failures:
+        return Status("does not run", "stops", (), unproven)
+    if not refused:
+        text = f"runs, {_count(len(unproven))} unproven" if unproven else "runs"
+        return Status(text, "unproven" if unproven else "runs", (), unproven)
+    stops, sure = _stops(source, refused)
+    if sure:
+        return Status("does not run", "stops", stops, unproven)
+    shown = [source.where(line) for line in stops[:_SHOWN]]
+    more = len(stops) - len(shown)
+    words = [*shown, f"{more} more"] if more else shown
+    listed = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    line = "" if source.notebook else "line "
+    return Status(f"runs unless {line}{listed} is reached", "unless", stops, unproven)
+
+
+def _count(lines: int) -> str:
+    return "1 line" if lines == 1 else f"{lines} lines"
+
+
+def _stops(source: Source, refused: Sequence[Edit]) -> tuple[tuple[int, ...], bool]:
+    """Return the lines that raise, and whether a plain run surely reaches one of them."""
+    reached = Reached(source.text)
+    lines: set[int] = set()
+    sure = False
+    for edit in refused:
+        places = uses(source.text, edit.line)
+        if not places:  # no import, or one that nothing in this file uses
+            lines.add(edit.line)
+            sure |= places is None and reached.surely(edit.line, edit.column)
+            continue
+        lines |= {line for line, _ in places}
+        sure |= any(reached.surely(*place) for place in places)
+    return tuple(sorted(lines)), sure
