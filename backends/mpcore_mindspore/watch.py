@@ -19,6 +19,7 @@ from mindspore._c_expression import Cell_
 from mindspore.graph.api import _pynative_executor
 
 from mpcore.errors import BackendError
+from mpcore_mindspore.other_optimizers import ask, ask_no_more
 from mpcore_mindspore.stored_low import write
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Watch:
             param.set_data = partial(_set_data, param, guard)
         self._constructs = [(cell.__dict__, cell.__dict__.get("construct")) for cell in self._cells]
         self._guard = guard
+        ask(self, self._params, self._optimizers, partial(_check_move, guard))
 
     def check_constructs(self) -> None:
         """Refuse a step of a network in which a ``construct`` was replaced."""
@@ -120,6 +122,7 @@ class Watch:
 
     def end(self) -> None:
         """Leave nothing behind."""
+        ask_no_more(self, self._params, self._optimizers)
         for cell in self._cells:
             held = cell.__dict__
             for name in ("_cells", "_params"):
@@ -174,10 +177,7 @@ class _Gate(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
     def check(self) -> None:
         """Raise GuardError unless it is open."""
-        if not self.guard.open:
-            # An eager Cell around us will not come to its end: what it began would stay.
-            _pynative_executor.clear_res()
-            self.guard.check(f"`{self.name}(gradients)` in a loop or Cell of its own", _STEP)
+        _check_move(self.guard, self.name)
 
     @property
     def construct(self) -> Any:
@@ -193,6 +193,13 @@ class _Gate(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         """Update the weights, eagerly."""
         self.check()
         return self.inside(*args)
+
+
+def _check_move(guard: Guard, name: str) -> None:
+    if not guard.open:
+        # An eager Cell around us will not come to its end: what it began would stay.
+        _pynative_executor.clear_res()
+        guard.check(f"`{name}(gradients)` in a loop or Cell of its own", _STEP)
 
 
 def _through(gate: _Gate, optimizer: Any) -> Any:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from mpcore._lib.in_classes import InClasses
 from mpcore.errors import GuardError
 from mpcore_tensorflow.following import follow_fit
 from mpcore_tensorflow.layers import MARK
@@ -40,8 +42,6 @@ _SAVING = "shared_objects/id_to_config_map"  # Keras sets it while it writes a f
 _GRAPPLER = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16")
 
 _models: set[int] = set()  # by id, of those that are alive
-_optimizers = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
-_own_apply: dict[type, Any] = {}  # what stood in the class itself, while ours stands there
 
 
 def check(guard: Guard, what: str, instead: str) -> None:
@@ -93,10 +93,7 @@ def protect(amp: KerasAmp) -> None:
     if id(model) not in _models:
         _models.add(id(model))
         weakref.finalize(model, _left, id(model)).atexit = False
-    for kind in _optimizers:
-        if kind not in _own_apply:
-            _own_apply[kind] = vars(kind).get("apply")
-            kind.apply = _apply(kind.apply)
+    _applies.begin()
 
 
 def unprotect(model: keras.Model, amp: KerasAmp | None = None) -> None:
@@ -113,14 +110,8 @@ def unprotect(model: keras.Model, amp: KerasAmp | None = None) -> None:
 
 def _left(model: int) -> None:
     _models.discard(model)
-    if _models:
-        return
-    for kind, before in list(_own_apply.items()):
-        del _own_apply[kind]
-        if before is None:
-            del kind.apply  # type: ignore[attr-defined]
-        else:
-            kind.apply = before  # type: ignore[attr-defined]
+    if not _models:
+        _applies.end()
 
 
 def _layers(model: keras.Model) -> list[Any]:
@@ -152,6 +143,13 @@ def _apply(original: Callable[..., None]) -> Callable[..., None]:
         original(self, grads, trainable_variables)
 
     return apply
+
+
+def _is_a_step(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == __package__  # its `apply` is the step
+
+
+_applies = InClasses(BaseOptimizer, "apply", _apply, but=_is_a_step)
 
 
 def _setattr_hook(layer: Any, guard: Guard) -> Callable[[str, Any], Any]:

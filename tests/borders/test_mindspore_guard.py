@@ -107,6 +107,89 @@ def test_an_optimizer_does_not_step_by_itself(maker, policy):
     assert amp.step(lambda x, y: Loss()(net(x), y), X, Y).stepped
 
 
+class OfOnesOwn(nn.Optimizer):
+    def construct(self, gradients):
+        for param, grad in zip(self.parameters, gradients, strict=True):
+            ops.assign_sub(param, 0.1 * grad.astype(param.dtype))
+        return True
+
+
+ANOTHER = {**MAKERS, "own": lambda params: OfOnesOwn(0.1, params)}
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "model_float16"])
+@pytest.mark.parametrize("older", [False, True])
+def test_another_optimizer_over_the_parameters_does_not_step(policy, older):
+    ms.set_seed(1)
+    net = Net().set_train()
+    own = MAKERS["momentum"](net.trainable_params())
+    others = [make(net.trainable_params()) for make in ANOTHER.values() if older]
+    amp = mp.prepare(net, own, policy)
+    others = others or [make(net.trainable_params()) for make in ANOTHER.values()]
+
+    class Later(OfOnesOwn):
+        def construct(self, gradients):
+            for param in self.parameters:
+                ops.assign(param, ops.zeros_like(param))
+            return True
+
+    for other in (*others, Later(0.1, net.trainable_params())):
+        refused(lambda other=other: other(grads_of(other)), net, own)
+    other = others[1]
+    cell = nn.TrainOneStepCell(nn.WithLossCell(net, Loss()), other)
+    refused(lambda: cell(X, Y), net, own)
+    compiled = ms.jit(_apart(other))
+    refused(lambda: compiled(grads_of(other)), net, own)
+    dataset = ms.dataset.NumpySlicesDataset((X.asnumpy(), Y.asnumpy())).batch(4)
+    model = ms.Model(net, Loss(), other)
+    refused(lambda: model.train(1, dataset, dataset_sink_mode=False), net, own)
+    assert amp.step(_loss_of(net), X, Y) is amp.last
+    with amp.unguarded():
+        others[-1](grads_of(others[-1]))
+    amp.release()
+    others[0](grads_of(others[0]))
+
+
+def test_another_optimizer_is_refused_in_graph_mode_too(graph_mode):
+    net, own, amp = prepared()
+    other = nn.Adam(net.trainable_params(), 0.1)
+    cell = nn.TrainOneStepCell(nn.WithLossCell(net, Loss()), other)
+    refused(lambda: cell(X, Y), net, own)
+    assert bool(amp.train_cell(_loss_of(net), compiled=True)(X, Y)[1])
+
+
+class Around(nn.Optimizer):
+    def __init__(self, inner) -> None:
+        super().__init__(0.1, inner.parameters)
+        self.inner = inner
+
+    def construct(self, gradients):
+        return self.inner(gradients)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_optimizer_inside_the_prepared_one_steps_with_it(compiled):
+    ms.set_seed(1)
+    net = Net().set_train()
+    around = Around(nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    amp = mp.prepare(net, around, "mixed_float16, loss_scale=dynamic(init_scale=16)")
+    before = net.fc1.weight.asnumpy().copy()
+    amp.train_cell(_loss_of(net), compiled=compiled)(X, Y)
+    assert not np.array_equal(before, net.fc1.weight.asnumpy())
+    refused(lambda: around(grads_of(around)), net, around)
+
+
+def test_a_network_beside_a_prepared_one_is_trained_by_anybody():
+    net, own, amp = prepared()
+    free = Net()
+    before = free.fc1.weight.asnumpy().copy()
+    other = nn.Momentum(free.trainable_params(), 0.1, 0.9)
+    other(grads_of(other))
+    assert not np.array_equal(before, free.fc1.weight.asnumpy())
+    refused(lambda: nn.SGD(net.trainable_params(), 0.1)(grads_of(own)), net, own)
+    amp.release()
+
+
 def test_the_loops_of_others_are_refused_in_eager_mode():
     net, optimizer, amp = prepared()
     cell = nn.TrainOneStepCell(nn.WithLossCell(net, Loss()), optimizer)

@@ -127,6 +127,36 @@ def own_loop_compiled(run):
     train(*run.batch)
 
 
+def another(run):
+    return nn.Adam(run.model.trainable_params(), 1e-2)
+
+
+@thing(trains=True)
+def second_optimizer(run):
+    other = another(run)
+    _, found = ms.value_and_grad(run.loss_fn, None, other.parameters)(*run.batch)
+    other(found)
+
+
+@thing(trains=True)
+def second_optimizer_compiled(run):
+    other = another(run)
+    function = ms.value_and_grad(run.loss_fn, None, other.parameters)
+
+    @ms.jit
+    def train(x, y, boost):
+        loss, found = function(x, y, boost)
+        return ops.depend(loss, other(found))
+
+    train(*run.batch)
+
+
+@thing(trains=True)
+def second_optimizer_in_model(run):
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    ms.Model(run.model, loss, another(run)).train(1, dataset(run), dataset_sink_mode=False)
+
+
 class WithLoss(nn.Cell):
     def __init__(self, net):
         super().__init__()
