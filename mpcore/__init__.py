@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from mpcore.errors import BackendMissingError as BackendMissingError
     from mpcore.errors import CheckpointError as CheckpointError
     from mpcore.errors import ExperimentError as ExperimentError
+    from mpcore.errors import GraphError as GraphError
     from mpcore.errors import GuardError as GuardError
     from mpcore.errors import LossScaleError as LossScaleError
     from mpcore.errors import MpcoreError as MpcoreError
     from mpcore.errors import MpcoreWarning as MpcoreWarning
     from mpcore.errors import OptimizerError as OptimizerError
     from mpcore.errors import PolicyError as PolicyError
+    from mpcore.graph.lifting import export as export
     from mpcore.interop.policy import export_policy as export_policy
     from mpcore.interop.policy import import_policy as import_policy
     from mpcore.interop.scaler import export_scaler as export_scaler
@@ -73,9 +75,11 @@ _HOMES = {
     "estimate_memory": "mpcore.tools.memory.estimate",
     "ExperimentError": "mpcore.errors",
     "explain": "mpcore.tools.inspection.explain",
+    "export": "mpcore.graph.lifting",
     "export_policy": "mpcore.interop.policy",
     "export_scaler": "mpcore.interop.scaler",
     "fit_memory": "mpcore.tools.memory.fit",
+    "GraphError": "mpcore.errors",
     "GuardError": "mpcore.errors",
     "import_policy": "mpcore.interop.policy",
     "import_scaler": "mpcore.interop.scaler",
@@ -111,10 +115,14 @@ _HOMES = {
 """Every public name, and the module that holds it. No room of the package may have such a name:
 importing the room would hide it."""
 
+_ROOMS = ("graph",)  # used as they are: mp.graph.lift
+
 __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
@@ -124,4 +132,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*_HOMES, "__all__", "__doc__", "__version__"]
+    return [*_HOMES, *_ROOMS, "__all__", "__doc__", "__version__"]

@@ -13,6 +13,7 @@ __all__ = [
     "BackendMissingError",
     "CheckpointError",
     "ExperimentError",
+    "GraphError",
     "GuardError",
     "LossScaleError",
     "MpcoreError",
@@ -50,6 +51,10 @@ class LossScaleError(MpcoreError, RuntimeError):
 
 class CheckpointError(MpcoreError, ValueError):
     """A saved state that is damaged, of another kind, or of another policy; nothing was changed."""
+
+
+class GraphError(MpcoreError, ValueError):
+    """A network cannot be lifted, changed or written as asked; the original is as it was."""
 
 
 class OptimizerError(MpcoreError, ValueError):

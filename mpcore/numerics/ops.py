@@ -31,6 +31,7 @@ __all__ = [
     "match",
     "meaning",
     "names",
+    "of_aten",
     "op",
     "ops",
     "outcome",
@@ -57,6 +58,9 @@ class Op:
         also: by framework, names that it is made of but that belong to another row, such as
             TensorFlow's ``MatMul`` for ``linear``.
         comes_out: by system, the output where an unlisted op is made of listed ones, measured.
+        moves: whether it commutes with rounding: ``"exact"`` forward and backward, ``"value"``
+            forward only (ties send gradients elsewhere after rounding), or ``"no"``.
+        aten: further ATen functions that are this op in a graph, and that no list names.
     """
 
     name: str
@@ -69,6 +73,8 @@ class Op:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     also: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     comes_out: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    moves: str = "no"
+    aten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -525,6 +531,32 @@ def find(framework: str, name: str) -> Op:
         rule = f"`name` must be a name of {framework} that the table knows"
         raise _unknown(rule, name, known)
     return known[spelled]
+
+
+@cache
+def of_aten(target: str) -> str:
+    """Return the neutral op of an ATen function; its bare name where the table has none.
+
+    What writes into its first argument is the op that it would be without.
+
+    Examples:
+        >>> of_aten("aten::linear.default"), of_aten("aten::add_.Tensor"), of_aten("aten::view")
+        ('linear', 'add_sub', 'reshape_transpose')
+    """
+    bare = target.removeprefix("aten::").partition(".")[0]
+    plain = bare[:-1] if bare.endswith("_") and not bare.endswith("__") else bare
+    row = _by_aten().get(plain)
+    return plain if row is None else row
+
+
+@cache
+def _by_aten() -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for row in ops():
+        spelled = [name for name in row.names.get("torch", ()) if name.startswith("aten::")]
+        for name in (*(n.removeprefix("aten::").partition(".")[0] for n in spelled), *row.aten):
+            found.setdefault(name, row.name)
+    return found
 
 
 def _canonical(framework: str, name: str) -> str:

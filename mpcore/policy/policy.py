@@ -28,9 +28,10 @@ _CHOICES = {
     "compute": _DTYPES,
     "output": _DTYPES,
     "reduce": _DTYPES,
-    "by": ("op", "layer", "model"),
+    "by": ("op", "layer", "model", "graph"),
     "optimizer_state": ("float32", "bfloat16"),
     "op_list": ("native", "portable"),
+    "place": ("list", "exact", "cheapest"),
     "simulation": ("allow", "refuse"),
     "inputs": ("keep", "cast"),
     "float32": ("strict", "fast", "native"),
@@ -50,7 +51,8 @@ class Policy:
         reduce: dtype in which gradients are unscaled, clipped and summed over ranks.
         by: mechanism. ``"layer"``: each layer casts its inputs and parameters, the same map
             in every framework. ``"op"``: the framework's own autocast op lists. ``"model"``:
-            the parameters themselves are cast.
+            the parameters themselves are cast. ``"graph"``: the model is lifted to a graph, each
+            call has a dtype and casts lie between them.
         master: where the optimizer's float32 master values live when ``param`` is a 16-bit format:
             ``"copy"`` (float32 copies), ``"split"`` (the other 16 bits of each bfloat16),
             ``"kahan"`` (a bfloat16 remainder), ``"stochastic"`` (none, but rounded at random) or
@@ -65,6 +67,9 @@ class Policy:
             the table of categories in ``mpcore.policy.plan``. Native levels keep their lists here.
         op_list: under by="op", ``"native"`` (the framework's list for the device) or
             ``"portable"`` (the same list on every device).
+        place: under by="graph", where casts lie: ``"list"`` (as autocast casts), ``"exact"``
+            (fewer, with the same bits) or ``"cheapest"`` (the least; what no rule binds may change
+            its dtype).
         inputs: ``"keep"``, or ``"cast"``: float inputs of the model are cast to ``compute``.
         float32: what full precision means to the hardware: ``"strict"`` (IEEE float32 products),
             ``"fast"`` (TF32, HF32 where the device has them), or ``"native"`` (as it is set).
@@ -89,6 +94,7 @@ class Policy:
     master: str = "none"
     optimizer_state: str = "float32"
     op_list: str = "native"
+    place: str = "exact"
     loss_scale: LossScale | str = "auto"
     simulation: str = "allow"
     rules: tuple[Rule, ...] = ()
@@ -351,9 +357,13 @@ _CONTRADICTIONS: list[tuple[Callable[[Policy], bool], str]] = [
         "with master={p.master!r}",
     ),
     (
-        lambda p: p.op_list == "portable" and p.by != "op",
-        "`op_list` must be 'native' unless by='op': by layer and by model the map is the same on "
-        "every device anyway",
+        lambda p: p.op_list == "portable" and p.by not in ("op", "graph"),
+        "`op_list` must be 'native' unless by='op' or by='graph': by layer and by model the map "
+        "is the same on every device anyway",
+    ),
+    (
+        lambda p: p.place != "exact" and p.by != "graph",
+        "`place` must be left out unless by='graph', got {p.place!r}: nothing else places casts",
     ),
     (
         lambda p: p.output not in ("float32", p.compute),

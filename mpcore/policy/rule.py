@@ -26,6 +26,7 @@ _OUTPUTS = ("full", "lower", "follow", *_DTYPES)
 _SAFE_TEXT = re.compile(r"[\w.*?\[\]!:\-/]{1,200}")
 _SIZE = re.compile(r"params(<=|>=|<|>)(\d{1,15})")
 _DEVICE = re.compile(r"device=([\w*?]{1,50})")
+_MODE = re.compile(r"mode=(eager|graph)")
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -52,7 +53,8 @@ class Rule:
         pattern: the whole text must match; ``*`` stands for any characters, ``?`` for one.
         output: what is handed on, in the same words; ``""`` for what it is computed in.
         when: conditions that must all hold: ``"params<1024"`` (number of values in the layer's
-            own parameters; also ``<=``, ``>``, ``>=``), ``"device=cpu"`` (the device's type).
+            own parameters; also ``<=``, ``>``, ``>=``), ``"device=cpu"`` (the device's type),
+            ``"mode=eager"`` or ``"mode=graph"`` (whether the framework compiled the model).
     """
 
     precision: str
@@ -78,11 +80,13 @@ class Rule:
             raise PolicyError(msg)
         for condition in self.when:
             if not isinstance(condition, str) or not (
-                _SIZE.fullmatch(condition) or _DEVICE.fullmatch(condition)
+                _SIZE.fullmatch(condition)
+                or _DEVICE.fullmatch(condition)
+                or _MODE.fullmatch(condition)
             ):
                 msg = (
-                    "`rule.when` must hold conditions like 'params<1024' or 'device=cpu', got "
-                    f"{_short(condition)}"
+                    "`rule.when` must hold conditions like 'params<1024', 'device=cpu' or "
+                    f"'mode=graph', got {_short(condition)}"
                 )
                 raise PolicyError(msg)
 
@@ -105,9 +109,9 @@ class Rule:
         except PolicyError:  # an op that only its backend knows
             return self.matches(op)
 
-    def holds(self, device: str, size: int = 0) -> bool:
+    def holds(self, device: str, size: int = 0, mode: str = "eager") -> bool:
         """Return whether all conditions hold on a device for a layer of ``size`` parameters."""
-        return all(_holds(condition, size, device) for condition in self.when)
+        return all(_holds(condition, size, device, mode) for condition in self.when)
 
     def __str__(self) -> str:
         """Return the form that ``parse`` reads."""
@@ -145,7 +149,9 @@ when=('params<1024',))
         return cls(precision, target, pattern, output, tuple(words[3::2]))
 
 
-def _holds(condition: str, size: int, device: str) -> bool:
+def _holds(condition: str, size: int, device: str, mode: str) -> bool:
+    if condition.startswith("mode="):
+        return condition == f"mode={mode}"
     asked = _SIZE.fullmatch(condition)
     if asked is not None:
         return _COMPARE[asked[1]](size, int(asked[2]))
