@@ -8,7 +8,7 @@ nothing of the kind. ``planted(seed)`` draws fault, architecture, policy and num
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,8 @@ class Side:
     loss: Any = None
     optimizer: dict[str, Any] = field(default_factory=dict)
     adjust: list[Callable[[Any], None]] = field(default_factory=list)
+    kind: Any = None
+    stepper: Callable[[Any, Any], Any] | None = None
     after: Callable[[Evidence], Evidence] = lambda found: found
 
     def layers(self, *categories: str) -> list[str]:
@@ -61,7 +63,7 @@ class Expected:
 
 def side(name: str, policy: Any, seed: int = 0, *, adam: bool = False) -> Side:
     """Return a side as it should be."""
-    entry = zoo_torch.ZOO[name]
+    entry = MODELS[name]
     model = entry.build()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():  # other weights for every seed; statistics that are not 0 and 1
@@ -76,7 +78,7 @@ def side(name: str, policy: Any, seed: int = 0, *, adam: bool = False) -> Side:
 
 def evidence(own: Side, keep: frozenset[str] = frozenset(), *, whole: bool = True) -> Evidence:
     """Collect a side; without ``whole`` only what ``closer`` brings."""
-    kind = torch.optim.Adam if own.adam else torch.optim.SGD
+    kind = own.kind or (torch.optim.Adam if own.adam else torch.optim.SGD)
     parts = {"g": own.model.g, "d": own.model.d} if own.name == "gan" else {"": own.model}
     made = {key: kind(part.parameters(), **own.optimizer) for key, part in parts.items()}
     optimizer = made if own.name == "gan" else made[""]
@@ -91,6 +93,7 @@ def evidence(own: Side, keep: frozenset[str] = frozenset(), *, whole: bool = Tru
         own.loss,
         own.batch,
         request=Request(keep=keep),
+        step=own.stepper(amp, own.loss) if own.stepper else None,
         **(counts or {"moved": 1}),
     )
     return own.after(found)
@@ -127,21 +130,31 @@ class Planted:
         return find(evidence(reference), evidence(own), closer), expected
 
 
-def planted(numbers: range) -> list[Planted]:
-    """Return one planted fault for each number; every class of fault has its turn."""
-    names, found = list(FAULTS), []
+def planted(
+    numbers: range, models: Sequence[str] = zoo.NAMES, faults: Sequence[str] = ()
+) -> list[Planted]:
+    """Return one planted fault for each number; every class of fault has its turn.
+
+    Args:
+        numbers: what is drawn depends on the number, the models and the faults alone.
+        models: names of ``MODELS`` that may be drawn.
+        faults: names of ``FAULTS``; empty for all. One that no model of ``models`` has is left out.
+    """
+    names, found = list(faults or FAULTS), []
     for number in numbers:
         rng = np.random.default_rng(zlib.crc32(f"fault {number}".encode()))
-        while True:
+        for _ in range(_TRIES):
             fault = names[number % len(names)]
             policy = POLICIES[rng.integers(len(POLICIES))]
-            one = Planted(number, fault, str(rng.choice(zoo.NAMES)), policy, fault in ADAM)
+            one = Planted(number, fault, str(rng.choice(models)), policy, fault in ADAM)
             if one.sides()[2] is not None:
                 found.append(one)
                 break
     return found
 
 
+_TRIES = 400
+MODELS: dict[str, zoo.Entry] = dict(zoo_torch.ZOO)
 FAULTS: dict[str, Callable[[Side, np.random.Generator], Expected | None]] = {}
 BOTH: dict[str, Callable[[Side, np.random.Generator], Any]] = {}
 """What has to be done to the reference, too, before a fault can be planted."""
@@ -153,6 +166,16 @@ def fault(name: str) -> Callable[[Any], Any]:
 
     def keep(function: Any) -> Any:
         FAULTS[name] = function
+        return function
+
+    return keep
+
+
+def both(name: str) -> Callable[[Any], Any]:
+    """Register what the reference needs for a fault of that name."""
+
+    def keep(function: Any) -> Any:
+        BOTH[name] = function
         return function
 
     return keep
