@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mpcore.backend.callback import MakeCallback
+    from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
@@ -170,6 +171,12 @@ class MindsporeBackend:
         from mpcore_mindspore import probe
 
         return probe
+
+    def differences(self) -> Differences:
+        """Return the proofs of where it is known to differ from other frameworks."""
+        from mpcore_mindspore import differences
+
+        return differences
 
     def callback(self) -> MakeCallback[MindsporeAmp]:
         """Return what makes a callback of ``Model.train``: ``amp`` itself reports its steps."""

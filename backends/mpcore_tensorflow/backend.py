@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mpcore.backend.callback import MakeCallback
+    from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
@@ -213,6 +214,12 @@ class TensorflowBackend:
         from mpcore_tensorflow import probe
 
         return probe
+
+    def differences(self) -> Differences:
+        """Return the proofs of where it is known to differ from other frameworks."""
+        from mpcore_tensorflow import differences
+
+        return differences
 
     def callback(self) -> MakeCallback[KerasAmp]:
         """Return what makes a callback of ``fit``."""

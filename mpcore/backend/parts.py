@@ -16,13 +16,24 @@ from mpcore.errors import BackendError
 if TYPE_CHECKING:
     from mpcore.backend.backend import Backend
     from mpcore.backend.callback import MakeCallback
+    from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
     from mpcore.backend.exact import Exact
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
 
-__all__ = ["CALLBACK", "DRIVER", "EXACT", "MODES", "PROBE", "PROFILER", "Part", "PartMissingError"]
+__all__ = [
+    "CALLBACK",
+    "DIFFERENCES",
+    "DRIVER",
+    "EXACT",
+    "MODES",
+    "PROBE",
+    "PROFILER",
+    "Part",
+    "PartMissingError",
+]
 
 PartT = TypeVar("PartT")
 
@@ -80,6 +91,9 @@ CALLBACK: Part[MakeCallback[Any]] = Part(
     "callback", "has no training loop of its own to follow", "`amp.step` is followed without"
 )
 """A training loop of the framework: ``Monitor.callback``."""
+
+DIFFERENCES: Part[Differences] = Part("differences", "is not known to differ from others")
+"""Where the framework is known to differ, each with a proof that runs."""
 
 MODES: Part[Modes[Any]] = Part("modes", "has no modes or devices to choose")
 """Eager or compiled, and on which device."""

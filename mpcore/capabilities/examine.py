@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.machine import cpu_here, read_cpu
 from mpcore._lib.process import run_worker, thread_variables
+from mpcore.capabilities.differences import Shown
 from mpcore.capabilities.facts import Fact, Framework, Machine, Report
 from mpcore.capabilities.load import BUSY, moment, used_by_others
 from mpcore.capabilities.verdicts import table
@@ -78,6 +79,7 @@ def _framework(
 ) -> Framework:
     about: dict[str, Any] = {}
     facts: dict[tuple[str, str], dict[str, Any]] = {}
+    shown: list[Shown] = []
     last: dict[str, Any] = {}
 
     def take(event: dict[str, Any]) -> None:
@@ -85,6 +87,8 @@ def _framework(
         about.update(event.get("about", {}))
         if "fact" in event:
             facts[event["fact"]["family"], event["fact"]["dtype"]] = event["fact"]
+        if "difference" in event:
+            shown.append(Shown(**event["difference"]))
         for dtype, seconds in event.get("seconds", {}).items():
             facts[event["family"], dtype]["seconds"] = tuple(seconds)
         if "phase" in event:
@@ -118,6 +122,7 @@ def _framework(
         devices=tuple(about.get("devices", ())),
         support={dtype: tuple(own) for dtype, own in about.get("support", {}).items()},
         facts=tuple(Fact(**{**f, "error": float(f.get("error", 0))}) for f in facts.values()),
+        differences=tuple(shown),
         load=max(load, last.get("load", 0.0)),
         **described,
     )

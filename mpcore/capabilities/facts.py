@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.capabilities.differences import Shown
+
 __all__ = ["LOW", "Fact", "Framework", "Machine", "Report"]
 
 LOW = ("bfloat16", "float16")
@@ -77,6 +79,7 @@ class Framework:
         settings: that decide what runs, name to value.
         support: dtype to (level, reason), as the backend declares.
         facts: in the order measured.
+        differences: what the proofs of known differences measured.
         load: share of the machine that others used, just before or meanwhile, in [0, 1].
     """
 
@@ -91,6 +94,7 @@ class Framework:
     settings: Mapping[str, str] = field(default_factory=dict)
     support: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     facts: tuple[Fact, ...] = ()
+    differences: tuple[Shown, ...] = ()
     load: float = 0.0
 
     @property

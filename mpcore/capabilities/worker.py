@@ -20,6 +20,7 @@ from mpcore.backend.backend import load_backend
 from mpcore.backend.parts import PROBE, PartMissingError
 from mpcore.capabilities.cases import DTYPES, FAMILIES, error, limit, make_case, right
 from mpcore.capabilities.load import moment, used_by_others
+from mpcore.capabilities.proofs import proved
 from mpcore.errors import BackendError, BackendMissingError
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def _examine(name: str, emit: Callable[..., None], *, quick: bool) -> None:
             seconds = _times(probe, family, able)
             load = max(load, used_by_others(before, moment()))
             emit(seconds=seconds, family=family, load=load)
+    for shown in proved(backend):
+        emit(difference={"name": shown.name, "size": shown.size, "error": shown.error})
 
 
 def _check(probe: Probe, family: str, dtype: str, emit: Callable[..., None]) -> bool | None:

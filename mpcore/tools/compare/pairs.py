@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors.numpy import load_file
 
+from mpcore.capabilities.differences import Shown
 from mpcore.checkpoint.layer_weights import unflatten
 from mpcore.errors import BackendMissingError, CheckpointError, ExperimentError
 from mpcore.numerics.dtypes import FORMATS
 from mpcore.policy.policy import Policy
 from mpcore.tools.compare.depth import layers_of, with_trajectory
-from mpcore.tools.compare.verdict import (
-    free_difference,
-    lockstep_step,
-    lockstep_summary,
-    verdict,
-)
-from mpcore.tools.divergence import Evidence, find, load, which_is_wrong
+from mpcore.tools.compare.judge import Judged, accuracy_number, judge
+from mpcore.tools.compare.known import explained, may_explain
+from mpcore.tools.compare.step_sizes import StepTensors, step_sizes
+from mpcore.tools.compare.verdict import curve_number, free_difference, verdict
+from mpcore.tools.divergence import Evidence, find, kink_proof, load, which_is_wrong
 from mpcore.tools.experiment.configuration import Configuration, check_installed
 from mpcore.tools.report.layers import Float64, Layers
 from mpcore.tools.report.result import FreeRun, Pair
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
     from mpcore.tools.report.layers import RootCause
-    from mpcore.tools.report.result import Lockstep, Run
+    from mpcore.tools.report.result import Lockstep, Number, Run
 
     Events = Callable[[str, str, dict[str, Any]], None]
     _Key = tuple[Configuration, str]
@@ -44,6 +43,7 @@ __all__ = ["FLOAT64", "LAYERS", "PAIRS", "Options", "Pairs", "read_records"]
 PAIRS = ("auto", "backends", "policies", "both")
 LAYERS = ("auto", "always", "never")
 FLOAT64 = ("auto", "never")
+_BENT = ("activation", "pooling")  # layers that may have a kink
 _WIDEST = "torch"  # the backend whose models run in float64
 
 
@@ -70,6 +70,8 @@ class _Comparison(Protocol):
     configurations: list[Configuration]
     policies: list[str]
     draws: dict[str, bool]
+    accuracies: dict[str, list[float | None]]
+    tested: int
 
     def job(
         self, kind: str, configuration: Configuration, policy: str, *, reference: bool = False
@@ -96,6 +98,7 @@ class Pairs:
         self._comparison, self._tolerances = comparison, tolerances
         self._runs = {run.key: run for run in runs}
         self._seen: dict[tuple[Any, ...], Evidence | str] = {}
+        self._shown: dict[str, dict[str, Shown]] = {}
 
     def compared(self, options: Options) -> list[Pair]:
         """Return every pair with its verdict."""
@@ -124,44 +127,126 @@ class Pairs:
             return replace(pair, verdict="not compared: neither run has a finite loss")
         widest = max(a[1], b[1], key=lambda text: FORMATS[Policy.parse(text).compute].spacing)
         noise, draws = self._tolerances.get(widest, ()), self._comparison.draws.get(a[1], False)
-        lockstep = None if pair.across else self._lockstep(a, b)
+        steps = None if pair.across else self._steps(a, b)
         differences = free_difference(runs[0].loss, runs[1].loss)
         free = FreeRun(max(differences), max(noise) if noise else None)
+        pair = replace(pair, free=free, lockstep=None if steps is None else steps.judged.lockstep)
         # Single steps of a model that draws random numbers differ by what it draws.
-        judged = None if draws else lockstep
-        text = verdict(Policy.parse(widest).compute, judged, differences, noise)
+        single = steps if steps is not None and not draws else None
+        judged = [curve_number(differences, noise), self._accuracy(runs, widest)]
+        told = tuple(number for number in judged if number is not None)
+        if single is not None:
+            told = (*single.judged.numbers, *told)
+            seen = replace(single.judged.lockstep, kinks=single.judged.kinks)
+            pair = replace(pair, lockstep=seen)
+            told = self._known(pair, told, single)
+        pair = replace(pair, numbers=told)
+        # One float32 step has limits of its own; in 16 bits nothing is said without noise.
+        able = bool(noise) or (single is not None and Policy.parse(widest).compute == "float32")
+        return replace(pair, verdict=self._said(pair, runs, single, draws=draws, able=able))
+
+    def _known(self, pair: Pair, numbers: tuple[Number, ...], steps: _Steps) -> tuple[Number, ...]:
+        """Return the numbers of a pair, those that a known difference explains with its name."""
+        sides = [self._runs[key].configuration for key in pair.keys]
+        names = [side.backend for side in sides if side is not None]
+        compute, tensors = Policy.parse(pair.policy).compute, steps.judged.tensors
+        entries = may_explain(names[0], names[1], compute, tensors) if len(names) == 2 else []
+        shown: dict[str, Shown] = {}
+        for entry in entries:
+            shown |= self._proofs(next(s for s in sides if s and s.backend == entry.backend))
+        return explained(numbers, tensors, entries, shown, steps.did) if shown else numbers
+
+    def _proofs(self, configuration: Configuration) -> dict[str, Shown]:
+        """Return what the proofs of a framework's known differences measure; run once."""
+        name = str(configuration)
+        if name not in self._shown:
+            job = self._comparison.job("proofs", configuration, "float32")
+            result = self._comparison.work(job, lambda _: None)
+            self._shown[name] = {
+                each["name"]: Shown(each["name"], float(each["size"]), each["error"])
+                for each in result.get("shown", [])
+            }
+        return self._shown[name]
+
+    def _said(
+        self, pair: Pair, runs: list[Run], steps: _Steps | None, *, draws: bool, able: bool
+    ) -> str:
+        count = pair.lockstep.steps if pair.lockstep and steps is not None else 0
+        kinks = pair.lockstep.kinks if pair.lockstep else ()
+        skips = steps.skips if steps is not None else ""
+        text = verdict(pair.numbers, kinks, steps=count, noise=able, skips=skips)
         if draws and text == "same":
             text = "same: it draws random numbers, so that single steps were not judged"
-        text += _skips(runs) if text.startswith("different") else ""
-        return replace(pair, lockstep=lockstep, free=free, verdict=text)
+        return text + (_skips(runs) if text.startswith("different") else "")
 
-    def _lockstep(self, a: _Key, b: _Key) -> Lockstep | None:
-        jobs = [self._comparison.job("run", *key) for key in (b, a)]
+    def _accuracy(self, runs: list[Run], policy: str) -> Number | None:
+        """Return how far the test accuracies lie apart; None where they were not measured."""
+        reference, own = (run.test_accuracy for run in runs)
+        moved = self._comparison.accuracies.get(policy, [])
+        if reference is None or own is None or not moved:
+            return None
+        known = [value for value in moved if value is not None]
+        return accuracy_number(reference, own, known, self._comparison.tested)
+
+    def _steps(self, a: _Key, b: _Key) -> _Steps | None:
+        """Return what the single steps of two runs tell; None where there are none."""
+        jobs = [self._comparison.job("run", *key) for key in (a, b)]
         records = [read_records(job.own("lockstep.jsonl")) for job in jobs]
         count = min(map(len, records))
         if not count:
             return None  # not asked for, or the reference failed before it had states to give
-        steps = []
+        first = self._comparison.reference(a[1])
+        noise = read_records(self._comparison.job("run", first, a[1]).own("noise.jsonl"))
+        sizes, alone, both = [], [], []
         for index in range(count):
-            losses = (float(records[1][index]["loss"]), float(records[0][index]["loss"]))
-            grads = _both(jobs, f"grads-{index}.safetensors")
-            after = _both(jobs, f"after-{index}.safetensors")
-            steps.append(lockstep_step(losses, grads, after))
-        return lockstep_summary(Policy.parse(a[1]).compute, steps)
+            losses = [float(record[index]["loss"]) for record in records]
+            did = [_did(job, index, loss) for job, loss in zip(jobs, losses, strict=True)]
+            both.append((did[0], did[1]))
+            sizes.append(step_sizes(did[0], did[1]))
+            known = noise[index]["skipped"] if index < len(noise) else []
+            if did[0].skipped != did[1].skipped and len({did[0].skipped, *known}) < 2:
+                alone.append(index)
+        judged = judge(Policy.parse(a[1]).compute, sizes, [_floats(n["noise"]) for n in noise])
+        words = ", ".join(map(str, alone))
+        return _Steps(judged, f"only one side skipped step {words}" if alone else "", both)
 
     # --- closer -----------------------------------------------------------------------------
 
     def look_closer(self, pair: Pair, options: Options, on_event: Events) -> Pair:
         """Return the pair with one step layer by layer, if that is asked for and possible."""
-        differs = pair.verdict.startswith("different")
+        differs = any(number.beyond for number in pair.numbers) or "different" in pair.verdict
         wanted = options.layers == "always" or (options.layers == "auto" and differs)
+        if options.layers != "never" and pair.lockstep and pair.lockstep.kinks:
+            pair = self._proved(pair, on_event)
+            wanted = wanted or not pair.verdict.startswith("same")
         if not wanted or pair.verdict.startswith("not compared: no run"):
             return pair
-        return replace(pair, depth=self._depth(pair, options, on_event))
+        pair = replace(pair, depth=self._depth(pair, options, on_event))
+        return replace(pair, verdict=_with_depth(pair))
+
+    def _proved(self, pair: Pair, on_event: Events) -> Pair:
+        """Return a pair whose kinks are proved, or told to be differences."""
+        if pair.lockstep is None:
+            return pair
+        kinks = []
+        plans = [self._runs[key].plan for key in pair.keys]
+        found = {e.path for plan in plans if plan for e in plan.layers if e.category in _BENT}
+        for kink in pair.lockstep.kinks:
+            try:
+                look = tuple(sorted(found))
+                sides = [self._evidence(key, kink.step, look, on_event) for key in pair.keys]
+                layer, proof = kink_proof(*sides)
+            except (ExperimentError, CheckpointError) as exc:
+                layer, proof = "", str(exc)
+            kinks.append(replace(kink, layer=layer, proof=proof))
+        pair = replace(pair, lockstep=replace(pair.lockstep, kinks=tuple(kinks)))
+        if not pair.verdict.startswith(("same", "too noisy")):
+            return pair
+        count = pair.lockstep.steps if pair.lockstep else 0
+        return replace(pair, verdict=verdict(pair.numbers, tuple(kinks), steps=count))
 
     def _depth(self, pair: Pair, options: Options, on_event: Events) -> Layers:
-        first = pair.lockstep.first if pair.lockstep else None
-        step = -1 if pair.across or not first else first
+        step = -1 if pair.across or pair.lockstep is None else _telling(pair.lockstep)
 
         def look(paths: frozenset[str]) -> tuple[Evidence, Evidence]:
             found = [self._evidence(key, step, tuple(sorted(paths)), on_event) for key in pair.keys]
@@ -226,6 +311,12 @@ class Pairs:
         return found
 
 
+def _telling(lockstep: Lockstep) -> int:
+    """Return the step that is looked at: the first that lies apart, or -1 for the first of all."""
+    unproved = [kink.step for kink in lockstep.kinks if not kink.layer]
+    return next((step for step in (lockstep.first, *unproved) if step), -1)
+
+
 def _installed(backend: str) -> bool:
     try:
         check_installed([Configuration(backend)])
@@ -248,12 +339,31 @@ def _skips(runs: list[Run]) -> str:
     return f", {skipped[0]} against {skipped[1]} skipped steps" if skipped[0] != skipped[1] else ""
 
 
-def _both(jobs: list[Job], name: str) -> Any:
-    files = [job.own(name) for job in jobs]
-    if not all(file.exists() for file in files):
-        return None  # the step was skipped: no gradients to compare
-    reference, own = (unflatten(load_file(file)) for file in files)
-    return reference, own
+def _with_depth(pair: Pair) -> str:
+    """Return the verdict of a pair, now that its layers were looked at."""
+    deep = pair.depth.verdict if pair.depth else ""
+    if pair.verdict.startswith("same") and deep.startswith("different"):
+        return f"different: layer by layer, {deep.partition(': ')[2]}"
+    return pair.verdict
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Single steps of two runs: what was judged, a step that one of them skipped, and both."""
+
+    judged: Judged
+    skips: str
+    did: list[tuple[StepTensors, StepTensors]]
+
+
+def _did(job: Job, index: int, loss: float) -> StepTensors:
+    found = [job.own(f"{name}-{index}.safetensors") for name in ("before", "after", "grads")]
+    before, after, grads = (unflatten(load_file(file)) if file.exists() else None for file in found)
+    return StepTensors(before or [], after or [], grads, loss)
+
+
+def _floats(noise: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    return {quantity: {n: float(v) for n, v in own.items()} for quantity, own in noise.items()}
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

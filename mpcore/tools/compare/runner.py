@@ -20,7 +20,7 @@ from mpcore.errors import ExperimentError
 from mpcore.tools.compare.pairs import Options, Pairs, read_records
 from mpcore.tools.compare.verdict import noise_tolerance
 from mpcore.tools.experiment.configuration import Configuration, read_configurations
-from mpcore.tools.experiment.job import Job, Settings, write_data
+from mpcore.tools.experiment.job import TESTED, Job, Settings, write_data
 from mpcore.tools.experiment.options import read_policies
 from mpcore.tools.report.result import (
     Conditions,
@@ -78,6 +78,7 @@ def compare(
     try:
         comparison = _Comparison(experiment, configurations, texts, settings, folder, time_limit)
         write_data(folder / "data", data)
+        comparison.tested = min(len(data.x_test), TESTED)
         return comparison.run(options or Options(), on_event)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -100,6 +101,8 @@ class _Comparison:
         self.inspected: dict[Configuration, dict[str, Any]] = {}
         self.draws: dict[str, bool] = {}  # by policy: whether the model draws random numbers
         self.noise: dict[str, list[list[float | str]]] = {}  # by policy: losses of moved runs
+        self.accuracies: dict[str, list[float | None]] = {}  # by policy: of moved runs
+        self.tested = 0  # examples of the test set
 
     def job(
         self, kind: str, configuration: Configuration, policy: str, *, reference: bool = False
@@ -209,6 +212,7 @@ class _Comparison:
         if first:
             self.draws[policy] = bool(result.get("draws"))
             self.noise[policy] = result.get("noise_losses", [])
+            self.accuracies[policy] = result.get("noise_accuracy", [])
         run = self.ended(configuration, policy, "failed" if "error" in result else "ok", result)
         done = {"phase": run.status, "step": len(run.loss), "of": self.settings.steps}
         on_event(name, policy, done | ({"loss": run.loss[-1]} if run.loss else {}))

@@ -16,10 +16,12 @@ from mpcore.backend.parts import MODES
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import FORMATS
 from mpcore.policy.policy import Policy
-from mpcore.tools.compare.verdict import LOCKSTEP_LIMITS, free_difference
+from mpcore.tools.compare.judge import noise_of
+from mpcore.tools.compare.step_sizes import STATISTICS, StepTensors, step_sizes
+from mpcore.tools.compare.verdict import SAME_LOSS, free_difference
 from mpcore.tools.diagnosis.diagnose import diagnose
 from mpcore.tools.divergence.evidence import perturbed
-from mpcore.tools.experiment.job import read_data
+from mpcore.tools.experiment.job import TESTED, plain, read_data
 from mpcore.tools.experiment.prepared import (
     Prepared,
     load_state,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["train"]
 
+_MOVED = 2  # moved weights from which a single step is repeated, at most
 _DIAGNOSED = 3  # skipped steps of a run that are looked at: each costs some ten batches
 
 
@@ -50,7 +53,7 @@ def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
     initial = load_weights(job.initial)
     result = _free(job, Prepared(job, experiment, data, initial), emit)
     if job.reference and job.settings.noise_runs:
-        result["noise_losses"] = []
+        result["noise_losses"], result["noise_accuracy"] = [], []
         for number in range(1, job.settings.noise_runs + 1):
             seed = job.settings.seed + number
             unit = FORMATS[Policy.parse(job.policy).compute].spacing
@@ -63,6 +66,7 @@ def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
                     losses.append(run.step(x, y).loss)
                     emit(phase=f"noise {number}", step=index + 1, of=job.settings.steps)
             result["noise_losses"].append(losses)
+            result["noise_accuracy"].append(_accuracy(run))
     if job.settings.lockstep_steps:
         run = Prepared(job, experiment, data, initial)
         first = result["records"][0]["loss"]
@@ -126,7 +130,7 @@ def _accuracy(run: Prepared) -> float | None:
     x, y = run.data.x_test, run.data.y_test
     if not len(x) or not run.has_classes:
         return None
-    count = min(len(x), 1000)  # MindSpore's convolution takes seconds for more
+    count = min(len(x), TESTED)
     guess = run.driver.predict(run.model, run.amp, x[:count], run.data.layout).argmax(-1)
     return float((guess == y[:count]).mean())
 
@@ -156,15 +160,18 @@ def _draws(
     """
     x, y = next(_batches(job, data))
     loss = Prepared(job, experiment, data, initial, job.settings.seed + 1).step(x, y).loss
-    return free_difference([loss], [first])[0] > LOCKSTEP_LIMITS["max_rel_loss_diff"]
+    return free_difference([loss], [first])[0] > SAME_LOSS
 
 
 def _lockstep(job: Job, run: Prepared, emit: Callable[..., None]) -> None:
     """Run single steps that all start from the reference's state; keep what each one did.
 
-    Ends where the reference's states end: it may have failed on the way.
+    The reference also runs each step from weights that are moved by one rounding, and keeps how
+    far that moves every tensor. Ends where the reference's states end: it may have failed on
+    the way.
     """
     count = job.settings.lockstep_steps
+    moving = _Moving(job, run) if job.reference and job.settings.noise_runs else None
     batches = run.data.batches(count, job.settings.batch, job.settings.seed)
     for index, (x, y) in enumerate(batches):
         state = job.before(index)
@@ -172,11 +179,65 @@ def _lockstep(job: Job, run: Prepared, emit: Callable[..., None]) -> None:
             save_state(state, run)
         elif not load_state(state, run):
             return
-        step = run.step(x, y, keep_grads=True)
-        if step.stepped:
-            grads = run.driver.gradients(run.model, step.grads)
-            save_weights(job.own(f"grads-{index}.safetensors"), grads)
-        save_weights(job.own(f"after-{index}.safetensors"), run.weights())
+        did, step = _one(run, x, y)
+        if did.grads is not None:
+            save_weights(job.own(f"grads-{index}.safetensors"), did.grads)
+        save_weights(job.own(f"before-{index}.safetensors"), did.before)
+        save_weights(job.own(f"after-{index}.safetensors"), did.after)
         emit(phase="lock-step", step=index + 1, of=count)
         with job.own("lockstep.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(step.to_dict()) + "\n")
+        if moving is not None:
+            noise = plain(moving.noise(index, did, x, y))
+            with job.own("noise.jsonl").open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(noise) + "\n")
+
+
+def _one(run: Prepared, x: Any, y: Any) -> tuple[StepTensors, StepResult]:
+    before = run.weights()
+    step = run.step(x, y, keep_grads=True)
+    grads = run.driver.gradients(run.model, step.grads) if step.stepped else None
+    return StepTensors(before, run.weights(), grads, float(step.loss)), step
+
+
+class _Moving:
+    """Repeats steps of the reference from moved weights."""
+
+    def __init__(self, job: Job, like: Prepared) -> None:
+        self._job = job
+        self._run = Prepared(job, like.experiment, like.data, like.weights())
+        self._unit = FORMATS[Policy.parse(job.policy).compute].spacing
+
+    def noise(self, index: int, did: StepTensors, x: Any, y: Any) -> dict[str, Any]:
+        """Return what ``noise_of`` says of one step, and whether moved ones were skipped."""
+        run, found, skipped = self._run, [], []
+        for number in range(min(self._job.settings.noise_runs, _MOVED)):
+            load_state(self._job.before(index), run)
+            seed = self._job.settings.seed + 1000 * (number + 1) + index
+            run.driver.load_weights(run.model, _moved(run.weights(), self._unit, seed), run.amp)
+            other, _ = _one(run, x, y)
+            found.append(step_sizes(did, other))
+            skipped.append(other.skipped)
+        return {"noise": noise_of(found), "skipped": skipped}
+
+
+def _moved(weights: list[LayerWeights], unit: float, seed: int) -> list[LayerWeights]:
+    """Return weights moved by what a rounding may move them: up to half a unit in the last place.
+
+    Running statistics stay: nothing rounds them.
+    """
+    rng = np.random.default_rng(seed)
+
+    def half(old: Any, new: Any) -> Any:
+        share = rng.uniform(0.0, 0.5, old.shape).astype(np.float32)
+        return np.asarray(old + share * (new - old), np.float32)
+
+    return [
+        replace(
+            old,
+            arrays={
+                n: a if n in STATISTICS else half(a, new.arrays[n]) for n, a in old.arrays.items()
+            },
+        )
+        for old, new in zip(weights, perturbed(weights, unit, seed), strict=True)
+    ]

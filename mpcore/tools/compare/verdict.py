@@ -1,66 +1,40 @@
-"""Do two runs agree? One step from the same state, and whole runs against calibrated noise."""
+"""Do two runs agree? What every judged number says, and whole runs against calibrated noise."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf, isinf, isnan
+from math import isinf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpcore.checkpoint.layer_weights import LayerWeights, relative_difference
-from mpcore.tools.report.result import Kink, Lockstep
+from mpcore.tools.report.result import Number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-__all__ = [
-    "LOCKSTEP_LIMITS",
-    "StepDifference",
-    "free_difference",
-    "lockstep_step",
-    "lockstep_summary",
-    "noise_tolerance",
-    "verdict",
-]
+    from mpcore.tools.report.result import Kink
 
-LOCKSTEP_LIMITS = {
-    # largest relative difference of one float32 step that rounding explains
-    "max_rel_loss_diff": 1e-5,
-    "max_rel_grad_diff": 1e-4,
-    "max_rel_update_diff": 1e-5,
-}
+__all__ = ["SAME_LOSS", "curve_number", "free_difference", "noise_tolerance", "verdict"]
 
-
-@dataclass(frozen=True)
-class StepDifference:
-    """How far one step of two runs lies apart that started from the same state; relative.
-
-    Attributes:
-        max_rel_loss_diff: of the loss.
-        max_rel_grad_diff: of the gradient that is farthest apart.
-        max_rel_update_diff: of the updated weights that are farthest apart.
-    """
-
-    max_rel_loss_diff: float
-    max_rel_grad_diff: float
-    max_rel_update_diff: float
-
-    def within(self, *names: str) -> bool:
-        """Return whether rounding explains the named differences; all if none is named."""
-        return all(
-            getattr(self, name) <= LOCKSTEP_LIMITS[name] for name in names or LOCKSTEP_LIMITS
-        )
-
-
-_FLOWS_BACK = ("max_rel_grad_diff", "max_rel_update_diff")
+SAME_LOSS = 1e-5
+"""Relative: losses of one float32 step that lie nearer than this are the same."""
 
 _FLOOR = (
     1e-6  # relative: a few float32 roundings, so that a tolerance of zero is not taken literally
 )
 _MARGIN = 3.0  # the largest of a few runs underestimates what noise can do
+_NOISY = 0.5  # relative: where noise alone moves the loss by half, a curve tells nothing
+
+_WORDS = {
+    "loss": "one step's loss",
+    "gradient": "one step's gradient",
+    "update": "one step's update",
+    "statistics": "one step's running statistics",
+    "zeros": "zeros in one step's gradient",
+    "accuracy": "the test accuracy",
+}
 
 
 def _curve(losses: Sequence[float | str]) -> npt.NDArray[np.float64]:
@@ -97,106 +71,79 @@ def free_difference(a: Sequence[float | str], b: Sequence[float | str]) -> list[
     return [float(value) for value in difference]
 
 
-def lockstep_step(
-    losses: tuple[float, float],
-    grads: tuple[list[LayerWeights], list[LayerWeights]] | None,
-    weights: tuple[list[LayerWeights], list[LayerWeights]],
-) -> StepDifference:
-    """Return the three relative differences of one step from the same state; never NaN."""
-    found = (
-        free_difference(losses[:1], losses[1:])[0],
-        relative_difference(*grads) if grads else 0.0,
-        relative_difference(*weights),
-    )
-    # NaN would lose every comparison with a largest value, and so pass for no difference.
-    return StepDifference(*(inf if isnan(value) else value for value in found))
-
-
-def lockstep_summary(compute: str, steps: Sequence[StepDifference]) -> Lockstep:
-    """Return the largest differences of all steps, isolated kinks apart.
-
-    At a kink the loss agrees but what flows back does not: an input of ReLU or max-pooling lies
-    within rounding of the point where the derivative jumps, and two implementations round it to
-    different sides. A difference of formula shows at every step; one step of ten, or five in a
-    hundred, is the most that is taken for a kink. With more, none is.
+def curve_number(differences: Sequence[float], noise: Sequence[float]) -> Number | None:
+    """Return the step of two loss curves that lies farthest beyond noise; None without any.
 
     Args:
-        compute: compute dtype of the policy; only float32 has limits, and so kinks.
-        steps: what ``lockstep_step`` returned for each.
-    """
-    kinks = tuple(
-        Kink(index, step.max_rel_grad_diff, step.max_rel_update_diff)
-        for index, step in enumerate(steps)
-        if step.within("max_rel_loss_diff") and not step.within(*_FLOWS_BACK)
-    )
-    if compute != "float32" or len(kinks) > max(1 if len(steps) >= 10 else 0, len(steps) // 20):
-        kinks = ()
-    apart = {kink.step for kink in kinks}
-    rest = {index: step for index, step in enumerate(steps) if index not in apart}
-    first = next((index for index, step in rest.items() if not step.within()), None)
-    return Lockstep(
-        len(steps),
-        max(step.max_rel_loss_diff for step in rest.values()),
-        max(step.max_rel_grad_diff for step in rest.values()),
-        max(step.max_rel_update_diff for step in rest.values()),
-        kinks,
-        first,
-    )
-
-
-def verdict(
-    compute: str,
-    lockstep: Lockstep | None,
-    differences: Sequence[float],
-    noise: Sequence[float],
-) -> str:
-    """Return ``"same"``, ``"different: ..."``, ``"too noisy to tell"`` or ``"not compared: ..."``.
-
-    Args:
-        compute: compute dtype of the policy; only float32 steps have fixed limits.
-        lockstep: what ``lockstep_summary`` returned, or None if it was not run.
         differences: relative loss difference of the free runs, per step.
         noise: the tolerance, per step; empty if it was not calibrated.
     """
-    steps = _beyond_limits(lockstep) if lockstep and compute == "float32" else []
-    reasons = steps + _beyond_noise(differences, noise)
-    if reasons:
-        return f"different: {', '.join(reasons)}"
-    if not noise and (not lockstep or compute != "float32"):
-        # Only float32 steps have limits of their own: in 16 bits "same" needs a tolerance.
-        return f"not compared: no {'noise' if lockstep else 'lock-step or noise'} runs to judge by"
-    return "too noisy to tell" if noise and noise[-1] > 0.5 else f"same{_kinks(lockstep)}"
-
-
-def _beyond_limits(lockstep: Lockstep) -> list[str]:
-    sizes = {name: getattr(lockstep, name) for name in LOCKSTEP_LIMITS}
-    return [
-        f"one step's {name.removeprefix('max_rel_').removesuffix('_diff')} by "
-        f"{sizes[name]:.1e} (limit {limit:.0e})"
-        for name, limit in LOCKSTEP_LIMITS.items()
-        if not sizes[name] <= limit
-    ]
-
-
-def _kinks(lockstep: Lockstep | None) -> str:
-    if lockstep is None or not lockstep.kinks:
-        return ""
-    where = ", ".join(str(kink.step) for kink in lockstep.kinks)
-    size = max(kink.max_rel_grad_diff for kink in lockstep.kinks)
-    return (
-        f": but at step {where} of {lockstep.steps} a ReLU or max-pooling rounds to the other "
-        f"side (gradient by {size:.1e})"
-    )
-
-
-def _beyond_noise(differences: Sequence[float], noise: Sequence[float]) -> list[str]:
-    """Return, as one reason or none, where the free runs differ by more than noise explains."""
+    if not differences:
+        return None
     sizes = np.array(differences)
-    limits = np.array(noise) if noise else np.full(len(sizes), np.finfo(np.float64).max)
+    limits = np.array(noise) if noise else np.full(len(sizes), np.inf)
     lost = np.isinf(limits)  # noise alone decides there: nothing can be beyond it
-    ratios = np.where(lost, 0.0, sizes / np.where(lost, 1.0, limits))
-    worst = int(np.argmax(ratios))
-    if isinf(ratios[worst]):
-        return [f"only one loss is finite at step {worst}"]
-    times = f"{ratios[worst]:.1f}" if ratios[worst] < 1e4 else f"{ratios[worst]:.0e}"
-    return [f"beyond noise by {times}x at step {worst}"] if ratios[worst] > 1 else []
+    ratios = np.where(lost, np.where(np.isinf(sizes) & (not noise), np.inf, 0.0), sizes)
+    ratios = np.where(lost, ratios, sizes / np.where(lost, 1.0, limits))
+    worst = int(np.argmax(ratios)) if ratios.any() else int(np.argmax(sizes))
+    beyond = bool(ratios[worst] > 1)
+    return Number("curve", float(sizes[worst]), float(limits[worst]), beyond, step=worst)
+
+
+def verdict(
+    numbers: Sequence[Number],
+    kinks: Sequence[Kink] = (),
+    *,
+    steps: int = 0,
+    noise: bool = True,
+    skips: str = "",
+) -> str:
+    """Return what two runs are to each other.
+
+    Args:
+        numbers: everything that was judged.
+        kinks: steps that were set apart; each with its proof or without.
+        steps: single steps that were judged; 0 if none were.
+        noise: whether noise was calibrated.
+        skips: a step that only one side skipped, in words.
+
+    Returns:
+        ``"same"``, ``"same: ..."``, ``"different: ..."``, ``"known difference: ..."``, ``"too
+        noisy to tell"`` or ``"not compared: ..."``.
+    """
+    beyond = [number for number in numbers if number.beyond]
+    apart = [number for number in beyond if not number.known]
+    if apart or skips:
+        return f"different: {', '.join([*map(_told, apart), *([skips] if skips else [])])}"
+    if beyond:
+        names = dict.fromkeys(number.known for number in beyond)
+        return f"known difference: {', '.join(names)}; {', '.join(map(_told, beyond))}"
+    curve = next((number for number in numbers if number.name == "curve"), None)
+    if not noise:
+        # Without moved runs nothing says how far rounding goes, unless each step is in float32.
+        return f"not compared: no {'noise' if steps else 'lock-step or noise'} runs to judge by"
+    unproved = [kink for kink in kinks if not kink.layer]
+    if unproved:
+        return f"too noisy to tell: {_kinks(unproved, steps)}, and nothing proves why"
+    if curve is not None and curve.tolerance > _NOISY and not isinf(curve.tolerance):
+        return "too noisy to tell"
+    return f"same: but {_kinks(kinks, steps)}: {kinks[0].proof}" if kinks else "same"
+
+
+def _kinks(kinks: Sequence[Kink], steps: int) -> str:
+    where = ", ".join(str(kink.step) for kink in kinks)
+    size = max(kink.max_rel_grad_diff for kink in kinks)
+    return f"at step {where} of {steps} a gradient lies {size:.1e} apart"
+
+
+def _told(number: Number) -> str:
+    if number.name == "curve":
+        if isinf(number.size):
+            return f"only one loss is finite at step {number.step}"
+        ratio = number.size / number.tolerance
+        times = f"{ratio:.1f}" if ratio < 1e4 else f"{ratio:.0e}"
+        return f"beyond noise by {times}x at step {number.step}"
+    where = f" in {number.tensor}" if number.tensor else ""
+    more = f" and {number.count - 1} more" if number.count > 1 else ""
+    size = f"{number.size:.1e} (noise explains {number.tolerance:.1e})"
+    return f"{_WORDS[number.name]} by {size}{where}{more}"

@@ -16,6 +16,7 @@ import numpy as np
 from mpcore._lib.process import serve, told
 from mpcore.backend.backend import check_policy, load_backend
 from mpcore.backend.parts import DRIVER
+from mpcore.capabilities.proofs import proved
 from mpcore.errors import BackendError, ExperimentError, MpcoreError
 from mpcore.policy.policy import Policy
 from mpcore.preparation import prepare
@@ -130,11 +131,20 @@ def _try_data(
     check_against_model(data, experiment.loss, job.backend, tuple(shape), rows)
 
 
+def _proofs(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
+    """Return what the proofs of the framework's known differences measure here."""
+    del experiment
+    emit(phase="proofs", step=0, of=1)
+    shown = proved(load_backend(job.backend))
+    return {"shown": [vars(each) for each in shown]}
+
+
 _JOBS: dict[str, Callable[[Job, Experiment, Callable[..., None]], dict[str, Any]]] = {
     "inspect": _inspect,
     "run": train,
     "depth": one_step,
     "exact": exact,
+    "proofs": _proofs,
 }
 
 

@@ -55,6 +55,7 @@ def _described(framework: Framework, machine: Machine) -> dict[str, Any]:
     described["facts"] = [
         {**_plain(fact), **_plain(rows[fact.family][fact.dtype])} for fact in framework.facts
     ]
+    described["differences"] = [_plain(shown) for shown in framework.differences]
     described["advice"] = advice(framework, machine)
     described["recommended"] = recommend(framework, machine)
     return described

@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from mpcore._lib.versions import satisfies
+from mpcore.capabilities.differences import DIFFERENCES
 from mpcore.capabilities.facts import LOW
 from mpcore.capabilities.known import KNOWN
 from mpcore.capabilities.load import BUSY
@@ -102,6 +103,7 @@ def examine(report: Report) -> list[Finding]:
         found += _broken(framework)
         found += _settings(framework)
         found += _operations(framework, report.machine)
+        found += _differences(framework)
     found += _slow(report.frameworks) + _busy(report.frameworks)
     return sorted(found, key=lambda finding: finding.kind != "problem")
 
@@ -220,6 +222,20 @@ def _operations(framework: Framework, machine: Machine) -> list[Finding]:
             text = f"{dtype} is refused by {', '.join(families)}"
             found.append(Finding("limit", framework.name, text, remedy))
     return found
+
+
+def _differences(framework: Framework) -> list[Finding]:
+    """Return the known differences that this machine shows, those that are wrong first."""
+    found = []
+    for shown in framework.differences:
+        entry = DIFFERENCES[shown.name]
+        if shown.error:
+            text = f"{entry.title}: could not be shown here ({shown.error})"
+            found.append(Finding("limit", framework.name, text, entry.way_round))
+        elif shown.size:
+            text = f"{entry.title} ({shown.size:.2g} off in its proof here): {entry.what}"
+            found.append(Finding("limit", framework.name, text, entry.way_round))
+    return sorted(found, key=lambda finding: ", wrong in " not in finding.text)
 
 
 def _kept_full(family: str, dtype: str) -> str:

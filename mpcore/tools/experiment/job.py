@@ -18,7 +18,10 @@ from mpcore.tools.experiment.experiment import Data
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Job", "Settings", "plain", "read_data", "write_data", "write_json"]
+__all__ = ["TESTED", "Job", "Settings", "plain", "read_data", "write_data", "write_json"]
+
+TESTED = 1000
+"""Test examples that accuracy is taken of, at most: some convolutions take seconds for more."""
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _SMALL = 2**20  # bytes; larger files are mapped, so that workers share one copy in memory

@@ -62,7 +62,7 @@ class Prepared:
         initial: list[LayerWeights] | None,
         seed: int | None = None,
     ) -> None:
-        self.job, self.data = job, data
+        self.job, self.experiment, self.data = job, experiment, data
         self.has_classes = experiment.loss == "cross_entropy"
         self.driver: Driver[Any] = DRIVER.of(job.backend)
         # Before the model is built: MindSpore's dropout takes its seed when it is made.

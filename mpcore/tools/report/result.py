@@ -23,6 +23,7 @@ __all__ = [
     "Lockstep",
     "Measured",
     "Memory",
+    "Number",
     "Observed",
     "ObservedLayer",
     "Pair",
@@ -202,12 +203,46 @@ class Kink:
     Attributes:
         step: its number.
         max_rel_grad_diff: relative difference of the gradients.
-        max_rel_update_diff: relative difference of the updated weights.
+        max_rel_update_diff: relative difference of what the step changed.
+        layer: whose input fell to the other side; empty where that was not proved.
+        proof: the two sides' values there, in words.
     """
 
     step: int
     max_rel_grad_diff: float
     max_rel_update_diff: float
+    layer: str = ""
+    proof: str = ""
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number that the verdict judges, at its worst tensor.
+
+    Attributes:
+        name: loss, gradient, update, statistics, zeros, accuracy or curve.
+        size: relative difference (of accuracies, and of the share of zeros, the plain one).
+        tolerance: what noise explains there.
+        beyond: whether noise does not explain it.
+        tensor: path and array in the reference; empty where there is none.
+        step: where; null for the whole run.
+        count: how many tensors are beyond.
+        shows: the smallest error in one tensor, a factor of 1 + this, that these steps would
+            have shown in nine of ten tensors; null where none would.
+        blind: tensors in which not even a doubled value would have shown.
+        known: name of the known difference that explains it; empty for none.
+    """
+
+    name: str
+    size: float
+    tolerance: float
+    beyond: bool = False
+    tensor: str = ""
+    step: int | None = None
+    count: int = 0
+    shows: float | None = None
+    blind: int = 0
+    known: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,9 +253,9 @@ class Lockstep:
         steps: how many.
         max_rel_loss_diff: largest relative difference of the loss.
         max_rel_grad_diff: of the gradients.
-        max_rel_update_diff: of the updated weights.
-        kinks: steps that are set apart.
-        first: the first step beyond the limits of float32; null if none is.
+        max_rel_update_diff: of what the step changed in the parameters.
+        kinks: steps that are set apart, with the proof.
+        first: the first step that noise does not explain; null if none is.
     """
 
     steps: int
@@ -258,6 +293,7 @@ class Pair:
         a_policy: of the first where they differ; else empty.
         b_policy: of the second where they differ; else empty.
         depth: one step, layer by layer.
+        numbers: everything that the verdict judges.
     """
 
     a: str
@@ -269,6 +305,7 @@ class Pair:
     a_policy: str = ""
     b_policy: str = ""
     depth: Layers | None = None
+    numbers: tuple[Number, ...] = ()
 
     @property
     def keys(self) -> tuple[tuple[str, str], tuple[str, str]]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mpcore.tools.report.depth_table import depth_parts
+from mpcore.tools.report.judged import judged_words, power_words
 from mpcore.tools.report.numbers import NONE
 from mpcore.tools.report.view import pair_views, run_views
 from mpcore.tools.report.words import INTERRUPTED
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["table"]
 
+_SHOWN = 9  # pairs whose numbers are told; report.json has all
+
 
 def table(result: Result) -> Group:
     """Return the runs and the pairs as tables for a terminal of at least 80 columns."""
     runs, pairs = run_views(result), pair_views(result)
     parts: list[Any] = [_run_table(runs), *_run_notes(runs)]
     if pairs:
-        parts += [Text(), _pair_table(pairs), *_pair_notes(pairs)]
+        parts += [Text(), _pair_table(pairs), *_pair_notes(pairs), *_judged(result)]
     parts += depth_parts(result, _empty_table)
     if result.interrupted:
         parts.append(Text(INTERRUPTED, "yellow"))
@@ -110,6 +113,18 @@ def _pair_notes(pairs: Sequence[PairView]) -> list[Text]:
         "noise: what one rounding error in the first weights does. All relative."
     )
     return [*notes, Text(key, "dim")]
+
+
+def _judged(result: Result) -> list[Text]:
+    """Return a line a pair on what was judged, and what would have shown."""
+    lines = []
+    for pair in result.pairs[:_SHOWN]:
+        name, words = f"{pair.a} - {pair.b}, {pair.policy}", judged_words(pair)
+        if words:
+            shown = power_words(pair)
+            lines.append(Text(f"judged: {name}: {words}", "dim"))
+            lines.append(Text(f"  would have shown: {shown}" if shown else "", "dim"))
+    return [line for line in lines if line.plain]
 
 
 def _empty_table(left: Iterable[str], right: Iterable[str]) -> Table:

@@ -28,6 +28,7 @@ __all__ = ["PairView", "RunView", "grouped", "matrices", "pair_views", "run_view
 _LOOKS = {
     "same": ("bold green", "good", "\N{CHECK MARK}"),
     "different": ("bold red", "bad", "\N{MULTIPLICATION X}"),
+    "known difference": ("bold yellow", "known", "!"),
     "too noisy": ("yellow", "noisy", "~"),
     "not compared": ("dim", "none", "\N{EN DASH}"),
 }

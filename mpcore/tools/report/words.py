@@ -32,6 +32,7 @@ _FACTS = {
     "Bytes per parameter": "plain",
     "Simulated": "noisy",
 }
+_LOOKS = ("bad", "known", "noisy", "good")  # the worst first
 _SHOWN = 4  # pairs of a policy that do not agree; the table has all
 
 _by_policy = attrgetter("policy")
@@ -52,7 +53,7 @@ def headline(
     start = f"{ended} of {_count(len(runs), 'run')}" if states else f"All {_count(ended, 'run')}"
     words = [f"{start} finished", *(f"{count} {state}" for state, count in states.items())]
     verdicts = Counter(pair.look[1] for pair in pairs)
-    worst = next((look for look in ("bad", "noisy", "good") if verdicts[look]), "none")
+    worst = next((look for look in _LOOKS if verdicts[look]), "none")
     if (states or interrupted) and worst in ("good", "none"):
         worst = "noisy" if ended else "bad"
     stopped = f"{INTERRUPTED} " if interrupted else ""
@@ -60,7 +61,7 @@ def headline(
 
 
 def _verdict_words(verdicts: Counter[str]) -> str:
-    total = verdicts["good"] + verdicts["bad"] + verdicts["noisy"]
+    total = sum(verdicts[look] for look in _LOOKS)
     if not total:
         return "No two runs were compared."
     if verdicts["good"] == total:
@@ -68,6 +69,8 @@ def _verdict_words(verdicts: Counter[str]) -> str:
     parts = [f"{verdicts['good']} of {_count(total, 'comparison')} agree"]
     if verdicts["bad"]:
         parts.append(f"{verdicts['bad']} differ{'s' if verdicts['bad'] == 1 else ''}")
+    if verdicts["known"]:
+        parts.append(f"{_count(verdicts['known'], 'known difference')}")
     if verdicts["noisy"]:
         parts.append(f"{verdicts['noisy']} too noisy to tell")
     return ", ".join(parts) + "."
@@ -146,7 +149,7 @@ def _speed_words(runs: Sequence[RunView]) -> str:
 
 def _worst(pairs: Sequence[PairView]) -> str:
     looks = {pair.look[1] for pair in pairs}
-    return next(look for look in ("bad", "noisy", "good", "none") if look in looks)
+    return next(look for look in (*_LOOKS, "none") if look in looks)
 
 
 def _join(words: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from commands import mpcore
 
-from mpcore.tools.compare.verdict import LOCKSTEP_LIMITS
+from mpcore.tools.compare.verdict import SAME_LOSS
 from mpcore.tools.report.result import Result
 
 BACKENDS = ("torch", "tensorflow", "mindspore")
@@ -38,7 +38,8 @@ OUR_FIELDS = {
     *("status", "error", "skipped", "plan"),  # beyond what was promised
     *("configuration", "memory", "observed", "postmortems"),
 }
-MORE_OF_A_PAIR = ("a_policy", "b_policy", "depth")
+MORE_OF_A_PAIR = ("a_policy", "b_policy", "depth", "numbers")
+SIZES = ("max_rel_loss_diff", "max_rel_grad_diff", "max_rel_update_diff")
 
 DATA = """
 import os
@@ -187,17 +188,24 @@ def test_every_pair_is_there_with_every_field(full: dict[str, Any]) -> None:
     assert keys == [(policy, *two) for policy in POLICIES for two in combinations(BACKENDS, 2)]
     for pair in full["pairs"]:
         assert set(pair) == {"a", "b", "policy", "lockstep", "free", "verdict", *MORE_OF_A_PAIR}
-        assert set(pair["lockstep"]) == {*LOCKSTEP_LIMITS, "steps", "kinks", "first"}
+        assert set(pair["lockstep"]) == {*SIZES, "steps", "kinks", "first"}
         assert set(pair["free"]) == {"max_rel_loss_diff", "tolerance"}
         assert pair["lockstep"]["steps"] == 10
         assert pair["verdict"] == "same"
 
 
-def test_float32_lock_step_is_within_the_limits(full: dict[str, Any]) -> None:
+def test_every_number_is_judged_and_says_what_would_have_shown(full: dict[str, Any]) -> None:
     for pair in full["pairs"]:
+        found = {number["name"]: number for number in pair["numbers"]}
+        assert set(found) == {"loss", "gradient", "update", "zeros", "curve", "accuracy"}
+        assert not any(number["beyond"] for number in found.values())
+        assert found["gradient"]["tensor"].rpartition(".")[2] in ("weight", "bias")
+        sizes = pair["lockstep"]
         if pair["policy"] == "float32":
-            for name, limit in LOCKSTEP_LIMITS.items():
-                assert 0 <= pair["lockstep"][name] <= limit, (pair, name)
+            assert 0 <= sizes["max_rel_loss_diff"] <= found["loss"]["tolerance"] == SAME_LOSS
+            assert 0 <= sizes["max_rel_grad_diff"] <= 1e-4
+            assert found["gradient"]["shows"] <= 1e-3
+            assert found["gradient"]["blind"] == 0
 
 
 def test_another_eps_in_one_batch_norm_is_different(tmp_path: Path) -> None:
@@ -287,7 +295,7 @@ def test_single_steps_of_a_model_that_draws_random_numbers_are_not_judged(tmp_pa
     options = ["--policy", "float32", "--lockstep-steps", "2", "--layers", "never"]
     report = compare(tmp_path, DATA + DROPOUT, "--backend", "mindspore,torch", *options)
     (pair,) = report["pairs"]
-    assert pair["lockstep"]["max_rel_loss_diff"] > LOCKSTEP_LIMITS["max_rel_loss_diff"]
+    assert pair["lockstep"]["max_rel_loss_diff"] > SAME_LOSS
     assert "one step's" not in pair["verdict"]
 
 

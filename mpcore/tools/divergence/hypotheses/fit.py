@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float64]
 
-__all__ = ["Fit", "Steps", "fit", "left", "steps_of"]
+__all__ = ["FORMULAS", "Fit", "Steps", "fit", "left", "steps_of"]
 
 _MOST = 1024  # elements that are looked at
 _ROUNDS = 30
@@ -101,7 +101,7 @@ def fit(steps: Steps) -> Fit:
 
 def left(steps: Steps, name: str, constants: Mapping[str, float]) -> float:
     """Return the share of the moves that an optimizer does not explain, relative L2."""
-    made = _FORMULAS[name](steps, constants)
+    made = FORMULAS[name](steps, constants)
     size = float(np.linalg.norm(steps.moves))
     return float(np.linalg.norm(made - steps.moves)) / (size or 1.0)
 
@@ -133,7 +133,7 @@ def _run_adam(steps: Steps, constants: Mapping[str, float]) -> Array:
     return np.stack(made)
 
 
-_FORMULAS: dict[str, Callable[[Steps, Mapping[str, float]], Array]] = {
+FORMULAS: dict[str, Callable[[Steps, Mapping[str, float]], Array]] = {
     "sgd": _run_sgd,
     "adam": _run_adam,
 }
@@ -208,6 +208,6 @@ def _rated(steps: Steps, name: str, constants: Mapping[str, float]) -> float:
 
 def _rate(steps: Steps, name: str, constants: Mapping[str, float]) -> float:
     """Return the learning rate that leaves least: the moves are linear in it."""
-    made = _FORMULAS[name](steps, {**constants, "learning rate": 1.0})
+    made = FORMULAS[name](steps, {**constants, "learning rate": 1.0})
     size = float(np.square(made).sum())
     return float((made * steps.moves).sum()) / size if size else 0.0

@@ -8,6 +8,7 @@ import numpy as np
 
 from mpcore.tools.divergence.distance import spacing
 from mpcore.tools.divergence.hypotheses.fit import Fit, Steps, fit, left, steps_of
+from mpcore.tools.divergence.hypotheses.update import from_moves
 from mpcore.tools.divergence.root_cause import RootCause
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ _OFF = 0.02  # relative: constants nearer than this are the same one
 
 def from_steps(case: Case) -> Iterator[RootCause]:
     """Yield constants of the optimizer that differ, for all layers or for those that part."""
+    if any(d.beyond for d in case.table.updates.values()):
+        found = from_moves(case)
+        if found:
+            yield from found
+            return
     parted = [path for path, d in case.table.updates.items() if d.beyond]
     if parted and len(parted) < 0.5 * len(case.table.updates):
         for path in parted:

@@ -1,0 +1,149 @@
+"""Which numbers of a comparison does a known difference of two frameworks explain?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore.capabilities.differences import Shown, differences_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from mpcore.capabilities.differences import Difference
+    from mpcore.tools.compare.step_sizes import StepTensors
+    from mpcore.tools.report.result import Number
+
+    Steps = Sequence[tuple[StepTensors, StepTensors]]
+
+__all__ = ["explained", "may_explain"]
+
+_SHOWN = 1e-5  # relative: a proof that measures less says that it is not so here
+_LEFT = 0.02  # of a difference that a formula may leave, beside the tolerance
+_FOLLOWS = ("curve", "accuracy")  # what a wrong gradient changes in its turn
+
+
+def may_explain(
+    backend: str, other: str, compute: str, tensors: Mapping[str, Sequence[str]]
+) -> list[Difference]:
+    """Return the known differences of one of two backends that may explain what is beyond noise.
+
+    Args:
+        backend: of one side.
+        other: of the other.
+        compute: compute dtype of the policy.
+        tensors: by quantity, all that is beyond noise.
+    """
+    if backend == other:
+        return []
+    found = [*differences_of(backend), *differences_of(other)]
+    return [
+        entry
+        for entry in found
+        if compute in entry.formats
+        and any(
+            name.endswith(entry.arrays)
+            for quantity in entry.quantities
+            for name in tensors.get(quantity, ())
+        )
+    ]
+
+
+def explained(
+    numbers: Sequence[Number],
+    tensors: Mapping[str, Sequence[str]],
+    entries: Iterable[Difference],
+    shown: Mapping[str, Shown],
+    steps: Steps,
+) -> tuple[Number, ...]:
+    """Return the numbers, those that a known difference explains with its name.
+
+    A number is explained if all of its tensors are: the machine shows the difference, it is of
+    their kind, and, where there is a formula, that leaves nothing.
+
+    Args:
+        numbers: of a pair.
+        tensors: by quantity, all that is beyond noise.
+        entries: what may explain them.
+        shown: by name, what the proofs measured here.
+        steps: the single steps of both sides.
+    """
+    found = {
+        entry.name: entry
+        for entry in entries
+        if entry.name in shown and shown[entry.name].size > _SHOWN
+    }
+    wrong = False
+    told = []
+    for number in numbers:
+        names = _names(number, tensors, found.values(), steps) if number.beyond else ()
+        if names:
+            wrong = wrong or any(found[name].level == "wrong" for name in names)
+            titles = ", ".join(found[name].title for name in names)
+            told.append(replace(number, known=titles))
+        else:
+            told.append(number)
+    if not wrong:
+        return tuple(told)
+    titles = next(n.known for n in told if n.known)
+    return tuple(replace(n, known=titles) if n.beyond and n.name in _FOLLOWS else n for n in told)
+
+
+def _names(
+    number: Number,
+    tensors: Mapping[str, Sequence[str]],
+    entries: Iterable[Difference],
+    steps: Steps,
+) -> tuple[str, ...]:
+    """Return the names of the differences that explain all tensors of a number; else nothing."""
+    names = dict[str, None]()
+    rest = list(tensors.get(number.name, ()))
+    for entry in entries:
+        if number.name not in entry.quantities:
+            continue
+        check = _CHECKS.get(entry.name)
+        own = [t for t in rest if t.endswith(entry.arrays) and (not check or check(t, steps))]
+        if own:
+            names[entry.name] = None
+            rest = [t for t in rest if t not in own]
+    return tuple(names) if not rest else ()
+
+
+def _is_biased(tensor: str, steps: Steps) -> bool:
+    """Return whether two moves of a running variance follow from n and n - 1 in its variance.
+
+    With share s of the new batch the moves are s (v n / (n - 1) - old) and s (v - old): the one
+    is a line in the other and in ``old``, the same at all steps.
+    """
+    rows = []
+    for reference, own in steps:
+        before, after = (_array(layers, tensor) for layers in (reference.before, reference.after))
+        mine = [_array(layers, tensor) for layers in (own.before, own.after)]
+        if before is not None and after is not None and mine[0] is not None and mine[1] is not None:
+            rows.append((after - before, mine[1] - mine[0], before))
+    if not rows:
+        return False
+    theirs, ours, old = (np.concatenate(column) for column in zip(*rows, strict=True))
+    found, *_ = np.linalg.lstsq(np.stack([ours, old], 1), theirs, rcond=None)
+    left = np.linalg.norm(theirs - found[0] * ours - found[1] * old)
+    away = np.linalg.norm(theirs - ours)
+    factor = float(found[0])
+    share = float(found[1]) / (factor - 1.0) if factor != 1.0 else 0.0
+    factor = factor if factor > 1.0 else 1.0 / factor  # either side may be the biased one
+    values = factor / (factor - 1.0) if factor > 1.0 else 0.0
+    return bool(left <= _LEFT * away + 1e-6 * np.linalg.norm(theirs)) and (
+        1.5 < values < 1e7 and 0.0 < share <= 1.05
+    )
+
+
+def _array(layers: Sequence[Any], tensor: str) -> npt.NDArray[np.float64] | None:
+    path, _, name = tensor.rpartition(".")
+    found = next((w.arrays.get(name) for w in layers if w.path == path), None)
+    return None if found is None else np.asarray(found, np.float64).ravel()
+
+
+_CHECKS: dict[str, Callable[[str, Steps], bool]] = {"biased_moving_variance": _is_biased}
