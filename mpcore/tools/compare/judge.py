@@ -25,9 +25,12 @@ __all__ = ["Judged", "accuracy_number", "floor_of", "judge", "noise_of"]
 MARGIN = 3.0
 """The largest of a few moved steps underestimates what noise can do."""
 
-_USUAL = 1.5
-"""For most steps in 16 bits: there every moved weight is another one, while two implementations
-share the weights and round their sums alike but at the borders."""
+_MARGINS = {True: (5.0, 1.5), False: (MARGIN, MARGIN)}
+"""In 16 bits, and in float32: of one step over the largest noise, of most steps over the usual.
+
+In 16 bits every moved weight is another one, while two implementations share the weights and
+round their sums alike but at the borders: at most steps they lie nearer than noise. A single
+step, whose gradient may be small by chance, says less."""
 
 _FLOORS = {
     # relative: what two frameworks' kernels differ by where moved weights hardly tell
@@ -97,7 +100,7 @@ class _Tensor:
     quantity: str
     name: str
     floor: float
-    usual: float
+    margins: tuple[float, float]
     steps: list[int] = field(default_factory=list)
     aparts: list[Apart] = field(default_factory=list)
     noise: list[float] = field(default_factory=list)
@@ -108,8 +111,8 @@ class _Tensor:
         if len(known) < len(self.noise):
             return inf, inf  # noise alone decides whether it is finite
         return (
-            max(self.floor, MARGIN * max(known, default=0.0)),
-            max(self.floor, self.usual * median(known) if known else 0.0),
+            max(self.floor, self.margins[0] * max(known, default=0.0)),
+            max(self.floor, self.margins[1] * median(known) if known else 0.0),
         )
 
     def beyond(self, sizes: Sequence[float]) -> tuple[bool, list[int]]:
@@ -144,7 +147,7 @@ def judge(compute: str, steps: Sequence[StepSizes], noise: Noise) -> Judged:
     """Return what single steps from the same states tell.
 
     A tensor is beyond noise if most of its steps lie farther apart than a margin over what moved
-    weights change at most of them, or if one does than ``MARGIN`` times that at any. A few
+    weights change at most of them, or if one does than a margin over that at any. A few
     isolated steps of the second kind, whose loss agrees, may be kinks: an input of ReLU or
     max-pooling that two implementations round to different sides. They are set apart here and
     proved elsewhere.
@@ -189,8 +192,8 @@ def _tensors(compute: str, steps: Sequence[StepSizes], noise: Noise) -> list[_Te
             for name, apart in tensors.items():
                 key = quantity, name
                 if key not in found:
-                    usual = MARGIN if compute == "float32" else _USUAL
-                    found[key] = _Tensor(quantity, name, floor_of(quantity, compute), usual)
+                    margins = _MARGINS[compute != "float32"]
+                    found[key] = _Tensor(quantity, name, floor_of(quantity, compute), margins)
                 found[key].steps.append(index)
                 found[key].aparts.append(apart)
                 moved = noise[index].get(quantity, {}).get(name) if index < len(noise) else None
@@ -306,6 +309,5 @@ def accuracy_number(reference: float, own: float, moved: Sequence[float], exampl
     size = abs(own - reference)
     known = [abs(other - reference) for other in moved]
     tolerance = MARGIN * max([*known, 1.0 / max(examples, 1)])
-    return Number(
-        "accuracy", size, tolerance, beyond=size > tolerance * (1 + 1e-9), shows=tolerance
-    )
+    shows = tolerance if tolerance < 1 else None
+    return Number("accuracy", size, tolerance, size > tolerance * (1 + 1e-9), shows=shows)

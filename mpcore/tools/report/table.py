@@ -118,8 +118,8 @@ def _pair_notes(pairs: Sequence[PairView]) -> list[Text]:
 def _judged(result: Result) -> list[Text]:
     """Return a line a pair on what was judged, and what would have shown."""
     lines = []
-    for pair in result.pairs[:_SHOWN]:
-        name, words = f"{pair.a} - {pair.b}, {pair.policy}", judged_words(pair)
+    for pair, view in zip(result.pairs[:_SHOWN], pair_views(result), strict=False):
+        name, words = f"{view.a} - {view.b}, {view.policy}", judged_words(pair)
         if words:
             shown = power_words(pair)
             lines.append(Text(f"judged: {name}: {words}", "dim"))
