@@ -10,6 +10,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from mpcore_port.imports import add_imports
 from mpcore_port.names import Names
+from mpcore_port.refusals import checked
 from mpcore_port.rule import KEEP, At, Edit, Rule
 from mpcore_port.torch_names import EXPORTS
 
@@ -106,6 +107,7 @@ class _Walk(cst.CSTTransformer):
         self.at = at
         self.failures: list[str] = []
         self._rules = rules
+        self._touched: set[cst.CSTNode | None] = set()
         self._by_type: dict[type[cst.CSTNode], list[Rule]] = {}
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -120,6 +122,7 @@ class _Walk(cst.CSTTransformer):
             if result is None:
                 continue
             new = result
+            self._touched.add(self.at.names.statement(original_node))
             if not isinstance(new, type(original_node)):
                 break
         return self._finish(original_node, new)
@@ -144,6 +147,8 @@ class _Walk(cst.CSTTransformer):
     def _finish(self, old: cst.CSTNode, new: Any) -> Any:
         if isinstance(old, (cst.IndentedBlock, cst.Module)) and isinstance(new, type(old)):
             return fold(new, self.at.dropped)
+        if old in self._touched:
+            new = checked(old, new, self.at)
         if old in self.at.comments and isinstance(old, _STATEMENTS):
             return _commented(new, self.at.comments[old])
         return new

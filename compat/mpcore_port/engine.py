@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -11,13 +12,16 @@ import libcst as cst
 from mpcore_port.emit import Read, apply_pass, line_map, read
 from mpcore_port.facts import Call, Scan
 from mpcore_port.findings import Finding, lint_findings
+from mpcore_port.lines import apart
 from mpcore_port.scan import joined, scan
 from mpcore_port.source import Source, Tree, Unread, parse_source
 from mpcore_port.status import Status, status_of
 from mpcore_port.targets import Options, Target
+from mpcore_port.world import judged, unproven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from mpcore_port.rule import Edit
 
@@ -152,7 +156,18 @@ def scan_tree(
             found.append(Scanned(source, parsed, scan(parsed, source.path)))
         except Exception as exc:
             unread.append(_gave_up(source, exc))
-    return found, unread, joined(one.scan for one in found)
+    return found, unread, _of_project(found, tree.folder)
+
+
+def _of_project(found: Sequence[Scanned], folder: Path | None = None) -> Scan:
+    """Return what all files hold, and which modules are the script's own."""
+    paths = [PurePosixPath(one.source.path) for one in found]
+    modules = {part for path in paths for part in (*path.parts[:-1], path.stem)}
+    beside = set[str]()
+    if folder is not None:
+        beside = {entry.stem for entry in folder.iterdir() if entry.suffix in (".py", "")}
+    whole = joined(one.scan for one in found)
+    return replace(whole, modules=frozenset(modules), beside=frozenset(beside - modules))
 
 
 def check_tree(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> Result:
@@ -217,7 +232,7 @@ def port_text(
     tree = read(text)
     found = scan(tree, path)
     one = Scanned(Source(path, text), tree, found)
-    return _port(one, target, options or Options(), joined([found]))
+    return _port(one, target, options or Options(), _of_project([one]))
 
 
 def port_part(text: str, path: str, target: Target, options: Options, project: Scan) -> Ported:
@@ -228,11 +243,11 @@ def port_part(text: str, path: str, target: Target, options: Options, project: S
 
 def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:
     source, tree, found = one.source, one.tree, one.scan
-    text = source.text
+    text = apart(source.text, target.name)
     edits: list[Edit] = []
     failures: list[str] = []
     unmapped: list[Call] = []
-    back: Callable[[int], int] = lambda line: line  # noqa: E731
+    back = line_map(text, source.text)
     for rules in target.passes(options):
         if text != source.text:
             tree = read(text)
@@ -251,6 +266,9 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
                 break
             back = _composed(back, line_map(new, text))
             text = new
+    if not any(edit.new != edit.old for edit in edits):
+        text = source.text  # lines that were taken apart for nothing
+    edits = judged(edits, unproven(source, one.tree, edits, project, target.judge))
     forward = line_map(source.text, text)
     placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in edits]
     ordered = sorted(placed, key=lambda s: (s.line, s.column))

@@ -195,10 +195,14 @@ class Scan:
     Attributes:
         steps: calls of ``step``: of optimizers, through a scaler, and of schedulers.
         updates: calls of a scaler's ``update``; ``unscales``: of its ``unscale_``.
+        moves: calls that put something on a device, or make it there.
         torch_names: every name of torch in use, and how often.
         unmapped: names of torch that the target has no word for; filled when porting.
         policy: the policy of mpcore that the script stands for; "" if it has no AMP.
         policy_reason: why that one.
+        defined: names of functions, classes and attributes that the files make themselves.
+        modules: first parts of the names of the modules that are ported together.
+        beside: the same of modules that lie beside a script and are not ported.
     """
 
     scalers: tuple[Scaler, ...] = ()
@@ -218,16 +222,22 @@ class Scan:
     functions: tuple[Call, ...] = ()
     halves: tuple[Call, ...] = ()
     wrappers: tuple[Call, ...] = ()
+    moves: tuple[Call, ...] = ()
     apex: tuple[ApexUse, ...] = ()
     torch_names: dict[str, int] = field(default_factory=dict)
     unmapped: tuple[Call, ...] = ()
     policy: str = ""
     policy_reason: str = ""
+    defined: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; what was not found is there, empty."""
         found: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
+            if isinstance(value, frozenset):
+                continue
             found[f.name] = [v.to_dict() for v in value] if isinstance(value, tuple) else value
         return found

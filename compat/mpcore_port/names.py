@@ -225,6 +225,17 @@ class Names:
                     seen.update(own)
         return found
 
+    def defined(self) -> frozenset[str]:
+        """Return the names of all functions, classes and attributes that the module makes."""
+        attributes = {text.rpartition(".")[2] for _, text in self._attributes}
+        inside = {
+            name
+            for scope in self._scopes.values()
+            if scope.kind == "class"
+            for name in scope.bindings
+        }
+        return frozenset({*self.functions, *self.classes, *attributes, *inside})
+
     def attribute(self, owner: cst.CSTNode | None, text: str) -> list[Binding]:
         """Return what is assigned to ``text``, as ``"self.scaler"``, in class ``owner``."""
         return self._attributes.get((owner, text), [])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 import libcst as cst
 
 from mpcore_port.names import code_of
+from mpcore_port.refusals import REFUSED, STUB, asks_at_once, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,23 +32,6 @@ Kind = Literal["exact", "changed", "unproven", "refused"]
 MARK = "# mpcore port: "
 KEEP = f"{MARK}keep"
 """A statement under this comment stays as it is."""
-
-REFUSED = "_mpcore_refused"
-_STUB = f'''
-class {REFUSED}:
-    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
-
-    def __init__(self, reason):
-        self.__dict__["reason"] = reason
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise NotImplementedError(self.__dict__["reason"])
-
-    def __call__(self, *args, **kwargs):
-        raise NotImplementedError(self.reason)
-'''
 
 
 @dataclass(frozen=True)
@@ -152,6 +136,10 @@ class At:
         """Return the line of an original node, from 1."""
         return int(self._positions[old].start.line)
 
+    def last_line(self, old: cst.CSTNode) -> int:
+        """Return the line that an original node ends in."""
+        return int(self._positions[old].end.line)
+
     def column(self, old: cst.CSTNode) -> int:
         """Return the column of an original node, from 0."""
         return int(self._positions[old].start.column)
@@ -194,17 +182,27 @@ class At:
         self.edits.append(edit)
 
     def refuse(self, rule: Rule, old: cst.CSTNode, reason: str) -> cst.BaseExpression:
-        """Note a refused edit, comment on its line, and return the call that raises there.
+        """Note a refused edit, comment on its line, and return what raises there.
 
-        The call takes the place of an expression: of a function that is called, of a name.
+        It takes the place of an expression: of a function that is called, of a name. A name that
+        something is asked of raises at once, one that is handed on where it is used.
         """
-        text = f"{code_of(old).splitlines()[0]}: {reason}"
+        call = self.refusal(old, f"{code_of(old).splitlines()[0]}: {reason}")
+        self.note(rule, old, call, "refused", reason)
+        return cst.Call(call) if asks_at_once(old, self.names) else call
+
+    def refusal(self, old: cst.CSTNode, text: str) -> cst.Call:
+        """Comment on the line of ``old``, and return what raises ``text`` when it is used."""
         self.comment(old, f"refused: {text}")
         self.need_stub()
-        quoted = cst.SimpleString(_quoted(text))
-        call = cst.Call(cst.Name(REFUSED), [cst.Arg(quoted)])
-        self.note(rule, old, call, "refused", reason)
-        return call.with_changes(func=cst.Name(REFUSED))
+        quote = cst.SimpleString(quoted(text, old, self.names))
+        return cst.Call(cst.Name(REFUSED), [cst.Arg(quote)])
+
+    def refused(self, old: cst.CSTNode, new: cst.CSTNode, reason: str) -> None:
+        """Note that no rule, but the port itself refuses a statement."""
+        first = code_of(old).splitlines()[0]
+        place = (self.source.path, self.line(old), self.column(old))
+        self.edits.append(Edit(*place, "refused", "statement", first, code_of(new), reason))
 
     def unproven(
         self, rule: Rule, old: cst.CSTNode, reason: str, new: cst.CSTNode | None = None
@@ -215,12 +213,12 @@ class At:
     def refuse_now(self, rule: Rule, old: cst.CSTNode, reason: str) -> cst.BaseExpression:
         """As ``refuse``, for an expression whose very evaluation has to raise."""
         call = self.refuse(rule, old, reason)
-        return cst.Call(call)
+        return call if asks_at_once(old, self.names) else cst.Call(call)
 
     def need_stub(self) -> None:
         """Have the class that refused edits use defined in the port."""
         if REFUSED not in self.names.classes:
-            self.preambles["stub"] = _STUB
+            self.preambles["stub"] = STUB
 
     def comment(self, old: cst.CSTNode, text: str) -> None:
         """Put ``# mpcore port: text`` above the statement that ``old`` is part of."""
@@ -280,7 +278,3 @@ class At:
 
 def _with_old(edit: Edit, old: str) -> Edit:
     return Edit(**{**edit.to_dict(), "old": old})
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', "'") + '"'

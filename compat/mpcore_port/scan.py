@@ -120,6 +120,7 @@ def scan(tree: Read, file: str = "") -> facts.Scan:
     result = facts.Scan(
         **lists,
         torch_names=dict(sorted(found.torch_names.items())),
+        defined=tree.names.defined(),
     )
     policy, reason = policy_of(result)
     return replace(result, policy=policy, policy_reason=reason)
@@ -136,7 +137,8 @@ def joined(scans: Iterable[facts.Scan]) -> facts.Scan:
     counts: Counter[str] = Counter()
     for one in scans:
         counts.update(one.torch_names)
-    whole = facts.Scan(**values, torch_names=dict(sorted(counts.items())))
+    defined = frozenset().union(*(one.defined for one in scans))
+    whole = facts.Scan(**values, torch_names=dict(sorted(counts.items())), defined=defined)
     policy, reason = policy_of(whole)
     return replace(whole, policy=policy, policy_reason=reason)
 
@@ -174,6 +176,8 @@ class _Scanner:
 
     def _call(self, call: cst.Call) -> None:
         name = self.names.called(call)
+        if _moves(call, name):
+            self.add("moves", facts.Call, call, name or "")
         if name in SCALERS:
             self._scaler(call, str(name))
         elif name in AUTOCASTS:
@@ -365,6 +369,19 @@ class _Scanner:
             and (self.names.enclosing(other, cst.FunctionDef) or self.names.module) is function
             for other in self.names.callers(method)
         )
+
+
+def _moves(call: cst.Call, name: str | None) -> bool:
+    """Return whether a call may put something on a device."""
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("cuda", "npu", "to"):
+        return bool(call.args) or call.func.attr.value != "to"
+    if any(arg.keyword is not None and arg.keyword.value == "device" for arg in call.args):
+        return True
+    return str(name) in (
+        "torch.set_default_device",
+        "torch.set_default_tensor_type",
+        "torch.device",
+    )
 
 
 def _keywords(call: cst.Call) -> dict[str, str]:

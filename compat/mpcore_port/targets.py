@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.facts import Api
     from mpcore_port.rule import Rule
+    from mpcore_port.world import Judge
 
 __all__ = ["TARGETS", "Options", "Target", "load_target"]
 
@@ -49,6 +50,7 @@ class Target:
         passes: the rules; those of one pass see the tree that the pass before has left (names,
             scan and positions are taken anew), those of one list act in order on each node.
         apis: rows of the table of mapped names, for ``docs/reference/porting.md``.
+        judge: what it knows of names, packages and methods that no rule is about.
         not_run: what could not be run where the target was built, for every report.
     """
 
@@ -56,6 +58,7 @@ class Target:
     title: str
     passes: Callable[[Options], Sequence[Sequence[Rule]]]
     apis: Callable[[], Sequence[Api]]
+    judge: Judge
     not_run: str = ""
 
 

@@ -17,14 +17,25 @@ class _Refused:
     def __init__(self, reason: str) -> None:
         self.__dict__["reason"] = reason
 
+    def _raise(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError(self.__dict__["reason"])
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NotImplementedError(self.__dict__["reason"])
+        self._raise()
 
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise NotImplementedError."""
-        raise NotImplementedError(self.__dict__["reason"])
+    def __mro_entries__(self, _: tuple[object, ...]) -> tuple[type]:
+        """Let a class be made of it: making an instance raises."""
+        return (type("refused", (), {"__new__": self._raise}),)
+
+
+for _name in (  # what a value can be asked, so that no answer is a wrong one
+    *("call", "bool", "eq", "ne", "lt", "le", "gt", "ge", "hash", "str", "repr", "format"),
+    *("int", "float", "index", "len", "iter", "contains", "getitem", "setattr", "enter", "exit"),
+    *("add", "radd", "mul", "rmul", "mod"),
+):
+    setattr(_Refused, f"__{_name}__", _Refused._raise)
 
 
 def refused(reason: str) -> Any:

@@ -100,7 +100,7 @@ def train_one_epoch(args, model, criterion, loader, optimizer, scaler, device):
         if step % 5 == 0:
             print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():g}")
     if device.type == _port_device:
-        _port_accelerator.synchronize()
+        (_port_accelerator.synchronize() if _port_device != "cpu" else None)
         used = _port_accelerator.max_memory_allocated() / 2**20
         print(f"{time.time() - started:.1f} s, {used:.0f} MiB")
 
@@ -122,9 +122,9 @@ def main():
     torch.manual_seed(0)
     model = Net().to(device)
     if "LOCAL_RANK" in os.environ:
-        _port_accelerator.set_device(local_rank)
+        (_port_accelerator.set_device(local_rank) if _port_device != "cpu" else None)
         dist.init_process_group(args.dist_backend)
-        model = DistributedDataParallel(model, device_ids=[local_rank])
+        model = DistributedDataParallel(model, device_ids=([local_rank] if _port_device != "cpu" else None))
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr / 10)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
     scaler = torch.amp.GradScaler(_port_device, enabled=args.amp)

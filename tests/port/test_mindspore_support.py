@@ -101,7 +101,7 @@ def total(x, weight, low, enabled):
 @pytest.mark.parametrize("enabled", [False, True])
 def test_functions_with_their_own_backward_compute_as_in_torch(enabled):
     found = port_text(FUNCTIONS, TARGET)
-    assert found.status == "runs", found.edits
+    assert found.status.startswith("runs"), found.edits
     draw = np.random.RandomState(0)
     x, weight, low = (draw.randn(4, 4).astype(np.float32) for _ in range(3))
     theirs, mine = {}, {}
@@ -385,7 +385,7 @@ LEVELS = {
 def test_apex_trains_at_its_levels_as_on_torch(level):
     options, planted = LEVELS[level], 4 if level in ("O1", "O2 of two losses") else None
     found = port_text(APEX, TARGET)
-    assert found.status == "runs"
+    assert found.status.startswith("runs")
     theirs, mine = {}, {}
     exec(APEX.replace("from apex", "from mpcore_compat.apex"), theirs)
     exec(found.text, mine)

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from mpcore.errors import check_choice
 from mpcore_port.errors import PortError
 from mpcore_port.facts import Api
+from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
+from mpcore_port.mindspore.rules.flags import DeviceFlagRule
+from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
@@ -37,6 +40,8 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         ModeRule(),
         GradRule(),
         LearningRateRule(),
+        GroupRule(),
+        DeviceFlagRule(),
         ForwardRule(),
         StatementRule(),
         ImportRule(),
@@ -72,5 +77,6 @@ TARGET = Target(
     title="MindSpore 2.10",
     passes=_passes,
     apis=_apis,
+    judge=JUDGE,
     not_run="Ascend devices and several processes were not run; MindSpore's CPU build was",
 )

@@ -12,6 +12,8 @@ from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, Make
 from mpcore_port.torch_npu.apex import ApexImports, ApexParts
 from mpcore_port.torch_npu.apex_native import ApexNative
 from mpcore_port.torch_npu.devices import DeviceFlag, DeviceMethod, DeviceString, Environment
+from mpcore_port.torch_npu.indices import DeviceIndex, PortableCalls
+from mpcore_port.torch_npu.judging import JUDGE
 from mpcore_port.torch_npu.portable import (
     PortableAmp,
     PortableGroup,
@@ -20,6 +22,7 @@ from mpcore_port.torch_npu.portable import (
     PortableNames,
     PortableStrings,
 )
+from mpcore_port.torch_npu.regions import KnownAutocast, OnDevice
 from mpcore_port.torch_npu.renames import ImportNames, RenameNames
 from mpcore_port.torch_npu.settings import (
     Flagged,
@@ -53,11 +56,14 @@ def rules(options: Options) -> list[list[Rule]]:
             NullContext(),
             DeviceString(),
             DeviceMethod(),
+            DeviceIndex(),
             DeviceFlag(),
             Environment(),
             MakeScaler(),
             ScalerState(),
+            OnDevice(),
             CustomFunction(),
+            KnownAutocast(),
             AutocastQuery(),
             Fused(),
             Group(),
@@ -73,14 +79,21 @@ def _portable() -> list[Rule]:
     return [
         ApexImports(),
         ApexParts(),
+        Packages(),
         PortableImports(),
         PortableNames(),
+        Settings(),
         NullContext(),
         PortableStrings(),
         PortableMethods(),
+        DeviceIndex(),
+        PortableCalls(),
         PortableAmp(),
+        KnownAutocast(),
         PortableGroup(),
         Fused(),
+        Profiler(),
+        RefusedCalls(),
         Flagged(),
     ]
 
@@ -90,5 +103,6 @@ TARGET = Target(
     "PyTorch on Ascend (torch_npu)",
     rules,
     apis,
+    JUDGE,
     "Not run on an NPU: the names and limits are those of Ascend/pytorch 9e73e708ab93.",
 )

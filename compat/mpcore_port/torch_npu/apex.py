@@ -111,7 +111,7 @@ class ApexImports(Rule):
         """Keep what is ported of a line, and bind the rest to what raises."""
         made = [_parsed(f"from {to} import {', '.join(texts)}") for to, texts in groups.items()]
         for bound, full in refused:
-            advice = settings()["packages"]["apex"]
+            advice = settings()["advice"]["apex"]
             call = at.refuse(self, old.body[0], settings()["advice"].get(full, advice))
             made.append(cst.SimpleStatementLine([cst.Assign([_target(bound)], call)]))
         made[0] = made[0].with_changes(leading_lines=new.leading_lines)
@@ -228,6 +228,8 @@ class ApexParts(Rule):
         args = [a for a in new.args if a.keyword is None or a.keyword.value not in dropped]
         if row["name"].endswith("FusedAdam") and "weight_decay" not in given:
             args.append(_keyword("weight_decay", "0.0"))  # AdamW's own default is 0.01
+        if row["name"] == "apex.parallel.DistributedDataParallel":
+            args.append(_keyword("broadcast_buffers", "False"))  # apex broadcasts parameters only
         if args:
             for index, arg in enumerate(args[:-1]):
                 if not isinstance(arg.comma, cst.Comma):

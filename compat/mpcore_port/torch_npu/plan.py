@@ -23,6 +23,7 @@ __all__ = [
     "scaler_class",
 ]
 
+_MARKS = ("torch.cuda.nvtx", "torch.autograd.profiler.emit_nvtx")
 _EXPECTED = {"ImportError", "ModuleNotFoundError", "Exception", ""}
 
 
@@ -50,7 +51,9 @@ def need_npu(at: At) -> None:
         at.preambles["portable"] = _PORTABLE.format(torch=at.name_of("torch", "torch"))
 
 
-def _row(kind: str, name: str | None) -> dict[str, Any] | None:
+def _row(kind: str, name: str | None, at: At) -> dict[str, Any] | None:
+    if at.options.portable and not str(name).startswith(_MARKS):
+        return None  # a setting of CUDA's libraries is one where CUDA is
     for row in settings()[kind] if name else ():
         if name == row["name"] or str(name).startswith(f"{row['name']}."):
             return dict(row)
@@ -82,10 +85,10 @@ def _small(small: cst.BaseSmallStatement, at: At) -> dict[str, Any] | None:
         if _does_something(small.value):
             return None
         places = [t.target if isinstance(t.target, cst.Attribute) else None for t in small.targets]
-        rows = [_row("setting", at.names.qualified(place)) for place in places]
+        rows = [_row("setting", at.names.qualified(place), at) for place in places]
         return rows[0] if all(rows) else None
     if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
-        return _row("setting", at.names.called(small.value))
+        return _row("setting", at.names.called(small.value), at)
     return None
 
 
@@ -99,7 +102,7 @@ def context_row(call: cst.CSTNode | None, at: At) -> dict[str, Any] | None:
     """Return the row by which a with-item becomes a null context, or None."""
     if not isinstance(call, cst.Call) or not isinstance(at.names.parents.get(call), cst.WithItem):
         return None
-    return _row("context", at.names.called(call))
+    return _row("context", at.names.called(call), at)
 
 
 def is_cuda(text: str | None) -> bool:

@@ -11,7 +11,7 @@ from mpcore_port.names import code_of, string_of
 from mpcore_port.rule import Kind, Rule
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments
 from mpcore_port.torch_npu.devices import device_text, is_own_name
-from mpcore_port.torch_npu.plan import need_npu
+from mpcore_port.torch_npu.plan import context_row, goes, need_npu
 from mpcore_port.torch_npu.renames import is_variable
 from mpcore_port.torch_npu.tables import lookup
 
@@ -92,6 +92,9 @@ class PortableNames(Rule):
         variable = at.names.imported(old) is None and at.names.held(at.names.root(old))
         if variable and (isinstance(old, cst.Name) or is_variable(at.names.root(old), row, at)):
             return None  # what the variable is set to is written out
+        call = at.names.parents.get(old)
+        if goes(at.names.statement(old), at) or context_row(call, at):
+            return None
         need_npu(at)
         if row.kind == "refused":
             return at.refuse(self, old, row.reason)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.names import code_of, in_front, string_of, without
+from mpcore_port.packages import imported, package_of
 from mpcore_port.rule import Rule
 from mpcore_port.scan import arguments
 from mpcore_port.torch_npu.apex import apex_imports
@@ -101,7 +102,7 @@ class Packages(Rule):
         small = old.body[0] if len(old.body) == 1 else None
         if not isinstance(small, (cst.Import, cst.ImportFrom)):
             return None
-        advice = _advice(small)
+        advice = _advice(small, at)
         if advice is None or kept_import(old, at) or old in at.once(apex_imports):
             return None
         bound = _bound(small)
@@ -118,14 +119,15 @@ class Packages(Rule):
         return lines[0] if len(lines) == 1 else cst.FlattenSentinel(lines)
 
 
-def _advice(small: cst.Import | cst.ImportFrom) -> str | None:
-    if isinstance(small, cst.Import):
-        names = [code_of(alias.name) for alias in small.names]
-    else:
-        names = [code_of(small.module)] if small.module and not small.relative else []
-    for package, advice in settings()["packages"].items():
-        if any(name == package or name.startswith(f"{package}.") for name in names):
-            return str(advice)
+def _advice(small: cst.Import | cst.ImportFrom, at: At) -> str | None:
+    for name in imported(small):
+        if name.partition(".")[0] in at.project.modules:
+            continue
+        if name == "apex" or name.startswith("apex."):
+            return str(settings()["advice"]["apex"])
+        package = package_of(name)
+        if package is not None and package.npu == "refused":
+            return package.why
     return None
 
 

@@ -10,6 +10,7 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.rules.place import PortRule, by_name, named, need
 from mpcore_port.names import code_of
+from mpcore_port.packages import imported, package_of
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule"]
 
-_ROOTS = ("torch", "apex", "torchvision", "torchaudio", "torchtext", "timm")
 _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
 _UNKNOWN = "MindSpore has no equal that the porter knows"
 _ROOTS_MAPPED = ("torch", "apex", "torchvision")
@@ -107,10 +107,9 @@ class NameRule(PortRule):
             given = ", ".join(f"{row.keywords.get(k, k)}={v}" for k, v in pins.items())
             at.need("import functools", "mindspore")
             made = cst.parse_expression(f"functools.partial({row.to}, {given})")
-        if name.startswith("torch.optim.") and isinstance(self._holder(old, at), cst.ClassDef):
-            at.note(self, old, made, "changed", row.reason, _OWN_OPTIMIZER)
-        else:
-            at.note(self, old, made, _kind(row), row.reason, row.effect)
+        if is_optimizer_base(name) and isinstance(self._holder(old, at), cst.ClassDef):
+            return at.refuse(self, old, _OWN_OPTIMIZER)
+        at.note(self, old, made, _kind(row), row.reason, row.effect)
         return made
 
     def _unknown(self, old: cst.BaseExpression, name: str, at: At) -> Any:
@@ -150,6 +149,11 @@ class NameRule(PortRule):
         """Return the class or call that a name is an argument of."""
         arg = at.names.enclosing(old, cst.Arg)
         return at.names.parents.get(arg) if arg is not None else None
+
+
+def is_optimizer_base(name: str) -> bool:
+    """Return whether a class that is made of ``name`` is an optimizer."""
+    return name.startswith("torch.optim.") and ".lr_scheduler." not in name
 
 
 _OWN_OPTIMIZER = (
@@ -206,14 +210,12 @@ class ImportRule(PortRule):
         """Replace the first import of torch, remove the others, refuse its relatives."""
         if len(old.body) != 1 or not isinstance(old.body[0], (cst.Import, cst.ImportFrom)):
             return None
-        roots = _roots(old.body[0])
-        if not roots & set(_ROOTS):
+        worlds = [_world(name, at) for name in imported(old.body[0])]
+        if not any(worlds):
             return None
-        if isinstance(old.body[0], cst.Import) and len(roots) > 1:
+        if isinstance(old.body[0], cst.Import) and len(set(worlds)) > 1:
             return self._split(old, new, at)
-        if roots <= set(_ROOTS_MAPPED):
-            return self._torch(old, new, at)
-        return self._foreign(old, new, at)
+        return self._torch(old, new, at) if worlds[0] == "mapped" else self._foreign(old, new, at)
 
     def _torch(self, old: Any, new: Any, at: At) -> Any:
         top = at.names.parents.get(old) is at.module
@@ -234,40 +236,59 @@ class ImportRule(PortRule):
         )
 
     def _split(self, old: Any, new: Any, at: At) -> Any:
-        kept = [a for a in new.body[0].names if code_of(a.name).partition(".")[0] not in _ROOTS]
-        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        """Keep what is no part of torch's world of ``import a, torch, b``; refuse its relatives."""
+        names = [code_of(alias.name) for alias in old.body[0].names]
+        worlds = {alias: _world(n, at) for alias, n in zip(new.body[0].names, names, strict=True)}
+        kept = [alias for alias, world in worlds.items() if not world]
         at.need(f"import mindspore as {need(at, 'ms')}", "mindspore")
-        made = new.with_changes(body=[new.body[0].with_changes(names=kept)])
-        at.note(self, old.body[0], made.body[0])
-        return made
+        lines: list[Any] = []
+        if kept:
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            lines.append(new.with_changes(body=[new.body[0].with_changes(names=kept)]))
+            at.note(self, old.body[0], lines[0].body[0])
+        strange = [alias for alias, world in worlds.items() if world == "foreign"]
+        if strange:
+            small = old.body[0].with_changes(names=strange)
+            lines += self._stubs(old, small, at)
+        if not lines:
+            return self._torch(old, new, at)
+        lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
+        return lines[0] if len(lines) == 1 else cst.FlattenSentinel(lines)
 
     def _foreign(self, old: Any, new: Any, at: At) -> Any:
         small = old.body[0]
         if isinstance(small.names, cst.ImportStar):
-            return None
-        text = f"{code_of(small)}: {_FOREIGN}"
+            return new.with_changes(body=[cst.Expr(at.refuse_now(self, small, _FOREIGN))])
+        lines = self._stubs(old, small, at)
+        lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
+        return cst.FlattenSentinel(lines)
+
+    def _stubs(self, old: Any, small: cst.Import | cst.ImportFrom, at: At) -> list[Any]:
+        """Return lines that bind what is imported to what raises when it is used."""
+        text = f"{' '.join(code_of(small).split())}: {_FOREIGN}"
         at.comment(old, f"refused: {text}")
         # An import of its own: this line may stand before all others.
         source = "from mpcore_port_runtime.refusal import refused as _refused"
-        lines = [cst.parse_statement(source)]
+        lines: list[Any] = [cst.parse_statement(source)]
         stub = f"_refused({json.dumps(text)})"
-        for alias in small.names:
-            bound = (
-                alias.asname.name.value if alias.asname else code_of(alias.name).partition(".")[0]
-            )
+        for alias in small.names:  # type: ignore[union-attr]  # no star
+            asname = alias.asname
+            bound = code_of(asname.name) if asname else code_of(alias.name).partition(".")[0]
             lines.append(cst.parse_statement(f"{bound} = {stub}"))
-        at.note(self, small, stub, "refused", _FOREIGN)
-        lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
-        return cst.FlattenSentinel(lines)
+        at.note(self, old.body[0], stub, "refused", _FOREIGN)
+        return lines
+
+
+def _world(name: str, at: At) -> str:
+    """Return "mapped" for what rules know, "foreign" for what is built on torch, else ""."""
+    root = name.partition(".")[0]
+    if root in at.project.modules or root in at.project.beside:
+        return ""
+    if root in _ROOTS_MAPPED:
+        return "mapped"
+    package = package_of(name)
+    return "foreign" if package is not None and package.world == "torch" else ""
 
 
 def _commented(line: cst.SimpleStatementLine) -> bool:
     return any(empty.comment for empty in line.leading_lines)
-
-
-def _roots(small: cst.Import | cst.ImportFrom) -> set[str]:
-    if isinstance(small, cst.ImportFrom):
-        if small.relative or small.module is None:
-            return set()
-        return {code_of(small.module).partition(".")[0]}
-    return {code_of(alias.name).partition(".")[0] for alias in small.names}

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from mpcore_port.rule import At
     from mpcore_port.targets import Options
 
-__all__ = ["PortRule", "by_name", "is_module", "is_plain_object", "named", "need", "wording"]
+__all__ = ["PortRule", "by_name", "is_module", "is_plain_object", "is_port", "named"]
+__all__ += ["need", "wording"]
 
 _NOT_RUN = "mint has no kernel for most layers on CPU: not run, not compared"
 _LOADER = "torch.utils.data.DataLoader"
@@ -53,7 +54,11 @@ class PortRule(Rule):
 
 
 def _is_port(at: At) -> bool:
-    text = at.source.text
+    return is_port(at.source.text)
+
+
+def is_port(text: str) -> bool:
+    """Return whether a script is in MindSpore's terms already."""
     return bool(_OURS_IMPORTED.search(text) and not _TORCH.search(text))
 
 

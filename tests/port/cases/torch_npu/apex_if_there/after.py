@@ -13,5 +13,5 @@ except ImportError:
 def wrap(model, optimizer):
     if has_apex:
         model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
-        model = torch.nn.parallel.DistributedDataParallel(model)
+        model = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     return model.npu(), optimizer

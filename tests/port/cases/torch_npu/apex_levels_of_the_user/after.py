@@ -12,4 +12,4 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
 model, optimizer = apex.amp.initialize(
     model, optimizer, opt_level=args.opt_level, keep_batchnorm_fp32=True, loss_scale="dynamic"
 )
-model = torch.nn.parallel.DistributedDataParallel(model)
+model = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)

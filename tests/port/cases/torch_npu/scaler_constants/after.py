@@ -10,13 +10,20 @@ class _mpcore_refused:
     def __init__(self, reason):
         self.__dict__["reason"] = reason
 
+    def _raise(self, *args, **kwargs):
+        raise NotImplementedError(self.__dict__["reason"])
+
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NotImplementedError(self.__dict__["reason"])
+        self._raise()
 
-    def __call__(self, *args, **kwargs):
-        raise NotImplementedError(self.reason)
+    def __mro_entries__(self, bases):
+        return (type("_mpcore_refused_base", (), {"__new__": self._raise}),)
+
+    __call__ = __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _raise
+    __str__ = __repr__ = __format__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __contains__ = _raise
+    __getitem__ = __setattr__ = __enter__ = __exit__ = __add__ = __radd__ = __mul__ = __rmul__ = __mod__ = _raise
 
 
 a = torch.npu.amp.GradScaler(init_scale=2.0**14, growth_factor=2.0, backoff_factor=0.5, growth_interval=500, enabled=True)

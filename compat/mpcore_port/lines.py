@@ -1,0 +1,89 @@
+"""Statements that share a line get one each, where a rule would have to take one of them away."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import libcst as cst
+
+from mpcore_port.packages import imported, package_of
+from mpcore_port.scopes import code_of, dotted
+
+__all__ = ["apart"]
+
+_SETTINGS = ("torch.backends.", "torch.set_float32_matmul_precision", "torch.cuda.nvtx.")
+_RATES = re.compile(r"param_groups|\[\s*['\"]lr['\"]\s*\]")
+_SHARED = re.compile(r"^[^#\n]*(;|:[^\n#]*\b(import|torch|param_groups|lr)\b)", re.M)
+
+
+def apart(text: str, target: str) -> str:
+    """Return ``text`` with lines taken apart that hold an import, a setting or a rate among others.
+
+    A rule of ``target`` replaces whole lines; everything else stays as it is, byte for byte.
+    """
+    if not _SHARED.search(text):
+        return text
+    module = cst.parse_module(text)
+    if module.code != text:
+        return text
+    splitter = _Splitter(target == "mindspore")
+    made = module.visit(splitter)
+    return made.code if splitter.found else text
+
+
+class _Splitter(cst.CSTTransformer):
+    def __init__(self, all_of_torch: bool) -> None:
+        super().__init__()
+        self.all, self.found = all_of_torch, False
+
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
+        """Split ``a; b``."""
+        if len(updated_node.body) < 2 or not any(
+            _is_taken(small, self.all) for small in original_node.body
+        ):
+            return updated_node
+        self.found = True
+        return cst.FlattenSentinel(_lines(updated_node, updated_node.leading_lines))
+
+    def leave_SimpleStatementSuite(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
+        """Split ``if x: a; b``."""
+        if not any(_is_taken(small, self.all) for small in original_node.body):
+            return updated_node
+        self.found = True
+        return cst.IndentedBlock(body=_lines(updated_node, ()))
+
+
+def _lines(node: Any, leading: Any) -> list[cst.SimpleStatementLine]:
+    lines = [
+        cst.SimpleStatementLine([small.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
+        for small in node.body
+    ]
+    lines[0] = lines[0].with_changes(leading_lines=leading)
+    lines[-1] = lines[-1].with_changes(trailing_whitespace=node.trailing_whitespace)
+    return lines
+
+
+def _is_taken(small: cst.BaseSmallStatement, all_of_torch: bool) -> bool:
+    """Return whether a rule may take a statement away, or make several of it."""
+    if isinstance(small, (cst.Import, cst.ImportFrom)):
+        return any(_moves(name, all_of_torch) for name in imported(small))
+    if isinstance(small, (cst.Assign, cst.AugAssign, cst.Expr, cst.Del)):
+        if _RATES.search(code_of(small)):
+            return True
+        places: list[cst.BaseExpression] = []
+        if isinstance(small, cst.Assign):
+            places = [target.target for target in small.targets]
+        called = small.value if isinstance(small, cst.Expr) else None
+        places += [called.func] if isinstance(called, cst.Call) else []
+        return any(dotted(place).startswith(_SETTINGS) for place in places)
+    return False
+
+
+def _moves(name: str, all_of_torch: bool) -> bool:
+    if name.startswith(("torch.cuda", "apex", "torch.profiler")):
+        return True
+    package = package_of(name)
+    if all_of_torch:
+        return package is None or package.world == "torch"
+    return package is not None and package.npu == "refused"

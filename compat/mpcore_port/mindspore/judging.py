@@ -1,0 +1,36 @@
+"""What MindSpore's facts say of packages and methods; a name of torch without one is refused."""
+
+from __future__ import annotations
+
+from mpcore_port.mindspore.rules.place import is_port
+from mpcore_port.mindspore.tables import table
+from mpcore_port.packages import package_of
+from mpcore_port.values import UNKNOWN, vocabulary
+from mpcore_port.world import Judge, known_anywhere
+
+__all__ = ["JUDGE"]
+
+_PYTHON = ("neutral", "optimizer", "scheduler", "scaler", "data")
+_TENSOR = {"backward", "grad", "shape", "dtype", "data", "ndim", "T", "requires_grad"}
+
+
+def _package(name: str) -> str:
+    package = package_of(name)
+    if package is None or package.world != "unknown":
+        return ""  # neutral, or refused by the rule of imports
+    return f"{package.name} is a package that nobody checked ({package.why})"
+
+
+def _method(kind: str, name: str, called: bool) -> str:
+    if kind not in ("tensor", UNKNOWN) or f"Tensor.{name}" in table("methods") or name in _TENSOR:
+        return ""
+    words = vocabulary()
+    if name in words["tensor"] and not any(name in words[of] for of in (*_PYTHON, "module")):
+        return f"no fact is about Tensor.{name}" if called or kind == "tensor" else ""
+    if kind == UNKNOWN and called and not known_anywhere(name):
+        return f"nothing in this file says what has a method {name}"
+    return ""
+
+
+JUDGE = Judge(lambda _: "", _package, _method, is_port)
+"""What a port to MindSpore knows of what it keeps."""

@@ -1,0 +1,229 @@
+"""The closed world: what a file uses that no fact is about is unproven, line by line.
+
+Everything is the language, a neutral package, a name with a fact, refused, or unproven.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.names import code_of, string_of
+from mpcore_port.packages import imported, package_of
+from mpcore_port.rule import Edit
+from mpcore_port.values import UNKNOWN, Values, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mpcore_port.emit import Read
+    from mpcore_port.facts import Scan
+    from mpcore_port.source import Source
+
+__all__ = ["RULE", "Judge", "judged", "known_anywhere", "package_reason", "unproven"]
+
+RULE = "closed world"
+_SAYS = re.compile(r"(?<![A-Za-z0-9])(cuda|nvidia[-_]?smi|nvidia|nccl|cudnn|nvcc)(?![a-z])", re.I)
+_COMMANDS = ("subprocess.", "os.system", "os.popen", "os.exec", "os.spawn", "sh.", "pexpect.")
+_SHOWN = 60  # characters of a string that a report shows
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What a target says of names, packages and methods that it keeps or translates.
+
+    Attributes:
+        name: why a name of torch that stays is unproven; "" if a fact is about it.
+        package: why a package is unproven; "" if it may stay, or is refused by a rule.
+        method: why a method or attribute of a value of some kind is unproven; "" if it is not.
+        is_port: whether a text is a port already, of which nothing is said.
+    """
+
+    name: Callable[[str], str]
+    package: Callable[[str], str]
+    method: Callable[[str, str, bool], str]
+    is_port: Callable[[str], bool] = lambda _: False
+
+
+def unproven(
+    source: Source, tree: Read, edits: Sequence[Edit], project: Scan, judge: Judge
+) -> list[Edit]:
+    """Return an edit for each place that stays, or was translated, with no fact behind it.
+
+    Args:
+        source: the file.
+        tree: the original.
+        edits: what rules have done; a place that one of them refused is left out.
+        project: what all files hold.
+        judge: what the target knows.
+    """
+    if judge.is_port(source.text):
+        return []
+    found = _World(source, tree, edits, project, judge)
+    return [Edit(source.path, *place, "unproven", RULE, old, old, why) for place, old, why in found]
+
+
+def judged(edits: Sequence[Edit], found: Sequence[Edit]) -> list[Edit]:
+    """Return all edits; what was called exact at a place that is unproven is unproven itself."""
+    doubts = {(edit.line, edit.old): edit.reason for edit in found}
+    used = set()
+    every = []
+    for edit in edits:
+        place = (edit.line, edit.old.partition("(")[0])
+        if edit.kind == "exact" and place in doubts:
+            used.add(place)
+            every.append(replace(edit, kind="unproven", reason=doubts[place]))
+        else:
+            every.append(edit)
+    return every + [edit for edit in found if (edit.line, edit.old) not in used]
+
+
+class _World:
+    def __init__(
+        self, source: Source, tree: Read, edits: Sequence[Edit], project: Scan, judge: Judge
+    ) -> None:
+        self.source, self.tree, self.names = source, tree, tree.names
+        self.project, self.judge = project, judge
+        self.values = Values(tree.names, project.modules)
+        self.refused = {edit.line for edit in edits if edit.kind == "refused"}
+        self.done = {(edit.line, edit.column) for edit in edits}
+        self.texts = {(edit.line, edit.old.partition("(")[0]) for edit in edits}
+        self.gone = {e.line for e in edits if e.kind == "changed" and not e.new}
+        self.own = project.defined | _COMMON
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, int], str, str]]:
+        seen: set[tuple[int, str]] = set()
+        for node in self.names.parents:
+            for where, old, why in self._judged(node):
+                start = self.tree.positions[where].start
+                key = (start.line, why)
+                if key in seen or start.line in self.refused or start.line in self.gone:
+                    continue
+                seen.add(key)
+                yield (int(start.line), int(start.column)), old, why
+
+    def _judged(self, node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, str, str]]:
+        if isinstance(node, (cst.Import, cst.ImportFrom)):
+            yield from self._import(node)
+        elif isinstance(node, (cst.SimpleString, cst.FormattedStringText)):
+            yield from self._string(node)
+        elif isinstance(node, (cst.Name, cst.Attribute)):
+            yield from self._name(node)
+
+    # --- imports --------------------------------------------------------------------------------
+
+    def _import(self, node: Any) -> Iterator[tuple[cst.CSTNode, str, str]]:
+        for name in imported(node):
+            why = self._package(name)
+            if why:
+                yield node, code_of(node), why
+
+    def _package(self, name: str) -> str:
+        root = name.partition(".")[0]
+        if not root or root in self.project.modules:
+            return ""
+        if root in self.project.beside:
+            return f"{root} lies beside the script and was not ported: port the folder"
+        return self.judge.package(name)
+
+    # --- strings --------------------------------------------------------------------------------
+
+    def _string(self, node: Any) -> Iterator[tuple[cst.CSTNode, str, str]]:
+        text = string_of(node) if isinstance(node, cst.SimpleString) else node.value
+        said = _SAYS.search(text or "")
+        place = self.tree.positions[node].start
+        if said is None or self._is_bare(node) or (place.line, place.column) in self.done:
+            return
+        whole = self.names.enclosing(node, cst.FormattedString)
+        if whole is not None and self.tree.positions[whole].start.line in self._lines():
+            start = self.tree.positions[whole].start
+            if (start.line, start.column) in self.done:
+                return
+        call = self.names.enclosing(node, cst.Call)
+        command = (self.names.called(call) or "").startswith(_COMMANDS) if call else False
+        kept = "a command that is kept says" if command else "a string that is kept says"
+        yield node, code_of(node)[:_SHOWN], f"{kept} {said.group()}"
+
+    def _lines(self) -> set[int]:
+        return {line for line, _ in self.done}
+
+    def _is_bare(self, node: cst.CSTNode) -> bool:
+        parent = self.names.parents[node]
+        above = self.names.parents.get(parent)
+        return isinstance(parent, cst.Expr) or (
+            isinstance(parent, cst.ConcatenatedString) and isinstance(above, cst.Expr)
+        )
+
+    # --- names, methods and attributes ----------------------------------------------------------
+
+    def _name(self, node: Any) -> Iterator[tuple[cst.CSTNode, str, str]]:
+        if not self.names.is_reference(node):
+            return
+        place = self.tree.positions[node].start
+        name = self.names.qualified(node)
+        if name is not None:
+            if (place.line, place.column) in self.done or self.names.imported(node) is None:
+                return
+            why = self.judge.name(name) if name.startswith("torch.") else self._package(name)
+            if why:
+                yield node, code_of(node), why
+            return
+        for part in _chain(node):
+            why = self._method(part)
+            if why:
+                yield part, code_of(part), why
+                return
+
+    def _method(self, node: cst.Attribute) -> str:
+        name = node.attr.value
+        if name in self.own or name.startswith("__") or self.names.qualified(node) is not None:
+            return ""
+        called = isinstance(self.names.parents.get(node), cst.Call)
+        if called and getattr(self.names.parents[node], "func", None) is not node:
+            called = False
+        kind = self.values.kind(node.value)
+        if kind in ("own", "foreign", "neutral"):
+            return ""
+        if kind == UNKNOWN and self._is_field(node):
+            return ""
+        why = self.judge.method(kind, name, called)
+        place = self.tree.positions[node].start
+        touched = (place.line, code_of(node)) in self.texts
+        if not why and touched and kind == UNKNOWN:
+            return f"`{name}` is translated, and nothing in this file says what it is called on"
+        return why
+
+    def _is_field(self, node: cst.Attribute) -> bool:
+        """Return whether an attribute is written, as ``x.y = 1``: then it is what was written."""
+        parent = self.names.parents.get(node)
+        return isinstance(parent, (cst.AssignTarget, cst.AnnAssign)) and parent.target is node
+
+
+_COMMON = frozenset({"parse_args", "add_argument"})
+
+
+def _chain(node: Any) -> Iterator[cst.Attribute]:
+    while isinstance(node, cst.Attribute):
+        yield node
+        node = node.value
+
+
+def package_reason(name: str) -> str:
+    """Return why a package that stays in PyTorch is unproven; "" if it is not."""
+    package = package_of(name)
+    if package is None or package.world == "neutral":
+        return ""
+    if package.world == "torch":
+        if package.npu == "same":
+            return ""
+        why = f" ({package.why})" if package.why else ""
+        return f"{package.name} is built on torch, nobody checked it on an NPU{why}"
+    return f"{package.name} is a package that nobody checked ({package.why})"
+
+
+def known_anywhere(name: str) -> bool:
+    """Return whether some kind of thing that we know has a method or attribute of that name."""
+    return any(name in names for names in vocabulary().values())
