@@ -63,8 +63,8 @@ def test_every_name_of_the_survey_is_mapped_or_refused(target: str) -> None:
             called = port_text(f"import torch\n\n{name}(1)\n", found)
             edits = [*done.edits, *called.edits]
             assert any(edit.old.startswith(name) for edit in edits), name
-        else:  # it does not depend on the device
-            assert not done.edits
+        else:  # it does not depend on the device; torch_npu may not have listed it
+            assert {edit.kind for edit in done.edits} <= {"unproven"}, name
 
 
 def test_the_page_says_how_many_and_which() -> None:
