@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -11,6 +12,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from mpcore.amp.amp import Amp
+from mpcore.amp.low_files import tell_of_low_file
 from mpcore.errors import BackendError
 from mpcore.step.result import StepResult, StepValues
 from mpcore.step.transaction import StepCall
@@ -22,6 +24,7 @@ from mpcore_mindspore.casting import FLOATS, cast_network
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.release import Original
+from mpcore_mindspore.saving import mark, unmark
 from mpcore_mindspore.sources import check_reaches, check_readable
 from mpcore_mindspore.step import NO_SCALAR, TrainCell
 from mpcore_mindspore.stored_low import Widened, write
@@ -110,6 +113,9 @@ class MindsporeAmp(Amp):
             cast, self.optimizers, plan, options, detection, self.guard, self.held
         )
         self._watch = Watch(net, self.optimizers.values(), self.guard)
+        if self.kept_beside():
+            tell = partial(tell_of_low_file, self, "`mindspore.save_checkpoint`", stacklevel=4)
+            mark(self._master_states().values(), tell)
         self._stepped = False
         self._cells: OrderedDict[Any, TrainCell] = OrderedDict()
         self._depth = 0
@@ -266,6 +272,7 @@ class MindsporeAmp(Amp):
         if self._bindings.life.released:
             return
         self._watch.end()
+        unmark(self._master_states().values())
         for storage in self._bindings.storages:
             storage.release()
         self._original.put_back()

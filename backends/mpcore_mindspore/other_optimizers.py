@@ -8,7 +8,6 @@ optimizers that were given to ``prepare``, and those inside of them, are not ask
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
@@ -17,16 +16,13 @@ from mindspore.experimental import optim
 from mpcore._lib.in_classes import InClasses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from mpcore_mindspore.watch import Watch
-
-__all__ = ["ask", "ask_no_more"]
+__all__ = ["CONSTRUCTS", "ask", "ask_no_more"]
 
 _OWN = "_mpcore_own"  # attribute of optimizers that were prepared
 _ASK = "_mpcore_check_move"  # attribute of Parameters: raises GuardError unless their guard is open
 _bases = (nn.Optimizer, optim.Optimizer)
-_watches: set[int] = set()  # by id, of those that are alive
 
 
 class _Construct:
@@ -44,14 +40,15 @@ class _Construct:
         return self.original.__get__(optimizer, kind)
 
 
-_constructs = [InClasses(base, "construct", _Construct) for base in _bases]
+CONSTRUCTS = [InClasses(base, "construct", _Construct) for base in _bases]
 
 
-def ask(watch: Watch, params: Iterable[Any], own: Iterable[Any], check: Any) -> None:
+def ask(params: Iterable[Any], own: Iterable[Any], check: Callable[[str], None]) -> None:
     """Let ``check(name of the class)`` be called before other optimizers move ``params``.
 
+    It is while ``CONSTRUCTS`` stand.
+
     Args:
-        watch: while it lives, or until ``ask_no_more``.
         params: Parameters of the network, and of what is kept of them in float32.
         own: the optimizers that were prepared.
         check: raises GuardError unless the guard is open.
@@ -60,28 +57,16 @@ def ask(watch: Watch, params: Iterable[Any], own: Iterable[Any], check: Any) -> 
         setattr(param, _ASK, check)
     for part in _parts(own):
         vars(part)[_OWN] = True
-    for constructs in _constructs:
-        constructs.begin()
-    _watches.add(id(watch))
-    weakref.finalize(watch, _left, id(watch)).atexit = False
 
 
-def ask_no_more(watch: Watch, params: Iterable[Any], own: Iterable[Any]) -> None:
+def ask_no_more(params: Iterable[Any], own: Iterable[Any]) -> None:
     """Take back what ``ask`` did."""
     for param in params:
         vars(param).pop(_ASK, None)
     for part in _parts(own):
         vars(part).pop(_OWN, None)
-    _left(id(watch))
 
 
 def _parts(optimizers: Iterable[Any]) -> list[Any]:
     each = [cell for one in optimizers for _, cell in one.cells_and_names()]
     return [cell for cell in each if isinstance(cell, _bases)]
-
-
-def _left(watch: int) -> None:
-    _watches.discard(watch)
-    if not _watches:
-        for constructs in _constructs:
-            constructs.end()

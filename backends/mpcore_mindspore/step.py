@@ -92,7 +92,7 @@ def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     def scaled_loss(scale: ms.Tensor, *batch: Any) -> Any:
         loss = loss_fn(*batch).astype(ms.float32)
         if loss.size != 1:  # MindSpore would differentiate the sum
-            raise ValueError("`loss_fn` must return a scalar: average it")  # noqa: EM101
+            raise ValueError(NO_SCALAR)
         return loss * scale, loss
 
     return scaled_loss

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import types
+import weakref
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from mindspore._c_expression import Cell_
 from mindspore.graph.api import _pynative_executor
 
 from mpcore.errors import BackendError
-from mpcore_mindspore.other_optimizers import ask, ask_no_more
+from mpcore_mindspore.other_optimizers import CONSTRUCTS, ask, ask_no_more
+from mpcore_mindspore.saving import SAVES
 from mpcore_mindspore.stored_low import write
 
 if TYPE_CHECKING:
@@ -112,7 +114,8 @@ class Watch:
             param.set_data = partial(_set_data, param, guard)
         self._constructs = [(cell.__dict__, cell.__dict__.get("construct")) for cell in self._cells]
         self._guard = guard
-        ask(self, self._params, self._optimizers, partial(_check_move, guard))
+        ask(self._params, self._optimizers, partial(_check_move, guard))
+        _begin(self)
 
     def check_constructs(self) -> None:
         """Refuse a step of a network in which a ``construct`` was replaced."""
@@ -122,7 +125,8 @@ class Watch:
 
     def end(self) -> None:
         """Leave nothing behind."""
-        ask_no_more(self, self._params, self._optimizers)
+        ask_no_more(self._params, self._optimizers)
+        _left(id(self))
         for cell in self._cells:
             held = cell.__dict__
             for name in ("_cells", "_params"):
@@ -139,6 +143,25 @@ class Watch:
             param.__dict__.pop("set_dtype", None)
         for param in self._loaded:
             param.__dict__.pop("set_data", None)
+
+
+_watches: set[int] = set()  # by id, of those that are alive
+_hooks: tuple[Any, ...] = (*CONSTRUCTS, SAVES)
+
+
+def _begin(watch: Watch) -> None:
+    for hook in _hooks:
+        hook.begin()
+    _watches.add(id(watch))
+    weakref.finalize(watch, _left, id(watch)).atexit = False
+
+
+def _left(watch: int) -> None:
+    """Leave nothing in MindSpore's classes and modules, with the last that there is."""
+    _watches.discard(watch)
+    if not _watches:
+        for hook in _hooks:
+            hook.end()
 
 
 def _name(cell: nn.Cell) -> str:

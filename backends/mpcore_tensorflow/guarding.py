@@ -23,6 +23,7 @@ from mpcore._lib.in_classes import InClasses
 from mpcore.errors import GuardError
 from mpcore_tensorflow.following import follow_fit
 from mpcore_tensorflow.layers import MARK
+from mpcore_tensorflow.saving import saver_of_layer, saver_of_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,8 +36,8 @@ __all__ = ["check", "check_grappler", "protect", "unprotect"]
 _GUARD = "_mpcore_guard"  # attribute of variables whose moves are asked for
 _STEP = "call amp.step(loss_fn, ...), or model.compile(optimizer=amp.optimizer) and fit"
 _AGAIN = "set it before mpcore.prepare, or say it in the policy and prepare again"
-_MODEL = ("compile", "make_train_function", "__reduce_ex__", "add", "pop")
-_LAYER = ("_setattr_hook", "get_config", "quantize", "enable_lora")
+_MODEL = ("compile", "make_train_function", "__reduce_ex__", "add", "pop", "save")
+_LAYER = ("_setattr_hook", "get_config", "quantize", "enable_lora", "save_own_variables")
 _PLANNED = ("dtype_policy", "call", "autocast")
 _SAVING = "shared_objects/id_to_config_map"  # Keras sets it while it writes a file
 _GRAPPLER = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16")
@@ -69,6 +70,7 @@ def protect(amp: KerasAmp) -> None:
     """Put the hooks on the model of ``amp``, its layers and its weights."""
     model, guard = amp.model, amp.guard
     check_grappler(guard)
+    keeps = bool(amp.kept_beside())
     for layer in _layers(model):
         own: dict[str, Any] = {
             "_setattr_hook": _setattr_hook(layer, guard),
@@ -77,12 +79,16 @@ def protect(amp: KerasAmp) -> None:
         for name in ("quantize", "enable_lora"):
             if hasattr(layer, name):
                 own[name] = _refused(getattr(layer, name), guard, _path(layer), _AGAIN)
+        if keeps:
+            own["save_own_variables"] = saver_of_layer(layer, amp)
         vars(layer).update(own)
     own = {
         "compile": _compile(model, amp),
         "make_train_function": _make_train_function(model, amp),
         "__reduce_ex__": _uncopied(model, guard),
     }
+    if keeps:
+        own["save"] = saver_of_model(amp)
     for name in ("add", "pop"):
         if isinstance(model, keras.Sequential):
             again = "build it whole before mpcore.prepare"

@@ -95,6 +95,7 @@ class Amp(ABC):
         widened: parameters that had 16 bits before ``prepare`` and were given float32 values: the
             dtype that they had, by path.
         inference: whether it was prepared without an optimizer: then it does not train.
+        told_of_files: whether a warning has said that a file lacks float32 values.
         lent: how many ``with average:`` blocks have put other weights into the model.
         guard: what refuses to let others move or change the model; see ``unguarded``.
         held: what keeps Ctrl-C back from ``held.now()`` on, which a commit begins with, until the
@@ -115,6 +116,7 @@ class Amp(ABC):
         self.arguments: Arguments | None = None
         self.guard = Guard()
         self.lent = 0
+        self.told_of_files = False
         self.held = Held(later=True)
         self._rule = plan.policy.scaling  # "auto" is decided, and its fields checked, once
         self._can_abort = self._rule.can_abort
@@ -546,6 +548,10 @@ class Amp(ABC):
             return {}
         msg = f"`state_dict` is not possible yet with {type(self).__name__} under {self.policy}"
         raise BackendError(msg)
+
+    def kept_beside(self) -> dict[str, tuple[int, ...]]:
+        """Return, by path, the shapes of parameters whose float32 values are kept beside them."""
+        return self._master_shapes()
 
     def _read_masters(self) -> dict[str, Any]:
         """Return the float32 values of those of ``_master_shapes``, as the framework's arrays."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import mpcore as mp
+from mpcore.errors import MpcoreWarning
 
 ms = pytest.importorskip("mindspore")
 from mindspore import nn, ops  # noqa: E402
@@ -143,7 +144,8 @@ def test_checkpoints_of_its_parts_resume_with_the_state_of_amp():
     by_steps(plain, 0, STEPS)
     first = Run(policy)
     by_model(first, 0, HALF)
-    ms.save_checkpoint(first.net, "net.ckpt")
+    with pytest.warns(MpcoreWarning, match=r"16-bit values .* `amp\.state_dict\(\)`"):
+        ms.save_checkpoint(first.net, "net.ckpt")
     ms.save_checkpoint(first.optimizer, "optimizer.ckpt")
     np.savez("amp.npz", state=np.array(first.amp.state_dict(), object))
     second = Run(policy, seed=77)
