@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mpcore.scaling.transition import transition as transition
     from mpcore.step.result import StepResult as StepResult
     from mpcore.tools.diagnosis.diagnose import diagnose as diagnose
-    from mpcore.tools.experiment.experiment import Data as Data
+    from mpcore.tools.experiment.data import Data as Data
     from mpcore.tools.inspection.explain import explain as explain
     from mpcore.tools.inspection.observation import Observation as Observation
     from mpcore.tools.inspection.observe import observe as observe
@@ -69,7 +69,7 @@ _HOMES = {
     "BackendMissingError": "mpcore.errors",
     "Capabilities": "mpcore.backend.backend",
     "CheckpointError": "mpcore.errors",
-    "Data": "mpcore.tools.experiment.experiment",
+    "Data": "mpcore.tools.experiment.data",
     "diagnose": "mpcore.tools.diagnosis.diagnose",
     "EMA": "mpcore.amp.ema",
     "estimate_memory": "mpcore.tools.memory.estimate",

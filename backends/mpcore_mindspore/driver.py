@@ -8,12 +8,15 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from mpcore.backend.layout import arranged, as_tuple, classes_last, examples
 from mpcore.checkpoint.held_layers import Held, collect, hold, spread
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.checkpoint.places import Place
 from mpcore.policy.registry import registered
 from mpcore_mindspore import files
 from mpcore_mindspore.layers import by_class, leaves, own_parameters, parameter_paths
+from mpcore_mindspore.loss_ops import MindsporeLossOps
+from mpcore_mindspore.optimizers import optimizer_of, slot_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from mpcore.backend.driver import OptimizerSpec
     from mpcore.backend.files import Files
+    from mpcore.backend.layout import Arrays, Layout
     from mpcore_mindspore.amp import MindsporeAmp
 
 __all__ = ["MindsporeDriver"]
@@ -35,12 +39,6 @@ _NEUTRAL = {
     "w": "weight",  # PReLU
 }
 _STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
-_SLOTS = {
-    # optimizer's attribute -> neutral slot
-    "moments": "momentum",
-    "moment1": "exp_avg",
-    "moment2": "exp_avg_sq",
-}
 
 
 class MindsporeDriver:
@@ -60,37 +58,55 @@ class MindsporeDriver:
         """Seed MindSpore's generators and the initialisers, which read numpy's."""
         ms.set_seed(seed)
 
-    def build(self, builder: Callable[[], Any], x: npt.NDArray[Any], layout: str) -> Any:
+    @property
+    def ops(self) -> MindsporeLossOps:
+        """What a neutral loss is made of."""
+        return MindsporeLossOps()
+
+    def build(self, builder: Callable[[], Any], x: Arrays, layout: Layout) -> Any:
         """Return the network in training mode."""
         return builder().set_train()
 
-    def batch(self, x: npt.NDArray[Any], y: npt.NDArray[Any], layout: str) -> tuple[Any, Any]:
+    def batch(
+        self, x: Arrays, y: Arrays, layout: Layout, target_layout: Layout = ""
+    ) -> tuple[Any, ...]:
         """Return Tensors; integers become int32, as MindSpore's losses want."""
-        return _tensor(x), _tensor(y)
+        return (*_inputs(x, layout), *_inputs(y, target_layout))
 
-    def loss(self, name: str, model: Any) -> Callable[..., Any]:
+    def forward(self, model: Any) -> Callable[..., Any]:
+        """Return what runs ``model``; floats that come out are float32."""
+
+        def run(*inputs: Any) -> Any:
+            return _widened(model(*inputs))
+
+        return run
+
+    def loss(
+        self, name: str, model: Any, *, label_smoothing: float = 0.0, layout: str = ""
+    ) -> Callable[..., Any]:
         """Return the loss function that runs ``model``."""
         if name == "mse":
 
-            def mse(x: Any, y: Any) -> Any:
-                difference = model(x) - y
+            def mse(*batch: Any) -> Any:
+                difference = model(*batch[:-1]) - batch[-1]
                 return (difference * difference).mean()
 
             return mse
+        axis, own = 1 if layout == "channels_first" else -1, self.ops
 
-        def cross_entropy(x: Any, y: Any) -> Any:
-            logits = model(x).astype(ms.float32)
-            return ops.cross_entropy(logits.reshape((-1, logits.shape[-1])), y.reshape((-1,)))
+        def cross_entropy(*batch: Any) -> Any:
+            logits = model(*batch[:-1]).astype(ms.float32)
+            return own.cross_entropy(logits, batch[-1], label_smoothing, axis)
 
         return cross_entropy
 
     def optimizer(self, spec: OptimizerSpec, model: Any) -> Any:
-        """Return nn.Momentum (also for momentum 0) or nn.Adam."""
-        params = model.trainable_params()
-        if spec.name == "sgd":
-            return nn.Momentum(params, spec.learning_rate, float(spec.momentum))
-        beta1, beta2 = spec.betas
-        return nn.Adam(params, spec.learning_rate, beta1=beta1, beta2=beta2, eps=spec.eps)
+        """Return one of MindSpore's own; nn.Momentum for sgd, also for momentum 0."""
+        return optimizer_of(spec, model.trainable_params())
+
+    def set_rate(self, amp: MindsporeAmp, rate: float) -> None:
+        """Set the learning rate."""
+        ops.assign(amp.optimizer.learning_rate, Tensor(rate, ms.float32))
 
     def trains(self, model: Any) -> dict[str, bool]:
         """Return by path, each Parameter once, whether it is trained."""
@@ -138,17 +154,15 @@ class MindsporeDriver:
         optimizer = amp.optimizer
         values = {
             neutral: collect(_held(model), _slot_reader(amp, getattr(optimizer, name)))
-            for name, neutral in _SLOTS.items()
-            if hasattr(optimizer, name)
+            for name, neutral in slot_names(optimizer).items()
         }
         return Slots(int(optimizer.global_step.asnumpy()[0]), values)
 
     def load_slots(self, model: Any, amp: MindsporeAmp, slots: Slots) -> None:
         """Put running averages back; an empty ``slots`` is a fresh optimizer."""
         optimizer = amp.optimizer
-        for name, neutral in _SLOTS.items():
-            if hasattr(optimizer, name):
-                _load_slot(model, amp, getattr(optimizer, name), slots.values.get(neutral, []))
+        for name, neutral in slot_names(optimizer).items():
+            _load_slot(model, amp, getattr(optimizer, name), slots.values.get(neutral, []))
         ops.assign(optimizer.global_step, Tensor([slots.steps], ms.int32))
         for name in ("beta1", "beta2"):
             if hasattr(optimizer, f"{name}_power"):
@@ -159,17 +173,34 @@ class MindsporeDriver:
         amp.sync_masters()
 
     def predict(
-        self, model: Any, amp: MindsporeAmp, x: npt.NDArray[Any], layout: str
+        self,
+        model: Any,
+        amp: MindsporeAmp,
+        x: Arrays,
+        layout: Layout,
+        target_layout: str = "",
     ) -> npt.NDArray[np.float32]:
         """Return the output in evaluation mode, 256 examples at a time."""
+
+        def part(start: int) -> npt.NDArray[np.float32]:
+            rows = _inputs(examples(x, slice(start, start + 256)), layout)
+            return classes_last(model(*rows).astype(ms.float32).asnumpy(), target_layout)
+
         model.set_train(False)
         with amp.autocast():
-            parts = [
-                model(_tensor(x[i : i + 256])).astype(ms.float32).asnumpy()
-                for i in range(0, len(x), 256)
-            ]
+            parts = [part(i) for i in range(0, len(as_tuple(x)[0]), 256)]
         model.set_train()
         return np.concatenate(parts)
+
+
+def _inputs(arrays: Arrays, layout: Layout) -> list[Any]:
+    return [_tensor(np.ascontiguousarray(x)) for x in arranged(arrays, layout, time_major=True)]
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):  # the graph compiler reads no union
+        return tuple([_widened(each) for each in value])
+    return value.astype(ms.float32) if value.dtype in (ms.float16, ms.bfloat16) else value
 
 
 def _tensor(x: npt.NDArray[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -46,15 +47,19 @@ def place(batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     return batch
 
 
-def stepper(amp: MindsporeAmp, loss_fn: Any, mode: str) -> Callable[..., StepResult]:
+def stepper(
+    amp: MindsporeAmp, loss_fn: Any, mode: str, **options: Any
+) -> Callable[..., StepResult]:
     """Return ``amp.step``, or a compiled train cell: one with gradients, one without."""
     if mode != "compiled":
-        return lambda *batch, keep_grads=False: amp.step(loss_fn, *batch, keep_grads=keep_grads)
+        return partial(amp.step, loss_fn, **options)
     cells: dict[bool, Any] = {}
 
     def step(*batch: Any, keep_grads: bool = False) -> StepResult:
         if keep_grads not in cells:
-            cells[keep_grads] = amp.train_cell(loss_fn, keep_grads=keep_grads, compiled=True)
+            cells[keep_grads] = amp.train_cell(
+                loss_fn, keep_grads=keep_grads, compiled=True, **options
+            )
         return amp.result(cells[keep_grads](*batch))
 
     return step

@@ -40,8 +40,8 @@ _FORMATS = ("NHWC", "NDHWC", b"NHWC", b"NDHWC")
 
 
 def mark_image(tensor: Any) -> None:
-    """Mark a tensor of a batch: images have four axes or five."""
-    if tensor.shape.rank in (4, 5):
+    """Mark a tensor of a batch that is channels first elsewhere: three axes to five."""
+    if tensor.shape.rank in (3, 4, 5):
         setattr(tensor, _MARK, _IMAGE)
 
 

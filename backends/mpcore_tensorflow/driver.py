@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from mpcore.backend.layout import arranged, as_tuple, examples, per_tensor
 from mpcore.checkpoint.held_layers import Held, collect
 from mpcore.checkpoint.layer_weights import Slots
 from mpcore.checkpoint.places import Place
@@ -17,14 +18,17 @@ from mpcore.errors import ExperimentError
 from mpcore_tensorflow import files
 from mpcore_tensorflow.layers import variable_names, walk
 from mpcore_tensorflow.layouts import list_weights
+from mpcore_tensorflow.loss_ops import TensorflowLossOps
+from mpcore_tensorflow.optimizers import optimizer_of, slot_lists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from mpcore.backend.driver import OptimizerSpec
     from mpcore.backend.files import Files
+    from mpcore.backend.layout import Arrays, Layout
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore_tensorflow.amp import KerasAmp
     from mpcore_tensorflow.layouts import Part
@@ -52,42 +56,60 @@ class KerasDriver:
         """Seed Python's, numpy's and TensorFlow's generators."""
         keras.utils.set_random_seed(seed)
 
-    def build(self, builder: Callable[[], Any], x: npt.NDArray[Any], layout: str) -> Any:
+    @property
+    def ops(self) -> TensorflowLossOps:
+        """What a neutral loss is made of."""
+        return TensorflowLossOps()
+
+    def build(self, builder: Callable[[], Any], x: Arrays, layout: Layout) -> Any:
         """Return the model, called once so that its weights exist."""
         model = builder()
         inputs = _inputs(x, layout)
         if not model.built:
-            model(inputs, training=False)
-        self._images[model] = _find_images(model, inputs, is_image=layout == "channels_first")
+            model(_as_input(inputs), training=False)
+        self._images[model] = _find_images(model, inputs, per_tensor(layout, len(inputs)))
         return model
 
-    def batch(self, x: npt.NDArray[Any], y: npt.NDArray[Any], layout: str) -> tuple[Any, Any]:
-        """Return tensors; images become channels last."""
-        return _inputs(x, layout), _tensor(y)
+    def batch(
+        self, x: Arrays, y: Arrays, layout: Layout, target_layout: Layout = ""
+    ) -> tuple[Any, ...]:
+        """Return tensors; channels come last."""
+        return (*_inputs(x, layout), *_inputs(y, target_layout))
 
-    def loss(self, name: str, model: Any) -> Callable[..., Any]:
-        """Return the loss, computed from logits in float32."""
+    def forward(self, model: Any) -> Callable[..., Any]:
+        """Return what runs ``model`` in training; floats that come out are float32."""
 
-        def cross_entropy(x: Any, y: Any) -> Any:
-            logits = tf.cast(model(x, training=True), tf.float32)
-            return tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+        def run(*inputs: Any) -> Any:
+            outputs = model(_as_input(inputs), training=True)
+            return tf.nest.map_structure(
+                lambda x: tf.cast(x, tf.float32) if x.dtype.is_floating else x, outputs
             )
 
-        def mse(x: Any, y: Any) -> Any:
-            outputs = tf.cast(model(x, training=True), tf.float32)
+        return run
+
+    def loss(
+        self, name: str, model: Any, *, label_smoothing: float = 0.0, layout: str = ""
+    ) -> Callable[..., Any]:
+        """Return the loss, computed from logits in float32; classes are last in every layout."""
+        forward = self.forward(model)
+
+        def cross_entropy(*batch: Any) -> Any:
+            return self.ops.cross_entropy(forward(*batch[:-1]), batch[-1], label_smoothing)
+
+        def mse(*batch: Any) -> Any:
+            outputs, y = forward(*batch[:-1]), batch[-1]
             return tf.reduce_mean(tf.math.squared_difference(outputs, tf.cast(y, tf.float32)))
 
         return mse if name == "mse" else cross_entropy
 
     def optimizer(self, spec: OptimizerSpec, model: Any) -> Any:
-        """Return Keras's own SGD or Adam."""
+        """Return Keras's own optimizer."""
         del model
-        if spec.name == "sgd":
-            return keras.optimizers.SGD(spec.learning_rate, momentum=spec.momentum)
-        return keras.optimizers.Adam(
-            spec.learning_rate, beta_1=spec.betas[0], beta_2=spec.betas[1], epsilon=spec.eps
-        )
+        return optimizer_of(spec)
+
+    def set_rate(self, amp: KerasAmp, rate: float) -> None:
+        """Set the learning rate."""
+        amp.optimizer.inner_optimizer.learning_rate.assign(rate)
 
     def trains(self, model: Any) -> dict[str, bool]:
         """Return by path, each variable once, whether it is trained."""
@@ -144,7 +166,7 @@ class KerasDriver:
         """
         inner = amp.optimizer.inner_optimizer
         values = {}
-        for name, (slots, factor) in _slot_lists(inner).items():
+        for name, (slots, factor) in slot_lists(inner).items():
 
             def read(variable: Any, slots: Any = slots, factor: float = factor) -> Any:
                 slot = _slot(inner, slots, _target(variable, amp))
@@ -158,7 +180,7 @@ class KerasDriver:
         """Put the optimizer state back; an empty ``slots`` is a fresh optimizer."""
         inner = amp.optimizer.inner_optimizer
         inner.iterations.assign(slots.steps)
-        for name, (own, factor) in _slot_lists(inner).items():
+        for name, (own, factor) in slot_lists(inner).items():
             if name not in slots.values:
                 for slot in own:
                     slot.assign(tf.zeros_like(slot.value))
@@ -172,13 +194,16 @@ class KerasDriver:
             self._spread(model, slots.values[name], assign, statistics=False)
 
     def predict(
-        self, model: Any, amp: KerasAmp, x: npt.NDArray[Any], layout: str
+        self, model: Any, amp: KerasAmp, x: Arrays, layout: Layout, target_layout: str = ""
     ) -> npt.NDArray[np.float32]:
-        """Return the output in evaluation mode, as float32."""
-        del amp  # its policy is in the layers
-        rows = range(0, len(x), _EXAMPLES)
-        parts = [model(_inputs(x[i : i + _EXAMPLES], layout), training=False) for i in rows]
-        return np.concatenate([np.asarray(tf.cast(part, tf.float32)) for part in parts])
+        """Return the output in evaluation mode, as float32; classes are last in every layout."""
+        del amp, target_layout  # its policy is in the layers
+
+        def part(start: int) -> npt.NDArray[np.float32]:
+            rows = _inputs(examples(x, slice(start, start + _EXAMPLES)), layout)
+            return np.asarray(tf.cast(model(_as_input(rows), training=False), tf.float32))
+
+        return np.concatenate([part(i) for i in range(0, len(as_tuple(x)[0]), _EXAMPLES)])
 
     def _listed(self, model: Any, *, statistics: bool) -> list[Held[list[Part]]]:
         if model not in self._images:
@@ -237,17 +262,6 @@ def _target(variable: Any, amp: KerasAmp | None) -> Any:
     return variable if amp is None else amp.optimizer.target(variable)
 
 
-def _slot_lists(optimizer: Any) -> dict[str, tuple[list[Any], float]]:
-    """Return Keras's slots by neutral name, and what a neutral value is multiplied by."""
-    if isinstance(optimizer, keras.optimizers.SGD):
-        rate = float(optimizer.learning_rate.numpy())
-        return {"momentum": (optimizer.momentums, -rate)} if optimizer.momentum else {}
-    if isinstance(optimizer, keras.optimizers.Adam):
-        return {"exp_avg": (optimizer._momentums, 1.0), "exp_avg_sq": (optimizer._velocities, 1.0)}
-    msg = f"`optimizer` must be Keras's SGD or Adam to be compared, got {type(optimizer).__name__}"
-    raise ExperimentError(msg)
-
-
 def _slot(optimizer: Any, slots: list[Any], target: Any) -> Any:
     index = optimizer._trainable_variables_indices.get(optimizer._var_key(target))
     return None if index is None else slots[index]
@@ -257,8 +271,13 @@ def _tensor(x: npt.NDArray[Any]) -> Any:
     return tf.constant(x.astype(np.int32 if x.dtype.kind in "iu" else np.float32))
 
 
-def _inputs(x: npt.NDArray[Any], layout: str) -> Any:
-    return _tensor(np.moveaxis(x, 1, -1) if layout == "channels_first" else x)
+def _inputs(arrays: Arrays, layout: Layout) -> list[Any]:
+    return [_tensor(x) for x in arranged(arrays, layout, channels_last=True)]
+
+
+def _as_input(inputs: Sequence[Any]) -> Any:
+    """Return what a Keras model is called with: one tensor, or a list of several."""
+    return inputs[0] if len(inputs) == 1 else list(inputs)
 
 
 def _guess_images(model: Any) -> dict[int, tuple[int, ...]]:
@@ -274,10 +293,12 @@ def _guess_images(model: Any) -> dict[int, tuple[int, ...]]:
         raise ExperimentError(msg)
     shape = [size or 1 for size in inputs[0].shape]
     zeros = tf.zeros(shape, inputs[0].dtype)
-    return _find_images(model, zeros, is_image=len(shape) > 3)
+    return _find_images(model, [zeros], ["channels_first" if len(shape) > 3 else ""])
 
 
-def _find_images(model: Any, inputs: Any, *, is_image: bool) -> dict[int, tuple[int, ...]]:
+def _find_images(
+    model: Any, inputs: Sequence[Any], layouts: Sequence[str]
+) -> dict[int, tuple[int, ...]]:
     """Return, by ``id`` of each layer whose input is a flattened image, the image's shape.
 
     Runs the model once. Every tensor that is an image, or one flattened, is marked, and layers
@@ -287,11 +308,12 @@ def _find_images(model: Any, inputs: Any, *, is_image: bool) -> dict[int, tuple[
     watched = [(e.layer, e.category, vars(e.layer).get("call")) for e in walk(model) if e.path]
     for layer, category, _ in watched:  # past what refuses another `call` after prepare
         vars(layer)["call"] = _marking(layer, category, found)
-    if is_image:
-        inputs = tf.identity(inputs)
-        setattr(inputs, _IMAGE, True)
+    inputs = [tf.identity(x) for x in inputs]
+    for tensor, layout in zip(inputs, layouts, strict=True):
+        if layout == "channels_first":
+            setattr(tensor, _IMAGE, True)
     try:
-        model(inputs, training=False)
+        model(_as_input(inputs), training=False)
     finally:
         for layer, _, original in watched:
             if original is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -52,6 +53,6 @@ def place(batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     return batch
 
 
-def stepper(amp: KerasAmp, loss_fn: Any, mode: str) -> Callable[..., StepResult]:
+def stepper(amp: KerasAmp, loss_fn: Any, mode: str, **options: Any) -> Callable[..., StepResult]:
     """Return ``amp.step``, a ``tf.function`` that ``begin`` may have made run eagerly."""
-    return lambda *batch, keep_grads=False: amp.step(loss_fn, *batch, keep_grads=keep_grads)
+    return partial(amp.step, loss_fn, **options)

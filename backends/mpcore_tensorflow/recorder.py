@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
+from mpcore.backend.layout import per_tensor
 from mpcore.errors import BackendError
 from mpcore.tools.inspection.dtypes import DtypeCall, floats_of
 from mpcore.tools.inspection.recorder import (
@@ -212,7 +213,7 @@ class _Tap:
             return
         tf.config.run_functions_eagerly(True)
         try:
-            with tapped(self._around, self._ran if request.layout or request.ops else None):
+            with tapped(self._around, self._ran if request.turns or request.ops else None):
                 yield
         finally:
             tf.config.run_functions_eagerly(eager)
@@ -255,7 +256,7 @@ class _Tap:
         if not self._calls.values:
             return [_Seen(x, (), self.wanted) for x in tensors]
         found = turns(layer, entry.category, tensors)
-        layout = bool(self._calls.request.layout)
+        layout = self._calls.request.turns
         return [
             self.seen(x, turn if layout else ()) for x, turn in zip(tensors, found, strict=True)
         ]
@@ -263,7 +264,7 @@ class _Tap:
     def seen(self, tensor: Any, turn: tuple[int, ...] | None = None) -> _Seen:
         """Return what there is of an eager tensor; turned as its mark says if no turn is given."""
         if turn is None:
-            turn = channels.turn_of(tensor) if self._calls.request.layout else ()
+            turn = channels.turn_of(tensor) if self._calls.request.turns else ()
         key = id(tensor), turn
         if key not in self._seen:
             self._seen[key] = _Seen(tensor, turn, self.wanted)
@@ -352,9 +353,11 @@ def record(
         how = "a traced graph, every operation; what compilers make of it is not seen"
         _trace(tap, amp, tensors, losses, scale, calls)
         return Outcome(0.0, seen, {}, how)
-    if calls.request.layout:
-        for one in seen.values():
-            channels.mark_image(one.tensor)
+    if calls.request.turns:
+        words = per_tensor(calls.request.layout, len(seen))
+        for word, one in zip(words, seen.values(), strict=True):
+            if word == "channels_first":
+                channels.mark_image(one.tensor)
     sums: dict[int, list[Any]] = {}
     with left_alone(model, amp), tap.open():
         total = np.float32(0)

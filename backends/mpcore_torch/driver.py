@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.utils._pytree import tree_map
 
+from mpcore.backend.layout import arranged, as_tuple, classes_last, examples
 from mpcore.checkpoint.held_layers import Held, collect, hold, spread
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.checkpoint.places import Place
 from mpcore.policy.registry import registered
 from mpcore_torch import files
 from mpcore_torch.layers import by_class, leaves, list_layers, parameter_names
+from mpcore_torch.loss_ops import TorchLossOps
+from mpcore_torch.optimizers import SLOTS, optimizer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +28,13 @@ if TYPE_CHECKING:
 
     from mpcore.backend.driver import OptimizerSpec
     from mpcore.backend.files import Files
+    from mpcore.backend.layout import Arrays, Layout
     from mpcore.policy.layer import Layer
     from mpcore_torch.amp import TorchAmp
 
 __all__ = ["TorchDriver"]
 
 _STATISTICS = ("running_mean", "running_var")
-_ADAM_SLOTS = ("exp_avg", "exp_avg_sq")
 
 
 class TorchDriver:
@@ -45,34 +49,47 @@ class TorchDriver:
         """Seed torch's generators."""
         torch.manual_seed(seed)
 
-    def build(self, builder: Callable[[], Any], x: npt.NDArray[Any], layout: str) -> nn.Module:
+    @property
+    def ops(self) -> TorchLossOps:
+        """What a neutral loss is made of."""
+        return TorchLossOps()
+
+    def build(self, builder: Callable[[], Any], x: Arrays, layout: Layout) -> nn.Module:
         """Return the model in training mode."""
         model: nn.Module = builder()
         return model.train()
 
-    def batch(self, x: npt.NDArray[Any], y: npt.NDArray[Any], layout: str) -> tuple[Any, Any]:
+    def batch(
+        self, x: Arrays, y: Arrays, layout: Layout, target_layout: Layout = ""
+    ) -> tuple[Any, ...]:
         """Return tensors; integers become int64, as torch's losses want."""
-        return _tensor(x), _tensor(y)
+        return (*_inputs(x, layout), *_inputs(y, target_layout))
 
-    def loss(self, name: str, model: nn.Module) -> Callable[..., Any]:
+    def forward(self, model: nn.Module) -> Callable[..., Any]:
+        """Return what runs ``model``; floats that come out are float32."""
+        return lambda *inputs: tree_map(_widened, model(*inputs))
+
+    def loss(
+        self, name: str, model: nn.Module, *, label_smoothing: float = 0.0, layout: str = ""
+    ) -> Callable[..., Any]:
         """Return the loss function that runs ``model``."""
         if name == "mse":
-            return lambda x, y: functional.mse_loss(model(x), y)
+            return lambda *batch: functional.mse_loss(model(*batch[:-1]), batch[-1])
+        axis = 1 if layout == "channels_first" else -1
 
-        def cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            logits = model(x)
-            return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+        def cross_entropy(*batch: torch.Tensor) -> torch.Tensor:
+            return self.ops.cross_entropy(model(*batch[:-1]), batch[-1], label_smoothing, axis)
 
         return cross_entropy
 
     def optimizer(self, spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's own optimizer, fused: the fastest that torch has."""
-        params = [param for param in model.parameters() if param.requires_grad]
-        if spec.name == "sgd":
-            return torch.optim.SGD(params, spec.learning_rate, momentum=spec.momentum, fused=True)
-        return torch.optim.Adam(
-            params, spec.learning_rate, betas=spec.betas, eps=spec.eps, fused=True
-        )
+        """Return torch's own optimizer, fused where there is one: the fastest that torch has."""
+        return optimizer_of(spec, [param for param in model.parameters() if param.requires_grad])
+
+    def set_rate(self, amp: TorchAmp, rate: float) -> None:
+        """Set the learning rate of all groups."""
+        for group in amp.optimizer.param_groups:
+            group["lr"] = rate
 
     def trains(self, model: nn.Module) -> dict[str, bool]:
         """Return by path, each parameter once, whether it is trained."""
@@ -130,7 +147,7 @@ class TorchDriver:
     def slots(self, model: nn.Module, amp: TorchAmp) -> Slots:
         """Return the momentum buffers or running averages."""
         optimizer, masters = amp.optimizer, amp.masters
-        names = {"momentum_buffer": "momentum"} | {name: name for name in _ADAM_SLOTS}
+        names = SLOTS
         used = {slot for state in optimizer.state.values() for slot in state} & set(names)
         layers = _held(model, buffers=False)
 
@@ -146,31 +163,52 @@ class TorchDriver:
         """Put running averages back; an empty ``slots`` is a fresh optimizer."""
         optimizer, masters = amp.optimizer, amp.masters
         optimizer.state.clear()
-        names = {"momentum": "momentum_buffer"}
+        names = {neutral: own for own, neutral in SLOTS.items()}
 
         def assign(slot: str, tensor: torch.Tensor, array: npt.NDArray[np.float32]) -> None:
             param = cast("nn.Parameter", tensor)
             state = optimizer.state[masters.get(param, param)]
-            state[names.get(slot, slot)] = torch.from_numpy(np.array(array))
-            if slot in _ADAM_SLOTS:
+            state[names[slot]] = torch.from_numpy(np.array(array))
+            if not isinstance(optimizer, torch.optim.SGD):
                 state["step"] = torch.tensor(float(slots.steps))
 
         for slot, layers in slots.values.items():
             spread(_held(model, buffers=False), layers, partial(assign, slot))
 
     def predict(
-        self, model: nn.Module, amp: TorchAmp, x: npt.NDArray[Any], layout: str
+        self,
+        model: nn.Module,
+        amp: TorchAmp,
+        x: Arrays,
+        layout: Layout,
+        target_layout: str = "",
     ) -> npt.NDArray[np.float32]:
         """Return the output in evaluation mode, 256 examples at a time."""
+
+        def part(start: int) -> npt.NDArray[np.float32]:
+            rows = examples(x, slice(start, start + 256))
+            found: npt.NDArray[np.float32] = model(*_inputs(rows, layout)).float().numpy()
+            return classes_last(found, target_layout)
+
         model.eval()
         with torch.no_grad(), amp.autocast():
-            parts = [model(_tensor(x[i : i + 256])).float().numpy() for i in range(0, len(x), 256)]
+            parts = [part(i) for i in range(0, len(as_tuple(x)[0]), 256)]
         model.train()
         return np.concatenate(parts)
 
 
+def _inputs(arrays: Arrays, layout: Layout) -> list[torch.Tensor]:
+    return [_tensor(x) for x in arranged(arrays, layout, time_major=True)]
+
+
 def _tensor(x: npt.NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(x.astype(np.int64) if x.dtype.kind in "iu" else x.astype(np.float32))
+    own = x.astype(np.int64) if x.dtype.kind in "iu" else x.astype(np.float32)
+    return torch.from_numpy(np.ascontiguousarray(own))
+
+
+def _widened(value: Any) -> Any:
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.float() if is_float else value
 
 
 def _held(model: nn.Module, *, buffers: bool = True) -> list[Held[torch.Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,9 +46,9 @@ def place(batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     return tuple(tensor.to(device) for tensor in batch) if device else batch
 
 
-def stepper(amp: TorchAmp, loss_fn: Any, mode: str) -> Callable[..., StepResult]:
+def stepper(amp: TorchAmp, loss_fn: Any, mode: str, **options: Any) -> Callable[..., StepResult]:
     """Return ``amp.step``: the model that it runs is compiled or not."""
-    return lambda *batch, keep_grads=False: amp.step(loss_fn, *batch, keep_grads=keep_grads)
+    return partial(amp.step, loss_fn, **options)
 
 
 @contextlib.contextmanager

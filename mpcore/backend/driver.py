@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.backend.files import Files
+    from mpcore.backend.layout import Arrays, Layout
+    from mpcore.backend.loss_ops import LossOps
     from mpcore.checkpoint.layer_weights import LayerWeights, Slots
     from mpcore.checkpoint.places import Place
 
-__all__ = ["Driver", "OptimizerSpec"]
+__all__ = ["OPTIMIZERS", "Driver", "OptimizerSpec"]
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adamax")
+"""Those that all three frameworks have, or have once a term is added."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +30,17 @@ class OptimizerSpec:
     """An optimizer by its constants; every framework builds its own from them.
 
     Attributes:
-        name: ``"sgd"`` or ``"adam"``.
-        learning_rate: > 0, constant.
-        momentum: in [0, 1), for sgd.
-        betas: decay of the two running averages, each in [0, 1), for adam.
-        eps: added to the denominator, > 0, for adam. Keras and MindSpore add it before the
-            bias correction and torch after, so their first updates differ by up to
+        name: one of ``OPTIMIZERS``.
+        learning_rate: > 0; a ``schedule`` of the experiment sets it before each step.
+        momentum: in [0, 1), for sgd and rmsprop.
+        betas: decay of the two running averages, each in [0, 1), for adam, adamw and adamax; the
+            second is that of rmsprop, too.
+        eps: added to the denominator, > 0, for all but sgd. Keras and MindSpore add it before the
+            bias correction of adam and torch after, so their first updates differ by up to
             32 * eps / abs(gradient), relative.
+        weight_decay: >= 0; of adamw a share of the weight taken off at the learning rate, of the
+            others added to the gradient, times the weight.
+        nesterov: whether sgd looks ahead; needs momentum.
     """
 
     name: str = "sgd"
@@ -39,15 +48,22 @@ class OptimizerSpec:
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    weight_decay: float = 0.0
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an unknown optimizer and constants out of range."""
-        check_choice("optimizer.name", self.name, ("sgd", "adam"), ExperimentError)
+        check_choice("optimizer.name", self.name, OPTIMIZERS, ExperimentError)
         rules = {
             "learning_rate": (0 < self.learning_rate < float("inf"), "> 0 and finite"),
             "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
             "betas": (all(0 <= beta < 1 for beta in self.betas), "two numbers in [0, 1)"),
             "eps": (self.eps > 0, "> 0"),
+            "weight_decay": (0 <= self.weight_decay < float("inf"), ">= 0 and finite"),
+            "nesterov": (
+                not self.nesterov or (self.name == "sgd" and self.momentum > 0),
+                "False but for sgd with momentum",
+            ),
         }
         for name, (holds, rule) in rules.items():
             if not holds:
@@ -74,29 +90,56 @@ class Driver(Protocol[AmpT]):
         """Seed the framework's random numbers."""
         ...
 
-    def build(self, builder: Callable[[], Any], x: npt.NDArray[Any], layout: str) -> Any:
+    @property
+    def ops(self) -> LossOps:
+        """What a loss that is written once for all frameworks is made of."""
+        ...
+
+    def build(self, builder: Callable[[], Any], x: Arrays, layout: Layout) -> Any:
         """Return the model that ``builder`` makes, with its weights created, ready to train.
 
         Args:
             builder: the experiment's function for this framework.
             x: a few inputs, for frameworks that create weights at the first call.
-            layout: ``"channels_first"`` if ``x`` holds images (batch, channels, height,
-                width), else ``""``; a framework that wants another layout converts.
+            layout: what ``x`` is, of ``mpcore.backend.layout.LAYOUTS``; a framework that wants
+                another layout converts.
         """
         ...
 
-    def batch(self, x: npt.NDArray[Any], y: npt.NDArray[Any], layout: str) -> tuple[Any, Any]:
-        """Return inputs and targets as the framework's tensors; integers become int32 or int64."""
+    def batch(
+        self, x: Arrays, y: Arrays, layout: Layout, target_layout: Layout = ""
+    ) -> tuple[Any, ...]:
+        """Return inputs, then targets, as the framework's tensors; integers become int32 or int64.
+
+        Args:
+            x: inputs, one array or several.
+            y: targets, one array or several.
+            layout: what the inputs are.
+            target_layout: what the targets are.
+        """
         ...
 
-    def loss(self, name: str, model: Any) -> Callable[..., Any]:
-        """Return ``loss_fn(x, y)`` that runs ``model``.
+    def forward(self, model: Any) -> Callable[..., Any]:
+        """Return what runs ``model`` in training on its inputs, and returns floats as float32."""
+        ...
+
+    def loss(
+        self, name: str, model: Any, *, label_smoothing: float = 0.0, layout: str = ""
+    ) -> Callable[..., Any]:
+        """Return ``loss_fn(*batch)`` that runs ``model``; the last of the batch is the target.
 
         Args:
             name: ``"cross_entropy"``: mean over all targets, of logits (..., classes) and
                 integer targets (...); ``"mse"``: mean of squared differences.
             model: the model, its output already in the policy's output dtype.
+            label_smoothing: share of the target that is spread over all classes.
+            layout: of the targets: ``"channels_first"`` has logits (batch, classes, ...) in a
+                framework that follows it.
         """
+        ...
+
+    def set_rate(self, amp: AmpT, rate: float) -> None:
+        """Set the learning rate of the steps to come."""
         ...
 
     def optimizer(self, spec: OptimizerSpec, model: Any) -> Any:
@@ -135,7 +178,10 @@ class Driver(Protocol[AmpT]):
         ...
 
     def predict(
-        self, model: Any, amp: AmpT, x: npt.NDArray[Any], layout: str
+        self, model: Any, amp: AmpT, x: Arrays, layout: Layout, target_layout: str = ""
     ) -> npt.NDArray[np.float32]:
-        """Return the model's output in evaluation mode, under its policy, as float32."""
+        """Return the model's output in evaluation mode, under its policy, as float32.
+
+        Examples are its first axis, and the classes of logits its last, whatever the layout.
+        """
         ...

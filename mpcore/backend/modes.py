@@ -39,7 +39,15 @@ class Modes(Protocol[AmpT]):
         """Return a driver's batch where the model is."""
         ...
 
-    def stepper(self, amp: AmpT, loss_fn: Any, mode: str) -> Callable[..., StepResult]:
+    def stepper(
+        self,
+        amp: AmpT,
+        loss_fn: Any,
+        mode: str,
+        *,
+        clip_norm: float | None = None,
+        micro_batches: int = 1,
+    ) -> Callable[..., StepResult]:
         """Return ``step(*batch, keep_grads=False)`` that runs in ``mode``."""
         ...
 

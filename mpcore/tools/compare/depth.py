@@ -6,12 +6,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mpcore.backend.parts import DRIVER, EXACT
+from mpcore.backend.parts import EXACT
 from mpcore.errors import ExperimentError
 from mpcore.tools.divergence import Evidence, collect, save
 from mpcore.tools.divergence.evidence import STEPS
 from mpcore.tools.experiment.job import read_data
 from mpcore.tools.experiment.prepared import Prepared, load_state, load_weights
+from mpcore.tools.experiment.setup import Setup
 from mpcore.tools.inspection import Request, inspect
 from mpcore.tools.report.layers import Distance as TensorDistance
 from mpcore.tools.report.layers import Divergence, LayerDistance, Layers, RootCause
@@ -35,6 +36,7 @@ def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
     """Collect the evidence of one configuration, and leave it in the job's folder."""
     data = read_data(job.data)
     run = Prepared(job, experiment, data, load_weights(job.initial))
+    run.setup.set_rate(run.amp, max(job.step, 0))
     if job.step >= 0 and not load_state(job.before(job.step), run):
         msg = f"the reference left no state before step {job.step}"
         raise ExperimentError(msg)
@@ -47,7 +49,7 @@ def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
         run.amp,
         run.loss_fn,
         run.batch(x, y),
-        request=Request(keep=look, ops=look, layout=data.layout),
+        request=Request(keep=look, ops=look, layout=data.batch_layout),
         moved=0 if look else job.settings.noise_runs,
         steps=0 if look else STEPS,
         seed=job.settings.seed,
@@ -63,17 +65,16 @@ def exact(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
     """Run the same step in float64, without a policy, to tell which of two is wrong."""
     data = read_data(job.data)
     widest = EXACT.of(job.backend)
-    driver = DRIVER.of(job.backend)
-    driver.seed(job.settings.seed)
-    model = driver.build(experiment.builder(job.backend), data.x_train[:2], data.layout)
+    setup = Setup(experiment, job.configuration.name, data, seed=job.settings.seed)
+    driver, model = setup.driver, setup.model()
     path = job.initial if job.step < 0 else job.before(job.step) / "weights.safetensors"
     weights = load_weights(path)
     driver.load_weights(model, weights)
     x, y = _batch(job, data)
-    model, batch = widest.widened(model, driver.batch(x, y, data.layout))
-    loss_fn = driver.loss(experiment.loss, model)
+    model, batch = widest.widened(model, setup.batch(x, y))
+    loss_fn = setup.loss(model)
     emit(phase="float64", step=0, of=1)
-    seen = inspect(model, None, loss_fn, *batch, request=Request(layout=data.layout))
+    seen = inspect(model, None, loss_fn, *batch, request=Request(layout=data.batch_layout))
     grads = driver.gradients(model, widest.true_gradients(model, loss_fn(*batch)))
     found = Evidence(job.backend, "float64", seen, weights=(weights,), grads=(grads,))
     save(found, job.own("evidence"))

@@ -23,6 +23,7 @@ from mpcore.tools.compare.step_sizes import StepTensors, step_sizes
 from mpcore.tools.compare.verdict import curve_number, free_difference, verdict
 from mpcore.tools.divergence import Evidence, find, kink_proof, load, which_is_wrong
 from mpcore.tools.experiment.configuration import Configuration, check_installed
+from mpcore.tools.experiment.names import names_for
 from mpcore.tools.report.layers import Float64, Layers
 from mpcore.tools.report.result import FreeRun, Pair
 
@@ -269,11 +270,12 @@ class Pairs:
     ) -> Float64:
         """Return which one is beyond its tolerance of the same step in float64, in words too."""
         experiment = self._comparison.experiment
-        if _WIDEST not in experiment.builders or not _installed(_WIDEST):
+        widest = next(iter(names_for(experiment.builders, _WIDEST)), "")
+        if not widest or not _installed(_WIDEST):
             return Float64("", f"{experiment.path.name} has no build_{_WIDEST}(), or no torch")
         try:
             key = ("exact", pair.policy, step)
-            exact = self._work(key, Configuration(_WIDEST), pair.policy, step, (), on_event)
+            exact = self._work(key, Configuration.parse(widest), pair.policy, step, (), on_event)
         except (ExperimentError, CheckpointError) as exc:
             return Float64("", str(exc))
         wrong = which_is_wrong(exact, *seen)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import run_worker, thread_variables
 from mpcore._lib.records import from_plain
+from mpcore.backend.layout import as_tuple
 from mpcore.checkpoint.layer_weights import LayerWeights, match
 from mpcore.errors import ExperimentError
 from mpcore.tools.compare.pairs import Options, Pairs, read_records
@@ -71,14 +72,14 @@ def compare(
     """
     configurations = read_configurations(backends)
     for configuration in configurations:
-        experiment.builder(configuration.backend)
+        experiment.builder(configuration.name)
     texts = read_policies(policies)
     data = experiment.data()
     folder = Path(tempfile.mkdtemp(prefix="mpcore-compare-"))
     try:
         comparison = _Comparison(experiment, configurations, texts, settings, folder, time_limit)
         write_data(folder / "data", data)
-        comparison.tested = min(len(data.x_test), TESTED)
+        comparison.tested = min(len(as_tuple(data.x_test)[0]), TESTED)
         return comparison.run(options or Options(), on_event)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

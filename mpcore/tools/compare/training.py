@@ -12,6 +12,7 @@ import numpy as np
 
 from mpcore._lib.machine import resident
 from mpcore._lib.records import to_plain
+from mpcore.backend.layout import as_tuple, examples
 from mpcore.backend.parts import MODES
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import FORMATS
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore.step.result import StepResult
     from mpcore.tools.diagnosis.record import PostMortem
-    from mpcore.tools.experiment.experiment import Data, Experiment
+    from mpcore.tools.experiment.data import Data
+    from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
 
 __all__ = ["train"]
@@ -63,7 +65,7 @@ def train(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[s
             losses = []
             with _one_thread(job) if number > 1 else nullcontext():
                 for index, (x, y) in enumerate(_batches(job, data)):
-                    losses.append(run.step(x, y).loss)
+                    losses.append(run.step(x, y, index).loss)
                     emit(phase=f"noise {number}", step=index + 1, of=job.settings.steps)
             result["noise_losses"].append(losses)
             result["noise_accuracy"].append(_accuracy(run))
@@ -91,7 +93,7 @@ def _free(job: Job, run: Prepared, emit: Callable[..., None]) -> dict[str, Any]:
     with job.own("records.jsonl").open("w", encoding="utf-8", buffering=1) as stream:
         for index, (x, y) in enumerate(_batches(job, run.data)):
             start = time.perf_counter()
-            step = run.step(x, y)
+            step = run.step(x, y, index)
             loss = step.loss  # waits for the device
             seconds.append(time.perf_counter() - start)
             records.append({"step": index, "seconds": seconds[-1], **step.to_dict()})
@@ -128,10 +130,10 @@ def _diagnosed(
 
 def _accuracy(run: Prepared) -> float | None:
     x, y = run.data.x_test, run.data.y_test
-    if not len(x) or not run.has_classes:
+    if not len(as_tuple(x)[0]) or not run.has_classes:
         return None
-    count = min(len(x), TESTED)
-    guess = run.driver.predict(run.model, run.amp, x[:count], run.data.layout).argmax(-1)
+    count = min(len(y), TESTED)
+    guess = run.setup.predict(run.model, run.amp, examples(x, slice(count))).argmax(-1)
     return float((guess == y[:count]).mean())
 
 
@@ -159,7 +161,7 @@ def _draws(
     Beyond rounding: the sums of some frameworks depend on where their arrays lie in memory.
     """
     x, y = next(_batches(job, data))
-    loss = Prepared(job, experiment, data, initial, job.settings.seed + 1).step(x, y).loss
+    loss = Prepared(job, experiment, data, initial, job.settings.seed + 1).step(x, y, 0).loss
     return free_difference([loss], [first])[0] > SAME_LOSS
 
 
@@ -175,11 +177,12 @@ def _lockstep(job: Job, run: Prepared, emit: Callable[..., None]) -> None:
     batches = run.data.batches(count, job.settings.batch, job.settings.seed)
     for index, (x, y) in enumerate(batches):
         state = job.before(index)
+        run.setup.set_rate(run.amp, index)  # before: Keras keeps momentum times the rate
         if job.reference:
             save_state(state, run)
         elif not load_state(state, run):
             return
-        did, step = _one(run, x, y)
+        did, step = _one(run, x, y, index)
         if did.grads is not None:
             save_weights(job.own(f"grads-{index}.safetensors"), did.grads)
         save_weights(job.own(f"before-{index}.safetensors"), did.before)
@@ -193,9 +196,9 @@ def _lockstep(job: Job, run: Prepared, emit: Callable[..., None]) -> None:
                 stream.write(json.dumps(noise) + "\n")
 
 
-def _one(run: Prepared, x: Any, y: Any) -> tuple[StepTensors, StepResult]:
+def _one(run: Prepared, x: Any, y: Any, index: int) -> tuple[StepTensors, StepResult]:
     before = run.weights()
-    step = run.step(x, y, keep_grads=True)
+    step = run.step(x, y, index, keep_grads=True)
     grads = run.driver.gradients(run.model, step.grads) if step.stepped else None
     return StepTensors(before, run.weights(), grads, float(step.loss)), step
 
@@ -212,10 +215,11 @@ class _Moving:
         """Return what ``noise_of`` says of one step, and whether moved ones were skipped."""
         run, found, skipped = self._run, [], []
         for number in range(min(self._job.settings.noise_runs, _MOVED)):
+            run.setup.set_rate(run.amp, index)  # before: Keras keeps momentum times the rate
             load_state(self._job.before(index), run)
             seed = self._job.settings.seed + 1000 * (number + 1) + index
             run.driver.load_weights(run.model, _moved(run.weights(), self._unit, seed), run.amp)
-            other, _ = _one(run, x, y)
+            other, _ = _one(run, x, y, index)
             found.append(step_sizes(did, other))
             skipped.append(other.skipped)
         return {"noise": noise_of(found), "skipped": skipped}

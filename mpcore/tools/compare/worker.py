@@ -15,21 +15,18 @@ import numpy as np
 
 from mpcore._lib.process import serve, told
 from mpcore.backend.backend import check_policy, load_backend
-from mpcore.backend.parts import DRIVER
+from mpcore.backend.layout import as_tuple
 from mpcore.capabilities.proofs import proved
 from mpcore.errors import BackendError, ExperimentError, MpcoreError
 from mpcore.policy.policy import Policy
 from mpcore.preparation import prepare
 from mpcore.tools.compare.depth import exact, one_step
 from mpcore.tools.compare.training import train
-from mpcore.tools.experiment.experiment import (
-    Data,
-    Experiment,
-    check_against_model,
-    load_experiment,
-)
+from mpcore.tools.experiment.data import check_against_model
+from mpcore.tools.experiment.experiment import OWN, Experiment, load_experiment
 from mpcore.tools.experiment.job import Job, plain, read_data, write_json
 from mpcore.tools.experiment.prepared import begin, save_weights
+from mpcore.tools.experiment.setup import Setup
 from mpcore.tools.inspection.explain import explain
 from mpcore.tools.memory.estimate import estimate_memory
 
@@ -66,10 +63,9 @@ def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
     """Build the model, list its weights, resolve every policy over it, and try the data on it."""
     data = read_data(job.data)
     backend = load_backend(job.backend)
-    driver = DRIVER.of(backend)
-    driver.seed(job.settings.seed)
-    model = driver.build(experiment.builder(job.backend), data.x_train[:2], data.layout)
-    own = driver.weights(model)
+    setup = Setup(experiment, job.configuration.name, data, seed=job.settings.seed)
+    model = setup.model()
+    own = setup.driver.weights(model)
     if not own:
         msg = f"the {job.backend} model has no parameters to train"
         raise ExperimentError(msg)
@@ -81,7 +77,7 @@ def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
         policy = Policy.parse(text)
         plan = explain(model, policy)
         entry: dict[str, Any] = {"plan": plan.to_dict(), "simulated": False, "refused": None}
-        entry["bytes"] = _predicted(job, experiment, model, policy)
+        entry["bytes"] = _predicted(setup, model, policy)
         try:
             entry["simulated"] = check_policy(policy, can)
         except BackendError as exc:
@@ -92,7 +88,7 @@ def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
         | {"arrays": {name: list(a.shape) for name, a in w.arrays.items()}}
         for w in own
     ]
-    _try_data(job, experiment, data, model, own)
+    _try_data(job, setup, model, own)
     return {
         "layers": layers,
         "device": can.device,
@@ -101,34 +97,39 @@ def _inspect(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
     }
 
 
-def _predicted(job: Job, experiment: Experiment, model: Any, policy: Policy) -> dict[str, Any]:
+def _predicted(setup: Setup, model: Any, policy: Policy) -> dict[str, Any]:
     """Return the bytes between steps, and their parameters; empty if they cannot be foretold."""
-    driver = DRIVER.of(job.backend)
     try:
-        found = estimate_memory(model, driver.optimizer(experiment.optimizer, model), policy)
+        found = estimate_memory(model, setup.optimizer(model), policy)
     except BackendError:
         return {}  # an optimizer whose state is not known
     return {"total": found.total, "values": found.values}
 
 
-def _try_data(
-    job: Job, experiment: Experiment, data: Data, model: Any, own: list[LayerWeights]
-) -> None:
+def _try_data(job: Job, setup: Setup, model: Any, own: list[LayerWeights]) -> None:
     """Run the model on one batch and refuse data that does not fit it."""
-    driver = DRIVER.of(job.backend)
-    amp = prepare(model, driver.optimizer(experiment.optimizer, model), "float32")
-    x, _ = next(data.batches(1, job.settings.batch, job.settings.seed))
+    data, loss = setup.data, setup.experiment.loss
+    amp = prepare(model, setup.optimizer(model), "float32")
+    x, y = next(data.batches(1, min(job.settings.batch, 256), job.settings.seed))
     tables = [len(w.arrays["weight"]) for w in own if w.category == "embedding"]
     rows = max(tables, default=None)
     # Before the model sees them: tokens out of range kill some frameworks, and others read on.
-    integers = x.dtype.kind in "iu" and rows is not None
-    x = np.clip(x, 0, rows - 1).astype(x.dtype) if integers and rows else x
+    if rows is not None and not isinstance(x, tuple) and x.dtype.kind in "iu":
+        x = np.clip(x, 0, rows - 1).astype(x.dtype)
+    shapes = ", ".join(str(array.shape) for array in as_tuple(x))
+    if loss == OWN:
+        try:
+            amp.step(setup.loss(model), *setup.batch(x, y))
+        except Exception as exc:
+            msg = f"loss() in {setup.experiment.path.name} cannot run in {setup.name}: {exc}"
+            raise ExperimentError(" ".join(msg.split())) from exc
+        return
     try:
-        shape = driver.predict(model, amp, x[:256], data.layout).shape[1:]
+        shape = setup.predict(model, amp, x).shape[1:]
     except Exception as exc:
-        msg = f"the {job.backend} model cannot run data() of shape {x.shape}: {exc}"
+        msg = f"the {setup.name} model cannot run data() of shape {shapes}: {exc}"
         raise ExperimentError(" ".join(msg.split())) from exc
-    check_against_model(data, experiment.loss, job.backend, tuple(shape), rows)
+    check_against_model(data, loss, setup.backend, tuple(shape), rows)
 
 
 def _proofs(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:

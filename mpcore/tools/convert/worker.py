@@ -31,6 +31,7 @@ from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.errors import BackendError, CheckpointError
 from mpcore.tools.convert.target import fill
 from mpcore.tools.experiment.experiment import load_experiment
+from mpcore.tools.experiment.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,11 +62,8 @@ def _build(task: dict[str, Any]) -> tuple[Any, Any]:
     asked = task["model"]
     if asked["experiment"]:
         experiment = load_experiment(Path(asked["experiment"]))
-        data = experiment.data()
-        driver = DRIVER.of(task["backend"])
-        driver.seed(0)
-        builder = experiment.builder(task["backend"])
-        return driver, driver.build(builder, data.x_train[:2], data.layout)
+        setup = Setup(experiment, task["backend"])
+        return setup.driver, setup.model()
     option, (file, _, name) = asked["option"], asked["text"].rpartition(":")
     space = _run(file, option)
     if name not in space:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import serve
-from mpcore.backend.parts import DRIVER
 from mpcore.preparation import prepare
 from mpcore.tools.diagnosis.diagnose import diagnose
 from mpcore.tools.experiment.experiment import load_experiment
+from mpcore.tools.experiment.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,15 +34,14 @@ def main(argv: list[str]) -> int:
 def _train(task: dict[str, Any], emit: Callable[..., None]) -> None:
     experiment = load_experiment(Path(task["experiment"]))
     os.chdir(task["folder"])  # frameworks leave folders behind (MindSpore: rank_0/)
-    data = experiment.data()
-    driver = DRIVER.of(task["backend"])
-    driver.seed(0)
-    model = driver.build(experiment.builder(task["backend"]), data.x_train[:2], data.layout)
-    amp = prepare(model, driver.optimizer(experiment.optimizer, model), task["policy"])
-    loss_fn = driver.loss(experiment.loss, model)
+    setup = Setup(experiment, task["backend"])
+    model = setup.model()
+    amp = prepare(model, setup.optimizer(model), task["policy"])
+    loss_fn = setup.loss(model)
     steps = task["steps"]
-    for x, y in data.batches(steps, experiment.batch, 0):
-        result = amp.step(loss_fn, *driver.batch(x, y, data.layout))
+    for index, batch in enumerate(setup.batches(steps)):
+        setup.set_rate(amp, index)
+        result = amp.step(loss_fn, *batch, **setup.step_options)
         if not result.stepped:
             emit(phase="diagnose", step=result.step, of=steps)
             emit(postmortem=diagnose(amp, result).to_dict())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mpcore.backend.backend import backend_names
 from mpcore.errors import BackendMissingError, ExperimentError, check_choice
+from mpcore.tools.experiment.names import backend_of
 
 __all__ = ["MODES", "Configuration", "check_installed", "read_configurations"]
 
@@ -26,6 +27,8 @@ class Configuration:
         device: in the framework's words, such as ``"cuda:1"``; ``""`` for its default.
         python: path of another interpreter, with mpcore and a framework of its own; ``""`` for
             the one that runs this.
+        variant: which of several models of the backend: ``"a"`` of ``torch_a``; ``""`` for the
+            only one.
 
     Examples:
         >>> Configuration.parse("torch:compiled+cuda:1").device
@@ -38,19 +41,22 @@ class Configuration:
     mode: str = ""
     device: str = ""
     python: str = ""
+    variant: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Configuration:
         """Return the configuration that ``NAME[:OPTION[+OPTION]][@PYTHON]`` names.
 
-        An option is ``eager``, ``compiled``, or else a device.
+        A name is a backend, or that with the word of a builder: ``torch_a``. An option is
+        ``eager``, ``compiled``, or else a device.
 
         Raises:
             ExperimentError: no such backend, two modes, two devices, or no interpreter there.
         """
         start, _, python = text.partition("@")
-        backend, _, options = start.partition(":")
-        check_choice("backend", backend, backend_names(), ExperimentError)
+        name, _, options = start.partition(":")
+        backend = backend_of(name)
+        check_choice("backend", backend or name, backend_names(), ExperimentError)
         found: dict[str, str] = {}
         for option in filter(None, options.split("+")):
             field = "mode" if option in MODES else "device"
@@ -64,13 +70,18 @@ class Configuration:
                 msg = f"`backend` must name a Python interpreter after '@', got {python!r}"
                 raise ExperimentError(msg)
             python = str(path)
-        return cls(backend, **found, python=python)
+        return cls(backend, **found, python=python, variant=name[len(backend) + 1 :])
 
     def __str__(self) -> str:
         """Return the text that ``parse`` reads."""
         options = "+".join(filter(None, (self.mode, self.device)))
-        start = f"{self.backend}:{options}" if options else self.backend
+        start = f"{self.name}:{options}" if options else self.name
         return f"{start}@{self.python}" if self.python else start
+
+    @property
+    def name(self) -> str:
+        """Name of the builder: the backend's, or ``torch_a``."""
+        return f"{self.backend}_{self.variant}" if self.variant else self.backend
 
     @property
     def interpreter(self) -> str:

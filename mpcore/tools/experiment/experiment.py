@@ -6,78 +6,27 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mpcore.backend.backend import find_backend
 from mpcore.backend.driver import OptimizerSpec
 from mpcore.errors import BackendError, ExperimentError, MpcoreError, check_choice
+from mpcore.tools.experiment.data import Data, check_classes
+from mpcore.tools.experiment.names import backend_of, names_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    import numpy.typing as npt
+__all__ = ["OWN", "Experiment", "load_experiment"]
 
-__all__ = ["Data", "Experiment", "OptimizerSpec", "check_against_model", "load_experiment"]
+OWN = "own"
+"""What the loss of a file with a function of its own is called."""
 
 _LOSSES = ("cross_entropy", "mse")
-_BUILDER = "build_"
-
-
-@dataclass(frozen=True)
-class Data:
-    """Training and test arrays; the first axis counts examples.
-
-    Attributes:
-        x_train: float32 (or int32 tokens), finite, shape (examples, ...).
-        y_train: integer classes or float32 targets, shape (examples, ...).
-        x_test: as ``x_train``; may be empty (then no accuracy is reported).
-        y_test: as ``y_train``.
-        layout: ``"channels_first"`` when x holds images (examples, channels, height, width):
-            frameworks that want channels last convert; ``""`` for anything else.
-    """
-
-    x_train: npt.NDArray[Any]
-    y_train: npt.NDArray[Any]
-    x_test: npt.NDArray[Any]
-    y_test: npt.NDArray[Any]
-    layout: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse empty, unequal or non-finite arrays, by name."""
-        check_choice("data.layout", self.layout, ("", "channels_first"), ExperimentError)
-        for name in ("x_train", "y_train", "x_test", "y_test"):
-            array = getattr(self, name)
-            if not isinstance(array, np.ndarray):
-                msg = f"`data.{name}` must be a numpy array, got {type(array).__name__}"
-                raise ExperimentError(msg)
-            _check_numbers(f"data.{name}", array)
-        if len(self.x_train) == 0:
-            msg = "`data.x_train` must hold at least one example, got an empty array"
-            raise ExperimentError(msg)
-        for part in ("train", "test"):
-            x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
-            if len(x) != len(y):
-                msg = f"`data.y_{part}` must have {len(x)} examples like x_{part}, got {len(y)}"
-                raise ExperimentError(msg)
-        if self.layout and self.x_train.ndim != 4:
-            msg = (
-                "`data.x_train` must be (examples, channels, height, width) when "
-                f"layout={self.layout!r}, got shape {self.x_train.shape}"
-            )
-            raise ExperimentError(msg)
-
-    def batches(
-        self, steps: int, batch: int, seed: int
-    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yield ``steps`` random batches, the same for every framework and every call."""
-        rng = np.random.default_rng(seed)
-        for _ in range(steps):
-            rows = rng.choice(len(self.x_train), size=batch, replace=len(self.x_train) < batch)
-            yield self.x_train[rows], self.y_train[rows]
+_BUILDER, _LOSS = "build_", "loss_"
 
 
 @dataclass(frozen=True)
@@ -88,11 +37,18 @@ class Experiment:
         name: for the report; the file's ``name`` or its stem.
         path: the file.
         load_data: function without arguments that returns ``Data``.
-        loss: ``"cross_entropy"`` or ``"mse"``.
+        loss: ``"cross_entropy"``, ``"mse"`` or ``OWN``.
         optimizer: constants of the optimizer.
-        builders: by backend name, a function without arguments that returns the model.
+        builders: by name, a function without arguments that returns the model. A name is a
+            backend's, or that with a word behind it, where a file has several: ``"torch_a"``.
         steps: default number of training steps a run.
         batch: default number of examples a step.
+        losses: by name, functions of a loss of its own: ``""`` is ``loss(ops, model, *batch)``
+            over neutral ops; a backend's is ``loss_torch(model, *batch)``.
+        label_smoothing: of ``"cross_entropy"``, in [0, 1).
+        clip_norm: largest norm of the gradients; None for no limit.
+        micro_batches: equal parts of a batch whose gradients are averaged before a step.
+        schedule: returns the learning rate of a step, counted from 0; None for a constant one.
     """
 
     name: str
@@ -103,6 +59,11 @@ class Experiment:
     builders: dict[str, Callable[[], Any]] = field(hash=False)
     steps: int = 30
     batch: int = 16
+    losses: dict[str, Callable[..., Any]] = field(default_factory=dict, hash=False)
+    label_smoothing: float = 0.0
+    clip_norm: float | None = None
+    micro_batches: int = 1
+    schedule: Callable[[int], float] | None = None
 
     def data(self) -> Data:
         """Return what the file's ``data()`` returns, checked against the loss.
@@ -117,9 +78,53 @@ class Experiment:
                 f"got {type(data).__name__}"
             )
             raise ExperimentError(msg)
-        for name in ("y_train", "y_test") if self.loss == "cross_entropy" else ():
-            _check_classes(f"data.{name}", getattr(data, name))
+        if self.loss == "cross_entropy":
+            check_classes(data)
+        elif self.loss == "mse" and isinstance(data.y_train, tuple):
+            msg = (
+                f'`data.y_train` must be one array for loss = "mse", got {len(data.y_train)}; '
+                "write loss(ops, model, *batch) for several targets"
+            )
+            raise ExperimentError(msg)
+        if self.micro_batches > 1 and "time_major" in data.batch_layout:
+            msg = (
+                "`micro_batches` must be 1 with time_major data, whose first axis is no axis of "
+                f"examples, got {self.micro_batches}"
+            )
+            raise ExperimentError(msg)
         return data
+
+    def rate(self, step: int) -> float | None:
+        """Return the learning rate that the schedule has for a step; None without one.
+
+        Raises:
+            ExperimentError: it fails, or returns something else.
+        """
+        schedule = self.schedule
+        if schedule is None:
+            return None
+        found = self._call("schedule", lambda: schedule(step))
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < inf:
+            msg = f"schedule({step}) in {self.path.name} must return a rate >= 0, got {found!r}"
+            raise ExperimentError(msg)
+        return float(found)
+
+    def own_loss(self, name: str) -> tuple[Callable[..., Any], bool]:
+        """Return the file's function for a builder's name, and whether it is the neutral one.
+
+        Raises:
+            ExperimentError: the file has none for it.
+        """
+        for key in (name, backend_of(name)):
+            if key in self.losses:
+                return self.losses[key], False
+        if "" in self.losses:
+            return self.losses[""], True
+        msg = (
+            f"{self.path.name} lacks a loss for {name}: write {_LOSS}{backend_of(name)}(model, "
+            "*batch), or loss(ops, model, *batch) for all"
+        )
+        raise ExperimentError(msg)
 
     def _call(self, name: str, function: Callable[[], Any]) -> Any:
         try:
@@ -137,6 +142,10 @@ class Experiment:
             ExperimentError: the file has none.
         """
         if backend not in self.builders:
+            several = names_for(self.builders, backend)
+            if several:
+                msg = f"`backend` must say which of {', '.join(several)}, got {backend!r}"
+                raise ExperimentError(msg)
             has = ", ".join(f"{_BUILDER}{name}" for name in sorted(self.builders)) or "none"
             msg = f"{self.path.name} lacks a function {_BUILDER}{backend}(); it has: {has}"
             raise ExperimentError(msg)
@@ -148,9 +157,10 @@ class Experiment:
                 owner = find_backend(model).name
             except BackendError:
                 owner = ""
-            if owner != backend:
+            wanted = backend_of(backend)
+            if owner != wanted:
                 kind = "None" if model is None else f"an object of {_kind(model)}"
-                msg = f"{name}() in {self.path.name} must return a {backend} model, got {kind}"
+                msg = f"{name}() in {self.path.name} must return a {wanted} model, got {kind}"
                 raise ExperimentError(msg)
             return model
 
@@ -162,7 +172,8 @@ def load_experiment(path: str | Path) -> Experiment:
 
     The file is plain Python and is executed. It must define ``data`` (a function that returns
     ``mpcore.tools.compare.Data``) and one ``build_<backend>`` function per framework, which imports
-    the framework inside; it may define ``name``, ``loss``, ``optimizer``, ``steps``, ``batch``.
+    the framework inside; it may define ``name``, ``loss``, ``optimizer``, ``steps``, ``batch``,
+    ``label_smoothing``, ``clip_norm``, ``micro_batches`` and ``schedule``.
 
     Raises:
         ExperimentError: the file is missing, does not parse, fails, or lacks something.
@@ -185,17 +196,88 @@ def load_experiment(path: str | Path) -> Experiment:
     if not isinstance(optimizer, OptimizerSpec):
         msg = f"`optimizer` in {path.name} must be an OptimizerSpec, got {optimizer!r}"
         raise ExperimentError(msg)
-    loss = check_choice("loss", getattr(module, "loss", "cross_entropy"), _LOSSES, ExperimentError)
+    loss, losses = _losses(module, path)
     counts = {name: getattr(module, name, default) for name, default in _DEFAULTS.items()}
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             msg = f"`{name}` in {path.name} must be a whole number >= 1, got {value!r}"
             raise ExperimentError(msg)
-    name = str(getattr(module, "name", path.stem))
-    return Experiment(name, path, load_data, loss, optimizer, builders, **counts)
+    return Experiment(
+        str(getattr(module, "name", path.stem)),
+        path,
+        load_data,
+        loss,
+        optimizer,
+        builders,
+        losses=losses,
+        schedule=_function(module, "schedule", path),
+        **counts,
+        **_numbers(module, path, loss),
+    )
 
 
-_DEFAULTS = {"steps": 30, "batch": 16}
+_DEFAULTS = {"steps": 30, "batch": 16, "micro_batches": 1}
+
+
+def _losses(module: ModuleType, path: Path) -> tuple[str, dict[str, Callable[..., Any]]]:
+    """Return the name of the loss, and the file's functions for it."""
+    losses = {
+        name.removeprefix(_LOSS): value
+        for name, value in vars(module).items()
+        if name.startswith(_LOSS) and callable(value) and _is_known(name.removeprefix(_LOSS))
+    }
+    given = getattr(module, "loss", OWN if losses else "cross_entropy")
+    if callable(given):
+        losses[""] = given
+    if losses and (callable(given) or given == OWN):
+        return OWN, losses
+    loss = check_choice("loss", given, _LOSSES, ExperimentError)
+    if losses:
+        names = ", ".join(f"{_LOSS}{name}" for name in losses)
+        msg = f"`loss` in {path.name} must be left out beside {names}, got {loss!r}"
+        raise ExperimentError(msg)
+    return loss, {}
+
+
+def _is_known(name: str) -> bool:
+    """Return whether a function is a framework's loss, and no helper called loss_weight."""
+    return bool(backend_of(name))
+
+
+def _function(module: ModuleType, name: str, path: Path) -> Any:
+    found = getattr(module, name, None)
+    if found is not None and not callable(found):
+        msg = f"`{name}` in {path.name} must be a function of the step, got {found!r}"
+        raise ExperimentError(msg)
+    return found
+
+
+def _numbers(module: ModuleType, path: Path, loss: str) -> dict[str, Any]:
+    smoothing = getattr(module, "label_smoothing", 0.0)
+    clip = getattr(module, "clip_norm", None)
+    rules = {
+        "label_smoothing": (smoothing, _is_number(smoothing) and 0 <= smoothing < 1, "in [0, 1)"),
+        "clip_norm": (
+            clip,
+            clip is None or (_is_number(clip) and 0 < clip < inf),
+            "> 0 and finite, or None",
+        ),
+    }
+    for name, (value, holds, rule) in rules.items():
+        if not holds:
+            msg = f"`{name}` in {path.name} must be {rule}, got {value!r}"
+            raise ExperimentError(msg)
+    if smoothing and loss != "cross_entropy":
+        msg = (
+            f'`label_smoothing` in {path.name} must be 0 but for loss = "cross_entropy", got '
+            f"{smoothing!r}; ops.cross_entropy takes it in a loss of your own"
+        )
+        raise ExperimentError(msg)
+    return {name: value for name, (value, _, _) in rules.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _execute(path: Path) -> ModuleType:
@@ -236,79 +318,3 @@ def _told(exc: BaseException, path: Path) -> str:
 
 def _kind(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _check_numbers(name: str, array: npt.NDArray[Any]) -> None:
-    """Refuse an array without examples' axis, not of real numbers, or not finite in float32."""
-    if array.ndim == 0 or array.dtype.kind not in "biuf":
-        msg = (
-            f"`{name}` must be an array of real numbers, the first axis counting examples, "
-            f"got shape {array.shape} of {array.dtype}"
-        )
-        raise ExperimentError(msg)
-    if array.dtype.kind != "f":
-        return
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf: that is the question
-        finite = np.isfinite(array.astype(np.float32, copy=False))
-    if not finite.all():
-        bad = int(np.argwhere(~finite)[0][0])
-        msg = f"`{name}` must be finite in float32, got inf or NaN in example {bad}"
-        raise ExperimentError(msg)
-
-
-def _check_classes(name: str, y: npt.NDArray[Any]) -> None:
-    if y.size and y.dtype.kind not in "iu":
-        msg = (
-            f'`{name}` must hold integer classes for loss = "cross_entropy", got {y.dtype}; '
-            'use loss = "mse" for numbers'
-        )
-        raise ExperimentError(msg)
-    if y.size and y.min() < 0:
-        msg = f"`{name}` must hold classes from 0 on, got {int(y.min())}"
-        raise ExperimentError(msg)
-
-
-def check_against_model(
-    data: Data, loss: str, backend: str, outputs: tuple[int, ...], vocabulary: int | None
-) -> None:
-    """Refuse data that does not fit a model, before a framework crashes over it or reads on.
-
-    Args:
-        data: the data.
-        loss: the experiment's loss.
-        backend: name of the model's backend, for messages.
-        outputs: shape of the model's output, without the axis of examples.
-        vocabulary: rows of the model's largest embedding; None if it has none.
-
-    Raises:
-        ExperimentError: targets of another shape or out of range, or tokens without a row.
-    """
-    shape = data.y_train.shape[1:]
-    wanted = outputs[:-1] if loss == "cross_entropy" else outputs
-    if not outputs or shape != wanted:
-        # Frameworks broadcast (examples,) against (examples, 1) and train on nonsense.
-        msg = (
-            f"`data.y_train` must have the shape {('examples', *wanted)} to fit the output "
-            f"{('examples', *outputs)} of the {backend} model, got {('examples', *shape)}"
-        )
-        raise ExperimentError(msg.replace("'", "").replace(",)", ")"))
-    limits = {"y_train": outputs[-1], "y_test": outputs[-1]} if loss == "cross_entropy" else {}
-    words = "classes of the model's output"
-    _check_range(data, backend, limits, words)
-    if vocabulary is not None and data.x_train.dtype.kind in "iu":
-        limits = {"x_train": vocabulary, "x_test": vocabulary}
-        _check_range(data, backend, limits, "rows of the largest embedding")
-
-
-def _check_range(data: Data, backend: str, limits: dict[str, int], words: str) -> None:
-    for name, count in limits.items():
-        array = getattr(data, name)
-        if not array.size or (array.min() >= 0 and array.max() < count):
-            continue
-        bad = int(np.argwhere((array < 0) | (array >= count))[0][0])
-        value = int(array.min() if array.min() < 0 else array.max())
-        msg = (
-            f"`data.{name}` must be in [0, {count}), the {count} {words} in {backend}, "
-            f"got {value} (the first such example is {bad})"
-        )
-        raise ExperimentError(msg)

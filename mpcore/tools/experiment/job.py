@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore._lib.files import write_text
+from mpcore.backend.layout import as_tuple
 from mpcore.tools.experiment.configuration import Configuration
-from mpcore.tools.experiment.experiment import Data
+from mpcore.tools.experiment.data import PARTS, Data
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from mpcore.backend.layout import Arrays
 
 __all__ = ["TESTED", "Job", "Settings", "plain", "read_data", "write_data", "write_json"]
 
 TESTED = 1000
 """Test examples that accuracy is taken of, at most: some convolutions take seconds for more."""
 
-_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _SMALL = 2**20  # bytes; larger files are mapped, so that workers share one copy in memory
 
 
@@ -133,16 +135,27 @@ def _folder(text: str) -> str:
 def write_data(folder: Path, data: Data) -> None:
     """Save ``data`` for the workers: all see the same, even if ``data()`` is random or slow."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in _ARRAYS:
-        np.save(folder / f"{name}.npy", getattr(data, name), allow_pickle=False)
-    write_json(folder / "data.json", {"layout": data.layout})
+    several = {name: isinstance(getattr(data, name), tuple) for name in PARTS}
+    for name in PARTS:
+        for number, array in enumerate(as_tuple(getattr(data, name))):
+            np.save(folder / f"{name}-{number}.npy", array, allow_pickle=False)
+    about = {"layout": data.layout, "target_layout": data.target_layout, "several": several}
+    write_json(folder / "data.json", about)
 
 
 def read_data(folder: Path) -> Data:
     """Return what ``write_data`` saved."""
     meta = json.loads((folder / "data.json").read_text(encoding="utf-8"))
-    x_train, y_train, x_test, y_test = (_array(folder / f"{name}.npy") for name in _ARRAYS)
-    return Data(x_train, y_train, x_test, y_test, meta["layout"])
+
+    def read(name: str) -> Arrays:
+        if not meta["several"][name]:
+            return _array(folder / f"{name}-0.npy")
+        count = len(list(folder.glob(f"{name}-*.npy")))
+        return tuple(_array(folder / f"{name}-{number}.npy") for number in range(count))
+
+    layouts = {"layout": meta["layout"], "target_layout": meta["target_layout"]}
+    x_train, y_train, x_test, y_test = map(read, PARTS)
+    return Data(x_train, y_train, x_test, y_test, **layouts)
 
 
 def _array(path: Path) -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ from mpcore.errors import ExperimentError, check_choice
 from mpcore.policy.policy import Policy
 from mpcore.tools.experiment.configuration import check_installed, read_configurations
 from mpcore.tools.experiment.experiment import load_experiment
+from mpcore.tools.experiment.names import backend_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -126,18 +127,18 @@ def load(path: Path, names: list[str], *, every: bool = False) -> tuple[Experime
     loaded = load_experiment(path)
     names = names or _built_for(loaded)[: None if every else 1]
     for one in read_configurations(names):
-        loaded.builder(one.backend)
+        loaded.builder(one.name)
     check_installed(read_configurations(names))
     return loaded, [str(one) for one in read_configurations(names)]
 
 
 def _built_for(loaded: Experiment) -> list[str]:
     """Return the backends that the file builds for; a helper called build_block is none."""
-    known = [name for name in loaded.builders if name in backend_names()]
+    known = [name for name in loaded.builders if backend_of(name)]
     if not known:
         for name in loaded.builders:
             check_choice("backend", name, backend_names(), ExperimentError)
-    return sorted(known, key=lambda name: (*(name != first for first in _ORDER), name))
+    return sorted(known, key=lambda name: (*(backend_of(name) != o for o in _ORDER), name))
 
 
 def read_backends(asked: Texts) -> list[str]:
@@ -148,7 +149,7 @@ def read_backends(asked: Texts) -> list[str]:
     """
     names = parts(asked)
     for name in names:
-        check_choice("backend", name, backend_names(), ExperimentError)
+        check_choice("backend", backend_of(name) or name, backend_names(), ExperimentError)
     return _once("backend", names)
 
 

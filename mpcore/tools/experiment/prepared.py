@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load_file, save_file
 
-from mpcore.backend.parts import DRIVER, MODES
+from mpcore.backend.parts import MODES
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots, flatten, match, unflatten
 from mpcore.errors import ExperimentError, check_choice
 from mpcore.preparation import prepare
 from mpcore.scaling.transition import LossScaleState
 from mpcore.tools.experiment.job import write_json
+from mpcore.tools.experiment.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from mpcore.backend.driver import Driver
+    from mpcore.backend.layout import Arrays
     from mpcore.step.result import StepResult
-    from mpcore.tools.experiment.experiment import Data, Experiment
+    from mpcore.tools.experiment.data import Data
+    from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
 
 __all__ = ["Prepared", "begin", "load_state", "load_weights", "save_state", "save_weights"]
@@ -64,32 +66,37 @@ class Prepared:
     ) -> None:
         self.job, self.experiment, self.data = job, experiment, data
         self.has_classes = experiment.loss == "cross_entropy"
-        self.driver: Driver[Any] = DRIVER.of(job.backend)
-        # Before the model is built: MindSpore's dropout takes its seed when it is made.
-        self.driver.seed(job.settings.seed if seed is None else seed)
-        builder = experiment.builder(job.backend)
-        self.model = self.driver.build(builder, data.x_train[:2], data.layout)
+        setup = Setup(
+            experiment,
+            job.configuration.name,
+            data,
+            seed=job.settings.seed if seed is None else seed,
+        )
+        self.setup, self.driver = setup, setup.driver
+        self.model = setup.model()
         if initial is not None:
             own = self.driver.weights(self.model)
             self.driver.load_weights(self.model, match(initial, own))
-        self.optimizer = self.driver.optimizer(experiment.optimizer, self.model)
+        self.optimizer = setup.optimizer(self.model)
         self.amp = prepare(self.model, self.optimizer, job.policy)
-        self.loss_fn = self.driver.loss(experiment.loss, self.model)
+        self.loss_fn = setup.loss(self.model)
         modes, mode = MODES.find(job.backend), job.configuration.mode
         self._modes = modes
-        self.run: Callable[..., StepResult] = partial(self.amp.step, self.loss_fn)
+        options = setup.step_options
+        self.run: Callable[..., StepResult] = partial(self.amp.step, self.loss_fn, **options)
         if modes is not None:
-            called = self.driver.loss(experiment.loss, modes.called(self.model, mode))
-            self.run = modes.stepper(self.amp, called, mode or modes.MODES[0])
+            called = setup.loss(modes.called(self.model, mode))
+            self.run = modes.stepper(self.amp, called, mode or modes.MODES[0], **options)
 
-    def batch(self, x: Any, y: Any) -> tuple[Any, ...]:
+    def batch(self, x: Arrays, y: Arrays) -> tuple[Any, ...]:
         """Return numpy arrays as the framework's tensors, where the model is."""
-        batch = self.driver.batch(x, y, self.data.layout)
+        batch = self.setup.batch(x, y)
         device = self.job.configuration.device
         return batch if self._modes is None else self._modes.place(batch, device)
 
-    def step(self, x: Any, y: Any, *, keep_grads: bool = False) -> StepResult:
-        """Run one step on numpy arrays, in the mode of its configuration."""
+    def step(self, x: Arrays, y: Arrays, index: int, *, keep_grads: bool = False) -> StepResult:
+        """Run step number ``index`` on numpy arrays, in the mode of its configuration."""
+        self.setup.set_rate(self.amp, index)
         return self.run(*self.batch(x, y), keep_grads=keep_grads)
 
     def weights(self) -> list[LayerWeights]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcore.backend.backend import load_backend
-from mpcore.backend.parts import DRIVER
 from mpcore.capabilities.capabilities import honour, meaning_of_float32
 from mpcore.errors import BackendError
 from mpcore.policy.plan import resolve_plan
@@ -29,6 +28,7 @@ from mpcore.tools.experiment.options import (
     read_backends,
 )
 from mpcore.tools.experiment.progress import say
+from mpcore.tools.experiment.setup import Setup
 from mpcore.tools.inspection.observe_command import observe_experiment, quietly
 from mpcore.tools.inspection.side_by_side import Side, op_system, side_by_side
 
@@ -112,8 +112,8 @@ def _described(loaded: Experiment, name: str) -> tuple[list[Layer], Capabilities
     """Return the layers of the experiment's model, and what the backend can do."""
     data = loaded.data()
     with quietly():
-        found = load_backend(name)
-        model = DRIVER.of(found).build(loaded.builder(name), data.x_train[:2], data.layout)
+        setup = Setup(loaded, name, data)
+        found, model = load_backend(setup.backend), setup.model()
         return found.layers(model), found.capabilities(model)
 
 

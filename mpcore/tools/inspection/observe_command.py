@@ -8,8 +8,8 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from mpcore.backend.parts import DRIVER
 from mpcore.preparation import prepare
+from mpcore.tools.experiment.setup import Setup
 from mpcore.tools.inspection.observe import observe
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ def observe_experiment(
     """
     data = experiment.data()
     with quietly():
-        driver = DRIVER.of(name)
-        driver.seed(0)
-        model = driver.build(experiment.builder(name), data.x_train[:2], data.layout)
-        amp = prepare(model, driver.optimizer(experiment.optimizer, model), policy, strict=strict)
-        x, y = next(data.batches(1, experiment.batch, 0))
-        batch = driver.batch(x, y, data.layout)
-        return observe(amp, *batch, loss_fn=driver.loss(experiment.loss, model))
+        setup = Setup(experiment, name, data)
+        model = setup.model()
+        amp = prepare(model, setup.optimizer(model), policy, strict=strict)
+        return observe(amp, *next(setup.batches(1)), loss_fn=setup.loss(model))

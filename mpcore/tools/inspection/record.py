@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from mpcore.errors import BackendError
+from mpcore.backend.layout import LAYOUTS, per_tensor
+from mpcore.errors import BackendError, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.backend.layout import Layout
     from mpcore.tools.inspection.tensor_summary import TensorSummary
 
 __all__ = ["Inspection", "LayerCall", "Request"]
@@ -25,22 +27,22 @@ class Request:
         ops: paths of layers inside of which every op is recorded too, under the innermost of
             them; ``"(loss)"`` is the loss function outside of the model; ``"*"`` means all.
         layout: ``"channels_first"``: what a framework holds channels last is turned, so that
-            summaries of two frameworks can be compared; ``""`` leaves everything as it lies.
+            summaries of two frameworks can be compared; ``""`` leaves everything as it lies. A
+            tuple has a word, of ``mpcore.backend.layout.LAYOUTS``, for each tensor of the batch.
         scale: loss scale of the backward pass, > 0; None for the one that the next step has.
         backward: whether to run the backward pass.
     """
 
     keep: frozenset[str] = frozenset()
     ops: frozenset[str] = frozenset()
-    layout: str = ""
+    layout: Layout = ""
     scale: float | None = None
     backward: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what no inspector can do."""
-        if self.layout not in ("", "channels_first"):
-            msg = f'`layout` must be "channels_first" or "", got {self.layout!r}'
-            raise BackendError(msg)
+        for word in per_tensor(self.layout, 1):
+            check_choice("layout", word, LAYOUTS, BackendError)
         if self.scale is not None and not 0 < self.scale < inf:
             msg = f"`scale` must be above 0 and finite, got {self.scale!r}; None is the next step's"
             raise BackendError(msg)
@@ -48,6 +50,11 @@ class Request:
             if isinstance(paths, str):
                 msg = f"`{name}` must be a set of paths, got {paths!r}; write {{{paths!r}}}"
                 raise BackendError(msg)
+
+    @property
+    def turns(self) -> bool:
+        """Whether anything is turned."""
+        return "channels_first" in per_tensor(self.layout, 1)
 
     def keeps(self, path: str) -> bool:
         """Return whether the tensors of the layer at ``path`` are kept whole."""

@@ -19,18 +19,17 @@ from mpcore._lib.process import serve
 from mpcore._lib.sizes import parse_bytes
 from mpcore.backend.backend import check_policy, load_backend
 from mpcore.backend.driver import OptimizerSpec
-from mpcore.backend.parts import DRIVER
 from mpcore.errors import BackendError
 from mpcore.policy.policy import Policy
 from mpcore.preparation import prepare
 from mpcore.tools.experiment.experiment import Experiment, load_experiment
+from mpcore.tools.experiment.setup import Setup
 from mpcore.tools.memory.estimate import estimate_memory
 from mpcore.tools.memory.fit import propose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpcore.backend.driver import Driver
 
 __all__ = ["main"]
 
@@ -48,19 +47,15 @@ def _work(task: dict[str, Any], emit: Callable[..., None]) -> None:
     (_measure if task["measure"] else _predict)(task, experiment, emit)
 
 
-def _built(task: dict[str, Any], experiment: Experiment) -> tuple[Driver[Any], Any, Any, Any]:
-    data = experiment.data()
-    driver = DRIVER.of(task["backend"])
-    driver.seed(0)
-    model = driver.build(experiment.builder(task["backend"]), data.x_train[:2], data.layout)
-    name = task["optimizer"]
-    spec = experiment.optimizer if not name else OptimizerSpec(name)
-    return driver, model, driver.optimizer(spec, model), data
+def _built(task: dict[str, Any], experiment: Experiment) -> tuple[Setup, Any, Any]:
+    setup = Setup(experiment, task["backend"])
+    model, name = setup.model(), task["optimizer"]
+    return setup, model, setup.optimizer(model, OptimizerSpec(name) if name else None)
 
 
 def _predict(task: dict[str, Any], experiment: Experiment, emit: Callable[..., None]) -> None:
-    _, model, optimizer, _ = _built(task, experiment)
-    can = load_backend(task["backend"]).capabilities(model)
+    setup, model, optimizer = _built(task, experiment)
+    can = load_backend(setup.backend).capabilities(model)
     emit(about={"device": can.device, "versions": dict(can.versions)})
     for text in task["policies"]:
         policy = Policy.parse(text)
@@ -80,14 +75,14 @@ def _predict(task: dict[str, Any], experiment: Experiment, emit: Callable[..., N
 
 
 def _measure(task: dict[str, Any], experiment: Experiment, emit: Callable[..., None]) -> None:
-    driver, model, optimizer, data = _built(task, experiment)
+    setup, model, optimizer = _built(task, experiment)
     text = task["policies"][0]
     gc.collect()
     before, _ = resident()
     amp = prepare(model, optimizer, text)
-    loss_fn = driver.loss(experiment.loss, model)
-    for x, y in data.batches(_STEPS, experiment.batch, 0):
-        result = amp.step(loss_fn, *driver.batch(x, y, data.layout))
+    loss_fn = setup.loss(model)
+    for batch in setup.batches(_STEPS):
+        result = amp.step(loss_fn, *batch, **setup.step_options)
     if not result.stepped:
         msg = f"`policy` {text!r} skipped the last step, nothing can be measured: {result.reason}"
         raise BackendError(msg)

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import serve
 from mpcore.backend.backend import load_backend
-from mpcore.backend.parts import DRIVER, PROFILER
+from mpcore.backend.parts import PROFILER
 from mpcore.backend.profiler import CAST, Spread
 from mpcore.errors import MpcoreError
 from mpcore.numerics.dtypes import is_low
 from mpcore.preparation import prepare
 from mpcore.tools.experiment.experiment import load_experiment
+from mpcore.tools.experiment.names import backend_of
+from mpcore.tools.experiment.setup import Setup
 from mpcore.tools.profiling.result import Measured, result_of
 from mpcore.tools.profiling.rules import Candidate, candidates, together
 from mpcore.tools.profiling.timing import cores
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
     from mpcore.backend.profiler import Recording
     from mpcore.policy.plan import Plan
-    from mpcore.tools.experiment.experiment import Data, Experiment
+    from mpcore.tools.experiment.data import Data
+    from mpcore.tools.experiment.experiment import Experiment
 
 __all__ = ["main"]
 
@@ -57,18 +60,13 @@ class _Run:
     """One prepared model of the experiment, with batches that its steps go round."""
 
     def __init__(self, task: dict[str, Any], experiment: Experiment, data: Data, text: str) -> None:
-        self.backend = load_backend(task["backend"])
-        driver = DRIVER.of(self.backend)
-        driver.seed(0)
-        self.model = driver.build(
-            experiment.builder(task["backend"]), data.x_train[:2], data.layout
-        )
+        setup = Setup(experiment, task["backend"], data)
+        self.backend = load_backend(setup.backend)
+        self.model = setup.model()
         self.layers = self.backend.layers(self.model)
-        optimizer = driver.optimizer(experiment.optimizer, self.model)
-        self.amp = prepare(self.model, optimizer, text)
-        self.loss_fn = driver.loss(experiment.loss, self.model)
-        pairs = data.batches(task["steps"], task["batch"] or experiment.batch, 0)
-        self.batches = [driver.batch(x, y, data.layout) for x, y in pairs]
+        self.amp = prepare(self.model, setup.optimizer(self.model), text)
+        self.loss_fn = setup.loss(self.model)
+        self.batches = list(setup.batches(task["steps"], task["batch"]))
         self._next = 0
 
     def seconds(self) -> float:
@@ -88,7 +86,7 @@ class _Run:
 def _profile(
     task: dict[str, Any], experiment: Experiment, emit: Callable[..., None]
 ) -> dict[str, Any]:
-    profiler = PROFILER.of(task["backend"])
+    profiler = PROFILER.of(backend_of(task["backend"]))
     threads = profiler.set_up()
     data = experiment.data()
     run = _Run(task, experiment, data, task["policy"])

@@ -1,0 +1,71 @@
+"""MindSpore's optimizers by their neutral constants, and what their states are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mindspore import nn, ops
+
+if TYPE_CHECKING:
+    from mpcore.backend.driver import OptimizerSpec
+
+__all__ = ["optimizer_of", "slot_names"]
+
+_SLOTS = {
+    "moments": "momentum",
+    "moment": "momentum",  # RMSProp
+    "moment1": "exp_avg",
+    "moment2": "exp_avg_sq",
+    "ms": "square_avg",
+    "accum": "square_sum",
+}
+
+
+class AdamW(nn.Adam):  # type: ignore[misc]  # mindspore has no types
+    """Adam, with a share of each weight taken off before.
+
+    MindSpore's AdamWeightDecay is another formula: it does not correct the bias of its averages.
+    """
+
+    def __init__(self, params: Any, rate: float, decay: float, **constants: Any) -> None:
+        """Keep the decay out of the gradients."""
+        super().__init__(params, rate, **constants)
+        self._taken_off = decay
+
+    def construct(self, gradients: Any) -> Any:
+        """Take off the share, and step."""
+        kept = 1 - self.get_lr() * self._taken_off
+        for param in self._parameters:
+            ops.assign(param, param * kept)
+        return super().construct(gradients)
+
+
+def optimizer_of(spec: OptimizerSpec, params: Any) -> Any:
+    """Return MindSpore's own optimizer over ``params``."""
+    rate, decay = spec.learning_rate, float(spec.weight_decay)
+    if spec.name == "sgd":
+        return nn.Momentum(params, rate, float(spec.momentum), decay, use_nesterov=spec.nesterov)
+    if spec.name == "rmsprop":
+        # Under the root, not beside it: its square is the same for gradients above and below.
+        return nn.RMSProp(
+            params,
+            rate,
+            decay=spec.betas[1],
+            momentum=float(spec.momentum),
+            epsilon=spec.eps**2,
+            weight_decay=decay,
+        )
+    if spec.name == "adagrad":
+        return nn.Adagrad(params, accum=0.1, learning_rate=rate, weight_decay=decay)
+    constants = {"beta1": spec.betas[0], "beta2": spec.betas[1], "eps": spec.eps}
+    if spec.name == "adamax":
+        return nn.AdaMax(params, rate, weight_decay=decay, **constants)
+    if spec.name == "adamw":
+        return AdamW(params, rate, decay, **constants)
+    return nn.Adam(params, rate, weight_decay=decay, **constants)
+
+
+def slot_names(optimizer: Any) -> dict[str, str]:
+    """Return the neutral name of each state of an optimizer, by its attribute."""
+    names = {own: neutral for own, neutral in _SLOTS.items() if hasattr(optimizer, own)}
+    return names | ({"moment2": "exp_inf"} if isinstance(optimizer, nn.AdaMax) else {})
