@@ -163,6 +163,8 @@ class MindsporeDriver:
         optimizer = amp.optimizer
         for name, neutral in slot_names(optimizer).items():
             _load_slot(model, amp, getattr(optimizer, name), slots.values.get(neutral, []))
+        for begins in getattr(optimizer, "stat", ()):  # nn.SGD: 1 forgets what the slot holds
+            ops.assign(begins, ops.zeros_like(begins))
         ops.assign(optimizer.global_step, Tensor([slots.steps], ms.int32))
         for name in ("beta1", "beta2"):
             if hasattr(optimizer, f"{name}_power"):

@@ -32,29 +32,38 @@ class AdamW(nn.Adam):  # type: ignore[misc]  # mindspore has no types
         super().__init__(params, rate, **constants)
         self._taken_off = decay
 
-    def construct(self, gradients: Any) -> Any:
-        """Take off the share, and step."""
+    def decay_weight(self, gradients: Any) -> Any:
+        """Take off the share; the first thing that ``nn.Adam.construct`` calls.
+
+        Not in a ``construct`` of its own: ``nn.Adam``'s is compiled under that name, so that the
+        one of a subclass would run twice (mindspore 2.10.0).
+        """
         kept = 1 - self.get_lr() * self._taken_off
         for param in self._parameters:
             ops.assign(param, param * kept)
-        return super().construct(gradients)
+        return gradients
 
 
 def optimizer_of(spec: OptimizerSpec, params: Any) -> Any:
     """Return MindSpore's own optimizer over ``params``."""
     rate, decay = spec.learning_rate, float(spec.weight_decay)
+    if spec.nesterov:  # nn.Momentum's is another formula (mindspore 2.10.0)
+        return nn.SGD(params, rate, float(spec.momentum), weight_decay=decay, nesterov=True)
     if spec.name == "sgd":
-        return nn.Momentum(params, rate, float(spec.momentum), decay, use_nesterov=spec.nesterov)
+        return nn.Momentum(params, rate, float(spec.momentum), decay)
     if spec.name == "rmsprop":
-        # Under the root, not beside it: its square is the same for gradients above and below.
-        return nn.RMSProp(
+        found = nn.RMSProp(
             params,
             rate,
             decay=spec.betas[1],
             momentum=float(spec.momentum),
+            # Under the root, not beside it: its square is the same for gradients above and below.
             epsilon=spec.eps**2,
             weight_decay=decay,
         )
+        for average in found.ms:  # which begins at 1
+            ops.assign(average, ops.zeros_like(average))
+        return found
     if spec.name == "adagrad":
         return nn.Adagrad(params, accum=0.1, learning_rate=rate, weight_decay=decay)
     constants = {"beta1": spec.betas[0], "beta2": spec.betas[1], "eps": spec.eps}
@@ -67,5 +76,10 @@ def optimizer_of(spec: OptimizerSpec, params: Any) -> Any:
 
 def slot_names(optimizer: Any) -> dict[str, str]:
     """Return the neutral name of each state of an optimizer, by its attribute."""
+    special = {}
+    if isinstance(optimizer, nn.AdaMax):
+        special = {"moment2": "exp_inf"}
+    elif isinstance(optimizer, nn.SGD):
+        special = {"accum": "momentum"}
     names = {own: neutral for own, neutral in _SLOTS.items() if hasattr(optimizer, own)}
-    return names | ({"moment2": "exp_inf"} if isinstance(optimizer, nn.AdaMax) else {})
+    return names | special
