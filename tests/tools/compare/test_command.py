@@ -65,10 +65,10 @@ class Driver:
             print("a framework that talks on standard output")
         return builder()
 
-    def batch(self, x, y, layout):
+    def batch(self, x, y, layout, target_layout=""):
         return x, y
 
-    def loss(self, name, model):
+    def loss(self, name, model, *, label_smoothing=0.0, layout=""):
         def loss_and_grads(p, buffers, cast, scale, x, y):
             model.hook()
             tokens, x = x, inputs(p, x)
@@ -130,7 +130,7 @@ class Driver:
             for name, value in layer.arrays.items():
                 sgd.slots["momentum"][f"{{layer.path}}.{{name}}"][...] = value
 
-    def predict(self, model, amp, x, layout):
+    def predict(self, model, amp, x, layout, target_layout=""):
         p, x = model.params, inputs(model.params, x)
         hidden = np.maximum(x @ p["a.weight"].T + p["a.bias"], 0)
         return hidden @ p["b.weight"].T + p["b.bias"]
