@@ -49,6 +49,7 @@ class _Options(TypedDict, total=False):
     sync_overflow: bool
     count_lost_updates: str
     strict: bool
+    example: Any
 
 
 class _UnknownClass(Protocol):
@@ -117,6 +118,7 @@ def prepare(
     sync_overflow: bool = True,
     count_lost_updates: str = "auto",
     strict: bool = True,
+    example: Any = None,
 ) -> Amp:
     """Apply ``policy`` to ``model`` in place and bind it to ``optimizer``.
 
@@ -153,6 +155,8 @@ def prepare(
         strict: whether to refuse a policy that cannot be honoured for the layers that the model
             has. False: those layers stay float32, or are simulated, with one MpcoreWarning, and
             ``amp.plan`` says why; see ``mpcore.capabilities.capabilities``.
+        example: what the model is called with, for by="graph" alone: a tuple of arguments, a dict
+            of them by name, or the only one. The graph is lifted and proved with it.
 
     Raises:
         PolicyError: the policy's text is wrong.
@@ -167,9 +171,11 @@ def prepare(
         detector,
         sync_overflow,
         count_lost_updates,
+        example,
     )
     optimizers = _named(optimizer)
     policy = Policy.of(policy)
+    _check_example(policy, example)
     backend = find_backend(model)
     arguments = Arguments(model, optimizers, policy, options, strict)
     before: Amp | None = prepared_before(model)
@@ -189,7 +195,8 @@ def prepare(
         backend.check_pair(model, entry)
     backend.check_apart(optimizers)
     _check_stored(layers, can)
-    _warn_unused(plan)
+    if policy.by != "graph":
+        _warn_unused(plan)
     _warn_uncovered(plan, layers)
     amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
     amp.backend = Home(backend.name, partial(DRIVER.of, backend))
@@ -197,6 +204,16 @@ def prepare(
     keep(amp, arguments)
     _tell_widened(amp)
     return amp
+
+
+def _check_example(policy: Policy, example: Any) -> None:
+    if (policy.by == "graph") == (example is not None):
+        return
+    rule = "given when by='graph': the model is lifted with it"
+    if example is not None:
+        rule = f"left out unless by='graph', here by={policy.by!r}"
+    msg = f"`example` must be {rule}"
+    raise BackendError(msg)
 
 
 def _again(before: Amp, arguments: Arguments) -> Amp | None:

@@ -40,16 +40,26 @@ from mpcore_torch.wrapped import nested, with_hooks
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     from torch import nn
 
+    from mpcore.graph.ir import GraphPlan
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
     from mpcore.step.transaction import StepOptions
 
 __all__ = ["TorchAmp"]
+
+
+def _lowered(model: nn.Module, plan: Plan, options: StepOptions) -> Sequence[GraphPlan]:
+    if plan.policy.by != "graph":
+        return ()
+    from mpcore_torch.graph_forward import put_graph, refuse_graph
+
+    refuse_graph(model)
+    return put_graph(model, plan.policy, options.example)
 
 
 class TorchAmp(Amp):
@@ -70,6 +80,8 @@ class TorchAmp(Amp):
     nothing; the orders are the table of ``mpcore_torch.calls``.
     """
 
+    graphs: Sequence[GraphPlan]
+    """Under by="graph", the plan of every graph so far; empty otherwise."""
     _last: StepResult | None = None
     _weak: StepResult | None = None
 
@@ -88,7 +100,7 @@ class TorchAmp(Amp):
         device = next(model.parameters()).device.type
         op_list = op_list_of(model, plan, device)
         self._region: Callable[[], Any] = contextlib.nullcontext
-        if policy.by == "op" and policy.compute != "float32":
+        if policy.by in ("op", "graph") and policy.compute != "float32":
             dtype = getattr(torch, policy.compute)
             self._region = lambda: region(device, dtype, op_list)
         # Before the model is changed: it refuses options that cannot be had.
@@ -98,6 +110,7 @@ class TorchAmp(Amp):
         keep_in_backward(self._tx, op_list)
         forget_copy(model)
         make_bare(model)  # where it is a copy of a prepared model
+        self.graphs = _lowered(model, plan, options)
         self._prepared = Prepared(model, self.optimizers, plan)
         if policy.by != "model" or policy.scheme.name not in ("none", "stochastic"):
             self.widened = self._prepared.widened
@@ -575,7 +588,7 @@ class TorchAmp(Amp):
         self._tx.abandon(thread)
 
     def _thread(self) -> ThreadState:
-        return ThreadState(self._first.device.type, regions=self.policy.by == "op")
+        return ThreadState(self._first.device.type, regions=self.policy.by in ("op", "graph"))
 
     def release(self) -> None:
         """Give the model back as it was before ``prepare``; see ``Amp.release``.

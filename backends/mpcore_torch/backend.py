@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
+    from mpcore.graph.part import GraphPart
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
@@ -58,11 +59,12 @@ class TorchBackend:
             overflow=overflow_kind(home.type),
             masters=("none", "copy", "split", "kahan", "stochastic"),
             optimizer_state=("float32", "bfloat16"),
-            by={name: Support("native") for name in ("op", "layer", "model")},
+            by={name: Support("native") for name in ("op", "layer", "model", "graph")},
             rules={
                 "op": ("path", "layer", "op"),
                 "layer": ("path", "layer", "op"),
                 "model": ("path", "layer", "op"),
+                "graph": ("path", "layer", "op"),
             },
             op_lists=("native", "portable"),
             stored=("float32", "bfloat16", "float16"),
@@ -135,6 +137,12 @@ class TorchBackend:
         from mpcore_torch import modes
 
         return modes
+
+    def graph(self) -> GraphPart:
+        """Return what lifts models, builds and writes them."""
+        from mpcore_torch import graph
+
+        return graph
 
     def exact(self) -> Exact:
         """Return what runs a step in float64."""

@@ -104,7 +104,7 @@ def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]
     Returns:
         Attributes that were set besides, as (module, name, value before).
     """
-    if casts_nothing(plan) and not has_low(model):
+    if plan.policy.by == "graph" or (casts_nothing(plan) and not has_low(model)):
         return []
     modules = leaves(model)
     for entry in plan.layers:
@@ -149,7 +149,7 @@ def _root(
     begins: Callable[[nn.Module], Any],
     plan: Plan,
 ) -> Any:
-    listed = plan.policy.by == "op"
+    listed = plan.policy.by in ("op", "graph")
 
     def forward(root: nn.Module, *args: Any, **kwargs: Any) -> Any:
         watch = begins(root)

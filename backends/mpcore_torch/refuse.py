@@ -27,7 +27,7 @@ def refuse(model: nn.Module, plan: Plan, optimizers: Iterable[torch.optim.Optimi
     _refuse_sharded_policy(model, plan)
     if plan.policy.by == "model":
         _refuse_wrapped(model)
-    if plan.policy.by == "op" and plan.policy.compute == "float16":
+    if plan.policy.by in ("op", "graph") and plan.policy.compute == "float16":
         _refuse_lstm(model, plan)
 
 

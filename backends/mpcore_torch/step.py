@@ -30,6 +30,7 @@ from mpcore_torch.gradients import (
     shapeless,
     widened,
 )
+from mpcore_torch.graph_casts import scaled
 from mpcore_torch.layers import parameter_names
 from mpcore_torch.micro_batches import MicroBatches, cut
 from mpcore_torch.overflow import detector_for
@@ -306,7 +307,8 @@ class TorchTransaction(MicroBatches):
             return
         loss = shapeless(loss.float())
         run = partial(loss.backward, self._start_with(scale, loss.device), retain_graph)
-        with off() if any(map(torch.is_autocast_enabled, KINDS)) else nullcontext():
+        around = off() if any(map(torch.is_autocast_enabled, KINDS)) else nullcontext()
+        with around, scaled(scale) if scale != 1.0 else nullcontext():
             if len(names) == len(self.optimizers):
                 run()
             elif ranks.in_group():

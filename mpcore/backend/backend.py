@@ -178,7 +178,7 @@ def check_policy(policy: Policy, can: Capabilities) -> bool:
         BackendError: the backend cannot honour the policy; with the reason and what it can.
     """
     where = f"{can.backend} on {can.device}"
-    by = can.by[policy.by]
+    by = can.by.get(policy.by, Support("absent", "it cannot lift a model to a graph"))
     if by.level == "absent":
         others = ", ".join(repr(name) for name, s in can.by.items() if s.level != "absent")
         msg = f"by={policy.by!r} is not possible in {where}: {by.reason}; it has by={others}"

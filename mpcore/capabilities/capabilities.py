@@ -200,7 +200,8 @@ def _support_of(
     entry: LayerPlan, dtype: str, policy: Policy, can: Capabilities, *, probe: bool
 ) -> Support:
     # A layer that a rule gives a dtype runs outside of the op lists.
-    by = "layer" if policy.by == "op" and entry.compute != "op" else policy.by
+    by = "op" if policy.by == "graph" else policy.by  # the same kernels in other places
+    by = "layer" if by == "op" and entry.compute != "op" else by
     return answer(can, Question(entry.category, dtype, by, entry.type), probe=probe)
 
 
@@ -259,7 +260,7 @@ def _check_rest(policy: Policy, can: Capabilities) -> None:
 
 def _simulates(plan: Plan, can: Capabilities) -> bool:
     dtypes = {plan.policy.output, *(d for e in plan.layers for d in (e.compute, e.output))}
-    if plan.policy.by == "op":
+    if plan.policy.by in ("op", "graph"):
         dtypes.add(plan.policy.compute)
     return any(can.compute[d].level == "simulated" for d in dtypes & set(can.compute))
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from mpcore.errors import GraphError
 from mpcore.graph.cut import Network
 from mpcore.graph.deciding import Word
-from mpcore.graph.ir import Cast, is_float
+from mpcore.graph.ir import Cast, is_16_bit, is_float
 from mpcore.graph.walk import CAST_BYTES, Merged, Walk
 from mpcore.numerics import ops
-from mpcore.numerics.dtypes import is_low
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +76,9 @@ def sides_of(
         listed.run(node, words[node.name])
     dtypes = dict(listed.now)
     listed.end(output)
-    return Sides(graph, _bound(graph, words, listed, low), dtypes, costs, output), listed
+    bound = _bound(graph, words, listed, low)
+    left = {name for name, word in words.items() if word.compute == "native"}
+    return Sides(graph, bound, dtypes, costs, output, left), listed
 
 
 def promotes(node: Node) -> bool:
@@ -97,9 +98,9 @@ def _bound(
         row = table.get(node.op)
         wanted = word.dtype(low)
         if wanted:
-            found[node.name] = is_low(wanted)
+            found[node.name] = is_16_bit(wanted)
         elif row is None or (row.category == "full" and row.group not in _BEARS) or word.rule:
-            found[node.name] = is_low(listed.output[node.name])
+            found[node.name] = is_16_bit(listed.output[node.name])
         else:
             found[node.name] = None
     return found
@@ -119,8 +120,10 @@ class Sides:
         dtypes: Mapping[str, str],
         costs: Mapping[str, float],
         output: str,
+        left: set[str],
     ) -> None:
-        """Know what is bound, and what a cast of each value costs."""
+        """Know what is bound, what is left to the framework, and what casts cost."""
+        self.left = left
         self.graph, self.bound, self.dtypes = graph, bound, dtypes
         self.costs, self.output = costs, output
 
@@ -130,7 +133,7 @@ class Sides:
 
     def has_side(self, node: Node) -> bool:
         """Return whether a node is put on a side; else it takes and gives what it always does."""
-        if node.fixed or node.kind == "opaque" or _writes_first(node):
+        if node.fixed or node.name in self.left or _writes_first(node):
             return False
         return any(is_float(self.dtypes[n]) for n in (*node.inputs, *node.outputs))
 
@@ -142,7 +145,7 @@ class Sides:
             node = self.graph.producer.get(name)
         if node is not None and self.has_side(node):
             return self.bound[node.name]
-        return is_low(self.dtypes[name])
+        return is_16_bit(self.dtypes[name])
 
     def maker(self, name: str) -> Node | None:
         """Return the node whose side a value is on; None where none has one."""
@@ -190,7 +193,7 @@ class Sides:
         readers = self.readers(name)
         ends = [(at[node.name], self.lifts_free(node, name)) for node in readers]
         if self.output and name in self.graph.outputs:
-            ends.append((0 if is_low(self.output) else 1, False))
+            ends.append((0 if is_16_bit(self.output) else 1, False))
         if not ends:
             return
         maker = self.maker(name)
@@ -214,7 +217,8 @@ class _Coloured(Walk):
     def colour(self, node: Node, word: Word, low: bool | None) -> None:
         """Run a node on its side; None leaves it as it is."""
         if low is None:
-            self.run(node, Word("follow", word.output, word.why))
+            left = word.compute == "native"
+            self.run(node, word if left else Word("follow", word.output, word.why))
             return
         if word.dtype(self.low):
             self.run(node, word)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from mpcore.errors import GraphError
 from mpcore.graph.edit import insert_after
@@ -15,10 +15,24 @@ if TYPE_CHECKING:
 
     from mpcore.graph.ir import Graph
 
-__all__ = ["CLIP", "clip_gradient"]
+__all__ = ["CLIP", "check_bound", "clip_gradient", "refuse_none"]
 
 CLIP = "mpcore::clip_gradient"
 """Target of the node; ``settings`` hold ``norm`` or ``value``, the bound of unscaled gradients."""
+
+
+def check_bound(norm: float | None, value: float | None) -> None:
+    """Raise GraphError unless one of them is a positive number and the other None."""
+    bound = norm if value is None else value
+    if (norm is None) == (value is None) or bound is None or not 0 < bound < math.inf:
+        msg = f"`norm` or `value` must be a positive number, got norm={norm!r}, value={value!r}"
+        raise GraphError(msg)
+
+
+def refuse_none() -> NoReturn:
+    """Raise GraphError: a pattern matched nothing."""
+    msg = "`pattern` must match a call whose gradient is to be clipped; it matches none"
+    raise GraphError(msg)
 
 
 def clip_gradient(
@@ -35,14 +49,10 @@ def clip_gradient(
     Raises:
         GraphError: not one bound is given, it is no positive number, or nothing is to be clipped.
     """
-    bound = norm if value is None else value
-    if (norm is None) == (value is None) or bound is None or not 0 < bound < math.inf:
-        msg = f"`norm` or `value` must be a positive number, got norm={norm!r}, value={value!r}"
-        raise GraphError(msg)
+    check_bound(norm, value)
     names = [node.outputs[0] for node in nodes if node.outputs]
     if not names:
-        msg = "`pattern` must match a call whose gradient is to be clipped; it matches none"
-        raise GraphError(msg)
+        refuse_none()
     settings = {"value": value} if norm is None else {"norm": norm}
     for name in names:
         maker = graph.producer[name]

@@ -11,13 +11,13 @@ from mpcore.numerics import ops
 from mpcore.policy.layer import CATEGORIES, Layer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from mpcore.graph.ir import Graph, Node
+    from mpcore.graph.ir import Graph, GraphPlan, Node
     from mpcore.policy.policy import Policy
     from mpcore.policy.rule import Rule
 
-__all__ = ["Word", "unused", "words"]
+__all__ = ["Word", "unused_rules", "words"]
 
 _AS_IS = ("follow", "infer", "mixed", "absent", "banned")
 
@@ -92,10 +92,14 @@ def words(
     return found
 
 
-def unused(found: Mapping[str, Word], policy: Policy) -> tuple[str, ...]:
-    """Return the rules of the policy that decided for no call, as text."""
-    used = {word.rule for word in found.values()}
-    return tuple(str(rule) for rule in policy.rules if rule not in used)
+def unused_rules(policy: Policy, plans: Iterable[GraphPlan]) -> tuple[str, ...]:
+    """Return the rules of a policy that decided for no call of any plan, as text."""
+    used = {why for plan in plans for why in plan.rules.values()}
+    return tuple(
+        str(rule)
+        for rule in policy.rules
+        if not any(why.partition("; ")[0] == f"rule: {rule}" for why in used)
+    )
 
 
 def _last(

@@ -46,7 +46,8 @@ def fold_batch_norm(graph: Graph, arrays: Mapping[str, Array]) -> tuple[Graph, d
     refused = [why for product, norm in found if (why := _refusal(norm) or _grouped(product))]
     for product, norm in found:
         if not _refusal(norm) and not _grouped(product):
-            graph = _fold(graph, product, norm, {**arrays, **new}, new)
+            now = graph.node  # an earlier fold may have changed what they read
+            graph = _fold(graph, now[product.name], now[norm.name], {**arrays, **new}, new)
     if not new:
         raise GraphError(refused[0] if refused else _why_none(graph))
     return graph, new

@@ -18,7 +18,17 @@ from mpcore.numerics.dtypes import is_low
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["FLOATS", "Cast", "Graph", "GraphPlan", "Node", "Value", "is_float", "unique"]
+__all__ = [
+    "FLOATS",
+    "Cast",
+    "Graph",
+    "GraphPlan",
+    "Node",
+    "Value",
+    "is_16_bit",
+    "is_float",
+    "unique",
+]
 
 FLOATS = ("float32", "float16", "bfloat16")
 """The dtypes that a plan casts; float64 is never cast, as in every autocast."""
@@ -31,6 +41,11 @@ _NODE_KINDS = ("op", "call", "branch", "loop", "opaque")
 def is_float(dtype: str) -> bool:
     """Return whether a plan may cast values of ``dtype``."""
     return dtype in FLOATS
+
+
+def is_16_bit(dtype: str) -> bool:
+    """Return whether ``dtype`` is one that a plan lowers to; words such as ``"-"`` are none."""
+    return is_float(dtype) and is_low(dtype)
 
 
 @dataclass(frozen=True)
@@ -288,7 +303,7 @@ class GraphPlan:
 
     def summary(self) -> str:
         """Return one line: calls, casts, elements."""
-        low = sum(is_low(dtype) for dtype in self.compute.values())
+        low = sum(is_16_bit(dtype) for dtype in self.compute.values())
         opaque = f"; not lifted: {', '.join(self.opaque)}" if self.opaque else ""
         return (
             f"{len(self.graph.nodes)} calls, {low} in 16 bits; {len(self.casts)} casts of "

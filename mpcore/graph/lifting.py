@@ -14,28 +14,24 @@ from mpcore.policy.policy import Policy
 if TYPE_CHECKING:
     from os import PathLike
 
-    from mpcore.graph.part import Lifted
+    from mpcore.graph.ir import Graph
+    from mpcore.graph.part import Exported, GraphPart, Lifted
     from mpcore.graph.pattern import Chain
 
 __all__ = ["clip_gradient", "export", "fold_batch_norm", "lift"]
 
 
-def lift(model: Any, *example: Any, training: bool | None = None) -> Lifted:
+def lift(model: Any, *example: Any) -> Lifted:
     """Return ``model`` as a graph: every call, every value between them, with names.
 
     Args:
-        model: a model of a framework whose backend lifts.
+        model: a model of a framework whose backend lifts; in the mode that is meant.
         example: what it is called with.
-        training: whether it is lifted as it trains; as its mode says where it is left out.
 
     Raises:
         GraphError: it cannot be lifted; the message names the call.
     """
-    if not example:
-        msg = "`example` must be what the model is called with, got nothing"
-        raise GraphError(msg)
-    mode = bool(getattr(model, "training", False)) if training is None else training
-    return GRAPH.of(find_backend(model)).lift(model, example, training=mode)
+    return _part(model, example).lift(model, example, whole=False)
 
 
 def fold_batch_norm(model: Any, *example: Any) -> Any:
@@ -47,13 +43,10 @@ def fold_batch_norm(model: Any, *example: Any) -> Any:
     Raises:
         GraphError: nothing folds; the message says why.
     """
-    part = GRAPH.of(find_backend(model))
-    lifted = lift(model, *example, training=False)
-    if len(lifted.graphs) > 1:
-        msg = f"`model` must be one graph to be folded, it is {len(lifted.graphs)} pieces"
-        raise GraphError(msg)
+    part = _part(model, example)
+    lifted = part.lift(model, example, whole=True)
     graph, arrays = fold.fold_batch_norm(lifted.graph, part.arrays(lifted))
-    return part.build(lifted, (graph,), arrays)
+    return part.build(lifted, graph, arrays)
 
 
 def clip_gradient(
@@ -71,19 +64,22 @@ def clip_gradient(
     Raises:
         GraphError: the pattern matches nothing, or the bound is no positive number.
     """
-    part = GRAPH.of(find_backend(model))
-    lifted = lift(model, *example, training=True)
-    found = [(graph, [m.last for m in match(pattern, graph)]) for graph in lifted.graphs]
-    if not any(nodes for _, nodes in found):
-        clip.clip_gradient(lifted.graph, (), norm=norm, value=value)  # says so
-    graphs = tuple(
-        clip.clip_gradient(graph, nodes, norm=norm, value=value) if nodes else graph
-        for graph, nodes in found
-    )
-    return part.build(lifted, graphs, {})
+    clip.check_bound(norm, value)
+    matched = 0
+
+    def change(graph: Graph) -> Graph:
+        nonlocal matched
+        nodes = [found.last for found in match(pattern, graph)]
+        matched += len(nodes)
+        return clip.clip_gradient(graph, nodes, norm=norm, value=value) if nodes else graph
+
+    clipped = _part(model, example).changed(model, change, example)
+    if not matched:
+        clip.refuse_none()
+    return clipped
 
 
-def export(model: Any, path: str | PathLike[str], policy: Policy | str, *example: Any) -> Any:
+def export(model: Any, path: str | PathLike[str], policy: Policy | str, *example: Any) -> Exported:
     """Write a model to a file in which the policy stands as casts that anybody can see.
 
     Args:
@@ -98,7 +94,11 @@ def export(model: Any, path: str | PathLike[str], policy: Policy | str, *example
     Raises:
         GraphError: it cannot be written so; the message says why.
     """
+    return _part(model, example).export(model, path, Policy.of(policy), example)
+
+
+def _part(model: Any, example: tuple[Any, ...]) -> GraphPart:
     if not example:
         msg = "`example` must be what the model is called with, got nothing"
         raise GraphError(msg)
-    return GRAPH.of(find_backend(model)).export(model, path, Policy.of(policy), example)
+    return GRAPH.of(find_backend(model))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mpcore.backend.parts import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from os import PathLike
 
     import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpcore.graph.pattern import Chain, Match
     from mpcore.policy.policy import Policy
 
-__all__ = ["GRAPH", "GraphPart", "Lifted"]
+__all__ = ["GRAPH", "Exported", "GraphPart", "Lifted", "as_arguments"]
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,14 @@ class Lifted:
     Attributes:
         graphs: in the order in which the example ran them.
         model: the model; nothing of it was changed.
-        example: the arguments that it was lifted with.
+        example: what it was lifted with.
         handle: what the backend needs to build a model of it.
-        training: whether it was lifted as it trains.
     """
 
     graphs: tuple[Graph, ...]
     model: Any
-    example: tuple[Any, ...]
+    example: Any
     handle: Any = field(default=None, repr=False)
-    training: bool = False
 
     @property
     def graph(self) -> Graph:
@@ -51,11 +49,44 @@ class Lifted:
         return tuple(found for graph in self.graphs for found in match(pattern, graph))
 
 
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and what it was checked by.
+
+    Attributes:
+        path: the file.
+        plan: where its casts lie.
+        difference: the largest from the model in float32, relative to the largest value.
+        checks: what was checked, in words.
+    """
+
+    path: str
+    plan: GraphPlan
+    difference: float
+    checks: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return one line a check."""
+        return "\n".join([f"{self.path}: {self.plan.summary()}", *self.checks])
+
+
+def as_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a model is called with: a tuple or list are its arguments, a dict by name."""
+    if isinstance(example, dict):
+        return (), dict(example)
+    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
+
+
 class GraphPart(Protocol):
     """Lifts, builds and writes models of one framework."""
 
-    def lift(self, model: Any, example: tuple[Any, ...], /, *, training: bool) -> Lifted:
+    def lift(self, model: Any, example: Any, /, *, whole: bool) -> Lifted:
         """Return a model as graphs; building them without casts gives its own bits.
+
+        Args:
+            model: the model, in the mode that is meant.
+            example: what it is called with.
+            whole: whether it must be one graph that can be written to a file.
 
         Raises:
             GraphError: nothing was lifted, something cannot be, or the bits differ, with the
@@ -63,19 +94,21 @@ class GraphPart(Protocol):
         """
         ...
 
-    def plan(self, lifted: Lifted, policy: Policy, /) -> tuple[GraphPlan, ...]:
-        """Return the plan of each graph on the device that the model is on."""
+    def plan(self, lifted: Lifted, policy: Policy, /, device: str = "") -> tuple[GraphPlan, ...]:
+        """Return the plan of each graph; on the device that the model is on, or another."""
         ...
 
-    def build(
-        self, lifted: Lifted, graphs: tuple[Graph, ...], arrays: Mapping[str, npt.NDArray[Any]], /
-    ) -> Any:
-        """Return a new model that runs ``graphs``; parameters are shared but for ``arrays``."""
+    def build(self, lifted: Lifted, graph: Graph, arrays: Mapping[str, npt.NDArray[Any]], /) -> Any:
+        """Return a new model of a whole graph, with copies of the parameters or ``arrays``."""
+        ...
+
+    def changed(self, model: Any, change: Callable[[Graph], Graph], example: Any, /) -> Any:
+        """Return a model with the parameters of ``model`` whose graphs are changed; it trains."""
         ...
 
     def export(
-        self, model: Any, path: str | PathLike[str], policy: Policy, example: tuple[Any, ...], /
-    ) -> Any:
+        self, model: Any, path: str | PathLike[str], policy: Policy, example: Any, /
+    ) -> Exported:
         """Write a model to a file with a policy baked in; return what was checked."""
         ...
 

@@ -62,7 +62,7 @@ def coverage(plan: Plan, layers: Sequence[Layer]) -> Coverage:
         >>> coverage(resolve_plan(Policy.named("mixed_bfloat16"), [own, fc]), [own, fc])
         Coverage(share=0.25, types=(('Own', 'new'),))
     """
-    if plan.policy.by == "op" or not is_low(plan.policy.compute):
+    if plan.policy.by in ("op", "graph") or not is_low(plan.policy.compute):
         return Coverage(0.0)
     lost: dict[str, tuple[int, str]] = {}
     for layer, entry in zip(layers, plan.layers, strict=True):

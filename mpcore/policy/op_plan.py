@@ -45,7 +45,7 @@ def word_of(word: str, policy: Policy) -> str:
     dtypes = {
         "full": "float32",
         "lower": policy.compute,
-        "native": "op" if policy.by == "op" else "follow",
+        "native": "op" if policy.by in ("op", "graph") else "follow",
     }
     return dtypes.get(word, word)
 

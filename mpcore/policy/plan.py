@@ -162,14 +162,14 @@ def _decision(policy: Policy, layer: Layer, rule: Rule | None, device: str) -> t
     default = _deciding(policy.defaults, layer, device, policy.by)
     if default is not None:
         return default.precision, default.output, f"{policy.name or 'default'}: {default}"
-    if policy.by == "op" and layer.category not in ("container", "parameters"):
+    if policy.by in ("op", "graph") and layer.category not in ("container", "parameters"):
         return _listed(policy, layer)
     word = CATEGORIES[layer.category]
     if layer.category == "other" and not layer.params:
         return "follow", "", "other: follow (no parameters)"
     # A normalisation computes in float32 but hands on the low dtype, as Keras and
     # MindSpore O2 do: the activations around it stay small.
-    output = "lower" if layer.category == "norm" and policy.by != "op" else ""
+    output = "lower" if layer.category == "norm" and policy.by not in ("op", "graph") else ""
     return word, output, f"{layer.category}: {word}{_why(layer)}"
 
 

@@ -27,6 +27,7 @@ class StepOptions:
         on_bad_micro_batch: ``"skip"`` or ``"drop"``.
         detector: ``"auto"``, ``"values"``, ``"status_register"``, or an OverflowDetector.
         sync_overflow: whether the ranks of a distributed run agree on each step.
+        example: what the model is called with, for by="graph"; None for nothing.
         count_lost_updates: ``"auto"``, ``"on"`` or ``"off"``: whether lost updates are counted; an
 
             asks ``mpcore.step.stagnation.measures``.
@@ -38,6 +39,7 @@ class StepOptions:
     detector: Any = "auto"
     sync_overflow: bool = True
     count_lost_updates: str = "auto"
+    example: Any = None
 
     def __post_init__(self) -> None:
         """Refuse an unknown choice, and what cannot be called."""

@@ -8,7 +8,7 @@ import pytest
 import mpcore as mp
 from mpcore.errors import GraphError
 from mpcore.graph.clip import clip_gradient
-from mpcore.graph.deciding import Word, unused, words
+from mpcore.graph.deciding import Word, unused_rules, words
 from mpcore.graph.edit import insert_after, remove, remove_dead, rename, replace_node
 from mpcore.graph.fold import fold_batch_norm, folded_weights
 from mpcore.graph.ir import Cast, Graph, GraphPlan, Node, Value, unique
@@ -260,7 +260,8 @@ def test_the_last_rule_that_matches_decides() -> None:
     assert found["r/relu"].why == "rule: full path=r/relu"
     assert found["f/conv2d"].compute == "full"
     assert found["n/batch_norm"].compute == "follow"
-    assert unused(found, policy) == ("lower path=r", "full op=fft")
+    plan = place(graph, found, "bfloat16", "cheapest")
+    assert unused_rules(policy, [plan]) == ("lower path=r", "full op=fft")
 
 
 def test_a_rule_can_be_bolder_in_graph_mode() -> None:

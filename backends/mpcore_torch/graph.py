@@ -1,0 +1,105 @@
+"""The graph part of this backend: models lifted, built anew, changed; see ``graph_export``."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mpcore.errors import GraphError
+from mpcore.graph.part import Lifted, as_arguments
+from mpcore_torch.forwards import put_method
+from mpcore_torch.graph_build import build as build_piece
+from mpcore_torch.graph_export import export, exported_piece
+from mpcore_torch.graph_forward import Lowering, run_by_graph, runner_for
+from mpcore_torch.graph_plan import plan_of
+from mpcore_torch.graph_proof import prove_lifted
+from mpcore_torch.layers import device_of, list_layers
+from mpcore_torch.refuse import refuse_prepared
+from mpcore_torch.snapshot import left_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from mpcore.graph.ir import Graph, GraphPlan
+    from mpcore.policy.policy import Policy
+
+__all__ = ["arrays", "build", "changed", "export", "lift", "plan"]
+
+
+def lift(model: nn.Module, example: Any, /, *, whole: bool) -> Lifted:
+    """Return a model as graphs; see ``mpcore.graph.part.GraphPart``."""
+    _refuse_prepared(model)
+    if whole:
+        piece, made = exported_piece(model, example)
+        return Lifted((piece.graph,), model, example, (piece, made))
+    args, kwargs = as_arguments(example)
+    lowering = Lowering(None, (), device_of(model).type)
+    runner = runner_for(model, type(model).forward, lowering)
+    with left_alone(model, None):
+        prove_lifted(model, runner, args, kwargs)
+    return Lifted(tuple(p.graph for p in runner.pieces), model, example, tuple(runner.pieces))
+
+
+def plan(lifted: Lifted, policy: Policy, /, device: str = "") -> tuple[GraphPlan, ...]:
+    """Return the plan of each graph."""
+    layers = list_layers(lifted.model)
+    where = device or device_of(lifted.model).type
+    return tuple(plan_of(piece, policy, layers, where) for piece in lifted.handle)
+
+
+def arrays(lifted: Lifted, /) -> Mapping[str, npt.NDArray[Any]]:
+    """Return the values of parameters and buffers by name; those of 16 bits as float32."""
+    model = lifted.model
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
+    return {
+        name: (t.float() if t.is_floating_point() else t).detach().cpu().numpy()
+        for name, t in named
+    }
+
+
+def build(lifted: Lifted, graph: Graph, new: Mapping[str, npt.NDArray[Any]], /) -> nn.Module:
+    """Return a new model of a whole graph; its parameters are copies."""
+    piece, made = lifted.handle
+    held = {
+        name: nn.Parameter(torch.from_numpy(array).to(device_of(lifted.model)))
+        for name, array in new.items()
+    }
+    # A copy of what is still read; the names of the rest say that they are no arguments.
+    own = {
+        name: copy.deepcopy(t) if name in graph.value else None
+        for name, t in piece.constants.items()
+    }
+    module = build_piece(replace(piece, constants=own), graph, new=held)
+    module.graph._codegen = made.graph._codegen  # arguments as the model takes them
+    module.recompile()
+    return module.eval()
+
+
+def changed(model: nn.Module, change: Callable[[Graph], Graph], example: Any, /) -> nn.Module:
+    """Return a copy that shares the parameters of ``model``, and whose graphs are changed."""
+    _refuse_prepared(model)
+    shared = [*model.parameters(), *model.buffers()]
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
+    args, kwargs = as_arguments(example)
+    # Not as what `prepare` puts there: this model may still be prepared.
+    put_method(twin, "forward", run_by_graph(type(twin).forward, None, change))
+    with left_alone(twin, None):
+        twin(*args, **kwargs)
+    return twin
+
+
+def _refuse_prepared(model: nn.Module) -> None:
+    try:
+        refuse_prepared(model)
+    except RuntimeError as exc:
+        msg = (
+            f"`model` must be lifted before it is prepared, this {type(model).__name__} was: "
+            "amp.graphs has what by='graph' made of it; amp.release() gives the model back"
+        )
+        raise GraphError(msg) from exc

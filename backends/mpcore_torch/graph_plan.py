@@ -1,0 +1,58 @@
+"""The plan of a piece: the core's words and placement, with torch's own facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mpcore.graph.deciding import Word, words
+from mpcore.graph.placing import place
+from mpcore_torch.graph_facts import Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpcore.graph.ir import GraphPlan
+    from mpcore.policy.layer import Layer
+    from mpcore.policy.policy import Policy
+    from mpcore_torch.graph_lift import Piece
+
+__all__ = ["plan_of", "system_of"]
+
+_HAS_LIST = ("cpu", "cuda", "npu")
+
+
+def system_of(device: str) -> str:
+    """Return the system whose list holds on a type of device."""
+    return f"torch_{device}" if device in _HAS_LIST else "torch_cuda"
+
+
+def plan_of(
+    piece: Piece, policy: Policy, layers: Sequence[Layer], device: str, *, output: str = ""
+) -> GraphPlan:
+    """Return where casts lie in a piece.
+
+    Args:
+        piece: what was lifted.
+        policy: the policy.
+        layers: the model's layers.
+        device: type of the device.
+        output: dtype of what the piece hands on; ``""`` for what comes.
+    """
+    graph, low = piece.graph, policy.compute
+    system = system_of(device)
+    known = {"npu": "torch_npu"}.get(device, system)
+    found = words(graph, policy, known, layers=layers, device=device)
+    facts = Facts(piece, low, piece.device)
+    if policy.op_list == "native":
+        for node in graph.nodes:
+            word = found[node.name]
+            if word.compute == "follow" and word.rule is None and facts.casts_inside(node):
+                why = f"{known}: casts inside of it, left to torch's own list"
+                found[node.name] = Word("native", word.output, why)
+    for node in graph.nodes:
+        if found[node.name].compute == "native":
+            facts.native.add(node.name)
+    if low == "float32":
+        found = {name: replace(word, compute="follow") for name, word in found.items()}
+    return place(graph, found, low, policy.place, results=facts.results, output=output)

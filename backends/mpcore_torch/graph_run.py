@@ -1,0 +1,183 @@
+"""A model that runs as its graphs do: dynamo finds the pieces, a plan says what each becomes."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._dynamo.callback import callback_handler
+from torch._dynamo.exc import BackendCompilerFailed
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
+
+from mpcore.errors import GraphError
+from mpcore_torch import regions
+from mpcore_torch.graph_casts import one_forward
+from mpcore_torch.graph_lift import Piece, names_of, piece_of
+from mpcore_torch.graph_trace import traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["MARK", "Runner"]
+
+MARK = "mpcore::graph"
+_MOST_PIECES = 64  # of one place in the code: shapes, modes, branches
+
+
+@dataclass
+class Runner:
+    """Runs a function of a model piece by piece.
+
+    Attributes:
+        model: the model that the pieces' parameters belong to.
+        lower: makes of a piece what gives the module that runs in its place.
+        pieces: those that were met, in order.
+        closed: whether regions of the framework are closed inside: the plan casts.
+        at: where somebody wants to know which call runs: its last entry is the call's name.
+        marks: whether pieces are marked for the profiler.
+    """
+
+    model: Any
+    lower: Callable[[Piece], Callable[[], Any]]
+    pieces: list[Piece] = field(default_factory=list)
+    closed: bool = True
+    at: list[str] | None = None
+    marks: bool = False
+
+    def __post_init__(self) -> None:
+        """Hold the model weakly: it holds what holds this."""
+        self.model = weakref.ref(self.model)
+        self._modes: list[Any] = []
+        self._compiled: Any = None
+
+    def bind(self, function: Callable[..., Any]) -> None:
+        """Say what runs: a function whose calls are those of the model."""
+        self._compiled = torch.compile(
+            function,
+            backend=self._backend,
+            recompile_limit=_MOST_PIECES,
+            isolate_recompiles=True,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it; no region of the framework decides inside."""
+        settings = torch._dynamo.config.patch(allow_rnn=True, fail_on_recompile_limit_hit=True)
+        closes = self.closed and _any_region()
+        around = regions.off() if closes else contextlib.nullcontext()
+        try:
+            with settings, around, one_forward(), self._without_modes(), _tracing():
+                return self._compiled(*args, **kwargs)
+        except BackendCompilerFailed as exc:
+            inner = exc.inner_exception
+            if isinstance(inner, GraphError):
+                raise inner from None
+            msg = f"a piece of the model cannot be lifted: {inner}; use by='op' or by='layer'"
+            raise GraphError(msg.replace("\n", " ")) from exc
+        except torch._dynamo.exc.FailOnRecompileLimitHit as exc:
+            msg = (
+                f"by='graph' met more than {_MOST_PIECES} shapes or paths of one piece of code; "
+                "pad the batches to fewer shapes, or use by='op'"
+            )
+            raise GraphError(msg) from exc
+
+    @contextlib.contextmanager
+    def _without_modes(self) -> Iterator[None]:
+        """Take modes off while dynamo looks, which they would stop; the pieces run under them."""
+        functions = _get_current_function_mode_stack()
+        dispatch = _get_current_dispatch_mode_stack()
+        if not functions and not dispatch:
+            yield
+            return
+        self._modes.append((functions, dispatch))
+        taken = [_pop_mode() for _ in functions]
+        try:
+            with _disable_current_modes() if dispatch else contextlib.nullcontext():
+                yield
+        finally:
+            for mode in reversed(taken):
+                _push_mode(mode)
+            self._modes.pop()
+
+    def _backend(self, module: Any, inputs: list[Any]) -> Callable[..., Any]:
+        model = self.model()
+        if not any(node.op.startswith("call") for node in module.graph.nodes):
+            return module.forward  # type: ignore[no-any-return]  # torch is not followed
+        modules = {id(each): path for path, each in model.named_modules()}
+        piece = piece_of(traced(module), inputs, names_of(model), modules)
+        lowered = self.lower(piece)
+        self.pieces.append(piece)
+
+        def run(*args: Any) -> Any:
+            if self._modes:
+                functions, dispatch = self._modes[-1]
+                with contextlib.ExitStack() as stack:
+                    for mode in (*functions, *dispatch):
+                        stack.enter_context(mode)
+                    return self._run(lowered(), args)
+            if self.at is not None or self.marks:
+                return self._run(lowered(), args)
+            return lowered()(*args)
+
+        return run
+
+    def _run(self, code: Any, args: tuple[Any, ...]) -> Any:
+        """Run a piece that somebody watches."""
+        with torch.profiler.record_function(MARK) if self.marks else contextlib.nullcontext():
+            return code(*args) if self.at is None else _Named(code, self.at).run(*args)
+
+
+class _Named(fx.Interpreter):  # type: ignore[misc]  # torch is not followed
+    """Runs a module call by call, and says which."""
+
+    def __init__(self, module: Any, at: list[str]) -> None:
+        super().__init__(module)
+        self.at = at
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one call; what a plan put in goes by the call that comes next."""
+        self.at[-1] = n.meta.get("mpcore", self.at[-1])
+        return super().run_node(n)
+
+
+# Dynamo warns of what it meets while it looks; that is not the user's code running.
+_RUNNING = [0]
+_QUIET: list[warnings.catch_warnings[None]] = []
+
+
+@contextlib.contextmanager
+def _tracing() -> Iterator[None]:
+    _RUNNING[0] += 1
+    try:
+        yield
+    finally:
+        _RUNNING[0] -= 1
+
+
+def _begins(_: Any) -> None:
+    if _RUNNING[0]:
+        quiet = warnings.catch_warnings()
+        quiet.__enter__()
+        warnings.simplefilter("ignore")
+        _QUIET.append(quiet)
+
+
+def _ends(_: Any) -> None:
+    if _QUIET:
+        _QUIET.pop().__exit__(None, None, None)
+
+
+callback_handler.register_start_callback(_begins)
+callback_handler.register_end_callback(_ends)
+
+
+def _any_region() -> bool:
+    return any(map(torch.is_autocast_enabled, regions.KINDS))

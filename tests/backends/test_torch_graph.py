@@ -1,0 +1,432 @@
+"""by="graph" in torch: the bits of autocast with fewer casts, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.backend("torch")
+torch = pytest.importorskip("torch")
+
+from graph_models_torch import MODELS, Made, gpt  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import mpcore as mp  # noqa: E402
+from mpcore.graph import P  # noqa: E402
+
+LOW = ("float16", "bfloat16")
+
+
+def _made(name: str) -> Made:
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def _train(made: Made, policy: str, steps: int = 3, **options: Any) -> tuple[list[Any], Any]:
+    """Return losses, the first gradients, parameters and buffers after some steps."""
+    model, (x, y), loss_fn = made
+    amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3), policy, **options)
+    seen: list[Any] = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        result = amp.step(lambda x, y: loss_fn(model(x), y), x, y)
+        seen.append(torch.tensor(float(result.loss)))
+        if step == 0:
+            seen += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return [*seen, *(t.detach().clone() for t in model.state_dict().values())], amp
+
+
+def _differing(one: list[Any], other: list[Any]) -> list[int]:
+    assert len(one) == len(other)
+    return [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if not torch.equal(a, b)]
+
+
+def _against_autocast(name: str, dtype: str, places: tuple[str, ...]) -> None:
+    expected, _ = _train(_made(name), f"autocast_{dtype}")
+    for place in places:
+        model, batch, loss_fn = _made(name)
+        policy = f"autocast_{dtype}, by=graph, place={place}"
+        found, amp = _train((model, batch, loss_fn), policy, example=batch[0])
+        assert _differing(expected, found) == []
+        assert amp.graphs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_has_the_bits_of_autocast(name: str) -> None:
+    _against_autocast(name, "bfloat16", ("exact",))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("name", MODELS)
+def test_training_has_the_bits_of_autocast_wherever_casts_lie(name: str, dtype: str) -> None:
+    if (name, dtype) == ("lstm", "float16"):
+        pytest.skip("an LSTM fails in float16 autocast on this CPU, and is refused")
+    _against_autocast(name, dtype, ("list", "exact"))
+
+
+class _Casts(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if (
+            func is torch.ops.aten._to_copy.default
+            and {made.dtype, args[0].dtype} <= {torch.float32, torch.bfloat16}
+            and made.dtype != args[0].dtype
+        ):
+            self.calls += 1
+            self.elements += made.numel()
+        return made
+
+
+def _measured(made: Made, place: str) -> tuple[int, int, int, float]:
+    """Return casts forward and in a step, elements of the step, MiB kept for the backward."""
+    model, (x, y), loss_fn = made
+    policy = f"autocast_bfloat16, by=graph, place={place}, output=bfloat16"
+    amp = mp.prepare(model, None, policy, example=x)
+    kept: dict[int, int] = {}
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(t: Any) -> Any:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        with _Casts() as forward:
+            out = model(x)
+        loss = loss_fn(out, y)
+    with _Casts() as backward:
+        loss.backward()
+    del amp
+    calls = forward.calls + backward.calls
+    return forward.calls, calls, forward.elements + backward.elements, sum(kept.values()) / 2**20
+
+
+def test_fewer_casts_where_one_value_is_read_by_many() -> None:
+    found = {place: _measured(gpt(), place) for place in ("list", "exact", "cheapest")}
+    assert found["exact"][0] < found["list"][0]
+    assert found["exact"][1] < found["list"][1]
+    assert found["exact"][3] < found["list"][3]
+    assert found["cheapest"][2] < found["exact"][2]
+    assert found["cheapest"][3] <= found["exact"][3]
+
+
+@pytest.mark.nightly
+def test_the_casts_of_a_gpt_of_four_blocks() -> None:
+    """Native autocast on the same model: 68 forward, 144 in a step, 52.8 MiB kept."""
+    forward, step, _, kept = _measured(gpt(256, 4, 256, 128, 8), "exact")
+    assert (forward, step) <= (59, 135)
+    assert kept <= 48.8
+    _, _, elements, kept = _measured(gpt(256, 4, 256, 128, 8), "cheapest")
+    assert elements <= 6.9e6
+    assert kept <= 44.3
+
+
+def test_a_rule_reaches_a_call_by_op_layer_and_own_name() -> None:
+    model, (x, y), loss_fn = gpt()
+    text = (
+        "autocast_bfloat16, by=graph; full op=softmax; full path=blocks.0.q; full path=head/linear"
+    )
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), text, example=x)
+    compute = amp.graphs[0].compute
+    assert compute["blocks.0/softmax"] == compute["blocks.0.q/linear"] == "float32"
+    assert compute["head/linear"] == "float32"
+    assert compute["blocks.1.q/linear"] == "bfloat16"
+    assert "rule: full op=softmax" in str(amp.graphs[0])
+    assert amp.step(lambda x, y: loss_fn(model(x), y), x, y).stepped
+
+
+def test_a_rule_that_decides_nothing_is_told() -> None:
+    model, (x, _), _ = gpt()
+    with pytest.warns(mp.MpcoreWarning, match="'full op=fft' decided for no call"):
+        mp.prepare(model, None, "autocast_bfloat16, by=graph; full op=fft", example=x)
+
+
+def test_other_shapes_modes_and_copies_run_under_the_plan() -> None:
+    model, (x, y), loss_fn = _made("convnet")
+    policy = "autocast_bfloat16, by=graph"
+    reference = copy.deepcopy(model)
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), policy, example=x)
+    other = mp.prepare(reference, None, "autocast_bfloat16")
+    reference.load_state_dict(model.state_dict())
+    twin = copy.deepcopy(model)
+    for net in (model, reference, twin):
+        net.eval()
+    del other
+    with torch.no_grad():
+        for batch in (x, torch.randn(3, 3, 14, 10), torch.randn(7, 3, 9, 9)):
+            with torch.autocast("cpu", torch.bfloat16):
+                expected = reference(batch)
+            assert torch.equal(model(batch), expected)
+            assert torch.equal(twin(batch), expected)
+    model.train()
+    assert amp.step(lambda x, y: loss_fn(model(x), y), x[:3], y[:3], micro_batches=1).stepped
+
+
+def test_release_gives_the_model_back() -> None:
+    model, (x, _), _ = _made("unet")
+    before = model(x)
+    amp = mp.prepare(model, None, "autocast_bfloat16, by=graph", example=x)
+    assert not torch.equal(model(x), before)
+    amp.release()
+    assert torch.equal(model(x), before)
+
+
+def test_preparing_leaves_statistics_generators_and_gradients() -> None:
+    model, (x, _), _ = _made("convnet")
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    mp.prepare(model, None, "autocast_bfloat16, by=graph", example=x)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(p.grad is None for p in model.parameters())
+
+
+# --- lift, fold, clip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lifting_finds_every_call_and_changes_nothing(name: str) -> None:
+    model, (x, _), _ = _made(name)
+    lifted = mp.graph.lift(model, x)
+    layers = {node.path for graph in lifted.graphs for node in graph.nodes}
+    holders = {path for path, module in model.named_modules() if module._parameters}
+    assert holders - {"a.0", "a.2", "b", "mha.out_proj"} <= layers | {"mha.out_proj"}
+    assert "forward" not in vars(model)
+    for graph in lifted.graphs:
+        assert type(graph).from_json(graph.to_json()) == graph
+
+
+def test_patterns_find_layers_in_torch() -> None:
+    model, (x, _), _ = _made("convnet")
+    found = mp.graph.lift(model, x).match(P("conv2d") >> P("batch_norm", training=True))
+    assert [m["conv2d"].path for m in found] == [
+        "stem",
+        "blocks.0.conv1",
+        "blocks.0.conv2",
+        "blocks.1.conv1",
+        "blocks.1.conv2",
+    ]
+
+
+class _Twice(nn.Module):
+    """One convolution, two normalisations: folding by module is wrong here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.a, self.b = (
+            nn.Conv2d(3, 3, 3, padding=1),
+            nn.BatchNorm2d(3),
+            nn.BatchNorm2d(3),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.conv(self.a(self.conv(x))))
+
+
+def _settled(model: nn.Module, x: torch.Tensor) -> nn.Module:
+    with torch.no_grad():
+        for _ in range(4):
+            model(x * 3 + 1)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.uniform_(module.weight, 0.5, 2.0)
+                nn.init.normal_(module.bias)
+    return model.eval()
+
+
+@pytest.mark.parametrize("make", [_Twice, lambda: MODELS["convnet"]()[0]])
+def test_folding_is_right_and_leaves_the_original(make: Any) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 12, 12)
+    model = _settled(make(), x)
+    before = copy.deepcopy(model.state_dict())
+    folded = mp.graph.fold_batch_norm(model, x)
+    with torch.no_grad():
+        expected, found = model(x), folded(x)
+    assert float((found - expected).abs().max() / expected.abs().max()) < 1e-6
+    assert not any("running" in name for name in folded.state_dict())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_what_torch_folds_wrongly_is_right_here() -> None:
+    """torch.fx takes the module of a layer for its call; the day it is right, this fails."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a module that it imports
+        from torch.fx.experimental.optimization import fuse
+
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 12, 12)
+    model = _settled(_Twice(), x)
+    with torch.no_grad():
+        expected, found = model(x), fuse(model)(x)
+    assert float((found - expected).abs().max() / expected.abs().max()) > 0.1
+
+
+class _Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.bn, self.more = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
+        self.up, self.bn2 = nn.ConvTranspose1d(2, 3, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bn2(self.up(self.more(self.bn(self.fc(x))).unsqueeze(-1)))
+
+
+def test_linear_and_transposed_layers_fold() -> None:
+    torch.manual_seed(0)
+    model, x = _Linear(), torch.randn(8, 4)
+    for _ in range(3):
+        model(x * 2 + 1)
+    model.eval()
+    folded = mp.graph.fold_batch_norm(model, x)
+    assert torch.allclose(folded(x), model(x), atol=1e-6)
+    assert not any("running" in name for name in folded.state_dict())
+
+
+def test_folding_refuses_training() -> None:
+    model, (x, _), _ = _made("convnet")
+    with pytest.raises(mp.GraphError, match="must not be folded while it trains"):
+        mp.graph.fold_batch_norm(model, x)
+
+
+def test_a_clipped_gradient_keeps_the_forward_pass_and_shares_parameters() -> None:
+    model, (x, y), loss_fn = _made("unet")
+    clipped = mp.graph.clip_gradient(model, P("conv_transpose"), x, norm=1e-3)
+    assert clipped.up.weight is model.up.weight
+    assert torch.equal(clipped(x), model(x))
+    sizes = []
+    for net in (model, clipped):
+        model.zero_grad()
+        loss_fn(net(x), y).backward()
+        sizes.append(model.up.bias.grad.norm())
+    assert sizes[1] < sizes[0]
+    assert "forward" not in vars(model)
+
+
+def test_the_bound_of_a_clip_is_one_of_unscaled_gradients() -> None:
+    norms = []
+    for scale in ("static(1.0)", "static(1024.0)"):
+        model, (x, y), loss_fn = _made("unet")
+        net = mp.graph.clip_gradient(model, P("conv_transpose"), x, value=1e-5)
+        amp = mp.prepare(
+            net, torch.optim.SGD(net.parameters(), 0.0), f"float32, loss_scale={scale}"
+        )
+        amp.step(lambda x, y, net=net, loss_fn=loss_fn: loss_fn(net(x), y), x, y)
+        norms.append(net.up.bias.grad.norm().item())
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+    assert norms[0] > 0
+
+
+@pytest.mark.parametrize(("pattern", "bound"), [(P("fft"), {"norm": 1.0}), (P("conv2d"), {})])
+def test_a_clip_that_cannot_be_is_refused(pattern: Any, bound: dict[str, float]) -> None:
+    model, (x, _), _ = _made("unet")
+    with pytest.raises(mp.GraphError, match=r"it matches none|must be a positive number"):
+        mp.graph.clip_gradient(model, pattern, x, **bound)
+
+
+# --- what is refused
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad * 7
+
+
+class _Around(nn.Module):
+    """A linear layer, and something behind it."""
+
+    def __init__(self, then: Any) -> None:
+        super().__init__()
+        self.fc, self.then = nn.Linear(4, 4), then
+        self.register_buffer("count", torch.zeros(()))
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.then(self, self.fc(x))
+
+
+def _counting(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.calls += 1
+    return x * model.calls
+
+
+@torch._dynamo.disable
+def _apart(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x)
+
+
+def _region(model: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return x * 2
+
+
+def _reads_dtype(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1, dtype=torch.float32).to(x.dtype) * 3
+
+
+class _Disabled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    @torch._dynamo.disable
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (_Around(lambda m, x: _Function.apply(x)), "autograd_function_apply cannot be lifted"),
+        (_Around(_region), "autocast inside of the model cannot be lifted"),
+        (
+            _Around(_counting),
+            "does not give its own bits; the first call that differs is 'mul_div'",
+        ),
+        (_Around(_apart), "aten::relu of _Around ran outside of every graph"),
+        (_Around(_reads_dtype), "does not give the bits of autocast"),
+        (_Disabled(), "nothing of _Disabled was lifted"),
+    ],
+)
+def test_what_cannot_be_lifted_is_refused_and_left_alone(model: nn.Module, message: str) -> None:
+    x = torch.randn(2, 4)
+    with pytest.raises(mp.GraphError, match=message):
+        mp.prepare(model, None, "autocast_bfloat16, by=graph", example=x)
+    assert "forward" not in vars(model)
+
+
+def test_wrapped_and_prepared_models_are_refused() -> None:
+    model, (x, _), _ = _made("unet")
+    policy = "autocast_bfloat16, by=graph"
+    with pytest.raises(mp.BackendError, match=r"must be the one before torch\.compile"):
+        mp.prepare(torch.compile(model, backend="eager"), None, policy, example=x)
+    with pytest.raises(mp.BackendError, match="before it is wrapped in DataParallel"):
+        mp.prepare(nn.DataParallel(model), None, policy, example=x)
+    mp.prepare(model, None, policy, example=x)
+    with pytest.raises(mp.GraphError, match="must be lifted before it is prepared"):
+        mp.graph.lift(model, x)
+    with pytest.raises(mp.GraphError, match="must be what the model is called with"):
+        mp.graph.lift(model)
+
+
+def test_an_example_belongs_to_a_graph() -> None:
+    model, (x, _), _ = _made("unet")
+    with pytest.raises(mp.BackendError, match="`example` must be given when by='graph'"):
+        mp.prepare(model, None, "autocast_bfloat16, by=graph")
+    with pytest.raises(mp.BackendError, match="`example` must be left out unless by='graph'"):
+        mp.prepare(model, None, "autocast_bfloat16", example=x)
