@@ -220,6 +220,7 @@ class _PortRecorder:
         self.losses = 0
         self._job, self._ms, self._runtime = job, ms, runtime
         self._run_loss, self._run_step = runtime.loss, runtime.training.step
+        self.inside = False
         self._events = Path(job["events"]).open("w", encoding="utf-8")  # noqa: SIM115  # see close
 
     def close(self) -> None:
@@ -232,38 +233,74 @@ class _PortRecorder:
         runtime.step = runtime.training.step = self._step
         for scaler in (runtime.GradScaler, runtime.apex.LossScaler):
             scaler.update = self._scaled(scaler.update)
+        from mpcore_port.mindspore.native_recorder import record_native
 
-    def _write(self, kind: str, value: Any) -> None:
+        record_native(self, self._ms, self._job["mode"])
+        self._wrap_optimizers()
+
+    def _wrap_optimizers(self) -> None:
+        """Record steps of optimizers that a port calls itself."""
+        from mindspore.experimental import optim
+
+        original = optim.Optimizer.__call__
+
+        @functools.wraps(original)
+        def run(optimizer: Any, grads: Any) -> Any:
+            answer = original(optimizer, grads)
+            if not self.inside:
+                self.write("step", type(optimizer).__name__)
+            return answer
+
+        optim.Optimizer.__call__ = run
+
+    def write(self, kind: str, value: Any) -> None:
         self._events.write(json.dumps([kind, value]) + "\n")
         self._events.flush()
 
-    def _loss(self, forward: Any, *parts: Any, scaler: Any = None) -> Any:
+    def begin(self) -> bool:
+        """Come in front of a loss; return whether its gradients are made infinite."""
         from mpcore_port.verify.recorder import Enough
 
         if not self.losses:
             _load(self._ms, self._job["weights"], self.optimizers)
         if self.losses == self._job["losses"]:
             raise Enough
-        value = self._run_loss(forward, *parts, scaler=scaler)
-        self._write("loss", float(value))
-        if self._job["mode"] == "overflow" and self.losses == self._job["at"]:
+        return bool(self._job["mode"] == "overflow" and self.losses == self._job["at"])
+
+    def ended(self, loss: float) -> None:
+        """Record a loss."""
+        self.write("loss", loss)
+        self.losses += 1
+
+    def _loss(self, forward: Any, *parts: Any, scaler: Any = None) -> Any:
+        planted = self.begin()
+        self.inside = True
+        try:
+            value = self._run_loss(forward, *parts, scaler=scaler)
+        finally:
+            self.inside = False
+        self.ended(float(value))
+        if planted:
             pending = value.mpcore_pending
             pending.grads = tuple(grad * float("inf") for grad in pending.grads)
-        self.losses += 1
         return value
 
     def _step(self, optimizer: Any) -> None:
         skips = getattr(optimizer, "mpcore_skips", False)
-        self._run_step(optimizer)
+        self.inside = True
+        try:
+            self._run_step(optimizer)
+        finally:
+            self.inside = False
         if not skips:
-            self._write("step", type(optimizer).__name__)
+            self.write("step", type(optimizer).__name__)
 
     def _scaled(self, update: Any) -> Any:
         @functools.wraps(update)
         def run(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             answer = update(scaler, *args, **kwargs)
             if getattr(scaler, "is_enabled", _always)():  # apex's cannot be switched off
-                self._write("scale", scaler.get_scale())
+                self.write("scale", scaler.get_scale())
             return answer
 
         return run

@@ -8,6 +8,7 @@ from mpcore.errors import check_choice
 from mpcore_port.errors import PortError
 from mpcore_port.facts import Api
 from mpcore_port.mindspore.judging import JUDGE
+from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule
 from mpcore_port.mindspore.rules.groups import GroupRule
@@ -46,7 +47,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
-    return [[TrainingRule()], names]
+    return [[TrainingRule(), LoopRule()], names]
 
 
 def _apis() -> list[Api]:

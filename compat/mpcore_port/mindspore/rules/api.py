@@ -220,9 +220,9 @@ class ImportRule(PortRule):
     def _torch(self, old: Any, new: Any, at: At) -> Any:
         top = at.names.parents.get(old) is at.module
         placed = at.once(_placed)
-        if top and not placed:
+        alias = need(at, "ms") if top and not placed else ""
+        if alias and not _imports(at.module, f"import mindspore as {alias}"):
             placed.append(old)
-            alias = need(at, "ms")
             line = cst.parse_statement(f"import mindspore as {alias}")
             assert isinstance(line, cst.SimpleStatementLine)  # noqa: S101  # an import statement
             made = new.with_changes(body=line.body)
@@ -288,6 +288,13 @@ def _world(name: str, at: At) -> str:
         return "mapped"
     package = package_of(name)
     return "foreign" if package is not None and package.world == "torch" else ""
+
+
+def _imports(module: cst.Module, text: str) -> bool:
+    """Return whether a pass before has put an import statement into the module."""
+    return any(
+        isinstance(line, cst.SimpleStatementLine) and code_of(line) == text for line in module.body
+    )
 
 
 def _commented(line: cst.SimpleStatementLine) -> bool:

@@ -142,6 +142,8 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     """Return whether ``node`` is surely no tensor and no network: a module, or a class of ours."""
     if at.names.imported(node) is not None:
         return True
+    if isinstance(node, cst.Attribute) and node.attr.value == "parameters":
+        return True  # of an optimizer: a tuple
     own = at.names.class_named(node)
     if own is not None:
         return not any(base.startswith("torch.nn.") for base in at.names.bases(own))

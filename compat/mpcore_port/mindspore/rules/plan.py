@@ -77,11 +77,13 @@ class Plans:
         blocks: by block, one plan for each loss that is made in it.
         losses: by expression, the name that stands in the place of a loss.
         refused: by the function of a backward call, why its loss has no plan.
+        sinks: every place where a loss is handed to a backward pass.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
     losses: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    sinks: list[Sink] = field(default_factory=list)
 
 
 def plans_of(at: At) -> Plans:
@@ -99,6 +101,7 @@ class _Planner:
     def make(self) -> Plans:
         done: set[tuple[int, str]] = set()
         for sink in self._sinks():
+            self.found.sinks.append(sink)
             self._plan(sink, done)
         return self.found
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of
@@ -33,9 +34,14 @@ class TrainingRule(PortRule):
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite a block that holds a loss, or the loss of a backward pass."""
-        plans = at.once(plans_of)
+        plans, loops = at.once(plans_of), at.once(loops_of)
         if isinstance(old, (cst.IndentedBlock, cst.Module)):
-            return self._block(old, new, at, plans.blocks.get(id(old), []))
+            left = [
+                p for p in plans.blocks.get(id(old), []) if id(p.sink.call) not in loops.claimed
+            ]
+            return self._block(old, new, at, left)
+        if id(old) in loops.inside:
+            return None
         why = plans.refused.get(id(old))
         if why is not None:
             return at.refuse(self, old, why)

@@ -7,25 +7,27 @@ class Trainer:
         self.model = model
         self.optimizer = optimizer
         self.use_amp = use_amp
-        self.scaler = port.GradScaler(enabled=use_amp)
+        self.scaler = ms.amp.DynamicLossScaler(scale_value=2.0**16, scale_factor=2, scale_window=2000) if use_amp else ms.amp.StaticLossScaler(1.0)
         self.criterion = port.CrossEntropyLoss()
 
     def step(self, x, y):
-        port.zero_grad(self.optimizer)
+
+        def forward_fn(x, y):
+            loss = self.criterion(self.model(x), y)
+            return self.scaler.scale(loss.astype(ms.float32)), loss
+
         if self.use_amp:
-            def forward():
-                with port.autocast():
-                    loss = self.criterion(self.model(x), y)
-                return loss
-            loss = port.loss(forward, self.criterion, self.model, scaler=self.scaler)
-            self.scaler.scale(loss).backward()
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
-            def forward_2():
-                loss = self.criterion(self.model(x), y)
-                return loss
-            loss = port.loss(forward_2, self.criterion, self.model)
-            loss.backward()
-            port.step(self.optimizer)
+            forward_fn = ms.amp.auto_mixed_precision(forward_fn, "auto", ms.float16)
+        grad_fn = ms.value_and_grad(forward_fn, None, self.optimizer.parameters, has_aux=True)
+
+        def train_step(x, y):
+            (_, loss), grads = grad_fn(x, y)
+            grads = self.scaler.unscale(grads)
+            finite = ms.amp.all_finite(grads)
+            if finite:
+                self.optimizer(grads)
+            self.scaler.adjust(finite)
+            return loss
+
+        loss = train_step(x, y)
         return loss.item()

@@ -1,6 +1,6 @@
 import mindspore as ms
-from mindspore import ops
 import mpcore_port_runtime as port
+from mindspore import ops
 
 
 def reduce_mean(value, world):
@@ -10,12 +10,18 @@ def reduce_mean(value, world):
 
 
 def train(model, loader, optimizer, world):
+
+    def forward_fn(x, y):
+        loss = ops.mse_loss(model(x), y)
+        return loss
+
+    grad_fn = ms.value_and_grad(forward_fn, None, optimizer.parameters)
+
+    def train_step(x, y):
+        loss, grads = grad_fn(x, y)
+        optimizer(grads)
+        return loss
+
     for x, y in loader:
-        def forward():
-            loss = ops.mse_loss(model(x), y)
-            return loss
-        loss = port.loss(forward, model)
-        port.zero_grad(optimizer)
-        loss.backward()
-        port.step(optimizer)
+        loss = train_step(x, y)
         print(reduce_mean(loss, world).item())

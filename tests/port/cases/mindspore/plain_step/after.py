@@ -1,6 +1,6 @@
 import mindspore as ms
-from mindspore import nn
 import mpcore_port_runtime as port
+from mindspore import nn
 
 model = nn.Dense(4, 1)
 criterion = nn.MSELoss()
@@ -10,17 +10,21 @@ optimizer = port.Adam(port.parameters(model), lr=1e-3)
 def train(batches):
     model.set_train()
     total = 0.0
-    for x, y in batches:
-        port.zero_grad(optimizer)
+
+    def forward_fn(x, y):
         # forward
-        pred = None
-        def forward():
-            nonlocal pred
-            pred = model(x)
-            loss = criterion(pred, y)
-            return loss
-        loss = port.loss(forward, model, criterion)
-        loss.backward()
-        port.step(optimizer)
+        pred = model(x)
+        loss = criterion(pred, y)
+        return loss, pred
+
+    grad_fn = ms.value_and_grad(forward_fn, None, optimizer.parameters, has_aux=True)
+
+    def train_step(x, y):
+        (loss, pred), grads = grad_fn(x, y)
+        optimizer(grads)
+        return loss, pred
+
+    for x, y in batches:
+        loss, pred = train_step(x, y)
         total += loss.item() * pred.shape[0]
     return total

@@ -1,0 +1,167 @@
+"""Which statements move gradients, optimizers and scalers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
+from mpcore_port.names import code_of, dotted
+from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mpcore_port.mindspore.rules.plan import Sink
+    from mpcore_port.rule import At
+
+__all__ = ["Acts", "is_scaler"]
+
+_OPTIMIZER = re.compile(r"(^|[_.])opt(im|imizer|imiser)?(s?|[A-Z_\d].*)$", re.I)
+_CLIP = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
+_VALUE = ("parameters", "clip_value", "foreach")
+_NULL = {"contextlib.nullcontext", "contextlib.suppress"}
+_HALVES = {
+    "torch.float16": "float16",
+    "torch.half": "float16",
+    "torch.bfloat16": "bfloat16",
+}
+"""Dtypes of torch that a region of MindSpore's has, by its names."""
+_SAME = {"torch.enable_grad", "torch.set_grad_enabled"}
+
+
+def is_scaler(at: At, node: cst.BaseExpression) -> bool:
+    """Return whether ``node`` is a scaler: made as one, or called as one."""
+    if at.names.call_names(node) & set(SCALERS):
+        return True
+    return at.names.imported(node) is None and "scaler" in (dotted(node) or "").lower()
+
+
+class Acts:
+    """Tells the acts of one module; ``sinks`` are its backward passes, by the id of the call."""
+
+    def __init__(self, at: At, sinks: Mapping[int, Sink]) -> None:
+        self.at, self.sinks = at, sinks
+
+    def of(self, small: cst.CSTNode) -> Act | None:
+        """Return what one small statement does, or None.
+
+        Raises:
+            NotPlain: it moves gradients in a way of its own.
+        """
+        if isinstance(small, cst.Assign) and isinstance(small.value, cst.Call):
+            return self._bound(small, small.value)
+        if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call):
+            return None
+        return self._call(small.value)
+
+    def _bound(self, small: cst.Assign, call: cst.Call) -> Act | None:
+        found = self._call(call)
+        if found is None:
+            return None
+        target = small.targets[0].target
+        if found.kind != "clip" or len(small.targets) != 1 or not isinstance(target, cst.Name):
+            if found.kind in ("step", "update") or found.kind == "zero":
+                return None if found.kind == "zero" else self._odd(call)
+            raise NotPlain(call, "what it returns is kept")
+        return Act(**{**vars(found), "bound": target.value})
+
+    def _odd(self, call: cst.Call) -> Act:
+        raise NotPlain(call, "what a step returns is kept")
+
+    def _call(self, call: cst.Call) -> Act | None:
+        if id(call) in self.sinks:
+            if call.args:
+                raise NotPlain(call, "its backward pass takes arguments")
+            return Act("backward", sink=self.sinks[id(call)])
+        if is_clip(self.at.names.called(call)):
+            return self._clip(call)
+        if not isinstance(call.func, cst.Attribute):
+            return None
+        name, holder = call.func.attr.value, call.func.value
+        if name == "backward":
+            raise NotPlain(call, "a backward pass whose loss was not found")
+        if name == "zero_grad":
+            return Act("zero", code_of(holder))
+        if name == "unscale_" and len(call.args) == 1:
+            return Act("unscale", code_of(call.args[0].value), code_of(holder))
+        if name == "update" and is_scaler(self.at, holder):
+            if call.args:
+                raise NotPlain(call, "the scale is set by hand")
+            return Act("update", scaler=code_of(holder))
+        return self._step(call, holder) if name == "step" else None
+
+    def _step(self, call: cst.Call, holder: cst.BaseExpression) -> Act | None:
+        if is_scaler(self.at, holder):
+            if len(call.args) != 1 or call.args[0].keyword:
+                raise NotPlain(call, "the optimizer's step gets more arguments")
+            return Act("step", code_of(call.args[0].value), code_of(holder))
+        made = self.at.names.call_names(holder)
+        if any(is_scheduler(name) for name in made) or "sched" in code_of(holder).lower():
+            return None
+        known = any(is_optimizer(name) for name in made)
+        if not known and not _OPTIMIZER.search(dotted(holder)):
+            return None
+        if call.args:
+            raise NotPlain(call, "its step runs a closure")
+        return Act("step", code_of(holder))
+
+    def _clip(self, call: cst.Call) -> Act:
+        by_value = str(self.at.names.called(call)).endswith("clip_grad_value_")
+        given = arguments(call, _VALUE if by_value else _CLIP)
+        limit = given.get("clip_value" if by_value else "max_norm")
+        if limit is None or "parameters" not in given or any(a.star for a in call.args):
+            raise NotPlain(call, "how it clips is not written out")
+        if code_of(given.get("norm_type", cst.Integer("2"))) not in ("2", "2.0"):
+            raise NotPlain(call, "it clips by another norm than the second")
+        way = "value" if by_value else "norm"
+        return Act("clip", limit=code_of(limit), way=way, of=code_of(given["parameters"]))
+
+    # --- regions ----------------------------------------------------------------------------
+
+    def region(self, node: cst.With) -> Region | None:
+        """Return the autocast region that a ``with`` is; None if it is something else."""
+        if len(node.items) != 1 or node.items[0].asname is not None:
+            return None
+        return self.context(node.items[0].item)
+
+    def context(self, value: cst.BaseExpression, test: str = "") -> Region | None:
+        """Return the region that an expression makes, under ``test``."""
+        if isinstance(value, cst.IfExp):
+            return self._choice(value)
+        name = self.at.names.called(value)
+        if name in AUTOCASTS and isinstance(value, cst.Call):
+            given = arguments(value, AUTOCASTS[name])
+            if any(arg.star for arg in value.args):
+                return None
+            switch = code_of(given["enabled"]) if "enabled" in given else ""
+            switch = "" if switch == "True" else switch
+            both = " and ".join(
+                f"({part})" if " " in part else part for part in (test, switch) if part
+            )
+            return Region(self._dtype(given["dtype"]) if "dtype" in given else "", both)
+        if name in _SAME and isinstance(value, cst.Call):
+            always = all(code_of(arg.value) == "True" for arg in value.args)
+            return Region("", "same") if always else None
+        if isinstance(value, (cst.Name, cst.Attribute)):
+            held = self.at.names.held(value)
+            values = [b.value for b in held if b.kind == "value"]
+            if len(held) == 1 and len(values) == 1 and values[0] is not None:
+                return self.context(values[0])
+        return None
+
+    def _dtype(self, node: cst.BaseExpression) -> str:
+        return _HALVES.get(self.at.names.qualified(node) or "", code_of(node))
+
+    def _choice(self, value: cst.IfExp) -> Region | None:
+        test = code_of(value.test)
+        if self._is_null(value.orelse):
+            return self.context(value.body, test)
+        if self._is_null(value.body):
+            return self.context(value.orelse, f"not ({test})" if " " in test else f"not {test}")
+        return None
+
+    def _is_null(self, value: Any) -> bool:
+        return self.at.names.called(value) in _NULL

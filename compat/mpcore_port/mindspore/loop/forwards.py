@@ -1,0 +1,118 @@
+"""What a loss is made of, what is handed to it and what others read of it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.loop.description import Forward, Line, NotPlain, Region
+from mpcore_port.mindspore.rules.flow import (
+    assigned,
+    assigned_first,
+    calls_in,
+    jumps,
+    read,
+    read_first,
+    slice_of,
+)
+from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.names import code_of, dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mpcore_port.mindspore.loop.description import Block
+    from mpcore_port.mindspore.rules.plan import Sink
+    from mpcore_port.rule import At
+
+__all__ = ["fixed_names", "forward_of", "in_order", "made_in"]
+
+
+def forward_of(sink: Sink, block: Block, place: int, at: At) -> Forward:
+    """Return what the loss of the backward pass at ``place`` of ``block`` is made of.
+
+    Raises:
+        NotPlain: it is not made in its block, or in a way that no function of its own has.
+    """
+    plain = [line for line in block.lines[:place] if line.act is None and not line.inner]
+    nodes = [line.node for line in plain]
+    part = slice_of(nodes, len(nodes), read(sink.loss), at)
+    if not part.places:
+        raise NotPlain(sink.call, "what its loss is made of is not in one block with it")
+    lines = [plain[index] for index in part.places]
+    for line in lines:
+        _check(line, at)
+    return Forward(sink, block, lines, region=_region(lines, at))
+
+
+def _check(line: Line, at: At) -> None:
+    if jumps(line.node):
+        raise NotPlain(line.node, "a jump stands in what makes its loss")
+    dots = [name for name in assigned(line.node) if "." in name]
+    if dots:
+        raise NotPlain(line.node, f"it keeps {dots[0]}, which a compiled function cannot")
+    for call in calls_in(line.node):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("item", "numpy"):
+            raise NotPlain(call, "a number is taken out of what is differentiated")
+
+
+def _region(lines: list[Line], at: At) -> Region | None:
+    found = [line.region for line in lines if line.region is not None]
+    if not found:
+        return None
+    if any(region != found[0] for region in found):
+        raise NotPlain(lines[0].node, "its parts run in regions of different precision")
+    for line in lines:
+        if line.region is None and _runs_network(line.node, at):
+            raise NotPlain(line.node, "a network runs outside of the autocast region")
+    return found[0]
+
+
+def _runs_network(node: cst.CSTNode, at: At) -> bool:
+    return any(is_module(at, call.func) for call in calls_in(node) if not at.names.called(call))
+
+
+def fixed_names(lines: Iterable[Line], at: At) -> set[str]:
+    """Return names of what is called: networks, losses, functions; they are not handed in."""
+    found = set()
+    for line in lines:
+        for call in calls_in(line.node):
+            func = call.func
+            if isinstance(func, cst.Name):
+                found.add(func.value)
+            elif isinstance(func, cst.Attribute) and dotted(func):
+                root = at.names.root(func)
+                if isinstance(root, cst.Name) and (
+                    at.names.imported(root) is not None or is_module(at, func.value)
+                ):
+                    found.add(root.value)
+    return found
+
+
+def free_names(forward: Forward) -> list[str]:
+    """Return the plain names that the lines of a loss read before they make them, in order."""
+    made: set[str] = set()
+    found: set[str] = set()
+    for line in forward.lines:
+        found |= read_first(line.node, made)
+        made |= set(assigned_first(line.node))
+    found |= read(forward.sink.loss) - made
+    plain = {name for name in found if "." not in name}
+    return in_order(plain, [line.node for line in forward.lines] + [forward.sink.loss])
+
+
+def made_in(lines: Iterable[Line]) -> list[str]:
+    """Return the names that lines assign, in order."""
+    found: list[str] = []
+    for line in lines:
+        found += [name for name in assigned_first(line.node) if name not in found]
+    return found
+
+
+def in_order(names: set[str], nodes: list[Any]) -> list[str]:
+    """Return names in the order in which code has them."""
+    text = "\n".join(code_of(node) for node in nodes)
+    places = {name: re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names}
+    return sorted(names, key=lambda name: (places[name].start() if places[name] else -1, name))  # type: ignore[union-attr]

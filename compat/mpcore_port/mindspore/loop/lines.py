@@ -1,0 +1,205 @@
+"""Taking blocks apart into lines: regions, ``;`` and mirrored branches become one flat list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.loop.description import Block, Line, NotPlain, Region
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.mindspore.loop.acts import Acts
+
+__all__ = ["Taken", "every"]
+
+_COMPOUND = ("body", "orelse", "finalbody")
+
+
+def every(block: Block) -> Any:
+    """Yield (line, its block) of a block and all below it, in order."""
+    for line in block.lines:
+        yield line, block
+        for inner in line.inner.values():
+            yield from every(inner)
+
+
+class Taken:
+    """Takes the blocks of one scope apart."""
+
+    def __init__(self, acts: Acts) -> None:
+        self.acts = acts
+        self._holding: dict[int, bool] = {}
+        self.opened: list[Any] = []  # compound statements whose lines stand without them
+
+    def block(self, body: Any, owner: Line | None = None, outer: Block | None = None) -> Block:
+        """Return the lines of ``body``, statements of a block."""
+        found = Block([], owner, outer)
+        for statement in body:
+            found.lines += self._lines(statement, None, found)
+        return found
+
+    def _lines(self, statement: Any, region: Region | None, home: Block) -> list[Line]:
+        if isinstance(statement, cst.SimpleStatementLine):
+            return self._simple(statement, region)
+        if isinstance(statement, cst.With):
+            inside = self.acts.region(statement)
+            if inside is not None and isinstance(statement.body, cst.IndentedBlock):
+                if inside.enabled == "same":
+                    inside = region
+                return self._within(statement, inside, home)
+        if not self.holds(statement):
+            return [Line(statement, region=region)]
+        if isinstance(statement, cst.If):
+            clips = self._clips(statement)
+            if clips:
+                return clips
+            merged = self._merged(statement, home)
+            if merged is not None:
+                return merged
+        return [self._compound(statement, region, home)]
+
+    def _within(self, statement: Any, region: Region | None, home: Block) -> list[Line]:
+        lines = [line for inner in statement.body.body for line in self._lines(inner, region, home)]
+        self.opened.append(statement)
+        lead = statement.leading_lines
+        if lines and lead:
+            first = lines[0]
+            first.node = first.node.with_changes(
+                leading_lines=[*lead, *getattr(first.node, "leading_lines", ())]
+            )
+        return lines
+
+    def _simple(self, statement: cst.SimpleStatementLine, region: Region | None) -> list[Line]:
+        acts = [self.acts.of(small) for small in statement.body]
+        if len(acts) == 1 or not any(acts):
+            act = acts[0] if len(acts) == 1 else None
+            return [Line(statement, act, region, source=statement.body[0] if act else None)]
+        found = []
+        for place, (small, act) in enumerate(zip(statement.body, acts, strict=True)):
+            alone = statement.with_changes(
+                body=[small.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)],
+                leading_lines=statement.leading_lines if place == 0 else (),
+            )
+            found.append(Line(alone, act, region, source=small))
+        return found
+
+    def holds(self, node: cst.CSTNode) -> bool:
+        """Return whether a statement holds acts."""
+        if id(node) not in self._holding:
+            self._holding[id(node)] = _Finder.found(node, self.acts)
+        return self._holding[id(node)]
+
+    def _compound(self, statement: Any, region: Region | None, home: Block) -> Line:
+        if region is not None:
+            raise NotPlain(statement, "a region is around a loop or branch that trains")
+        line = Line(statement)
+        for name in _COMPOUND:
+            part = getattr(statement, name, None)
+            body = part if isinstance(part, cst.IndentedBlock) else getattr(part, "body", None)
+            if isinstance(part, cst.If):  # elif
+                if self.holds(part):
+                    raise NotPlain(part, "an elif trains")
+                continue
+            if part is None:
+                continue
+            if not isinstance(body, cst.IndentedBlock):
+                raise NotPlain(statement, "a block that trains stands in one line")
+            line.inner[name] = self.block(body.body, line, home)
+        return line
+
+    def _clips(self, statement: cst.If) -> list[Line]:
+        """Return the clips of ``if max_norm:`` that holds nothing else."""
+        if statement.orelse is not None or not isinstance(statement.body, cst.IndentedBlock):
+            return []
+        lines = self.block(statement.body.body).lines
+        kinds = {line.act.kind if line.act else "" for line in lines}
+        if "clip" not in kinds or kinds - {"clip", "unscale"}:
+            return []
+        self.opened.append(statement)
+        test = code_of(statement.test)
+        for line in lines:
+            if line.act is not None and line.act.kind == "clip":
+                if line.act.bound:
+                    raise NotPlain(statement, "the norm is known in one branch only")
+                both = f"({test}) and ({line.act.condition})" if line.act.condition else test
+                line.act = replace(line.act, condition=both)
+        return lines
+
+    def _merged(self, statement: cst.If, home: Block) -> list[Line] | None:
+        """Return one branch of two that differ in precision alone."""
+        orelse = statement.orelse
+        if not isinstance(orelse, cst.Else) or not isinstance(statement.body, cst.IndentedBlock):
+            return None
+        if not isinstance(orelse.body, cst.IndentedBlock):
+            return None
+        first = self.block(statement.body.body, None, home).lines
+        second = self.block(orelse.body.body, None, home).lines
+        if not _backwards(first) or not _backwards(second):
+            return None
+        one, other = _bare(first), _bare(second)
+        test = code_of(statement.test)
+        scaled, plain = _scaled(first), _scaled(second)
+        if one != other or scaled == plain:
+            raise NotPlain(statement, "its branches train in two ways")
+        self.opened.append(statement)
+        kept, left = (first, second) if scaled else (second, first)
+        switch = test if scaled else f"not ({test})"
+        also = tuple(line.act.sink for line in left if line.act and line.act.kind == "backward")
+        for line in kept:
+            if line.region is not None and not any(b.region for b in left):
+                line.region = Region(line.region.dtype, switch)
+            if line.act is not None and line.act.kind == "backward":
+                line.also = also
+        return kept
+
+
+def _backwards(lines: list[Line]) -> bool:
+    return any(line.act is not None and line.act.kind == "backward" for line in lines)
+
+
+def _scaled(lines: list[Line]) -> bool:
+    return any(
+        line.act is not None and line.act.scaler and line.act.kind == "step" for line in lines
+    )
+
+
+def _bare(lines: list[Line]) -> list[object]:
+    """Return what lines do, whatever their precision."""
+    found: list[object] = []
+    for line in lines:
+        act = line.act
+        if act is None:
+            found.append(_text(line.node))
+        elif act.kind == "backward":
+            found.append(("backward", code_of(act.sink.loss) if act.sink else ""))
+        elif act.kind not in ("unscale", "update"):
+            found.append(replace(act, scaler=""))
+    return found
+
+
+def _text(node: Any) -> str:
+    bare = node.with_changes(leading_lines=()) if hasattr(node, "leading_lines") else node
+    return "\n".join(line.partition("#")[0].rstrip() for line in code_of(bare).splitlines())
+
+
+class _Finder(cst.CSTVisitor):
+    def __init__(self, acts: Acts) -> None:
+        self.acts, self.any = acts, False
+
+    @classmethod
+    def found(cls, node: cst.CSTNode, acts: Acts) -> bool:
+        finder = cls(acts)
+        node.visit(finder)
+        return finder.any
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if self.any or isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            return False
+        if isinstance(node, cst.BaseSmallStatement):
+            act = self.acts.of(node)
+            self.any = act is not None
+            return False
+        return True

@@ -1,0 +1,306 @@
+"""From a scope's statements to its training steps, or to the line that is in the way."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
+from mpcore_port.mindspore.loop.forwards import forward_of
+from mpcore_port.mindspore.loop.lines import Taken, every
+from mpcore_port.mindspore.rules.flow import assigned, jumps, read
+
+if TYPE_CHECKING:
+    from mpcore_port.mindspore.loop.acts import Acts
+    from mpcore_port.rule import At
+
+__all__ = ["Steps", "steps_of_scope"]
+
+_LOOPS = (cst.For, cst.While)
+
+
+@dataclass(eq=False)
+class Steps:
+    """The training steps of one scope.
+
+    Attributes:
+        node: the function or module.
+        block: its lines.
+        groups: the steps, in order.
+        late: lines that read what a loss is made of, and come behind the step, by its group.
+        joint: lines that move a scale that several groups share, and the groups.
+        opened: regions and branches that are gone, their lines apart.
+    """
+
+    node: Any
+    block: Block
+    groups: list[Group] = field(default_factory=list)
+    late: dict[int, list[Line]] = field(default_factory=dict)
+    joint: dict[int, list[Group]] = field(default_factory=dict)
+    opened: list[Any] = field(default_factory=list)
+
+
+def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
+    """Return the steps of a function or module.
+
+    Raises:
+        NotPlain: the description cannot hold one of them.
+    """
+    body = node.body if isinstance(node, cst.Module) else node.body.body
+    taken = Taken(acts)
+    steps = Steps(node, taken.block(body))
+    steps.opened = [one for one in taken.opened if _is_used(one, steps)]
+    _Grouping(steps, at).run()
+    made = {id(line) for g in steps.groups for f in g.forwards for line in f.lines}
+    for group in steps.groups:
+        _check_zeros(group, steps)
+        steps.late[id(group)] = [one for f in group.forwards for one in _late(f, group, made)]
+    _name(steps.groups)
+    return steps
+
+
+def _is_used(statement: Any, steps: Steps) -> bool:
+    """Return whether a statement that was taken apart is none of the lines."""
+    return all(line.node is not statement for line, _ in every(steps.block))
+
+
+class _Grouping:
+    """One walk over the lines: which losses and clips belong to which step."""
+
+    def __init__(self, steps: Steps, at: At) -> None:
+        self.steps, self.at = steps, at
+        self.pending: list[Forward] = []
+        self.clips: list[tuple[Line, Block]] = []
+        self.unscaled: set[str] = set()
+        self.last: Group | None = None
+        self.open: dict[str, list[Group]] = {}
+
+    def run(self) -> None:
+        for line, block in every(self.steps.block):
+            if line.act is not None:
+                getattr(self, f"_{line.act.kind}")(line, block, line.act)
+        if self.pending:
+            raise NotPlain(self.pending[0].sink.call, "no optimizer steps by it in this function")
+        if self.clips:
+            raise NotPlain(self.clips[0][0].node, "it clips, and no optimizer steps by it")
+
+    def _zero(self, line: Line, block: Block, act: Any) -> None:
+        self.last = None
+
+    def _backward(self, line: Line, block: Block, act: Any) -> None:
+        place = block.lines.index(line)
+        self.pending.append(forward_of(act.sink, block, place, self.at))
+        self.last = None
+
+    def _unscale(self, line: Line, block: Block, act: Any) -> None:
+        self.unscaled.add(act.holder)
+
+    def _clip(self, line: Line, block: Block, act: Any) -> None:
+        self.clips.append((line, block))
+
+    def _step(self, line: Line, block: Block, act: Any) -> None:
+        if not self.pending:
+            if self.last is None or self.last.steps[0] not in block.lines or self.clips:
+                raise NotPlain(line.node, "an optimizer steps without a loss of its own")
+            if self.last.scaler != act.scaler:
+                raise NotPlain(line.node, "one loss moves optimizers with and without a scaler")
+            self.last.optimizers.append(act.holder)
+            self.last.steps.append(line)
+            return
+        group = Group(self.pending, [act.holder], act.scaler, steps=[line], updates=False)
+        homes = {id(forward.block) for forward in self.pending}
+        if len(homes) > 1:
+            raise NotPlain(line.node, "its losses are made in different blocks")
+        scalers = {forward.sink.scaler for forward in self.pending}
+        if scalers != {act.scaler}:
+            raise NotPlain(line.node, "its losses are scaled by another scaler than the step's")
+        group.accumulates = len(self.pending) > 1 or self._is_apart(line, block)
+        for clip, home in self.clips:
+            self._take_clip(group, clip, home, block)
+        self.steps.groups.append(group)
+        if act.scaler:
+            self.open.setdefault(act.scaler, []).append(group)
+        self.last, self.pending, self.clips, self.unscaled = group, [], [], set()
+
+    def _take_clip(self, group: Group, line: Line, home: Block, block: Block) -> None:
+        act = line.act
+        assert act is not None  # noqa: S101  # a clip
+        if home is not block:
+            raise NotPlain(line.node, "it clips in another block than it steps in")
+        if not group.scaler or group.optimizers[0] in self.unscaled:
+            group.clips.append(act)
+        elif act.bound:
+            raise NotPlain(line.node, "the norm of scaled gradients is kept")
+        else:
+            group.early_clips.append(act)
+
+    def _is_apart(self, line: Line, block: Block) -> bool:
+        """Return whether backward pass and step are in different blocks of one window."""
+        home = self.pending[0].block
+        if block is home:
+            return False
+        if block.outer is home and block.owner is not None:
+            if not isinstance(block.owner.node, cst.If):
+                raise NotPlain(block.owner.node, "the optimizer steps in a loop of its own")
+            return True
+        inner: Block | None = home
+        while inner is not None and inner is not block:
+            if inner.owner is not None and not isinstance(inner.owner.node, _LOOPS):
+                raise NotPlain(inner.owner.node, "its backward pass depends on a condition")
+            inner = inner.outer
+        if inner is None:
+            raise NotPlain(line.node, "the optimizer steps in a block beside its backward pass")
+        return True
+
+    def _update(self, line: Line, block: Block, act: Any) -> None:
+        groups = self.open.pop(act.scaler, [])
+        if not groups or any(group.steps[0] not in block.lines for group in groups):
+            raise NotPlain(line.node, "the scale moves in another block than the optimizer")
+        if len(groups) == 1:
+            groups[0].updates = True
+        else:
+            self.steps.joint[id(line)] = groups
+        self.last = None
+
+
+# --- gradients that are zeroed ------------------------------------------------------------------
+
+
+def _check_zeros(group: Group, steps: Steps) -> None:
+    """Refuse what adds up gradients in a way that a step's function does not."""
+    home = group.forwards[0].block
+    where = next(block for line, block in every(steps.block) if line is group.steps[0])
+    zeros = [
+        (line, block)
+        for line, block in every(steps.block)
+        if line.act is not None and line.act.kind == "zero"
+    ]
+    if not group.accumulates or home is where:
+        inside = [line for line, block in zeros if block is home]
+        backward = _place(home, group.forwards[0].sink.call)
+        step = home.lines.index(group.steps[-1])
+        good = [p for p in map(home.lines.index, inside) if p < backward or p > step]
+        if any(backward < home.lines.index(line) < step for line in inside):
+            raise NotPlain(group.steps[0].node, "gradients are zeroed between loss and step")
+        before = [home.lines.index(g.steps[-1]) for g in steps.groups if g.steps[-1] in home.lines]
+        others = [place for place in before if place < backward]
+        if len(before) > 1:
+            start = max(others, default=-1)
+            own = [home.lines.index(line) for line in _own(group, inside)]
+            good = [p for p in good if start < p < backward] or own
+        if not good:
+            raise NotPlain(group.steps[0].node, "its gradients are not zeroed in its block")
+        return
+    loop = _loop_around(home)
+    inside = [(line, block) for line, block in zeros if _below(block, loop) or block is where]
+    if not inside:
+        raise NotPlain(group.steps[0].node, "its gradients are not zeroed where it steps")
+    for line, block in inside:
+        if block is not where:
+            raise NotPlain(line.node, "gradients are zeroed in another block than the step's")
+
+
+def _own(group: Group, inside: list[Line]) -> list[Line]:
+    return [line for line in inside if line.act and line.act.holder in group.optimizers][1:]
+
+
+def _place(block: Block, call: cst.Call) -> int:
+    for place, line in enumerate(block.lines):
+        if line.act is not None and line.act.sink is not None and line.act.sink.call is call:
+            return place
+    msg = "the backward pass is not in its block"
+    raise ValueError(msg)
+
+
+def _loop_around(block: Block) -> Block:
+    """Return the block of the nearest loop around, or the outermost block."""
+    while block.outer is not None:
+        if block.owner is not None and isinstance(block.owner.node, _LOOPS):
+            return block
+        block = block.outer
+    return block
+
+
+def _below(block: Block | None, top: Block) -> bool:
+    while block is not None:
+        if block is top:
+            return True
+        block = block.outer
+    return False
+
+
+# --- what stands between ------------------------------------------------------------------------
+
+
+def _late(forward: Forward, group: Group, every_loss: set[int]) -> list[Line]:
+    """Return lines between a loss and its step that have to come behind the step.
+
+    They read what the loss is made of, or change what it reads; all others stay in front of it.
+    """
+    block = forward.block
+    first, last = (block.lines.index(forward.lines[place]) for place in (0, -1))
+    reads = {name for line in forward.lines for name in read(line.node)}
+    changed = {name for line in forward.lines for name in assigned(line.node)}
+    made: set[str] = set()
+    late: list[Line] = []
+    for place in range(first, _end(group, forward)):
+        line = block.lines[place]
+        sets = set(assigned(line.node))
+        if any(line is one for one in forward.lines):
+            if sets & {name for one in late for name in read(one.node)}:
+                raise NotPlain(late[-1].node, "it reads a value that the loss changes later")
+            made |= sets
+        elif line.act is None and id(line) not in every_loss:
+            moved = {name for one in late for name in (*assigned(one.node), *read(one.node))}
+            if read(line.node) & (made | moved) or sets & (reads | changed | moved):
+                if place < last and sets & (reads | changed):
+                    raise NotPlain(line.node, "it changes what the loss is made of")
+                _check_late(line, group)
+                late.append(line)
+            elif _mode(line.node) and place < last:
+                raise NotPlain(line.node, "a network changes its mode between parts of the loss")
+    return late
+
+
+def _end(group: Group, forward: Forward) -> int:
+    """Return the place behind which nothing of a step is left in the block of a loss."""
+    block = forward.block
+    if not group.accumulates and group.steps[0] in block.lines:
+        return block.lines.index(group.steps[0])
+    return _place(block, forward.sink.call)
+
+
+def _check_late(line: Line, group: Group) -> None:
+    if line.inner or jumps(line.node):
+        raise NotPlain(line.node, "a look at the loss decides whether the optimizer steps")
+    roots = {text.partition("[")[0] for text in group.optimizers}
+    if read(line.node) & roots:
+        raise NotPlain(line.node, "it reads the optimizer between loss and step")
+
+
+_MODE = re.compile(r"\.(train|eval|requires_grad_)\(")
+
+
+def _mode(node: Any) -> bool:
+    return bool(_MODE.search(cst.Module([]).code_for_node(node)))
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def _name(groups: list[Group]) -> None:
+    """Give each of several steps a suffix, from its optimizer's name."""
+    if len(groups) < 2:
+        return
+    used: set[str] = set()
+    for number, group in enumerate(groups, 1):
+        text = group.optimizers[0].rpartition(".")[2]
+        short = re.sub(r"(?i)optimi[sz]er|optim|opt", "", text).strip("_").lower()
+        short = short if short.isidentifier() or short.isdigit() else str(number)
+        while short in used:
+            short = f"{short}_{number}"
+        used.add(short)
+        group.suffix = f"_{short}"

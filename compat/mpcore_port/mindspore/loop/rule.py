@@ -1,0 +1,216 @@
+"""The rule that writes training loops as MindSpore's guide does, where it can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.loop.acts import Acts
+from mpcore_port.mindspore.loop.description import NotPlain
+from mpcore_port.mindspore.loop.lines import every
+from mpcore_port.mindspore.loop.recognise import steps_of_scope
+from mpcore_port.mindspore.loop.scalers import Scalers
+from mpcore_port.mindspore.loop.write import write_scope
+from mpcore_port.mindspore.rules.place import PortRule, need
+from mpcore_port.mindspore.rules.plan import plans_of
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.mindspore.loop.description import Group
+    from mpcore_port.mindspore.loop.recognise import Steps
+    from mpcore_port.mindspore.loop.write import Written
+    from mpcore_port.rule import At
+
+__all__ = ["LoopRule", "loops_of"]
+
+_AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
+
+_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+_INSIDE = "a part of the step's function, where gradients are values"
+_REGION = "the step's function runs in its region, or under its condition"
+_HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
+_WINDOW = "a last window that is not full is dropped at the end of the function; torch keeps it"
+
+
+@dataclass(eq=False)
+class Loops:
+    """The steps of a module.
+
+    Attributes:
+        written: by the id of a scope's block, its steps and what stands there.
+        claimed: ids of backward calls that are written so.
+        inside: ids of the functions and losses of those calls.
+        scalers: what becomes of the scalers; None if they stay torch's.
+        why: where something is in the way, and what.
+    """
+
+    written: dict[int, tuple[Steps, Written]] = field(default_factory=dict)
+    claimed: set[int] = field(default_factory=set)
+    inside: set[int] = field(default_factory=set)
+    scalers: Scalers | None = None
+    why: list[tuple[Any, str]] = field(default_factory=list)
+
+
+def loops_of(at: At) -> Loops:
+    """Return the steps of a module that can be written as MindSpore's; ask by ``at.once``."""
+    return _Finding(at).run()
+
+
+class _Finding:
+    def __init__(self, at: At) -> None:
+        self.at, self.found = at, Loops()
+        self.sinks = {id(sink.call): sink for sink in at.once(plans_of).sinks}
+        self.acts = Acts(at, self.sinks)
+        self._taken: set[str] = set()
+
+    def run(self) -> Loops:
+        scopes: dict[int, Any] = {}
+        for sink in self.sinks.values():
+            scope = self._scope(sink.call)
+            scopes.setdefault(id(scope), scope)
+        done: list[Steps] = []
+        for scope in scopes.values():
+            steps = self._steps(scope)
+            if steps is not None:
+                done.append(steps)
+        self._settle(done, len(scopes))
+        return self.found
+
+    def _scope(self, node: cst.CSTNode) -> Any:
+        return self.at.names.enclosing(node, cst.FunctionDef) or self.at.module
+
+    def _steps(self, scope: Any) -> Steps | None:
+        try:
+            wrapped = [n for n in self.at.scan.torch_names if n.endswith(_PARALLEL)]
+            for sink in self.sinks.values():
+                if self._scope(sink.call) is scope:
+                    if wrapped:
+                        raise NotPlain(sink.call, f"{wrapped[0]} averages its gradients")
+                    self._check(sink)
+            return steps_of_scope(scope, self.acts, self.at)
+        except NotPlain as exc:
+            self.found.why.append((exc.node, exc.why))
+            return None
+
+    def _check(self, sink: Any) -> None:
+        if "apex" in sink.scaler:
+            raise NotPlain(sink.call, "apex scales the loss")
+        func = sink.call.func
+        if not isinstance(func, cst.Attribute) or func.attr.value != "backward":
+            raise NotPlain(sink.call, "its backward pass is in another function or class")
+
+    def _settle(self, done: list[Steps], count: int) -> None:
+        """Write the scopes; those with scalers all, or none of them."""
+        scaled = [s for s in done if any(group.scaler for group in s.groups)]
+        whole = len(done) == count
+        try:
+            scalers = Scalers(self.at, [g.scaler for s in scaled for g in s.groups if g.scaler])
+            if (scaled or scalers.made) and not whole:
+                done = [steps for steps in done if steps not in scaled]
+            elif scaled:
+                scalers.check()
+                self.found.scalers = scalers
+        except NotPlain as exc:
+            self.found.why.append((exc.node, exc.why))
+            done = [steps for steps in done if steps not in scaled]
+        for steps in done:
+            try:
+                written = write_scope(steps, self.at, self._word, self._fresh)
+            except NotPlain as exc:
+                self.found.why.append((exc.node, exc.why))
+                if self.found.scalers is not None:
+                    self.found.scalers = None
+                    self.found.written.clear()
+                    self.found.claimed.clear()
+                    return
+                continue
+            self._keep(steps, written)
+
+    def _keep(self, steps: Steps, written: Written) -> None:
+        body = steps.node if isinstance(steps.node, cst.Module) else steps.node.body
+        self.found.written[id(body)] = (steps, written)
+        for sink in self.sinks.values():
+            if self._scope(sink.call) is steps.node:
+                self.found.claimed.add(id(sink.call))
+                self.found.inside |= {id(sink.call.func), id(sink.loss)}
+
+    def _word(self, alias: str) -> str:
+        return need(self.at, alias, "torch")
+
+    def _fresh(self, name: str) -> str:
+        taken = self._taken | set(self.at.names.top.bindings)
+        for scope in self.at.names._scopes.values():
+            taken |= set(scope.bindings)
+        number, fresh = 1, name
+        while fresh in taken:
+            number += 1
+            fresh = f"{name}_{number}"
+        self._taken.add(fresh)
+        return fresh
+
+
+class LoopRule(PortRule):
+    """A training loop becomes forward functions and steps, as MindSpore's guide writes them."""
+
+    name = "training loop"
+    reason = "MindSpore differentiates functions: a step runs one, and applies its gradients"
+    visits = (cst.IndentedBlock, cst.Module, cst.Call, cst.Comparison, cst.Name, cst.Expr)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Rewrite the block of a scope, or what is said of a scaler."""
+        loops = at.once(loops_of)
+        if isinstance(old, (cst.IndentedBlock, cst.Module)):
+            return self._block(old, new, at, loops)
+        if loops.scalers is None:
+            return None
+        return loops.scalers.rewrite(self, old, new)
+
+    def _block(self, old: Any, new: Any, at: At, loops: Loops) -> Any:
+        if isinstance(old, cst.Module):
+            for node, why in loops.why:
+                line = code_of(node).partition("\n")[0]
+                at.note(self, node, line, reason=f"the loop keeps torch's form: {why}")
+        if id(old) not in loops.written:
+            return None
+        steps, written = loops.written[id(old)]
+        self._tell(steps, at)
+        for group, node, shown in written.firsts:
+            effect = "; ".join(_effects(group, written, loops))
+            at.note(self, node, shown, "changed" if effect else "exact", self.reason, effect)
+        fresh = {id(line): now for line, now in zip(old.body, new.body, strict=True)}
+        inside = _Scaling(self, loops.scalers)
+        body = [
+            fresh[id(line)] if id(line) in fresh else line.visit(inside) for line in written.body
+        ]
+        return new.with_changes(body=body)
+
+    def _tell(self, steps: Steps, at: At) -> None:
+        """Note the statements that are parts of a step's function now."""
+        for line, _ in every(steps.block):
+            if line.act is not None and line.source is not None:
+                at.note(self, line.source, "", reason=_INSIDE)
+        for statement in steps.opened:
+            at.note(self, statement, "", reason=_REGION)
+
+
+def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
+    found = [_AGAIN] if written.again else []
+    if group.scaler and loops.scalers is not None and loops.scalers.handed_in:
+        found.append(_HANDED)
+    return [*found, _WINDOW] if group in written.windows else found
+
+
+class _Scaling(cst.CSTTransformer):
+    """Rewrites what is asked of scalers in statements that were put together anew."""
+
+    def __init__(self, rule: LoopRule, scalers: Scalers | None) -> None:
+        super().__init__()
+        self.rule, self.scalers = rule, scalers
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        if self.scalers is None:
+            return updated_node
+        made = self.scalers.rewrite(self.rule, original_node, updated_node)
+        return updated_node if made is None else made

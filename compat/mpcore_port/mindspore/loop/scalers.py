@@ -1,0 +1,188 @@
+"""What becomes of GradScalers where the steps are MindSpore's own: its loss scalers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.loop.description import NotPlain
+from mpcore_port.mindspore.rules.place import need
+from mpcore_port.names import code_of, dotted
+from mpcore_port.policy import number
+from mpcore_port.scan import SCALERS, arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mpcore_port.rule import At, Kind, Rule
+
+__all__ = ["Scalers"]
+
+_SWITCHED = "switched off, it skips steps with non-finite gradients too; torch takes them"
+_ACTS = {"scale", "unscale_", "step", "update"}
+_OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
+
+
+class Scalers:
+    """The scalers of one module: where they are made, and what is asked of them.
+
+    Attributes:
+        made: the calls that make them.
+    """
+
+    def __init__(self, at: At, texts: Iterable[str]) -> None:
+        self.at, self.texts = at, set(texts)
+        self._told: set[int] = set()
+        self.made = [call for call in at.names.calls if at.names.called(call) in SCALERS]
+        self._made = {id(call) for call in self.made}
+
+    def _maker(self, call: cst.Call) -> str:
+        name = self.at.names.called(call)
+        assert name is not None  # noqa: S101  # it is in SCALERS
+        if any(arg.star for arg in call.args):
+            raise NotPlain(call, "the scaler's arguments are not written out")
+        given = {k: code_of(v) for k, v in arguments(call, SCALERS[name]).items()}
+        growth = number(given.get("growth_factor", "2.0"))
+        backoff = number(given.get("backoff_factor", "0.5"))
+        if growth is None or backoff is None or growth != int(growth) or backoff * growth != 1:
+            raise NotPlain(call, "DynamicLossScaler grows and shrinks by one whole factor")
+        start, window = given.get("init_scale", "2.0**16"), given.get("growth_interval", "2000")
+        ms = need(self.at, "ms", "torch")
+        text = (
+            f"{ms}.amp.DynamicLossScaler(scale_value={start}, scale_factor={int(growth)}, "
+            f"scale_window={window})"
+        )
+        enabled = given.get("enabled", "True")
+        if enabled == "True":
+            return text
+        if enabled == "False":
+            return self._none()
+        return f"({text} if {enabled} else {self._none()})"
+
+    def _none(self) -> str:
+        return f"{need(self.at, 'ms', 'torch')}.amp.StaticLossScaler(1.0)"
+
+    def is_one(self, node: Any) -> bool:
+        """Return whether an expression is a scaler of this module."""
+        if not isinstance(node, (cst.Name, cst.Attribute)) or not dotted(node):
+            return False
+        if self.at.names.call_names(node) & set(SCALERS):
+            return True
+        return dotted(node) in self.texts
+
+    @property
+    def handed_in(self) -> bool:
+        """Whether no file of the project makes a scaler: whoever calls this one does."""
+        return not self.at.project.scalers
+
+    def _check_files(self) -> None:
+        """Refuse scalers that several files share: each is ported by itself."""
+        own, whole = self.at.scan, self.at.project
+        scaled = [sum(bool(b.scaled) for b in scan.backwards) for scan in (own, whole)]
+        if len(own.scalers) != len(whole.scalers) or scaled[0] != scaled[1]:
+            place = self.made[0] if self.made else self.at.module
+            raise NotPlain(place, "several files share the scaler")
+
+    def check(self) -> None:
+        """Refuse uses of a scaler that MindSpore's have no word for.
+
+        Raises:
+            NotPlain: there is one.
+        """
+        for call in self.made:
+            self._maker(call)
+        self._check_files()
+        for call in self.at.names.calls:
+            func = call.func
+            if not isinstance(func, cst.Attribute) or not self.is_one(func.value):
+                continue
+            name = func.attr.value
+            if name in _ACTS or name in _OURS:
+                if name == "load_state_dict" and not self._is_statement(call):
+                    raise NotPlain(call, "what load_state_dict returns is kept")
+                if name == "scale" and not self._is_backward(call):
+                    raise NotPlain(call, "a scaled loss is kept")
+                continue
+            raise NotPlain(call, f"MindSpore's loss scaler has no {name}")
+
+    def _is_backward(self, call: cst.Call) -> bool:
+        parent = self.at.names.parents.get(call)
+        return isinstance(parent, cst.Attribute) and parent.attr.value == "backward"
+
+    def _is_statement(self, call: cst.Call) -> bool:
+        return isinstance(self.at.names.parents.get(call), cst.Expr)
+
+    # --- rewriting --------------------------------------------------------------------------
+
+    def rewrite(self, rule: Rule, old: Any, new: Any) -> Any:
+        """Return what stands in the place of a scaler's maker, a question to it, or None."""
+        made = None
+        if isinstance(old, cst.Call):
+            made = self._call(old, new)
+        elif isinstance(old, cst.Comparison):
+            made = self._comparison(old)
+        elif isinstance(old, cst.Name) and old.value == "None" and self._stands_for_one(old):
+            made = cst.parse_expression(self._none())
+        if made is not None and id(old) not in self._told:
+            self._told.add(id(old))
+            effect = _SWITCHED if isinstance(made, cst.IfExp) and id(old) in self._made else ""
+            kind: Kind = "changed" if effect else "exact"
+            self.at.note(
+                rule, old, made, kind, "MindSpore's loss scaler, torch's constants", effect
+            )
+        return made
+
+    def _call(self, old: cst.Call, new: cst.Call) -> Any:
+        if id(old) in self._made:
+            made = cst.parse_expression(self._maker(old))
+            alone = isinstance(self.at.names.parents.get(old), (cst.Assign, cst.Arg))
+            return made.with_changes(lpar=(), rpar=()) if alone else made
+        func = old.func
+        if not isinstance(func, cst.Attribute) or not self.is_one(func.value):
+            return None
+        holder, name = code_of(func.value), func.attr.value
+        if name == "get_scale":
+            return cst.parse_expression(f"{holder}.scale_value.item()")
+        if name == "is_enabled":
+            return self._isinstance(holder)
+        if name == "state_dict":
+            return cst.parse_expression(
+                f'{{"scale": {holder}.scale_value.item(), '
+                f'"_growth_tracker": {holder}.counter.item()}}'
+            )
+        if name == "load_state_dict":
+            ms = need(self.at, "ms", "torch")
+            state = code_of(new.args[0].value)
+            return cst.parse_expression(
+                f'({holder}.scale_value.set_data({ms}.Tensor({state}["scale"], {ms}.float32)), '
+                f'{holder}.counter.set_data({ms}.Tensor({state}["_growth_tracker"], {ms}.int32)))'
+            )
+        return None
+
+    def _isinstance(self, holder: str) -> Any:
+        ms = need(self.at, "ms", "torch")
+        return cst.parse_expression(f"isinstance({holder}, {ms}.amp.DynamicLossScaler)")
+
+    def _comparison(self, old: cst.Comparison) -> Any:
+        if len(old.comparisons) != 1 or not self.is_one(old.left):
+            return None
+        part = old.comparisons[0]
+        if code_of(part.comparator) != "None":
+            return None
+        made = self._isinstance(code_of(old.left))
+        if isinstance(part.operator, cst.IsNot):
+            return made
+        if isinstance(part.operator, cst.Is):
+            return cst.parse_expression(f"not {code_of(made)}")
+        return None
+
+    def _stands_for_one(self, old: cst.Name) -> bool:
+        """Return whether a None is what a scaler's name gets when there is none."""
+        parent = self.at.names.parents.get(old)
+        if isinstance(parent, cst.IfExp):
+            sides = (parent.body, parent.orelse)
+            return any(id(side) in self._made for side in sides if side is not old)
+        if isinstance(parent, cst.Assign):
+            return any(self.is_one(target.target) for target in parent.targets)
+        return False

@@ -1,0 +1,439 @@
+"""From the description of training steps to MindSpore: forward functions, steps, their calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.loop.body import apply_body, returned, values_of
+from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
+from mpcore_port.mindspore.loop.forwards import fixed_names, free_names, made_in
+from mpcore_port.mindspore.loop.lines import every
+from mpcore_port.mindspore.rules.flow import _Read as Reading
+from mpcore_port.mindspore.rules.flow import assigned_first, read
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore_port.mindspore.loop.recognise import Steps
+    from mpcore_port.rule import At
+
+__all__ = ["Written", "write_scope"]
+
+_HALVES = ("float16", "bfloat16")
+_BLANK = (cst.EmptyLine(indent=False),)
+_LOOPS = (cst.For, cst.While)
+
+
+@dataclass(eq=False)
+class Written:
+    """A scope with its steps written.
+
+    Attributes:
+        body: its statements.
+        firsts: by group, the statement of the original that the report names, and new code.
+        again: losses that compute once more what another one has.
+        windows: steps whose gradients would outlive the function in torch.
+    """
+
+    body: list[Any]
+    firsts: list[tuple[Group, Any, str]] = field(default_factory=list)
+    again: bool = False
+    windows: list[Group] = field(default_factory=list)
+
+
+def write_scope(steps: Steps, at: At, words: Callable[[str], str], fresh: Any) -> Written:
+    """Return the statements of a scope; ``words`` gives our modules' names, ``fresh`` new ones."""
+    return _Writer(steps, at, words, fresh).write()
+
+
+@dataclass(eq=False)
+class _Plan:
+    """Where a group's functions go, and what they are called."""
+
+    group: Group
+    anchor: Line | None
+    names: dict[str, str]
+    definitions: list[Any] = field(default_factory=list)
+    calls: dict[int, Any] = field(default_factory=dict)  # by the forward: its call
+
+
+class _Writer:
+    def __init__(
+        self, steps: Steps, at: At, words: Callable[[str], str], fresh: Callable[[str], str]
+    ) -> None:
+        self.steps, self.at, self.words, self.fresh = steps, at, words, fresh
+        self.plans = [self._plan(group) for group in steps.groups]
+        forwards = [f for group in steps.groups for f in group.forwards]
+        self.made = {id(line) for f in forwards for line in f.lines}
+        shared = [id(line) for f in forwards for line in f.lines]
+        self.again = len(shared) != len(set(shared))
+
+    def write(self) -> Written:
+        for plan in self.plans:
+            self._arguments(plan)
+        for plan in self.plans:
+            self._outs(plan)
+        for plan in self.plans:
+            self._define(plan)
+        found = Written(self._render(self.steps.block), again=self.again)
+        found.windows = [plan.group for plan in self.plans if self._outlives(plan)]
+        for plan in self.plans:
+            node = plan.group.forwards[0].lines[0].node
+            shown = "\n".join(code_of(line) for line in plan.definitions)
+            found.firsts.append((plan.group, node, shown))
+        return found
+
+    # --- where ------------------------------------------------------------------------------
+
+    def _plan(self, group: Group) -> _Plan:
+        words = ("forward_fn", "grad_fn", "train_step", "accumulated", "accumulate", "apply_grads")
+        names = {word: self.fresh(f"{word}{group.suffix}") for word in words}
+        return _Plan(group, self._anchor(group), names)
+
+    def _anchor(self, group: Group) -> Line | None:
+        """Return the loop that the functions stand in front of: the outermost that may be."""
+        where = next(b for line, b in every(self.steps.block) if line is group.steps[0])
+        home = group.forwards[0].block
+        top = where if _is_inside(home, where) else home
+        needed = self._needed(group)
+        anchor = None
+        block: Block | None = top
+        while block is not None and block.owner is not None:
+            if isinstance(block.owner.node, _LOOPS):
+                if needed & set(assigned_first(block.owner.node)):
+                    break
+                anchor = block.owner
+            block = block.outer
+        return anchor
+
+    def _needed(self, group: Group) -> set[str]:
+        """Return names that must have their values where the functions are made."""
+        texts = [*group.optimizers, group.scaler]
+        for forward in group.forwards:
+            if forward.region is not None:
+                dtype = forward.region.dtype
+                texts += [forward.region.enabled, "" if dtype in _HALVES else dtype]
+        found = {name for text in texts if text for name in read(cst.parse_expression(text))}
+        return found | {n for f in group.forwards for n in fixed_names(f.lines, self.at)}
+
+    # --- arguments and results --------------------------------------------------------------
+
+    def _arguments(self, plan: _Plan) -> None:
+        changing = self._changing(plan)
+        for forward in plan.group.forwards:
+            fixed = fixed_names(forward.lines, self.at)
+            free = free_names(forward)
+            forward.args = [name for name in free if name in changing and name not in fixed]
+
+    def _changing(self, plan: _Plan) -> set[str]:
+        if plan.anchor is not None:
+            return set(assigned_first(plan.anchor.node))
+        node = self.steps.node
+        if isinstance(node, cst.Module):
+            return set(assigned_first(node))
+        params = (*node.params.posonly_params, *node.params.params, *node.params.kwonly_params)
+        named = {param.name.value for param in params} - {"self"}
+        held = {text.partition(".")[0] for text in (*plan.group.optimizers, plan.group.scaler)}
+        used = {name for f in plan.group.forwards for line in f.lines for name in _bare(line.node)}
+        return (named & used | set(assigned_first(node))) - held
+
+    def _outs(self, plan: _Plan) -> None:
+        own = {id(line) for f in plan.group.forwards for line in f.lines}
+        others = [f for p in self.plans for f in p.group.forwards]
+        for forward in plan.group.forwards:
+            skipped = self.made | own
+            reading = self._read_outside(skipped)
+            reading |= {name for f in others if f is not forward for name in f.args}
+            loss = forward.sink.loss
+            made = made_in(forward.lines)
+            forward.outs = [name for name in made if name in reading]
+            if isinstance(loss, cst.Name) and loss.value in forward.outs:
+                forward.loss = loss.value
+                forward.outs.remove(loss.value)
+
+    def _read_outside(self, skipped: set[int]) -> set[str]:
+        """Return what the scope reads outside of its losses and acts."""
+        smalls = {
+            id(part)
+            for line, _ in every(self.steps.block)
+            if id(line) in skipped or line.act is not None
+            for part in _parts(line.node)
+        }
+        found = _Outside(smalls)
+        node = self.steps.node
+        for part in node.body if isinstance(node, cst.Module) else (node.body,):
+            part.visit(found)
+        return found.names
+
+    # --- the functions ----------------------------------------------------------------------
+
+    def _define(self, plan: _Plan) -> None:
+        group = plan.group
+        if group.accumulates and plan.anchor is None and len(group.forwards) == 1:
+            raise NotPlain(group.steps[0].node, "gradients outlive the function that adds them up")
+        for number, forward in enumerate(group.forwards):
+            tail = f"_{number + 1}" if len(group.forwards) > 1 else ""
+            names = dict(plan.names)
+            for word in ("forward_fn", "grad_fn", "accumulate"):
+                names[word] = self.fresh(f"{names[word]}{tail}") if tail else names[word]
+            self._forward(plan, forward, names)
+            if group.accumulates:
+                plan.definitions += self._accumulate(plan, forward, names)
+        plan.definitions += self._apply(plan)
+
+    def _forward(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> None:
+        lines = [line.node.deep_clone() for line in forward.lines]
+        lines.append(
+            cst.SimpleStatementLine([cst.Return(returned(forward, plan.group, self.words("ms")))])
+        )
+        lead = [line for line in getattr(lines[0], "leading_lines", ()) if line.comment]
+        if hasattr(lines[0], "leading_lines"):
+            lines[0] = lines[0].with_changes(leading_lines=lead)
+        plan.definitions.append(self._function(names["forward_fn"], forward.args, lines))
+        region, name = forward.region, names["forward_fn"]
+        if region is not None:
+            ms, dtype = self.words("ms"), region.dtype or "float16"
+            dtype = f"{ms}.{dtype}" if dtype in _HALVES else dtype
+            call = f'{name} = {ms}.amp.auto_mixed_precision({name}, "auto", {dtype})'
+            test = self._switch(region)
+            plan.definitions += self._spaced(f"if {test}:\n    {call}" if test else call)
+        aux = ", has_aux=True" if len(values_of(forward, plan.group)) > 1 else ""
+        params = self._parameters(plan.group)
+        text = (
+            f"{names['grad_fn']} = {self.words('ms')}.value_and_grad({name}, None, {params}{aux})"
+        )
+        plan.definitions += self._spaced(text) if region is None else self._parsed(text)
+
+    def _switch(self, region: Any) -> str:
+        tests = [region.enabled] if region.enabled else []
+        if region.dtype and region.dtype not in _HALVES:
+            tests.append(f"{region.dtype} != {self.words('ms')}.float32")
+        return " and ".join(f"({t})" if len(tests) > 1 and " " in t else t for t in tests)
+
+    def _parameters(self, group: Group) -> str:
+        if len(group.optimizers) == 1:
+            return f"{group.optimizers[0]}.parameters"
+        every_one = ", ".join(f"*{name}.parameters" for name in group.optimizers)
+        return f"{self.words('ms')}.ParameterTuple([{every_one}])"
+
+    def _function(self, name: str, args: list[str], lines: list[Any]) -> Any:
+        params = cst.Parameters([cst.Param(cst.Name(arg)) for arg in args])
+        return cst.FunctionDef(
+            cst.Name(name), params, cst.IndentedBlock(lines), leading_lines=_BLANK
+        )
+
+    def _jit(self) -> str:
+        return f"@{self.words('ms')}.jit\n" if self.at.options.jit else ""
+
+    def _accumulate(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> list[Any]:
+        total, ops = plan.names["accumulated"], self.words("ops")
+        lines = []
+        if forward is plan.group.forwards[0]:
+            params = self._parameters(plan.group)
+            text = f'{total} = {params}.clone(prefix="{total}", init="zeros")'
+            lines += self._parsed(text)
+        got, back = values_of(forward, plan.group), self._results(forward)
+        args = ", ".join(forward.args)
+        code = (
+            f"{self._jit()}def {names['accumulate']}({args}):\n"
+            f"    {_target(got)}, grads = {names['grad_fn']}({args})\n"
+            f"    for total, grad in zip({total}, grads):\n"
+            f"        {ops}.assign_add(total, grad)\n"
+        )
+        code += f"    return {', '.join(back)}\n" if back else ""
+        call = f"{names['accumulate']}({args})"
+        plan.calls[id(forward)] = f"{', '.join(back)} = {call}" if back else call
+        return [*lines, *self._spaced(code)]
+
+    def _results(self, forward: Forward) -> list[str]:
+        return [name for name in (forward.loss, *forward.outs) if name]
+
+    def _apply(self, plan: _Plan) -> list[Any]:
+        group, names = plan.group, plan.names
+        joint = any(group in groups for groups in self.steps.joint.values())
+        results = [] if group.accumulates else self._results(group.forwards[0])
+        results += [clip.bound for clip in group.clips if clip.bound]
+        code = self._jit()
+        if group.accumulates:
+            args, name = "", names["apply_grads"]
+            code += f"def {name}():\n    grads = tuple({names['accumulated']})\n"
+        else:
+            forward = group.forwards[0]
+            args, name = ", ".join(forward.args), names["train_step"]
+            got = _target(values_of(forward, group))
+            code += f"def {name}({args}):\n    {got}, grads = {names['grad_fn']}({args})\n"
+        code += apply_body(group, self.words)
+        if group.accumulates:
+            ops = self.words("ops")
+            code += f"    for total in {names['accumulated']}:\n"
+            code += f"        {ops}.assign(total, {ops}.zeros_like(total))\n"
+        verdict = f"finite{group.suffix}"
+        back = [*results, "finite"] if joint else results
+        code += f"    return {', '.join(back)}\n" if back else ""
+        shown = [*results, verdict] if joint else results
+        call = f"{name}({args})"
+        plan.calls[id(group)] = f"{', '.join(shown)} = {call}" if shown else call
+        return self._spaced(code)
+
+    def _spaced(self, code: str) -> list[Any]:
+        made = self._parsed(code)
+        made[0] = made[0].with_changes(leading_lines=_BLANK)
+        return made
+
+    def _parsed(self, code: str) -> list[Any]:
+        return list(cst.parse_module(code).body)
+
+    def _outlives(self, plan: _Plan) -> bool:
+        """Return whether a window may begin in one call of the function and end in another."""
+        group = plan.group
+        apart = group.accumulates and group.steps[0] not in group.forwards[0].block.lines
+        if not apart or isinstance(self.steps.node, cst.Module) or plan.anchor is None:
+            return False
+        top = self.steps.block.lines
+        zeros = [line for line in top if line.act is not None and line.act.kind == "zero"]
+        step_below = isinstance(group.forwards[0].block.owner, Line)
+        return step_below and not zeros
+
+    # --- the scope --------------------------------------------------------------------------
+
+    def _render(self, block: Block) -> list[Any]:
+        found: list[Any] = []
+        waiting: list[Any] = []  # comments of lines that go
+        for line in block.lines:
+            made = self._line(line)
+            if not made:
+                waiting += _comments(line.node) if id(line) not in self.made else []
+                continue
+            if waiting and hasattr(made[0], "leading_lines"):
+                made[0] = made[0].with_changes(leading_lines=[*waiting, *made[0].leading_lines])
+                waiting = []
+            found += made
+        return found
+
+    def _line(self, line: Line) -> list[Any]:
+        before: list[Any] = []
+        for plan in self.plans:
+            here = plan.anchor is line or (plan.anchor is None and self._opens(plan) is line)
+            if here:
+                before += plan.definitions
+        own = self._own(line)
+        if before and own and not own[0].leading_lines:
+            own[0] = own[0].with_changes(leading_lines=_BLANK)
+        return [*before, *own]
+
+    def _opens(self, plan: _Plan) -> Line:
+        """Return the line in front of which functions stand that no loop is around."""
+        group = plan.group
+        if group.accumulates:
+            first = group.forwards[0]
+            return next(line for line in first.block.lines if _is_backward(line, first))
+        return group.steps[0]
+
+    def _own(self, line: Line) -> list[Any]:
+        late = {id(one) for lines in self.steps.late.values() for one in lines}
+        if id(line) in self.made or id(line) in late:
+            return []
+        if line.act is not None:
+            return self._act(line)
+        node = line.node
+        if line.inner:
+            changes: dict[str, Any] = {}
+            for name, inner in line.inner.items():
+                part = getattr(node, name)
+                body = self._render(inner) or [cst.SimpleStatementLine([cst.Pass()])]
+                if isinstance(part, cst.IndentedBlock):
+                    changes[name] = part.with_changes(body=body)
+                else:
+                    changes[name] = part.with_changes(body=part.body.with_changes(body=body))
+            node = node.with_changes(**changes)
+        return [node]
+
+    def _act(self, line: Line) -> list[Any]:
+        groups = self.steps.joint.get(id(line))
+        if groups is not None and line.act is not None:
+            ops, verdicts = self.words("ops"), [f"finite{group.suffix}" for group in groups]
+            both = verdicts[0]
+            for verdict in verdicts[1:]:
+                both = f"{ops}.logical_and({both}, {verdict})"
+            return self._parsed(f"{line.act.scaler}.adjust({both})")
+        for plan in self.plans:
+            for forward in plan.group.forwards:
+                if _is_backward(line, forward) and plan.group.accumulates:
+                    made = self._parsed(plan.calls[id(forward)])
+                    return [*made, *self._late(plan.group, forward)]
+            if line is plan.group.steps[0]:
+                made = self._parsed(plan.calls[id(plan.group)])
+                if plan.group.accumulates:
+                    return made
+                return [*made, *self._late(plan.group, plan.group.forwards[0])]
+        return []
+
+    def _late(self, group: Group, forward: Forward) -> list[Any]:
+        return [one.node for one in self.steps.late[id(group)] if one in forward.block.lines]
+
+
+def _is_backward(line: Line, forward: Forward) -> bool:
+    return (
+        line.act is not None
+        and line.act.sink is not None
+        and line.act.sink.call is forward.sink.call
+    )
+
+
+def _is_inside(block: Block | None, top: Block) -> bool:
+    while block is not None:
+        if block is top:
+            return True
+        block = block.outer
+    return False
+
+
+def _target(values: list[str]) -> str:
+    names = [value if value.isidentifier() else "_" for value in values]
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _parts(node: Any) -> list[Any]:
+    return list(node.body) if isinstance(node, cst.SimpleStatementLine) else [node]
+
+
+def _comments(node: Any) -> list[Any]:
+    return [line for line in getattr(node, "leading_lines", ()) if line.comment]
+
+
+class _Outside(Reading):
+    """Names that are read outside of some statements."""
+
+    def __init__(self, skipped: set[int]) -> None:
+        super().__init__()
+        self.skipped = skipped
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return False if id(node) in self.skipped else super().on_visit(node)
+
+
+class _Bare(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802  # libcst's name
+        return not isinstance(node.value, cst.Name)
+
+    def visit_Call(self, node: cst.Call) -> bool:  # noqa: N802
+        if isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Name):
+            self.names.add(node.func.value.value)
+        return True
+
+    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
+        self.names.add(node.value)
+
+
+def _bare(node: cst.CSTNode) -> set[str]:
+    """Return names that are used themselves, not for an attribute of theirs alone."""
+    found = _Bare()
+    node.visit(found)
+    return found.names

@@ -1,0 +1,102 @@
+"""Record what a port trains by MindSpore's own functions: value_and_grad and its loss scalers.
+
+Losses are what is differentiated, before it is scaled; a planted overflow multiplies one of them by
+infinity. Functions that ms.jit compiles are not seen into: of them what they return is recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["record_native"]
+
+
+class _Native:
+    def __init__(self, recorder: Any, ms: Any, mode: str) -> None:
+        self.recorder, self.ms, self.mode = recorder, ms, mode
+        self.scaled: Any = None
+        self.plants = False
+
+    def value_and_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def made(fn: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.recorder.inside or not _is_of_script(fn):
+                return original(fn, *args, **kwargs)
+            return self._watched(fn, original, args, kwargs)
+
+        return made
+
+    def _watched(self, fn: Any, original: Any, args: Any, kwargs: Any) -> Any:
+        aux = bool(kwargs.get("has_aux"))
+
+        def forward(*batch: Any) -> Any:
+            self.scaled = None
+            value = fn(*batch)
+            first = value[0] if aux else value
+            if self.scaled is None:
+                self.scaled = first
+                if self.plants:
+                    first = first * float("inf")
+            return (first, *value[1:]) if aux else first
+
+        run = original(forward, *args, **kwargs)
+
+        def grad_fn(*batch: Any) -> Any:
+            self.plants = self.recorder.begin()
+            result = run(*batch)
+            self.recorder.ended(float(self.scaled.asnumpy()))
+            self.plants = False
+            return result
+
+        return grad_fn
+
+    def scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(scaler: Any, inputs: Any) -> Any:
+            self.scaled = inputs
+            if self.plants:
+                inputs = inputs * float("inf")
+            return inputs if self.mode == "float32" else original(scaler, inputs)
+
+        return run
+
+    def unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(scaler: Any, inputs: Any) -> Any:
+            return inputs if self.mode == "float32" else original(scaler, inputs)
+
+        return run
+
+    def adjust(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(scaler: Any, finite: Any) -> Any:
+            if self.mode == "float32":
+                return True
+            answer = original(scaler, finite)
+            self.recorder.write("scale", float(scaler.scale_value.asnumpy()))
+            return answer
+
+        return run
+
+
+def _is_of_script(fn: Any) -> bool:
+    return not getattr(fn, "__module__", "").startswith(("mindspore", "mpcore"))
+
+
+def record_native(recorder: Any, ms: Any, mode: str) -> None:
+    """Put recording functions in the place of MindSpore's, in this process, for good.
+
+    Args:
+        recorder: has ``inside`` (whether it records by itself now), ``begin()`` (called in front
+            of a loss; whether its gradients are to be infinite), ``ended(loss)`` and ``write``.
+        ms: MindSpore.
+        mode: as in ``replay``.
+    """
+    native = _Native(recorder, ms, mode)
+    ms.value_and_grad = native.value_and_grad(ms.value_and_grad)
+    for cls in (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler):
+        cls.scale, cls.unscale = native.scale(cls.scale), native.unscale(cls.unscale)
+    ms.amp.DynamicLossScaler.adjust = native.adjust(ms.amp.DynamicLossScaler.adjust)
+    if mode == "float32":
+        ms.amp.auto_mixed_precision = lambda network, *_, **__: network
