@@ -312,6 +312,7 @@ class MindsporeAmp(Amp):
         micro_batches: int = 1,
         optimizer: str | Iterable[str] | None = None,
         compiled: bool = False,
+        has_aux: bool = False,
     ) -> TrainCell:
         """Return one step as a Cell; all cells of a prepared network share its state.
 
@@ -327,6 +328,9 @@ class MindsporeAmp(Amp):
                 a graph of your own. Then the memory of float32 values and moments that the
                 policy does not keep is taken back after each step. A graph of your own is out of
                 our hands: for other train cells that memory stays, from now on.
+            has_aux: ``loss_fn`` returns a tuple, the loss first; the rest, a tuple, comes last in
+                what the cell returns. Not with ``keep_grads``, several losses or micro-batches,
+                nor where lost updates are counted.
 
         Raises:
             BackendError: an argument is out of its range; the compiler cannot read ``loss_fn``,
@@ -335,13 +339,22 @@ class MindsporeAmp(Amp):
         self._check_trains("train_cell")
         names = self._chosen(optimizer, loss_fn)
         call = StepCall(clip_norm, keep_grads, micro_batches, names)
-        cell = self._train_cell(loss_fn, call, compiled=compiled)
+        taken = keep_grads or micro_batches > 1 or isinstance(loss_fn, dict)
+        if has_aux and (taken or self._bindings.counts_lost):
+            msg = (
+                "`has_aux` must be False beside keep_grads, micro_batches > 1, a dict of losses or "
+                "counted lost updates, got True; run the network once more for its outputs"
+            )
+            raise BackendError(msg)
+        cell = self._train_cell(loss_fn, call, compiled=compiled, has_aux=has_aux)
         if not compiled:
             self._bindings.give_memory()
             self._bindings.life.pinned = True
         return cell
 
-    def _train_cell(self, loss_fn: Any, call: StepCall, *, compiled: bool = False) -> TrainCell:
+    def _train_cell(
+        self, loss_fn: Any, call: StepCall, *, compiled: bool = False, has_aux: bool = False
+    ) -> TrainCell:
         bindings = self._bindings
         bindings.check_prepared()
         if bindings.drops and call.micro_batches > 1:
@@ -353,7 +366,7 @@ class MindsporeAmp(Amp):
         if compiled or ms.get_context("mode") == ms.GRAPH_MODE:
             check_readable(losses)
         bound = [bindings.optimizers[name] for name in call.optimizers]
-        return TrainCell(bindings, bound, losses, call, compiled=compiled)
+        return TrainCell(bindings, bound, losses, call, compiled=compiled, has_aux=has_aux)
 
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         if self._depth and self._bindings.saved.rounded:
@@ -379,7 +392,7 @@ class MindsporeAmp(Amp):
         ``amp.scheduler`` and the report of a collapse look at.
 
         Args:
-            raw: the tuple.
+            raw: the tuple; of a cell with ``has_aux`` its first six.
             optimizer: as it was given to ``train_cell``.
         """
         result = self._read(raw, self._chosen(optimizer, None))
@@ -407,7 +420,7 @@ class MindsporeAmp(Amp):
     def _follow(self, raw: tuple[Any, ...], cell: nn.Cell, steps: int) -> None:
         """Count ``steps`` steps of ``cell``, of which ``raw`` is the latest."""
         self._since_look += steps - 1  # `_done` counts one
-        self._done(self._read(raw, cell.call.optimizers))
+        self._done(self._read(raw[:6] if cell.has_aux else raw, cell.call.optimizers))
 
     def gradient(self, function: Callable[..., Any], *inputs: ms.Tensor) -> Any:
         """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``, in float32.

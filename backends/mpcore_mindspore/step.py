@@ -98,6 +98,17 @@ def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     return scaled_loss
 
 
+def _scaled_with_aux(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    def scaled_loss(scale: ms.Tensor, *batch: Any) -> Any:
+        values = loss_fn(*batch)
+        loss = values[0].astype(ms.float32)
+        if loss.size != 1:  # MindSpore would differentiate the sum
+            raise ValueError("`loss_fn` must return a scalar: average it")  # noqa: EM101
+        return loss * scale, (loss, values[1:])
+
+    return scaled_loss
+
+
 def _rank_reducer(params: ms.ParameterTuple) -> Any:
     # As nn.TrainOneStepCell does, mindspore 2.10.0.
     if ms.get_auto_parallel_context("parallel_mode") not in ("data_parallel", "hybrid_parallel"):
@@ -138,13 +149,14 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         call: StepCall,
         *,
         compiled: bool = False,
+        has_aux: bool = False,
     ) -> None:
         """Bind a prepared network to one loss function, or one for each optimizer.
 
         The graph compiler reads attributes of the Cell itself, not those of our dataclasses.
         """
         nn.Cell.__init__(self, auto_prefix=False)
-        self.call = call
+        self.call, self.has_aux = call, has_aux
         self.network = bindings.network
         self.after_step = bindings.after_step
         self.drops = bindings.drops
@@ -233,7 +245,10 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         extra = [] if device is None else [device.token]
         self.grad_fns = tuple(
             ms.value_and_grad(
-                _scaled(loss_fn), None, ParameterTuple([*params, *extra]), has_aux=True
+                _scaled_with_aux(loss_fn) if self.has_aux else _scaled(loss_fn),
+                None,
+                ParameterTuple([*params, *extra]),
+                has_aux=True,
             )
             for loss_fn, params in zip(losses, parted, strict=True)
         )
@@ -295,6 +310,12 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
 
     def construct(self, *batch: Any) -> Any:
         """Run the phases of the core's transaction as they stand."""
+        if self.has_aux:  # one micro-batch: what `differentiate` gives as the loss comes through
+            values, each, norms, scale, next_scale, dropped, _ = self.transact(self.call, *batch)
+            stepped = each[0]
+            if len(each) > 1:
+                stepped = ops.stack(each)
+            return values[0], stepped, norms, scale, next_scale, dropped, values[1]
         loss, each, norms, scale, next_scale, dropped, grads = self.transact(self.call, *batch)
         stepped = each[0]
         if len(each) > 1:

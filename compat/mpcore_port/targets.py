@@ -32,12 +32,14 @@ class Options:
         jit: mindspore: compile the step.
         data: mindspore: what a DataLoader becomes, ``"iterator"`` (in this process) or
             ``"generator"`` (a GeneratorDataset with workers).
+        plain: mindspore: steps by MindSpore alone, nothing of mpcore where it can be done without.
     """
 
     portable: bool = False
     api: str = "nn"
     jit: bool = False
     data: str = "iterator"
+    plain: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Record what a port trains by MindSpore's own functions: value_and_grad and its loss scalers.
+"""Record what a port trains by value_and_grad and MindSpore's loss scalers, or by train cells.
 
 Losses are what is differentiated, before it is scaled; a planted overflow multiplies one of them by
 infinity. Functions that ms.jit compiles are not seen into: of them what they return is recorded.
@@ -79,6 +79,44 @@ class _Native:
 
         return run
 
+    def prepare(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def run(model: Any, optimizer: Any, policy: Any, **options: Any) -> Any:
+            used = "float32" if self.mode == "float32" else policy
+            amp = original(model, optimizer, used, **options)
+            if "train_cell" not in vars(amp):  # the same arguments give the same object
+                amp.train_cell = functools.partial(self.train_cell, amp, amp.train_cell)
+            return amp
+
+        return run
+
+    def train_cell(self, amp: Any, make: Callable[..., Any], loss_fn: Any, **options: Any) -> Any:
+        aux, compiled = bool(options.get("has_aux")), bool(options.get("compiled"))
+
+        def watched(*batch: Any) -> Any:
+            values = loss_fn(*batch)
+            self.scaled = first = values[0] if aux else values
+            first = first * float("inf") if self.plants else first
+            return (first, *values[1:]) if aux else first
+
+        cell = make(loss_fn if compiled else watched, **options)
+
+        def run(*batch: Any) -> Any:
+            self.plants = self.recorder.begin()
+            self.recorder.inside = True
+            try:
+                raw = cell(*batch)
+            finally:
+                self.recorder.inside = self.plants = False
+            self.recorder.ended(float((raw[0] if compiled else self.scaled).asnumpy()))
+            if bool(raw[1]):
+                self.recorder.write("step", type(amp.optimizer).__name__)
+            if self.mode != "float32":
+                self.recorder.write("scale", float(raw[4].asnumpy()))
+            return raw
+
+        return run
+
 
 def _is_of_script(fn: Any) -> bool:
     return not getattr(fn, "__module__", "").startswith(("mindspore", "mpcore"))
@@ -93,7 +131,10 @@ def record_native(recorder: Any, ms: Any, mode: str) -> None:
         ms: MindSpore.
         mode: as in ``replay``.
     """
+    import mpcore
+
     native = _Native(recorder, ms, mode)
+    mpcore.prepare = native.prepare(mpcore.prepare)
     ms.value_and_grad = native.value_and_grad(ms.value_and_grad)
     for cls in (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler):
         cls.scale, cls.unscale = native.scale(cls.scale), native.unscale(cls.unscale)

@@ -9,6 +9,7 @@ from mpcore_port.errors import PortError
 from mpcore_port.facts import Api
 from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
+from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule
 from mpcore_port.mindspore.rules.groups import GroupRule
@@ -19,6 +20,7 @@ from mpcore_port.mindspore.rules.tensors import (
     LearningRateRule,
     MethodRule,
 )
+from mpcore_port.mindspore.rules.tidy import TidyRule
 from mpcore_port.mindspore.rules.training import TrainingRule
 from mpcore_port.mindspore.tables import FILES, table
 from mpcore_port.targets import Target
@@ -47,7 +49,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
-    return [[TrainingRule(), LoopRule()], names]
+    return [[AcceleratorRule()], [TrainingRule(), LoopRule()], names, [TidyRule()]]
 
 
 def _apis() -> list[Api]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.mindspore.loop.description import Act, Forward, Group
 
-__all__ = ["apply_body", "returned", "values_of"]
+__all__ = ["apply_body", "values_of"]
 
 
 def values_of(forward: Forward, group: Group, ms: str = "ms") -> list[str]:
@@ -29,11 +29,6 @@ def values_of(forward: Forward, group: Group, ms: str = "ms") -> list[str]:
 def _operand(node: cst.BaseExpression) -> str:
     simple = isinstance(node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)) or node.lpar
     return code_of(node) if simple else f"({code_of(node)})"
-
-
-def returned(forward: Forward, group: Group, ms: str) -> cst.BaseExpression:
-    """Return what the forward function returns."""
-    return cst.parse_expression(", ".join(values_of(forward, group, ms)))
 
 
 def apply_body(group: Group, words: Callable[[str], str]) -> str:

@@ -10,6 +10,7 @@ import libcst as cst
 from mpcore_port.mindspore.loop.acts import Acts
 from mpcore_port.mindspore.loop.description import NotPlain
 from mpcore_port.mindspore.loop.lines import every
+from mpcore_port.mindspore.loop.prepared import prepared_of
 from mpcore_port.mindspore.loop.recognise import steps_of_scope
 from mpcore_port.mindspore.loop.scalers import Scalers
 from mpcore_port.mindspore.loop.write import write_scope
@@ -109,15 +110,18 @@ class _Finding:
             scalers = Scalers(self.at, [g.scaler for s in scaled for g in s.groups if g.scaler])
             if (scaled or scalers.made) and not whole:
                 done = [steps for steps in done if steps not in scaled]
-            elif scaled:
-                scalers.check()
-                self.found.scalers = scalers
+            else:
+                if not self.at.options.plain and whole:
+                    scalers.prepared = prepared_of(done, scalers, self.at)
+                if scaled or scalers.prepared:
+                    scalers.check()
+                    self.found.scalers = scalers
         except NotPlain as exc:
             self.found.why.append((exc.node, exc.why))
             done = [steps for steps in done if steps not in scaled]
         for steps in done:
             try:
-                written = write_scope(steps, self.at, self._word, self._fresh)
+                written = write_scope(steps, self.at, self._word, self._fresh, self.found.scalers)
             except NotPlain as exc:
                 self.found.why.append((exc.node, exc.why))
                 if self.found.scalers is not None:

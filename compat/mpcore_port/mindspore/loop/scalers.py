@@ -15,13 +15,31 @@ from mpcore_port.scan import SCALERS, arguments
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mpcore_port.mindspore.loop.prepared import Prepared
     from mpcore_port.rule import At, Kind, Rule
 
 __all__ = ["Scalers"]
 
+_LOWERED = (
+    "the network runs under the policy wherever it is called, in evaluation too; a skipped step "
+    "puts back what the forward pass has assigned"
+)
 _SWITCHED = "switched off, it skips steps with non-finite gradients too; torch takes them"
 _ACTS = {"scale", "unscale_", "step", "update"}
 _OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
+
+
+class _Compared(cst.CSTVisitor):
+    def __init__(self, scalers: Scalers) -> None:
+        self.scalers, self.any = scalers, False
+
+    def visit_Comparison(self, node: cst.Comparison) -> bool:  # noqa: N802  # libcst's name
+        self.any = self.any or self.scalers.is_one(node.left)
+        return not self.any
+
+    def visit_If(self, node: cst.If) -> bool:  # noqa: N802
+        self.any = self.any or self.scalers.is_one(node.test)
+        return not self.any
 
 
 class Scalers:
@@ -33,11 +51,14 @@ class Scalers:
 
     def __init__(self, at: At, texts: Iterable[str]) -> None:
         self.at, self.texts = at, set(texts)
+        self.prepared: Prepared | None = None
         self._told: set[int] = set()
         self.made = [call for call in at.names.calls if at.names.called(call) in SCALERS]
         self._made = {id(call) for call in self.made}
 
     def _maker(self, call: cst.Call) -> str:
+        if self.prepared is not None:
+            return self.preparation(self.prepared)
         name = self.at.names.called(call)
         assert name is not None  # noqa: S101  # it is in SCALERS
         if any(arg.star for arg in call.args):
@@ -59,6 +80,17 @@ class Scalers:
         if enabled == "False":
             return self._none()
         return f"({text} if {enabled} else {self._none()})"
+
+    def preparation(self, prepared: Prepared) -> str:
+        """Return the call that prepares a network."""
+        mp = need(self.at, "mp", "torch")
+        return f"{mp}.prepare({prepared.model}, {prepared.optimizer}, {prepared.policy})"
+
+    def compared(self) -> bool:
+        """Return whether the module asks whether there is a scaler."""
+        found = _Compared(self)
+        self.at.module.visit(found)
+        return found.any
 
     def _none(self) -> str:
         return f"{need(self.at, 'ms', 'torch')}.amp.StaticLossScaler(1.0)"
@@ -124,16 +156,25 @@ class Scalers:
             made = self._comparison(old)
         elif isinstance(old, cst.Name) and old.value == "None" and self._stands_for_one(old):
             made = cst.parse_expression(self._none())
+        if isinstance(old, cst.Name) and made is None:
+            return self._renamed(old, new)
         if made is not None and id(old) not in self._told:
             self._told.add(id(old))
-            effect = _SWITCHED if isinstance(made, cst.IfExp) and id(old) in self._made else ""
+            switched = isinstance(made, cst.IfExp) and id(old) in self._made
+            effect = _SWITCHED if switched else ""
+            reason = "MindSpore's loss scaler, torch's constants"
+            if self.prepared is not None:
+                reason, effect = "mpcore's policy decides, and scales the loss", _LOWERED
             kind: Kind = "changed" if effect else "exact"
-            self.at.note(
-                rule, old, made, kind, "MindSpore's loss scaler, torch's constants", effect
-            )
+            self.at.note(rule, old, made, kind, reason, effect)
         return made
 
-    def _call(self, old: cst.Call, new: cst.Call) -> Any:
+    def _renamed(self, old: cst.Name, new: Any) -> Any:
+        if self.prepared is None or old.value != self.prepared.renamed or not old.value:
+            return None
+        return new.with_changes(value=self.prepared.name.rpartition(".")[2])
+
+    def _call(self, old: cst.Call, new: Any) -> Any:
         if id(old) in self._made:
             made = cst.parse_expression(self._maker(old))
             alone = isinstance(self.at.names.parents.get(old), (cst.Assign, cst.Arg))
@@ -142,6 +183,8 @@ class Scalers:
         if not isinstance(func, cst.Attribute) or not self.is_one(func.value):
             return None
         holder, name = code_of(func.value), func.attr.value
+        if name == "get_scale" and self.prepared is not None:
+            return cst.parse_expression(f"{code_of(new.func.value)}.scale")
         if name == "get_scale":
             return cst.parse_expression(f"{holder}.scale_value.item()")
         if name == "is_enabled":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.loop.body import apply_body, returned, values_of
+from mpcore_port.mindspore.loop.body import apply_body, values_of
 from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
 from mpcore_port.mindspore.loop.forwards import fixed_names, free_names, made_in
 from mpcore_port.mindspore.loop.lines import every
@@ -18,7 +18,9 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mpcore_port.mindspore.loop.prepared import Prepared
     from mpcore_port.mindspore.loop.recognise import Steps
+    from mpcore_port.mindspore.loop.scalers import Scalers
     from mpcore_port.rule import At
 
 __all__ = ["Written", "write_scope"]
@@ -45,9 +47,15 @@ class Written:
     windows: list[Group] = field(default_factory=list)
 
 
-def write_scope(steps: Steps, at: At, words: Callable[[str], str], fresh: Any) -> Written:
+def write_scope(
+    steps: Steps,
+    at: At,
+    words: Callable[[str], str],
+    fresh: Callable[[str], str],
+    scalers: Scalers | None,
+) -> Written:
     """Return the statements of a scope; ``words`` gives our modules' names, ``fresh`` new ones."""
-    return _Writer(steps, at, words, fresh).write()
+    return _Writer(steps, at, words, fresh, scalers).write()
 
 
 @dataclass(eq=False)
@@ -63,9 +71,16 @@ class _Plan:
 
 class _Writer:
     def __init__(
-        self, steps: Steps, at: At, words: Callable[[str], str], fresh: Callable[[str], str]
+        self,
+        steps: Steps,
+        at: At,
+        words: Callable[[str], str],
+        fresh: Callable[[str], str],
+        scalers: Scalers | None,
     ) -> None:
         self.steps, self.at, self.words, self.fresh = steps, at, words, fresh
+        self.scalers = scalers
+        self.prepared = scalers.prepared if scalers is not None else None
         self.plans = [self._plan(group) for group in steps.groups]
         forwards = [f for group in steps.groups for f in group.forwards]
         self.made = {id(line) for f in forwards for line in f.lines}
@@ -173,6 +188,9 @@ class _Writer:
 
     def _define(self, plan: _Plan) -> None:
         group = plan.group
+        if self.prepared is not None:
+            self._prepare(plan, self.prepared)
+            return
         if group.accumulates and plan.anchor is None and len(group.forwards) == 1:
             raise NotPlain(group.steps[0].node, "gradients outlive the function that adds them up")
         for number, forward in enumerate(group.forwards):
@@ -185,15 +203,30 @@ class _Writer:
                 plan.definitions += self._accumulate(plan, forward, names)
         plan.definitions += self._apply(plan)
 
+    def _prepare(self, plan: _Plan, prepared: Prepared) -> None:
+        """Write a step as a train cell of mpcore's policy."""
+        group, forward = plan.group, plan.group.forwards[0]
+        if prepared.made is None and self.scalers is not None:
+            call = self.scalers.preparation(prepared)
+            plan.definitions += self._spaced(f"{prepared.name} = {call}")
+        values = [code_of(forward.sink.loss), *forward.outs]
+        self._function_of(plan, forward, plan.names["forward_fn"], ", ".join(values))
+        options = [f"clip_norm={clip.limit}" for clip in group.clips]
+        options += ["has_aux=True"] if forward.outs else []
+        options += ["compiled=True"] if self.at.options.jit else []
+        arguments = ", ".join([plan.names["forward_fn"], *options])
+        step = plan.names["train_step"]
+        plan.definitions += self._spaced(f"{step} = {prepared.name}.train_cell({arguments})")
+        back = ", ".join([*([forward.loss] if forward.loss else []), "*_"])
+        if forward.outs:
+            end = ", ".join(forward.outs) + ("," if len(forward.outs) == 1 else "")
+            back += f", ({end})"
+        call = f"{step}({', '.join(forward.args)})"
+        plan.calls[id(group)] = f"{back} = {call}" if back != "*_" else call
+
     def _forward(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> None:
-        lines = [line.node.deep_clone() for line in forward.lines]
-        lines.append(
-            cst.SimpleStatementLine([cst.Return(returned(forward, plan.group, self.words("ms")))])
-        )
-        lead = [line for line in getattr(lines[0], "leading_lines", ()) if line.comment]
-        if hasattr(lines[0], "leading_lines"):
-            lines[0] = lines[0].with_changes(leading_lines=lead)
-        plan.definitions.append(self._function(names["forward_fn"], forward.args, lines))
+        values = ", ".join(values_of(forward, plan.group, self.words("ms")))
+        self._function_of(plan, forward, names["forward_fn"], values)
         region, name = forward.region, names["forward_fn"]
         if region is not None:
             ms, dtype = self.words("ms"), region.dtype or "float16"
@@ -207,6 +240,14 @@ class _Writer:
             f"{names['grad_fn']} = {self.words('ms')}.value_and_grad({name}, None, {params}{aux})"
         )
         plan.definitions += self._spaced(text) if region is None else self._parsed(text)
+
+    def _function_of(self, plan: _Plan, forward: Forward, name: str, values: str) -> None:
+        """Write the function that the statements of a loss become."""
+        lines = [line.node.deep_clone() for line in forward.lines]
+        lines.append(cst.SimpleStatementLine([cst.Return(cst.parse_expression(values))]))
+        if hasattr(lines[0], "leading_lines"):
+            lines[0] = lines[0].with_changes(leading_lines=_comments(lines[0]))
+        plan.definitions.append(self._function(name, forward.args, lines))
 
     def _switch(self, region: Any) -> str:
         tests = [region.enabled] if region.enabled else []

@@ -31,6 +31,7 @@ _IMPORTS = {
     "ops": "from mindspore import ops",
     "mint": "from mindspore import mint",
     "port": "import mpcore_port_runtime as {}",
+    "mp": "import mpcore as {}",
     "optim": "from mindspore.experimental import optim",
 }
 _OURS_IMPORTED = re.compile(r"^\s*(from|import)\s+(mindspore|mpcore_port_runtime)\b", re.M)
@@ -103,7 +104,7 @@ def _is_taken(at: At, alias: str) -> bool:
         for binding in scope.bindings.get(alias, []):
             root = binding.qualified.partition(".")[0]
             if binding.kind != "import" or root not in (
-                ("torch", "mindspore", "mpcore_port_runtime")
+                ("torch", "mindspore", "mpcore", "mpcore_port_runtime")
             ):
                 return True
     return False

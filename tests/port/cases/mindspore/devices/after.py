@@ -1,13 +1,10 @@
 import mindspore as ms
 import mpcore_port_runtime as port
-
-device = port.device("cuda" if port.is_available() else "cpu")
 # mpcore port: removed: torch.backends.cudnn.benchmark = True (a switch of torch's kernels; MindSpore has none)
 # mpcore port: removed: torch.cuda.empty_cache() (MindSpore returns memory by itself)
 
 
 def move(batch, model, dtype):
-    model = model
     x = batch["x"]
     y = batch["y"].to(ms.int64)
     z = batch["z"].to(dtype)

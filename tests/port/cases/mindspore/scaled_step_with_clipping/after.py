@@ -24,7 +24,6 @@ def train(model, criterion, loader, optimizer, scheduler, max_norm):
         return loss, norm
 
     for x, y in loader:
-        x, y = x, y
         loss, norm = train_step(x, y)
         scheduler.step()
         print(loss.item(), norm, scheduler.get_last_lr())

@@ -8,8 +8,6 @@ import mpcore_port_runtime as port
 def train_one_epoch(model, criterion, loader, optimizer, device, loss_scaler, accum_iter):
     port.zero_grad(optimizer)
     for step, (samples, targets) in enumerate(loader):
-        samples = samples
-        targets = targets
         outputs = loss_value = None
         def forward():
             nonlocal outputs, loss_value

@@ -1,0 +1,120 @@
+"""What other rules leave behind and nobody needs: ``x = x``, devices that nothing is moved to."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule, need
+from mpcore_port.names import code_of, string_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["TidyRule"]
+
+_DEVICE = re.compile(r"device", re.I)
+_KIND = re.compile(r"^(cuda|npu)(:\d+)?$")
+
+
+class TidyRule(PortRule):
+    """Statements that say nothing any more go."""
+
+    name = "tidy"
+    reason = "it says nothing in MindSpore: all tensors are on one device"
+    visits = (cst.IndentedBlock, cst.Module)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Take such statements out of one block, and name the device by MindSpore's word."""
+        body: list[Any] = []
+        lead: list[Any] = []
+        for before, now in zip(old.body, new.body, strict=True):
+            if _says_nothing(before, at):
+                lead += [line for line in before.leading_lines if line.comment]
+                continue
+            made = _named(before, now, at)
+            if lead:
+                made = made.with_changes(leading_lines=[*lead, *made.leading_lines])
+                lead = []
+            body.append(made)
+        if lead:
+            new = new.with_changes(footer=[*lead, *new.footer])
+        if not body and isinstance(old, cst.IndentedBlock):
+            body = [cst.SimpleStatementLine([cst.Pass()])]
+        return new.with_changes(body=body)
+
+
+def _says_nothing(line: Any, at: At) -> bool:
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return False
+    small = line.body[0]
+    if isinstance(small, cst.Expr):
+        return isinstance(small.value, cst.Name) and small.value.value not in at.source.text.split()
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1:
+        return False
+    target = small.targets[0].target
+    if _bare(target) == _bare(small.value):
+        return True
+    return isinstance(target, cst.Name) and _is_idle(target.value, small.value, at)
+
+
+def _bare(node: cst.BaseExpression) -> str:
+    """Return code without brackets around a tuple and the comma at its end."""
+    if isinstance(node, cst.Tuple):
+        return ", ".join(code_of(element.value) for element in node.elements)
+    return code_of(node)
+
+
+def _is_idle(name: str, value: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name holds a device, or whether there is one, and nobody asks for it."""
+    asked = re.search(rf"^\s*{name}\s*=.*(is_available|device|cuda)", at.source.text, re.M)
+    code = code_of(value)
+    held = code in ("True", "False") or _KIND.match(string_of(value) or "") or "device(" in code
+    return bool(asked and held and at.once(_uses).get(name, 0) <= 1)
+
+
+def _uses(at: At) -> dict[str, int]:
+    """Return how often each plain name stands in the module."""
+    counter = _Counter()
+    at.module.visit(counter)
+    return counter.found
+
+
+class _Counter(cst.CSTVisitor):
+    def __init__(self) -> None:
+        self.found: dict[str, int] = {}
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802  # libcst's name
+        node.value.visit(self)
+        return False
+
+    def visit_Arg(self, node: cst.Arg) -> bool:  # noqa: N802
+        node.value.visit(self)
+        return False
+
+    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
+        self.found[node.value] = self.found.get(node.value, 0) + 1
+
+
+def _named(before: Any, now: Any, at: At) -> Any:
+    """Return ``device = "cuda"`` as the target that MindSpore runs on."""
+    if not isinstance(before, cst.SimpleStatementLine) or len(before.body) != 1:
+        return now
+    small = before.body[0]
+    if not isinstance(small, cst.Assign) or not _DEVICE.search(code_of(small.targets[0].target)):
+        return now
+    value: Any = small.value
+    if isinstance(value, cst.Call) and code_of(value.func).endswith("port.device") and value.args:
+        value = value.args[0].value
+    if not _KIND.match(string_of(value) or "") or at.once(_asks_kind):
+        return now
+    made = cst.parse_expression(f'{need(at, "ms")}.get_context("device_target")')
+    return now.with_changes(body=[now.body[0].with_changes(value=made)])
+
+
+def _asks_kind(at: At) -> bool:
+    """Return whether something is asked of a device that the name of a target does not answer."""
+    text = code_of(at.module)
+    return bool(re.search(r"device\w*\.(type|index)\b|device\w*\s*(==|!=)|in device\w*\b", text))

@@ -1,0 +1,135 @@
+"""Training loops that become forward functions and steps: they train as torch's, line for line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpcore_port.engine import port_text
+from mpcore_port.mindspore.replay import replay
+from mpcore_port.targets import Options, load_target
+
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
+TARGET = load_target("mindspore")
+LOOPS = sorted((Path(__file__).parent / "loops").glob("*.py"))
+PLANTED = 3
+HEAD = """
+import torch
+from torch import nn
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.MSELoss()
+scaler = torch.cuda.amp.GradScaler()
+"""
+TORCH_SHAPED = "the loop keeps torch's form: "
+
+
+def kept(found):
+    """Return (line, why) of each place that keeps torch's form."""
+    edits = [edit for edit in found.edits if edit.reason.startswith(TORCH_SHAPED)]
+    return [(edit.line, edit.reason.removeprefix(TORCH_SHAPED)) for edit in edits]
+
+
+def idiomatic(found):
+    return "forward_fn" in found.text and not re.search(r"port\.(loss|GradScaler)", found.text)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("path", LOOPS, ids=lambda path: path.stem)
+def test_no_loop_of_these_keeps_torchs_form(path, plain):
+    found = port_text(path.read_text("utf-8"), TARGET, Options(plain=plain))
+    assert not (plain and "mp.prepare" in found.text)
+    assert not found.failures
+    assert not kept(found)
+    assert idiomatic(found)
+    assert not re.search(r"\.backward\(|zero_grad|unscale_|\.update\(\)", found.text)
+
+
+PLAIN, PREPARED = Options(plain=True), Options()
+FORMS = [(path, PLAIN) for path in LOOPS] + [
+    (path, PREPARED)
+    for path in LOOPS
+    if "mp.prepare" in port_text(path.read_text("utf-8"), TARGET).text
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["float32", "overflow"])
+@pytest.mark.parametrize(
+    ("path", "options"), FORMS, ids=[f"{path.stem}-{'mp' * (not o.plain)}" for path, o in FORMS]
+)
+def test_loops_train_as_torch_does(path, options, mode, tmp_path):
+    if mode == "overflow" and "bfloat16" in path.stem:
+        pytest.skip("MindSpore on CPU has no bfloat16 kernels")
+    own = tmp_path / "ported.py"
+    own.write_text(port_text(path.read_text("utf-8"), TARGET, options).text, "utf-8")
+    theirs, mine = replay(path, own, mode, tmp_path, losses=20, at=PLANTED)
+    values = [[value for kind, value in run if kind == "loss"] for run in (theirs, mine)]
+    assert len(values[0]) == len(values[1]) == 20
+    scales = [[value for kind, value in run if kind == "scale"] for run in (theirs, mine)]
+    assert scales[0] == scales[1]
+    if mode == "float32":
+        np.testing.assert_allclose(values[1], values[0], rtol=1e-5, atol=1e-6)
+    else:
+        assert np.isfinite(values[1]).all() or not scales[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("loss.backward(retain_graph=True)", "its backward pass takes arguments"),
+        (
+            "loss.backward()\n    total = optimizer.step(lambda: loss)",
+            "its step runs a closure",
+        ),
+        ("loss.backward()", "no optimizer steps by it"),
+        ("loss.backward()\n    optimizer.step()", "not zeroed"),
+        (
+            "loss.backward()\n    optimizer.zero_grad()\n    optimizer.step()",
+            "between loss and step",
+        ),
+        (
+            "loss.backward()\n    if loss.item() > 9:\n        continue\n"
+            "    optimizer.step()\n    optimizer.zero_grad()",
+            "decides whether the optimizer steps",
+        ),
+    ],
+)
+def test_what_the_description_cannot_hold_keeps_torchs_form_and_says_so(lines, why):
+    text = f"{HEAD}for x, y in data:\n    loss = criterion(model(x), y)\n    {lines}\n"
+    found = port_text(text, TARGET)
+    assert not found.failures
+    assert "port.loss(" in found.text
+    (place, reason), *_ = kept(found)
+    assert why in reason
+    assert place > text[: text.index("for x, y")].count("\n")
+
+
+def test_a_scaler_that_one_loop_needs_as_torchs_stays_torchs_in_all():
+    loop = (
+        "def {1}(data):\n    for x, y in data:\n        optimizer.zero_grad()\n"
+        "        {0} = criterion(model(x), y)\n        scaler.scale({0}).backward()\n"
+        "        scaler.step(optimizer)\n        scaler.update()\n"
+    )
+    text = HEAD + loop.format("a", "one") + loop.format("b", "other")
+    assert idiomatic(port_text(text, TARGET))
+    spoiled = text.replace(
+        "scaler.scale(b).backward()", "scaler.scale(b).backward(retain_graph=True)"
+    )
+    found = port_text(spoiled, TARGET)
+    assert "port.GradScaler" in found.text
+    assert "DynamicLossScaler" not in found.text
+
+
+def test_a_prefetched_batch_is_fetched_behind_the_step():
+    text = (
+        f"{HEAD}x, y = batch()\nfor _ in range(9):\n    loss = criterion(model(x), y)\n"
+        "    optimizer.zero_grad()\n    loss.backward()\n    x, y = batch()\n    optimizer.step()\n"
+    )
+    lines = port_text(text, TARGET).text.splitlines()
+    assert lines.index("    train_step(x, y)") < lines.index("    x, y = batch()")
