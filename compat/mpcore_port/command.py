@@ -90,6 +90,9 @@ def port(
         str, typer.Option(help="mindspore: where layers come from, nn or mint (not verified).")
     ] = "nn",
     jit: Annotated[bool, typer.Option("--jit", help="mindspore: compile the step.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="mindspore: steps by MindSpore alone, without mpcore.")
+    ] = False,
     data: Annotated[
         str,
         typer.Option(help="mindspore: what a DataLoader becomes, iterator or generator."),
@@ -128,7 +131,7 @@ def port(
     Example: mpcore port project/ --to torch_npu -o project_npu/ --portable
     """
     output = _checked(to, output, api, portable)
-    _check_mindspore(to, jit=jit, data=data)
+    _check_mindspore(to, jit=jit, data=data, plain=plain)
     _check_inputs(inputs, verify)
     names = _names(report)
     _need_libcst()
@@ -144,7 +147,7 @@ def port(
         raise PortError(msg)
     check_output(path, output, single=tree.single, force=force)
     target = load_target(to)
-    result = _ported(tree, target, Options(portable, api, jit, data))
+    result = _ported(tree, target, Options(portable, api, jit, data, plain))
     if tree.single and not result.files:
         unread = result.unread[0]
         where = f"{unread.path}:{unread.line}" if unread.line else unread.path
@@ -244,9 +247,10 @@ def _checked(to: str, output: Path | None, api: str, portable: bool) -> Path:
     return output
 
 
-def _check_mindspore(to: str, *, jit: bool, data: str) -> None:
+def _check_mindspore(to: str, *, jit: bool, data: str, plain: bool) -> None:
     check_choice("--data", data, ("iterator", "generator"), PortError)
-    for name, given in (("--jit", jit), ("--data generator", data == "generator")):
+    asked = (("--jit", jit), ("--data generator", data == "generator"), ("--plain", plain))
+    for name, given in asked:
         if given and to != "mindspore":
             msg = f"`{name}` is for --to mindspore, got --to {to}"
             raise PortError(msg)

@@ -248,10 +248,12 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
     failures: list[str] = []
     unmapped: list[Call] = []
     back = line_map(text, source.text)
+    known = source.text
     for rules in target.passes(options):
-        if text != source.text:
+        if text != known:
             tree = read(text)
             found = scan(tree, source.path)
+            known = text
         new, noted, failed, at = apply_pass(rules, source, tree, found, project, options)
         edits += [replace(edit, line=back(edit.line)) for edit in noted]
         failures += failed
@@ -270,12 +272,27 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
         text = source.text  # lines that were taken apart for nothing
     edits = judged(edits, unproven(source, one.tree, edits, project, target.judge))
     forward = line_map(source.text, text)
+    edits = _in_its_words(edits, source)
     placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in edits]
     ordered = sorted(placed, key=lambda s: (s.line, s.column))
     kept = replace(one.scan, unmapped=tuple(unmapped))
     # a condition that the port rewrites is no finding of the port
     findings = tuple(h for h in _findings(one, project) if h.name != "device-bound-amp")
     return Ported(source, text, tuple(ordered), tuple(failures), kept, findings)
+
+
+def _in_its_words(edits: list[Edit], source: Source) -> list[Edit]:
+    """Return edits with the original's line where a pass before had changed what they name."""
+    lines = source.text.splitlines()
+
+    def own(edit: Edit) -> Edit:
+        first = edit.old.partition("\n")[0].strip()
+        if not 0 < edit.line <= len(lines) or first in lines[edit.line - 1]:
+            return edit
+        line = lines[edit.line - 1].strip()
+        return edit if first.startswith("#") or not line else replace(edit, old=line)
+
+    return [own(edit) for edit in edits]
 
 
 def _broken(source: Source, new: str) -> str:

@@ -157,7 +157,7 @@ class Scalers:
         elif isinstance(old, cst.Name) and old.value == "None" and self._stands_for_one(old):
             made = cst.parse_expression(self._none())
         if isinstance(old, cst.Name) and made is None:
-            return self._renamed(old, new)
+            return self._renamed(rule, old, new)
         if made is not None and id(old) not in self._told:
             self._told.add(id(old))
             switched = isinstance(made, cst.IfExp) and id(old) in self._made
@@ -169,9 +169,12 @@ class Scalers:
             self.at.note(rule, old, made, kind, reason, effect)
         return made
 
-    def _renamed(self, old: cst.Name, new: Any) -> Any:
+    def _renamed(self, rule: Rule, old: cst.Name, new: Any) -> Any:
         if self.prepared is None or old.value != self.prepared.renamed or not old.value:
             return None
+        if id(old) not in self._told and old in self.at.names.parents:
+            self._told.add(id(old))
+            self.at.note(rule, old, self.prepared.name, reason="the prepared network, by its name")
         return new.with_changes(value=self.prepared.name.rpartition(".")[2])
 
     def _call(self, old: cst.Call, new: Any) -> Any:

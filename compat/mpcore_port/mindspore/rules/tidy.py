@@ -32,6 +32,7 @@ class TidyRule(PortRule):
         lead: list[Any] = []
         for before, now in zip(old.body, new.body, strict=True):
             if _says_nothing(before, at):
+                at.note(self, before.body[0], "")
                 lead += [line for line in before.leading_lines if line.comment]
                 continue
             made = _named(before, now, at)
