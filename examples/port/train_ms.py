@@ -66,8 +66,6 @@ def train_one_epoch(args, model, criterion, loader, optimizer, scaler, device):
     model.set_train()
     started = time.time()
     for step, (images, labels) in enumerate(loader):
-        images = images
-        labels = labels
         def forward():
             with port.autocast(enabled=args.amp):
                 loss = criterion(model(images), labels)
@@ -97,8 +95,6 @@ def load(args, model, optimizer, scaler, device):
 
 def main():
     args = parse()
-    if args.device == "cuda" and not port.is_available():
-        args.device = "cpu"
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     device = port.device(f"cuda:{local_rank}" if args.device == "cuda" else "cpu")
     ms.set_seed(0)

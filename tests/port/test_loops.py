@@ -133,3 +133,36 @@ def test_a_prefetched_batch_is_fetched_behind_the_step():
     )
     lines = port_text(text, TARGET).text.splitlines()
     assert lines.index("    train_step(x, y)") < lines.index("    x, y = batch()")
+
+
+DEVICES = """
+import torch
+
+args = parse()
+if args.device == "cuda" and not torch.cuda.is_available():
+    args.device = "cpu"
+use_cuda = not args.no_cuda and torch.cuda.is_available()
+gpu = torch.cuda.is_available()
+device = torch.device("cuda" if gpu else "cpu")
+model = torch.nn.Linear(2, 2).to(device)
+if device.type == "cuda":
+    print("on a device")
+else:
+    print("slow")
+if gpu:
+    batch = 8
+if args.device == "cuda":
+    print("asked for")
+"""
+
+
+def test_choices_by_what_a_port_knows_are_made_and_no_others():
+    """An option's value comes from the command line, whatever the file assigns to it besides."""
+    text = port_text(DEVICES, TARGET).text
+    assert "is_available" not in text
+    assert "slow" not in text
+    assert 'print("on a device")' in text
+    assert "use_cuda = not args.no_cuda" in text
+    assert "\nbatch = 8" in text
+    assert 'args.device == "cuda":' in text
+    assert "port.device" not in text

@@ -178,6 +178,8 @@ def _device(node: Any, at: At, depth: int = 0) -> str | None:
 
 def _values(node: Any, at: At) -> list[Any]:
     """Return all that a name is ever assigned; nothing if that is not known."""
+    if isinstance(node, cst.Attribute) and code_of(node.value) != "self":
+        return []  # an option of the command line has values from elsewhere
     held = at.names.held(node)
     if any(binding.kind != "value" or binding.value is None for binding in held):
         return []
