@@ -32,12 +32,14 @@ _REPORTS = {
     "text": ("mpcore-port.txt",),
     "json": ("mpcore-port.json",),
     "html": ("mpcore-port.html",),
+    "sarif": ("mpcore-port.sarif",),
 }
 _PLAIN = "convert"
 _HELP = """Port PyTorch mixed-precision scripts to Ascend, with a reason for every edit.
 
 `mpcore port PATH --to TARGET -o OUT` is `mpcore port convert PATH --to TARGET -o OUT`; a folder
-that is called like a command is ./scan. Scripts are read, not run, unless --verify is given.
+that is called like a command is ./scan. Where a training step can be taken out of a script, it is
+run beside its port on this machine's CPU: --no-verify only reads.
 
 Exit codes: 0 nothing is to be read, 1 something is, 2 the input was wrong (nothing was written).
 
@@ -98,13 +100,27 @@ def port(
         typer.Option(help="mindspore: what a DataLoader becomes, iterator or generator."),
     ] = "iterator",
     report: Annotated[
-        str, typer.Option(help="Reports to write, by comma: text, json, html.")
+        str, typer.Option(help="Reports to write, by comma: text, json, html, sarif.")
     ] = "json,html",
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier port at the output.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run script and port side by side: runs YOUR code.")
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Run script and port side by side: whole, or nothing of them. Runs YOUR code.",
+            show_default="the training steps, where they can be taken out",
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", help="Seconds for all of the verification.", min=1)
+    ] = 120.0,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="List exact edits, too.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print what changes; without -o nothing is written.")
     ] = False,
     verify_args: Annotated[
         str, typer.Option(help="Command line of the scripts, for --verify.", show_default=False)
@@ -120,7 +136,7 @@ def port(
     """Convert scripts; the plain `mpcore port PATH` does the same.
 
     Each edit is exact, changed (with its effect) or refused (it raises at run time, with the
-    reason). The scripts are read, not run, unless --verify is given. All files appear, or none.
+    reason) or unproven (nobody checked it). All files appear, or none.
 
     Exit codes: 0 every file runs, with exact edits only and no lint findings; 1 something is to be
     read: a changed or refused edit, a lint finding, a file that was not converted, a verification
@@ -130,9 +146,10 @@ def port(
 
     Example: mpcore port project/ --to torch_npu -o project_npu/ --portable
     """
-    output = _checked(to, output, api, portable)
+    shown_only = diff and output is None
+    output = _checked(to, Path() if shown_only else output, api, portable)
     _check_mindspore(to, jit=jit, data=data, plain=plain)
-    _check_inputs(inputs, verify)
+    _check_inputs(inputs, verify is not False)
     names = _names(report)
     _need_libcst()
     from mpcore_port.source import walk
@@ -140,6 +157,8 @@ def port(
     from mpcore_port.write import check_output, write_port
 
     tree = walk(path)
+    if shown_only:
+        return _shown(_ported(tree, load_target(to), Options(portable, api, jit, data, plain)))
     if tree.single and output.is_dir() and not force:
         output = output / path.name
     if tree.single and (path.suffix == ".ipynb") != (output.suffix == ".ipynb") and tree.sources:
@@ -153,8 +172,9 @@ def port(
         where = f"{unread.path}:{unread.line}" if unread.line else unread.path
         msg = f"{where}: {unread.reason}"
         raise PortError(msg)
-    if verify:
-        result = _verified(result, tree, target, verify_args, inputs)
+    if verify is not False:
+        options = (shlex.split(verify_args), inputs, time_limit)
+        result = _verified(result, tree, target, *options, steps_only=not verify)
     reports = _reports(result, names, output, single=tree.single)
     if tree.single and not force:
         for name in reports:
@@ -162,9 +182,18 @@ def port(
     write_port(result, tree, output, reports)
     from mpcore_port.report import text
 
-    sys.stdout.write(text(result))
-    failed = result.verification is not None and not result.verification["passed"]
-    return 1 if failed else result.exit_code
+    sys.stdout.write(text(result, verbose=verbose))
+    if diff:
+        _shown(result)
+    return 1 if result.failed_verification(asked=bool(verify)) else result.exit_code
+
+
+def _shown(result: Result) -> int:
+    """Print the differences of every file; return the exit code."""
+    from mpcore_port.report import diff
+
+    sys.stdout.write(diff(result))
+    return result.exit_code
 
 
 @app.command("scan")
@@ -260,7 +289,7 @@ def _check_inputs(inputs: str, verify: bool) -> None:
     if not inputs:
         return
     if not verify:
-        msg = "`--inputs` is for --verify; add it, or leave the inputs out"
+        msg = "`--inputs` is for verification; leave out --no-verify, or the inputs"
         raise PortError(msg)
     from mpcore_port.verify.inputs import read_inputs
 
@@ -315,23 +344,35 @@ def _ported(tree: Tree, target: Target, options: Options) -> Result:
 
 def _reports(result: Result, names: list[str], output: Path, *, single: bool) -> dict[str, str]:
     """Return the texts of the reports; those of a single script carry its name."""
-    from mpcore_port.report import html, text, to_json
+    from mpcore_port.report import html, sarif, text, to_json
 
-    made = {"text": text, "json": to_json, "html": html}
+    made = {"text": text, "json": to_json, "html": html, "sarif": sarif}
     # a folder's JSON report marks it as a port's, so that --force may replace it
     wanted = names if single else list(dict.fromkeys([*names, "json"]))
-    suffix = {"text": "txt", "json": "json", "html": "html"}
+    suffix = {"text": "txt", "json": "json", "html": "html", "sarif": "sarif"}
     stem = f"{output.stem}.mpcore-port" if single else "mpcore-port"
     return {f"{stem}.{suffix[name]}": made[name](result) for name in wanted}
 
 
-def _verified(result: Result, tree: Tree, target: Target, args: str, inputs: str) -> Result:
-    """Run each script that trains, original against port, from a folder that goes away."""
+def _verified(
+    result: Result,
+    tree: Tree,
+    target: Target,
+    args: list[str],
+    inputs: str,
+    time_limit: float,
+    *,
+    steps_only: bool,
+) -> Result:
+    """Run what trains, original against port, from a folder that goes away."""
     from mpcore_port.verify.judge import VerifyOptions
-    from mpcore_port.verify.project import verify_port
+    from mpcore_port.verify.project import missing, verify_port, without
 
-    options = VerifyOptions(args=tuple(shlex.split(args)))
-    return verify_port(result, tree, target, options, inputs, _say)
+    absent = missing(target.name)
+    if absent:
+        return without(result, f"{absent} is not installed here")
+    options = VerifyOptions(args=tuple(args), time_limit=time_limit)
+    return verify_port(result, tree, target, options, inputs, _say, steps_only=steps_only)
 
 
 def _say(line: str) -> None:

@@ -123,6 +123,24 @@ class Result:
     not_run: str = ""
     verification: dict[str, Any] | None = None
 
+    def failed_verification(self, *, asked: bool) -> bool:
+        """Whether original and port were found different; asked for, also if they did not run."""
+        found = self.verification
+        if found is None or found["passed"]:
+            return False
+        verdicts = [c["verdict"] for run in found["runs"] for c in run["comparisons"]]
+        return asked or "different" in verdicts
+
+    def verified(self, path: str) -> str:
+        """Return "verified", or why a file is not."""
+        found = self.verification
+        if found is None:
+            return "not verified: --no-verify"
+        for run in found["runs"]:
+            if run["script"] == path:
+                return f"not verified: {run['why_not']}" if run["why_not"] else "verified"
+        return f"not verified: {found['why_not'] or 'it trains nothing by itself'}"
+
     @property
     def exit_code(self) -> int:
         """0 if every file runs with exact edits only and nothing was left out, else 1."""

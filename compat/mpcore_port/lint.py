@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mpcore import __version__
 from mpcore_port.findings import LINTS, Finding
+from mpcore_port.sarif import Row, document
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -89,44 +89,7 @@ def _json(found: list[Finding], result: Result) -> str:
 
 
 def _sarif(found: list[Finding], result: Result) -> str:
-    rules = [
-        {
-            "id": name,
-            "shortDescription": {"text": text},
-            "help": {"text": remedy},
-            "defaultConfiguration": {"level": "warning"},
-        }
-        for name, (text, remedy) in LINTS.items()
+    rows = [
+        Row(h.name, _source(h, result), h.line, h.column, f"{h.text}; {h.remedy}") for h in found
     ]
-    notes = [
-        {
-            "level": "error",
-            "message": {"text": f"{unread.path}: {unread.reason}"},
-        }
-        for unread in result.unread
-    ]
-    run: dict[str, Any] = {
-        "tool": {"driver": {"name": "mpcore port", "version": __version__, "rules": rules}},
-        "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, result) for finding in found],
-        "invocations": [{"executionSuccessful": not notes, "toolExecutionNotifications": notes}],
-    }
-    answer = {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [run],
-    }
-    return json.dumps(answer, indent=2) + "\n"
-
-
-def _result(finding: Finding, result: Result) -> dict[str, Any]:
-    location: dict[str, Any] = {"artifactLocation": {"uri": finding.file}}
-    if _source(finding, result).notebook is None:
-        location["region"] = {"startLine": finding.line, "startColumn": finding.column + 1}
-    return {
-        "ruleId": finding.name,
-        "ruleIndex": list(LINTS).index(finding.name),
-        "level": "warning",
-        "message": {"text": _words(finding, result)},
-        "locations": [{"physicalLocation": location}],
-    }
+    return document(LINTS, rows, [(u.path, u.reason) for u in result.unread])

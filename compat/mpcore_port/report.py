@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mpcore_port.engine import Ported, Result, project_facts, statuses
+from mpcore_port.sarif import KINDS, Row, document
 from mpcore_port.sections import key_map, pinned_defaults
 
 if TYPE_CHECKING:
@@ -16,9 +19,14 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import Edit
 
-__all__ = ["FORMATS", "html", "text", "to_dict", "to_json"]
+__all__ = ["FORMATS", "diff", "html", "sarif", "text", "to_dict", "to_json"]
 
-FORMATS = ("text", "json", "html")
+FORMATS = ("text", "json", "html", "sarif")
+_NEEDED = re.compile(
+    r"^[ \t]*(?:from|import)[ \t]+(torch_npu|mindspore|mpcore_port_runtime|mpcore_compat)\b", re.M
+)
+_FROM = {"mpcore_port_runtime": "mpcore", "mpcore_compat": "mpcore"}
+_OLDS = 3  # pieces of code that a folded line names
 _AROUND = 3  # equal lines that are shown around a change
 
 
@@ -30,7 +38,11 @@ def to_dict(result: Result) -> dict[str, Any]:
         "target": result.target,
         "options": vars(result.options),
         "not_run": result.not_run,
-        "files": [file.to_dict() for file in result.files],
+        "needs": needs(result),
+        "files": [
+            {**file.to_dict(), "verified": result.verified(file.source.path)}
+            for file in result.files
+        ],
         "not_converted": [vars(unread) for unread in result.unread],
         "copied": list(result.copied),
         "pinned_defaults": pinned_defaults(result),
@@ -43,14 +55,37 @@ def to_dict(result: Result) -> dict[str, Any]:
 
 def to_json(result: Result) -> str:
     """Return a port as JSON."""
-    return json.dumps(to_dict(result), indent=2, allow_nan=False) + "\n"
+    return json.dumps(_finite(to_dict(result)), indent=2, allow_nan=False) + "\n"
 
 
-def text(result: Result) -> str:
-    """Return a port as text, for a terminal or a log."""
+def _finite(value: Any) -> Any:
+    """Return plain data with inf and nan as words: JSON has no numbers for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(held) for key, held in value.items()}
+    return [_finite(held) for held in value] if isinstance(value, (list, tuple)) else value
+
+
+def needs(result: Result) -> list[str]:
+    """Return what a port imports that its original did not: what must be there when it runs."""
+    found = {
+        _FROM.get(name, name)
+        for file in result.files
+        for name in _NEEDED.findall(file.text)
+        if name not in _NEEDED.findall(file.source.text)
+    }
+    return sorted(found)
+
+
+def text(result: Result, *, verbose: bool = False) -> str:
+    """Return a port as text, for a terminal or a log; ``verbose`` lists exact edits, too."""
     lines = [f"{path}" for path in _heading(result)]
+    needed = needs(result)
+    if needed:
+        lines.append(f"needs at run time: {', '.join(needed)}")
     for file in result.files:
-        lines += _file(file)
+        lines += _file(file, result, verbose=verbose)
     for unread in result.unread:
         where = f"{unread.path}:{unread.line}" if unread.line else unread.path
         lines.append(f"{where}: not converted: {unread.reason}")
@@ -70,22 +105,62 @@ def _heading(result: Result) -> Iterator[str]:
     yield f"{files} to {result.target}: {counts or 'none'}"
 
 
-def _file(file: Ported) -> list[str]:
-    lines = [f"{file.source.path}: {file.status}"]
+def _file(file: Ported, result: Result, *, verbose: bool) -> list[str]:
+    lines = [f"{file.source.path}: {file.status}; {result.verified(file.source.path)}"]
     exact = sum(edit.kind == "exact" for edit in file.edits)
-    if exact:
-        lines.append(f"  {exact} exact edits")
-    for edit in file.edits:
-        if edit.kind != "exact":
-            effect = f"; effect: {edit.effect}" if edit.effect else ""
-            lines.append(
-                f"  {_lines(file, edit)}: {edit.kind}: {_first(edit)}: {edit.reason}{effect}"
-            )
+    counts = [f"{exact} exact edits"] if exact else []
+    doubts = len(file.said.unproven)
+    if doubts and file.said.kind not in ("runs", "unproven"):
+        counts.append(f"{doubts} lines unproven")
+    if counts:
+        lines.append(f"  {', '.join(counts)}")
+    shown = [edit for edit in file.edits if verbose or edit.kind != "exact"]
+    lines += [_folded_line(file, edits) for edits in _alike(shown)]
     lines += [f"  {failure}" for failure in file.failures]
     for finding in file.findings:
         where = file.source.where(finding.line)
         lines.append(f"  {where}: lint finding {finding.name}: {finding.text}; {finding.remedy}")
     return lines
+
+
+def _alike(edits: Sequence[Edit]) -> list[list[Edit]]:
+    """Return edits together that say the same of several lines, in the order of the first."""
+    groups: dict[tuple[str, ...], list[Edit]] = {}
+    for edit in edits:
+        alone = edit.old if edit.kind == "changed" else ""
+        groups.setdefault((edit.kind, edit.reason, edit.effect, alone), []).append(edit)
+    return list(groups.values())
+
+
+def _folded_line(file: Ported, edits: Sequence[Edit]) -> str:
+    first = edits[0]
+    places = ", ".join(dict.fromkeys(_lines(file, edit) for edit in edits))
+    olds = list(dict.fromkeys(_first(edit) for edit in edits))
+    more = f" and {len(olds) - _OLDS} more" if len(olds) > _OLDS else ""
+    effect = f"; effect: {first.effect}" if first.effect else ""
+    named = f"{', '.join(olds[:_OLDS])}{more}"
+    return f"  {places}: {first.kind}: {named}: {first.reason}{effect}"
+
+
+def diff(result: Result) -> str:
+    """Return what changes in every file, as a unified diff."""
+    pieces: list[str] = []
+    for file in result.files:
+        old, new = (file.source.shown(t).splitlines(True) for t in (file.source.text, file.text))
+        name = file.source.path
+        pieces += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    return "".join(piece if piece.endswith("\n") else f"{piece}\n" for piece in pieces)
+
+
+def sarif(result: Result) -> str:
+    """Return the lines that are unproven or refused, as SARIF for code scanning."""
+    rows = [
+        Row(edit.kind, file.source, edit.line, edit.column, f"{_first(edit)}: {edit.reason}")
+        for file in result.files
+        for edit in file.edits
+        if edit.kind in KINDS
+    ]
+    return document(KINDS, rows, [(u.path, u.reason) for u in result.unread])
 
 
 def _lines(file: Ported, edit: Edit) -> str:
@@ -121,7 +196,7 @@ def _keys(result: Result) -> list[str]:
 
 def _verification(result: Result) -> list[str]:
     if result.verification is None:
-        return ["verified: no; --verify runs original and port side by side"]
+        return []
     return [f"verified: {line}" for line in result.verification.get("lines", [])]
 
 
@@ -140,6 +215,7 @@ def html(result: Result) -> str:
         files=[(file, _rows(file)) for file in result.files],
         pins=pinned_defaults(result),
         keys=key_map(result),
+        needs=", ".join(needs(result)),
         runs=(result.verification or {}).get("runs", []),
         verified=_verdict(result),
     )
@@ -149,10 +225,14 @@ def _verdict(result: Result) -> str:
     """Return one line on what was verified."""
     found = result.verification
     if found is None:
-        return "Not verified: --verify runs original and port side by side."
+        return "Not verified: --no-verify."
     if not found["runs"]:
         return f"Not verified: {found['lines'][0]}"
-    return "Verified: original and port train alike." if found["passed"] else "Verification failed."
+    if found["passed"]:
+        return "Verified: original and port train alike."
+    if any(c["verdict"] == "different" for run in found["runs"] for c in run["comparisons"]):
+        return "Verification failed."
+    return f"Not verified: {found['why_not']}"
 
 
 def _rows(file: Ported) -> list[dict[str, Any]]:

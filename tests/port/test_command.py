@@ -29,7 +29,7 @@ def test_exit_codes_are_0_for_exact_1_for_more_and_2_for_a_mistake(tmp_path: Pat
     (tmp_path / "b.py").write_text("import torch\n\ntorch.compile(print)\n")
     done = _run("a.py", "--to", "torch_npu", "-o", "out.py", cwd=tmp_path, real=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "a.py: runs\n" in done.stdout
+    assert "a.py: runs; " in done.stdout
     assert (tmp_path / "out.py").read_text().endswith("x = torch.ones(1).npu()\n")
     assert _run("b.py", "--to", "torch_npu", "-o", "c.py", cwd=tmp_path).returncode == 1
     wrong = _run("a.py", "--to", "torch_npu", "-o", "out.py", cwd=tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from mpcore_port.command import port
 from mpcore_port.engine import port_tree
-from mpcore_port.report import html, text, to_json
+from mpcore_port.report import diff, html, sarif, text, to_json
 from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
 
@@ -97,6 +97,7 @@ def test_page_says_what_was_run(tmp_path: Path, step: dict[str, object] | None) 
     (tmp_path / "a.py").write_text(LAYERS)
     result = port_tree(walk(tmp_path / "a.py"), load_target("torch_npu"), Options())
     run = {"script": "a.py", "comparisons": [ONE], "whole": "no data", "step": step}
+    run["why_not"] = "float32: it differs"
     found = {"passed": False, "lines": ["a.py:", "not run whole: no data"], "runs": [run]}
     result = replace(result, verification=found)
     page = html(result)
@@ -107,4 +108,50 @@ def test_page_says_what_was_run(tmp_path: Path, step: dict[str, object] | None) 
     assert ("not there: <code>x = 1</code>" in page) == (step is STEP)
     assert ("not taken out: no backward pass" in page) == (step is not None and step is not STEP)
     assert "verified: not run whole: no data" in text(result)
+    assert "a.py: runs; not verified: float32: it differs\n" in text(result)
     assert json.loads(to_json(result))["verification"] == found
+
+
+def test_inf_and_nan_are_words_in_json(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch\n")
+    result = port_tree(walk(tmp_path / "a.py"), load_target("torch_npu"), Options())
+    losses = (1.0, float("inf"), float("nan"))
+    found = {"passed": False, "lines": [], "runs": [], "why_not": "x", "losses": losses}
+    answer = json.loads(to_json(replace(result, verification=found)))
+    assert answer["verification"]["losses"] == [1.0, "inf", "nan"]
+
+
+FOLDED = (
+    "import torch\nimport transformers\n\n\ndef f(a, b):\n    a.cuda()\n    b.cuda()\n"
+    "    torch.compile(f)\n    return torch.cuda.power_draw()\n"
+)
+
+
+def test_text_folds_equal_lines_and_lists_exact_ones_where_asked(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(FOLDED)
+    result = port_tree(walk(tmp_path / "a.py"), load_target("torch_npu"), Options())
+    said = text(result)
+    assert said.splitlines()[1] == "needs at run time: torch_npu"
+    assert "a.py: runs unless line 9 is reached; not verified: --no-verify" in said
+    assert "3 lines unproven" in said
+    assert sum("nothing in this file says what it is called on" in s for s in said.split("\n")) == 1
+    assert "device strings" not in said
+    exact = tmp_path / "b.py"
+    exact.write_text("import torch\nx = torch.ones(1).cuda()\ny = torch.ones(1).cuda()\n")
+    result = port_tree(walk(exact), load_target("torch_npu"), Options())
+    assert "exact: torch.ones(1).cuda()" not in text(result)
+    assert "exact: torch.ones(1).cuda(): the method's name" in text(result, verbose=True)
+
+
+def test_diff_and_sarif_show_what_changes_and_what_nobody_checked(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(FOLDED)
+    result = port_tree(walk(tmp_path / "a.py"), load_target("torch_npu"), Options())
+    shown = diff(result).splitlines()
+    assert shown[:2] == ["--- a/a.py", "+++ b/a.py"]
+    assert {"-    a.cuda()", "+    a.npu()", "+import torch_npu"} <= set(shown)
+    (run,) = json.loads(sarif(result))["runs"]
+    places = {
+        (r["ruleId"], r["locations"][0]["physicalLocation"]["region"]["startLine"])
+        for r in run["results"]
+    }
+    assert places == {("unproven", 2), ("unproven", 6), ("unproven", 7), ("refused", 9)}

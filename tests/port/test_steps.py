@@ -249,8 +249,14 @@ def test_inputs_are_drawn_alike_each_time() -> None:
 
 def test_inputs_without_verify_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
-    with pytest.raises(PortError, match="`--inputs` is for --verify"):
-        port(tmp_path / "a.py", to="torch_npu", output=tmp_path / "b.py", inputs="float32[1]")
+    with pytest.raises(PortError, match="`--inputs` is for verification"):
+        port(
+            tmp_path / "a.py",
+            to="torch_npu",
+            output=tmp_path / "b.py",
+            inputs="float32[1]",
+            verify=False,
+        )
 
 
 def test_what_stands_in_for_missing_modules_does_nothing() -> None:

@@ -1,8 +1,9 @@
 """Let ``torch`` take ``"cuda"`` or ``"npu"`` for the CPU, in this process, for good.
 
-Tensors live on the CPU and say so (``x.device.type`` is ``"cpu"``). What a script asks of the
-device (counts, streams, memory, seeds) is answered plausibly; autocast regions of the device are
-those of the CPU, with the device's default dtype float16. The module of the device is
+Tensors live on the CPU and say so (``x.device.type`` is ``"cpu"``); which of them a script has put
+on the device is kept beside them: ``x.is_npu``, and what NPU's scaler asks. What a script asks
+of the device (counts, streams, memory, seeds) is answered plausibly; autocast regions of the
+device are those of the CPU, with the device's default dtype float16. The module of the device is
 ``torch.cuda`` or ``torch.npu``, and distributed backends become gloo.
 """
 
@@ -16,10 +17,25 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 
-__all__ = ["install"]
+__all__ = ["install", "is_on_device"]
+
+_MARK = "_mpcore_on_device"
+_ALIASES = {  # as torch_npu.npu has them: no DoubleTensor
+    "BFloat16Tensor": torch.bfloat16,
+    "BoolTensor": torch.bool,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "FloatTensor": torch.float32,
+    "HalfTensor": torch.float16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "ShortTensor": torch.int16,
+}
 
 _MOVED_TO_CPU = torch.device("cpu")
+_DEVICE = torch.device("cpu:0")  # the device that is stood in for; the CPU itself has no number
 _QUIET = (  # calls that change nothing a CPU has
     "set_device",
     "synchronize",
@@ -120,6 +136,30 @@ def _answers(kind: str) -> dict[str, Any]:
     }
 
 
+def is_on_device(value: Any) -> bool:
+    """Return whether a tensor, or something that it came from, was put on the device."""
+    return bool(getattr(value, _MARK, False))
+
+
+def _marked(value: Any) -> Any:
+    """Return ``value`` with its tensors noted as the device's."""
+    if isinstance(value, torch.Tensor):
+        setattr(value, _MARK, True)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _marked(one)
+    return value
+
+
+def _any_on_device(values: Any) -> bool:
+    return any(
+        is_on_device(value)
+        if isinstance(value, torch.Tensor)
+        else isinstance(value, (list, tuple)) and _any_on_device(value)
+        for value in values
+    )
+
+
 class _Move(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
     """Give functions of torch the CPU wherever they are given the device."""
 
@@ -130,27 +170,53 @@ class _Move(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        on_device = _any_on_device(args)
         kwargs = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
-            args = (args[0], _MOVED_TO_CPU, *args[2:])  # `to(0)`: an index of the device
+            args = (args[0], _DEVICE, *args[2:])  # `to(0)`: an index of the device
         if type(kwargs.get("device")) is int:
-            kwargs["device"] = _MOVED_TO_CPU
-        return func(*map(self._moved, args), **kwargs)
+            kwargs["device"] = _DEVICE
+        args = tuple(map(self._moved, args))
+        moves = any(map(_names_device, (*args, *kwargs.values()))) or (
+            kwargs.get("device") is None
+            and _names_device(_device.CURRENT_DEVICE)
+            and func in _device._device_constructors()
+        )
+        result = func(*args, **kwargs)
+        if func is _SET_DATA and _any_on_device(args[1:]):
+            _marked(args[0])
+        if func in (torch.Tensor.cpu, torch.Tensor.numpy) or not (on_device or moves):
+            return result
+        return _marked(result)
+
+
+def _names_device(value: Any) -> bool:
+    return (
+        value == "cpu:0"
+        if isinstance(value, str)
+        else isinstance(value, torch.device) and (value == _DEVICE)
+    )
+
+
+_SET_DATA = torch.Tensor.data.__set__
 
 
 def install(kind: str) -> types.ModuleType:
     """Let the CPU stand in for ``"cuda"`` or ``"npu"``; return the module of the device."""
     pattern = re.compile(rf"{kind}(:\d+)?")
+    torch.Tensor.is_npu = property(is_on_device)
 
-    def moved(value: Any) -> Any:
+    def named(value: Any, place: torch.device) -> Any:
         if isinstance(value, torch.device):
-            return _MOVED_TO_CPU if value.type == kind else value
-        return "cpu" if isinstance(value, str) and pattern.fullmatch(value) else value
+            return place if value.type == kind else value
+        return str(place) if isinstance(value, str) and pattern.fullmatch(value) else value
+
+    moved = functools.partial(named, place=_MOVED_TO_CPU)
 
     if kind == "npu":
         torch.utils.rename_privateuse1_backend("npu")
         module = types.ModuleType("torch.npu")
-        vars(module).update(_answers(kind))
+        vars(module).update(_answers(kind) | _aliases())
         torch._register_device_module("npu", module)
         # What torch itself does for the accelerator (barriers, pinned memory) has none here.
         torch.accelerator.is_available = lambda: False
@@ -158,20 +224,44 @@ def install(kind: str) -> types.ModuleType:
         torch._C._get_accelerator = lambda *_: _MOVED_TO_CPU
     else:
         module = torch.cuda
-        vars(module).update(_answers(kind))
+        vars(module).update(_answers(kind) | _aliases())
+        torch.Tensor.is_cuda = property(is_on_device)
     _move_methods(kind)
     _move_autocast(kind, moved)
     _move_loading(moved)
-    _move_parallel()
-    _Move(moved).__enter__()  # for the life of the process
+    _move_parallel(kind)
+    _Move(functools.partial(named, place=_DEVICE)).__enter__()  # for the life of the process
     return module
 
 
 def _move_methods(kind: str) -> None:
-    setattr(torch.Tensor, kind, lambda self, *_, **__: self)
-    setattr(torch.nn.Module, kind, lambda self, *_, **__: self)
+    setattr(torch.Tensor, kind, lambda self, *_, **__: _placed(self))
+    setattr(torch.nn.Module, kind, lambda self, *_, **__: _all_placed(self))
     torch.Tensor.pin_memory = lambda self, *_, **__: self
     torch.Tensor.record_stream = _silent()
+
+
+def _placed(tensor: Any) -> Any:
+    """Return a tensor as the device's: another one, as of a copy."""
+    return tensor if is_on_device(tensor) else _marked(tensor.view_as(tensor))
+
+
+def _all_placed(model: Any) -> Any:
+    for tensor in (*model.parameters(), *model.buffers()):
+        _marked(tensor)
+    return model
+
+
+def _aliases() -> dict[str, Any]:
+    def made(dtype: Any) -> Any:
+        def tensor(*args: Any) -> Any:
+            plain = all(type(arg) is int for arg in args)
+            values = torch.empty(args, dtype=dtype) if plain else torch.tensor(*args, dtype=dtype)
+            return _marked(values)
+
+        return tensor
+
+    return {name: made(dtype) for name, dtype in _ALIASES.items()}
 
 
 def _first_moved(function: Any, moved: Any) -> Any:
@@ -222,7 +312,7 @@ def _move_loading(moved: Any) -> None:
     torch.load = load
 
 
-def _move_parallel() -> None:
+def _move_parallel(kind: str) -> None:
     group = torch.distributed.init_process_group
     wrapped = torch.nn.parallel.DistributedDataParallel.__init__
 
@@ -245,4 +335,10 @@ def _move_parallel() -> None:
     torch.distributed.is_nccl_available = lambda: True
     torch.distributed.is_hccl_available = lambda: True
     torch.nn.parallel.DistributedDataParallel.__init__ = init
-    torch.nn.DataParallel.__init__ = alone
+
+    @functools.wraps(torch.nn.DataParallel.__init__)
+    def refused(*_: Any, **__: Any) -> None:
+        msg = "DataParallel is not supported on an NPU (torch_npu's docs, torch-nn.md)"
+        raise RuntimeError(msg)
+
+    torch.nn.DataParallel.__init__ = refused if kind == "npu" else alone

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mpcore_compat.torch_amp import npu
+from mpcore_port.stubs.devices import is_on_device
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
@@ -33,6 +34,19 @@ class GradScaler(npu.GradScaler):
     A state without ``dynamic`` is refused, and so are fused optimizers, as on the device. One
     overflow of any optimizer skips all of the update; the rule is the shim's.
     """
+
+    def scale(self, outputs: Any) -> Any:
+        """Scale a loss, or several.
+
+        Raises:
+            ValueError: one of them is on the CPU.
+        """
+        if self._enabled:
+            for one in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
+                if isinstance(one, torch.Tensor) and not is_on_device(one):
+                    msg = "Device type of outputs should be npu."
+                    raise ValueError(msg)
+        return super().scale(outputs)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; its ``dynamic`` is read as the device reads it.

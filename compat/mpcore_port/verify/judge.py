@@ -119,13 +119,27 @@ class Verification:
         return bool(self.comparisons) and alike
 
     @property
+    def why_not(self) -> str:
+        """Why it cannot be called verified; "" if it can."""
+        if self.passed:
+            return ""
+        step = self.step or {}
+        if step.get("refused"):
+            return f"its step was not taken out: {step['refused']}"
+        if step.get("elsewhere"):
+            lines = len(step["elsewhere"])
+            return f"{lines} lines of the step's port do not stand in the port"
+        bad = next((c for c in self.comparisons if c.verdict not in ("same", "close")), None)
+        return f"{bad.mode}: {bad.words}" if bad is not None else "nothing was run"
+
+    @property
     def ran(self) -> bool:
         """Whether the original recorded a loss in any mode."""
         return any(one.losses[0] for one in self.comparisons)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
-        return asdict(self)
+        return {**asdict(self), "why_not": self.why_not}
 
     def lines(self) -> list[str]:
         """Return the comparisons as text, a line each."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +22,21 @@ if TYPE_CHECKING:
     from mpcore_port.source import Tree
     from mpcore_port.targets import Target
 
-__all__ = ["scripts_of", "verify_port"]
+__all__ = ["missing", "scripts_of", "verify_port", "without"]
+
+_NONE = "no script with a backward pass was found"
+
+
+def missing(target: str) -> str:
+    """Return the framework that verification would need and that is not installed, or ""."""
+    needed = ["torch", *(["mindspore"] if target == "mindspore" else [])]
+    return next((name for name in needed if importlib.util.find_spec(name) is None), "")
+
+
+def without(result: Result, why: str) -> Result:
+    """Return ``result`` with why nothing was verified."""
+    found = {"passed": False, "lines": [f"nothing: {why}"], "runs": [], "why_not": why}
+    return replace(result, verification=found)
 
 
 def verify_port(
@@ -30,6 +46,8 @@ def verify_port(
     options: VerifyOptions,
     inputs: str,
     tell: Callable[[str], None],
+    *,
+    steps_only: bool = False,
 ) -> Result:
     """Return ``result`` with what running the originals and the ports has shown.
 
@@ -40,25 +58,29 @@ def verify_port(
         options: how to run.
         inputs: as of ``--inputs``: verify the training steps, with these; "" for whole scripts.
         tell: called with what runs now.
+        steps_only: run no script whole, only training steps that can be taken out.
     """
+    if not any(file.scan.backwards for file in result.files):
+        return without(result, _NONE)
     with tempfile.TemporaryDirectory(prefix="mpcore-port-") as name:
         folder = Path(name)
         place = folder / result.files[0].source.path if tree.single else folder / "port"
         write_port(result, tree, place, {})
         one = _Runs(result, tree, target, options, inputs, tell, place, folder)
         training = [file for file in result.files if file.scan.backwards]
-        scripts = scripts_of(result)
+        scripts = [] if steps_only else scripts_of(result)
         runs = [one.run(file) for file in scripts]
         others = [file for file in training if file not in scripts]
         if others and not any(run.passed for run in runs):
             whole = next((run.whole for run in runs if not run.ran), "")
             runs = [run for run in runs if run.ran or run.step is not None]
-            runs += [one.step(file, whole) for file in others]
+            runs += one.steps(others, whole)
     found = {
         "passed": bool(runs) and all(run.passed for run in runs),
         "lines": [line for run in runs for line in (f"{run.script}:", *run.lines())]
-        or ["nothing: no script with a backward pass was found"],
+        or [f"nothing: {_NONE}"],
         "runs": [run.to_dict() for run in runs],
+        "why_not": next((run.why_not for run in runs if run.why_not), ""),
     }
     return replace(result, verification=found)
 
@@ -77,6 +99,7 @@ class _Runs:
     ) -> None:
         self.result, self.tree, self.target = result, tree, target
         self.options, self.inputs, self.tell = options, inputs, tell
+        self.left = options.time_limit
         self.port = place.parent if tree.single else place
         self.spare = spare
 
@@ -94,12 +117,27 @@ class _Runs:
             return replace(done, whole=words)
         return self.step(file, words)
 
+    def steps(self, files: list[Ported], whole: str) -> list[Verification]:
+        """Compare the steps of some files, one after the other, within the time limit."""
+        begin, found = time.monotonic(), []
+        for file in files:
+            left = self.options.time_limit - (time.monotonic() - begin)
+            if left <= 0:
+                late = f"the time limit of {self.options.time_limit:g} s was reached"
+                none = {"refused": late, "lines": [f"its step was not run: {late}"]}
+                found.append(Verification(file.source.path, self.result.target, (), whole, none))
+                continue
+            self.left = left
+            found.append(self.step(file, whole))
+        return found
+
     def step(self, file: Ported, whole: str) -> Verification:
         """Compare the training step of a file."""
         within = Path(file.source.path).parent
         place = Place((self.tree.folder / within).resolve(), (self.port / within).resolve())
+        options = replace(self.options, time_limit=max(self.left, 1.0))
         done = verify_step(
-            file, self.result, self.target, place, self.options, self.inputs, whole, self.tell
+            file, self.result, self.target, place, options, self.inputs, whole, self.tell
         )
         return _judged(done, file)
 
