@@ -2,6 +2,7 @@
 # make check     lint, types, the core, one framework: under 3 minutes, for every change
 # make test      set up .venv and run every suite, two at a time
 # make hosts     the suite beside Lightning, Accelerate and transformers, in .venv-hosts
+# make jax       the suite of the JAX backend, in .venv-jax
 # make nightly   the same with full products and long runs (docs/testing.md)
 
 PYTHON ?= python3
@@ -17,12 +18,14 @@ LOGS   := build/suites
 # as it is. They bring no torch of their own. timm, and torchvision, which it imports, lie apart:
 # torchvision from an index is built for CUDA and breaks whoever finds it beside a CPU build.
 HOSTS  := .venv-hosts
+# JAX wants numpy 2, MindSpore numpy 1: JAX's environment finds its own first, then $(VENV)'s.
+JAX    := .venv-jax
 # One process a framework: their states must not meet. The longest first, so that none is left
 # alone at the end; "2of3" is the second of three parts.
 SUITES := slow porter \
           backends-mindspore-1of3 backends-mindspore-2of3 backends-mindspore-3of3 \
           backends-tensorflow-1of2 backends-tensorflow-2of2 backends-torch unit \
-          hosts compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
+          hosts jax compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
 .PHONY: compare test check nightly setup docs benchmark clean $(SUITES) $(CHECKS)
@@ -64,6 +67,14 @@ $(HOSTS)/.ready: $(VENV)/.ready
 	  --target $(HOSTS)/vision timm torchvision
 	@touch $@
 
+$(JAX)/.ready: $(VENV)/.ready
+	@echo "setting up $(JAX): JAX, flax and optax with numpy 2, about 600 MB; once"
+	@rm -rf $(JAX)
+	$(PYTHON) -m venv $(JAX)
+	$(JAX)/bin/pip install --quiet --disable-pip-version-check -c tests/jax/constraints.txt \
+	  -e ".[jax]" hypothesis pytest safetensors
+	@touch $@
+
 suite = @$(BIN)/python tests/suites.py run $(LOGS) $@
 # Of a name as backends-mindspore-2of3: the framework, and the part as pytest takes it.
 second = $(word 2,$(subst -, ,$@))
@@ -94,6 +105,10 @@ hosts: setup $(HOSTS)/.ready
 	$(suite) env OMP_NUM_THREADS=1 $(RUN) $(HOSTS)/bin/python -m pytest -p no:cacheprovider \
 	  tests/hosts --hosts $(ARGS)
 
+jax: setup $(JAX)/.ready
+	$(suite) env OMP_NUM_THREADS=1 JAX_PLATFORMS=cpu $(JAX)/bin/python -m pytest \
+	  -p no:cacheprovider tests/jax $(ARGS)
+
 porter: setup
 	$(suite) env $(TEST) tests/port
 
@@ -115,4 +130,4 @@ benchmark: setup
 	$(RUN) $(BIN)/python tests/benchmarks/scaler_overhead.py
 
 clean:
-	rm -rf $(VENV) $(HOSTS) build compare-report dist site
+	rm -rf $(VENV) $(HOSTS) $(JAX) build compare-report dist site

@@ -129,7 +129,8 @@ def prepare(
     values, which a warning says, and frozen ones, such as the base under LoRA, stay as they are.
 
     Args:
-        model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.
+        model: a torch.nn.Module, keras.Model, mindspore.nn.Cell, flax.nnx.Module or
+            mpcore_numpy.Model.
         optimizer: an optimizer of the same framework over parameters of this model; several, of
             parameters that do not overlap, as a list or as a dict by name, share one loss scale.
             None for inference: the model runs under the policy and does not train; what a policy
@@ -236,7 +237,7 @@ def _named(optimizer: Any) -> dict[str, Any]:
         return {}
     if isinstance(optimizer, dict):
         named = {str(name): entry for name, entry in optimizer.items()}
-    elif isinstance(optimizer, list | tuple):
+    elif isinstance(optimizer, list | tuple) and not hasattr(optimizer, "_fields"):  # optax has it
         named = {str(number): entry for number, entry in enumerate(optimizer)}
     else:
         return {_ONLY: optimizer}

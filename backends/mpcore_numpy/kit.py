@@ -104,6 +104,7 @@ class NumpyKit:
     modes: tuple[str, ...] = ("eager",)
     differentiates = False
     changes_model = False
+    optimizer_holds_parameters = True
     saturating_steps = 10_000
 
     def model(self) -> Model:

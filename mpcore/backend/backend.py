@@ -165,7 +165,7 @@ def find_backend(model: Any) -> Backend:
             return backend
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     msg = (
-        f"`model` must be a torch.nn.Module, keras.Model, mindspore.nn.Cell or "
+        "`model` must be a torch.nn.Module, keras.Model, mindspore.nn.Cell, flax.nnx.Module or "
         f"mpcore_numpy.Model, got {kind}"
     )
     raise BackendError(msg)

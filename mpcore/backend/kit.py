@@ -30,12 +30,15 @@ class Kit(Protocol):
         differentiates: whether the framework differentiates a loss function; False where the loss
             function returns the gradients itself.
         changes_model: whether ``prepare`` changes the model, which is then prepared once.
+        optimizer_holds_parameters: whether an optimizer refers to the parameters that it moves;
+            False where it knows their names and shapes alone, as in JAX.
     """
 
     name: str
     modes: tuple[str, ...]
     differentiates: bool
     changes_model: bool
+    optimizer_holds_parameters: bool
 
     def model(self) -> Any:
         """Return a model of four layers, in training mode, the same at each call.

@@ -37,7 +37,7 @@ def _compiled(cell):
 class _Kit(DriverKit):
     name = "mindspore"
     modes = ("eager", "compiled")
-    differentiates = changes_model = True
+    differentiates = changes_model = optimizer_holds_parameters = True
     saturating_steps = 20  # eager mode takes a quarter of a second for one, on an emulated device
 
     def model(self):

@@ -17,7 +17,7 @@ from mpcore_tensorflow.layers import variable_names
 class _Kit(DriverKit):
     name = "tensorflow"
     modes = ("eager", "compiled")
-    differentiates = changes_model = True
+    differentiates = changes_model = optimizer_holds_parameters = True
     saturating_steps = 200
 
     def model(self):

@@ -36,7 +36,7 @@ def _loop(amp, loss_fn, batch, micro_batches=1, optimizer=None, **call):
 class _Kit(DriverKit):
     name = "torch"
     modes = ("eager", "compiled")
-    differentiates = changes_model = True
+    differentiates = changes_model = optimizer_holds_parameters = True
     saturating_steps = 1000
     _compiled_rule = None
 

@@ -17,6 +17,7 @@ PACKAGES = (
     "mpcore_torch",
     "mpcore_tensorflow",
     "mpcore_mindspore",
+    "mpcore_jax",
     "mpcore_compat",
     "mpcore_port",
     "mpcore_port_runtime",

@@ -29,7 +29,8 @@ def explain(
     """Return what every layer of ``model`` would do under ``policy``; changes nothing.
 
     Args:
-        model: a torch.nn.Module, keras.Model, mindspore.nn.Cell or mpcore_numpy.Model.
+        model: a torch.nn.Module, keras.Model, mindspore.nn.Cell, flax.nnx.Module or
+            mpcore_numpy.Model.
         policy: a policy, its name, or its text.
         example: what the model is called with, values do not matter: then every op that it
             calls is told as well, its dtypes and what decides (torch alone; see

@@ -23,7 +23,7 @@ def capabilities(**compute: Support) -> Capabilities:
 
 
 def test_installed_backends_are_listed() -> None:
-    assert backend_names() == ["mindspore", "numpy", "tensorflow", "torch"]
+    assert backend_names() == ["jax", "mindspore", "numpy", "tensorflow", "torch"]
 
 
 def test_unknown_backend_is_refused() -> None:
