@@ -1,0 +1,115 @@
+"""Whether MindSpore's port of a case gave what torch gave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["verdict"]
+
+_TOLERANCE = {"float16": 3e-3, "float64": 1e-5}
+_GRADIENT = 5.0  # times as wide: sums of products in another order
+_INTEGERS = {"int32", "int64"}
+
+
+def verdict(theirs: dict[str, Any], ours: dict[str, Any], case: dict[str, Any]) -> str:
+    """Return "" where both agree, else what differs, one line.
+
+    Args:
+        theirs, ours: what torch and MindSpore left of the case.
+        case: ``random``: other random numbers are allowed, the distribution is compared;
+            ``indices``: int32 may stand for int64.
+    """
+    if "error" in ours:
+        return f"raises {ours['error']}"
+    parts = [("value", "values", 1.0), ("gradient", "grads", _GRADIENT), ("eval", "eval", 1.0)]
+    for word, key, factor in parts:
+        mine, wanted = ours.get(key), theirs.get(key)
+        if wanted is None:
+            continue
+        if mine is None or len(mine) != len(wanted):
+            return f"{word}: {len(mine or [])} against {len(wanted)}"
+        for place, (one, other) in enumerate(zip(wanted, mine, strict=True)):
+            loose = case["random"] and key != "eval"
+            said = (
+                _alike(one, other) if loose else _differs(one, other, factor, case, word)
+            )
+            if said:
+                return f"{word} {place}: {said}"
+    return _state(theirs, ours, case)
+
+
+def _state(theirs: dict[str, Any], ours: dict[str, Any], case: dict[str, Any]) -> str:
+    if "start" not in theirs:
+        return ""
+    if set(theirs["start"]) != set(ours["start"]):
+        return f"parameters {sorted(ours['start'])} against {sorted(theirs['start'])}"
+    for name, wanted in theirs["start"].items():
+        mine = ours["start"][name]
+        if mine.size != wanted.size:
+            return f"{name}: {mine.shape} against {wanted.shape}"
+        if np.ptp(wanted) == 0 or np.ptp(mine) == 0:
+            if not np.allclose(mine.ravel(), wanted.ravel(), atol=1e-6):
+                return f"{name} starts from other values"
+        elif wanted.size >= 24 and not 0.6 < mine.std() / wanted.std() < 1.6:
+            return f"{name} starts from another distribution: {mine.std():.3g}, {wanted.std():.3g}"
+    for name, wanted in theirs["after"].items():
+        said = _differs(("", wanted), ("", ours["after"].get(name)), 1.0, case, "")
+        if said:
+            return f"buffer {name}: {said}"
+    return ""
+
+
+def _kinds(one: str, other: str, case: dict[str, Any]) -> bool:
+    if one == other:
+        return True
+    if case["indices"] and {one, other} == _INTEGERS:
+        return True
+    return {one, other} in ({"Size", "tuple"}, {"bool", "bool_"})
+
+
+def _differs(
+    wanted: tuple[str, Any], got: tuple[str, Any], factor: float, case: dict[str, Any], word: str
+) -> str:
+    (kind, one), (mine, other) = wanted, got
+    if other is None:
+        return "missing"
+    if word in ("value", "eval") and not _kinds(kind, mine, case):
+        return f"{mine} against {kind}"
+    if one.shape != other.shape and not (word != "value" and one.size == other.size):
+        return f"shape {other.shape} against {one.shape}"
+    if one.dtype.kind in "USO":
+        return "" if bool((one == other).all()) else f"{other} against {one}"
+    one, other = one.astype(np.float64), other.reshape(one.shape).astype(np.float64)
+    finite = np.isfinite(one)
+    if not (np.isfinite(other) == finite).all():
+        return "another place is not finite"
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return "another inf or nan"
+    size = float(np.abs(one[finite]).max(initial=1.0))
+    limit = _TOLERANCE.get(kind, 1e-5) * factor * size
+    error = float(np.abs(one[finite] - other[finite]).max(initial=0.0))
+    return "" if error <= limit else f"off by {error:.3g} of {size:.3g}"
+
+
+def _alike(wanted: tuple[str, Any], got: tuple[str, Any]) -> str:
+    """Of random numbers: shape, dtype, mean, spread and share of zeros."""
+    (kind, one), (mine, other) = wanted, got
+    if kind != mine:
+        return f"{mine} against {kind}"
+    if one.shape != other.shape:
+        return f"shape {other.shape} against {one.shape}"
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    if one.size < 500:
+        return ""
+    spread = max(one.std(), 1e-3)
+    if abs(one.mean() - other.mean()) > 6 * spread / np.sqrt(one.size) + 1e-6:
+        return f"mean {other.mean():.3g} against {one.mean():.3g}"
+    if not 0.85 < (other.std() + 1e-6) / (one.std() + 1e-6) < 1.17:
+        return f"spread {other.std():.3g} against {one.std():.3g}"
+    if abs((one == 0).mean() - (other == 0).mean()) > 0.06:
+        return "another share of zeros"
+    if one.min() < 0 <= other.min() or other.min() < 0 <= one.min():
+        return "another sign"
+    return ""

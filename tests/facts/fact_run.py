@@ -1,0 +1,176 @@
+"""Executes facts: torch in one process, their ports in MindSpore in another."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fact_cases import Case, cases_of, source_of
+from fact_judge import verdict
+
+from mpcore_port.engine import port_text
+from mpcore_port.mindspore.rules.place import by_name
+from mpcore_port.mindspore.tables import table
+from mpcore_port.targets import load_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Found", "Pair", "execute"]
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Found:
+    """What came of one case: "same", "differs", "raises", "refused" or "invalid" in torch."""
+
+    case: Case
+    end: str
+    words: str = ""
+
+
+@dataclass
+class _Job:
+    cases: list[Case]
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+class Pair:
+    """The two processes, for many names."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="facts")
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        self.processes = {}
+        for name in ("torch", "mindspore"):
+            command = [sys.executable, str(HERE / "fact_drive.py"), name]
+            self.processes[name] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+            )
+        for process in self.processes.values():
+            _wait(process, "ready")
+        self.jobs = 0
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        self.folder.cleanup()
+
+    def run(self, name: str, script: str, cases: Sequence[dict[str, Any]]) -> dict[int, Any]:
+        """Run cases of a script in one framework."""
+        self.jobs += 1
+        base = Path(self.folder.name) / f"facts_{name}_{self.jobs}"
+        source, results = base.with_suffix(".py"), base.with_suffix(".pickle")
+        source.write_text(script, encoding="utf-8")
+        job = {"script": str(source), "cases": list(cases), "results": str(results)}
+        process = self.processes[name]
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        _wait(process, "done")
+        with results.open("rb") as file:
+            found: dict[int, Any] = pickle.load(file)  # noqa: S301  # written by our own process
+        return found
+
+
+def _wait(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == word:
+            return
+    msg = f"the process ended before it said {word!r}"
+    raise RuntimeError(msg)
+
+
+def _row(name: str) -> Any:
+    return table("methods").get(name) if name.startswith("Tensor.") else by_name(name)
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    row = _row(case.name)
+    effect = row.effect if row else ""
+    return {
+        "number": case.number, "name": case.name, "driver": case.driver, "seed": case.seed,
+        "dtype": case.dtype, "inputs": case.inputs, "called_with": case.called_with,
+        "edges": case.why == "edges", "groups": case.number % 2 == 1,
+        "grads": case.why != "edges" and case.dtype in ("float32", "float64"),
+        "random": "random" in effect, "indices": "int32" in effect,
+        "names": [], "shapes": {}, "wanted": None,
+    }  # fmt: skip
+
+
+def _ported(cases: list[Case]) -> tuple[str, dict[int, str]]:
+    """Return the port of a script, and which of its cases are refused, and why."""
+    text = source_of(cases)
+    found = port_text(text, load_target("mindspore"))
+    if found.failures:
+        msg = f"{cases[0].name}: {found.failures}"
+        raise RuntimeError(msg)
+    by_line = {}
+    for place, line in enumerate(text.splitlines(), 1):
+        if line.startswith("def case_"):
+            by_line[place + 1] = int(line[len("def case_") :].partition("(")[0])
+    refused = {}
+    for edit in found.edits:
+        number = by_line.get(edit.line)
+        if number is not None and edit.kind in ("refused", "unproven"):
+            refused[number] = edit.reason
+    return found.text, refused
+
+
+def execute(
+    pair: Pair, names: Iterable[str], seed: int = 0, most: int = 0, chunk: int = 60
+) -> list[Found]:
+    """Run the cases of some names; ``most`` of each name where it is not 0."""
+    cases = []
+    for name in names:
+        made = cases_of(name, seed)
+        cases += made[:most] if most else made
+    for number, case in enumerate(cases):
+        case.number = number
+    found = []
+    for start in range(0, len(cases), chunk):
+        found += _chunk(pair, cases[start : start + chunk])
+    return found
+
+
+def _chunk(pair: Pair, cases: list[Case]) -> list[Found]:
+    settings = {case.number: _settings(case) for case in cases}
+    theirs = pair.run("torch", source_of(cases), list(settings.values()))
+    valid = [case for case in cases if "error" not in theirs[case.number]]
+    answers = {
+        case.number: Found(case, "invalid", theirs[case.number].get("error", ""))
+        for case in cases
+    }
+    if valid:
+        script, refused = _ported(valid)
+        for number, why in refused.items():
+            answers[number] = Found(answers[number].case, "refused", why)
+        left = [case for case in valid if case.number not in refused]
+        for case in left:
+            known, theirs_one = settings[case.number], theirs[case.number]
+            known["names"] = theirs_one.get("names", [])
+            known["shapes"] = theirs_one.get("shapes", {})
+            if theirs_one["grads"] is not None:
+                known["wanted"] = theirs_one["wanted"]
+        ours = pair.run("mindspore", script, [settings[case.number] for case in left])
+        for case in left:
+            said = verdict(theirs[case.number], ours[case.number], settings[case.number])
+            end = "raises" if said.startswith("raises") else "differs" if said else "same"
+            answers[case.number] = Found(case, end, said)
+    return [answers[case.number] for case in cases]
