@@ -6,6 +6,7 @@ from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import vision as vision
 from mpcore_port_runtime.compiling import *  # noqa: F403
+from mpcore_port_runtime.contraction import *  # noqa: F403
 from mpcore_port_runtime.cycles import *  # noqa: F403
 from mpcore_port_runtime.data import *  # noqa: F403
 from mpcore_port_runtime.device import *  # noqa: F403
@@ -14,10 +15,12 @@ from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403
 from mpcore_port_runtime.layers import *  # noqa: F403
 from mpcore_port_runtime.loading import *  # noqa: F403
+from mpcore_port_runtime.losses import *  # noqa: F403
 from mpcore_port_runtime.modules import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
 from mpcore_port_runtime.random import *  # noqa: F403
 from mpcore_port_runtime.rates import *  # noqa: F403
+from mpcore_port_runtime.reductions import *  # noqa: F403
 from mpcore_port_runtime.regions import *  # noqa: F403
 from mpcore_port_runtime.schedules import *  # noqa: F403
 from mpcore_port_runtime.sequences import *  # noqa: F403

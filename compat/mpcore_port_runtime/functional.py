@@ -17,7 +17,6 @@ __all__ = [
     "as_tuple",
     "cross_entropy",
     "diag",
-    "einsum",
     "embedding",
     "equal",
     "finfo",
@@ -141,10 +140,13 @@ def normalize(
     eps: float = 1e-12,
 ) -> Any:
     """Return ``input`` divided by its norm along ``dim``, at least ``eps``."""
-    if p != 2:
-        msg = f"`p` must be 2, got {p!r}: other norms are not ported"
+    if p == 2:
+        norm = ops.sqrt((input * input).sum(dim, keepdims=True))
+    elif p > 0 and p != math.inf:
+        norm = ops.pow(ops.pow(ops.abs(input), p).sum(dim, keepdims=True), 1 / p)
+    else:
+        msg = f"`p` must be positive and finite, got {p!r}: other norms are not ported"
         raise NotImplementedError(msg)
-    norm = ops.sqrt((input * input).sum(dim, keepdims=True))
     return input / ops.maximum(norm, Tensor(eps, norm.dtype))
 
 
@@ -241,31 +243,6 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:  # torch's name
             parts = ops.split(input, [cut, length - cut], axis)
             input = ops.cat((parts[1], parts[0]), axis)
     return input
-
-
-def einsum(equation: str, *operands: Any) -> Any:
-    """Return torch.einsum of one or two tensors, without repeated letters in one operand.
-
-    Raises:
-        NotImplementedError: another form.
-    """
-    left, _, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    plain = all(len(set(term)) == len(term) and term.isalpha() for term in terms)
-    if not right.isalpha() or not plain or len(terms) != len(operands) or len(terms) > 2:
-        msg = f"einsum({equation!r}) is not ported: only 'ab,bc->ac' of one or two tensors"
-        raise NotImplementedError(msg)
-    letters = right + "".join(sorted(set("".join(terms)) - set(right)))
-    product = None
-    for term, tensor in zip(terms, operands, strict=True):
-        order = [letter for letter in letters if letter in term]
-        moved = tensor.permute(*[term.index(letter) for letter in order])
-        sizes = dict(zip(order, moved.shape, strict=True))
-        spread = moved.reshape(tuple(sizes.get(letter, 1) for letter in letters))
-        product = spread if product is None else product * spread
-    assert product is not None  # noqa: S101  # there is an operand
-    summed = tuple(range(len(right), len(letters)))
-    return product.sum(summed) if summed else product
 
 
 def equal(input: Any, other: Any) -> bool:  # torch's name

@@ -164,8 +164,9 @@ def _optimizer_parameters(optimizer: Any) -> dict[str, Any]:
     own = [param for param in optimizer.get_parameters() if id(param) not in trained]
     found = {f"{place}": param for place, param in enumerate(own)}
     for place, group in enumerate(optimizer.param_groups):
-        if isinstance(group.get("lr"), ms.Parameter):
-            found[f"lr.{place}"] = group["lr"]
+        rate = getattr(group, "parameter", None) or group.get("lr")
+        if isinstance(rate, ms.Parameter):
+            found[f"lr.{place}"] = rate
     return found
 
 

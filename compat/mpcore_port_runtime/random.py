@@ -79,6 +79,8 @@ def randint(
     """Return int64 numbers in [low, high); ``randint(high, size)`` begins at 0."""
     if size is None:
         low, high, size = 0, low, high
+    if high is None:
+        low, high = 0, low
     shape = as_tuple(size)
     if generator is not None:
         made = Tensor(generator.stream.integers(low, high, shape))
@@ -93,7 +95,15 @@ def randperm(n: int, *, dtype: Any = None, generator: Generator | None = None) -
     return order.astype(ms.int64 if dtype is None else dtype)
 
 
-def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None = None) -> Any:
+def normal(
+    mean: Any,
+    std: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    generator: Generator | None = None,
+) -> Any:
     """Return normal numbers of ``mean`` and ``std``; of their shape unless ``size`` is given."""
     shape = size if size is not None else (mean if hasattr(mean, "shape") else std).shape
-    return randn(tuple(as_tuple(shape)), generator=generator) * std + mean
+    made = randn(tuple(as_tuple(shape)), generator=generator) * std + mean
+    return made if dtype is None else made.astype(dtype)

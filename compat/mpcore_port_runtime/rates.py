@@ -17,22 +17,79 @@ from mindspore import Tensor, ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LRScheduler", "each", "rate_of", "set_lr"]
+__all__ = ["Group", "LRScheduler", "each", "rate_of", "set_lr"]
 
 _EXACT = "exact_lr"
 
 
-def rate_of(group: dict[str, Any]) -> float:
+class Group(dict):  # type: ignore[type-arg]  # of everything
+    """One of an optimizer's ``param_groups``; its rate is a float that may be set in any way.
+
+    ``group["lr"] = x``, ``*=``, ``update``, ``|=`` reach the Parameter that the step reads.
+    """
+
+    def __init__(self, values: dict[str, Any], rate: float) -> None:
+        super().__init__(values)
+        held = values["lr"]
+        if isinstance(held, ms.Parameter):
+            self.parameter = held
+            shown = float(held)
+            self.rate = (
+                rate if np.float32(rate) == np.float32(shown) else float(str(held.asnumpy()))
+            )
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the rate as it was set, or what else the group has."""
+        return rate_of(self) if key == "lr" else super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Set the rate in place, or anything else."""
+        if key == "lr":
+            set_lr(self, value)
+        else:
+            super().__setitem__(key, value)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return what ``[]`` returns, if it is there."""
+        return self[key] if key in self else default  # noqa: SIM401  # get is what this is
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set several values."""
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> Group:  # type: ignore[misc]
+        """Set several values."""
+        self.update(other)
+        return self
+
+    def items(self) -> Any:
+        """Return the pairs, with the rate as a number."""
+        return [(key, self[key]) for key in self]
+
+    def values(self) -> Any:
+        """Return the values, with the rate as a number."""
+        return [self[key] for key in self]
+
+
+def rate_of(group: Any) -> float:
     """Return the learning rate of a group: what was set, not what float32 made of it."""
-    held = np.float32(float(group["lr"]))
-    kept = group.get(_EXACT)
+    if isinstance(group, Group):
+        held = np.float32(float(group.parameter))
+        return group.rate if np.float32(group.rate) == held else float(str(held))
+    held, kept = np.float32(float(group["lr"])), group.get(_EXACT)
     return float(kept if kept is not None and np.float32(kept) == held else str(held))
 
 
-def set_lr(group: dict[str, Any], value: Any) -> None:
+def set_lr(group: Any, value: Any) -> None:
     """Set the learning rate of one of an optimizer's ``param_groups``."""
-    group[_EXACT] = float(value)
-    ops.assign(group["lr"], Tensor(float(value), ms.float32))
+    rate = float(value)
+    if isinstance(group, Group):
+        group.rate = rate
+        ops.assign(group.parameter, Tensor(rate, ms.float32))
+    else:
+        group[_EXACT] = rate
+        ops.assign(group["lr"], Tensor(rate, ms.float32))
 
 
 def each(name: str, optimizer: Any, value: Any) -> list[Any]:

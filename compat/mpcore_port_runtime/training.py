@@ -324,14 +324,17 @@ def step(optimizer: Any) -> None:
     if getattr(optimizer, "mpcore_skips", False):  # apex: the gradients overflowed
         optimizer.mpcore_skips = False
         return
-    grads, without = [], []
-    for param in optimizer.parameters:
-        grad = getattr(param, "grad", None)
-        if grad is None:
-            grad = ops.zeros(param.shape, ms.float32)
-            without.append((param, param.value().copy()))
-        grads.append(grad)
-    optimizer(tuple(grads))
+    grads = [getattr(param, "grad", None) for param in optimizer.parameters]
+    if getattr(optimizer, "takes_none", False):
+        optimizer(grads)
+        return
+    without = [
+        (param, param.value().copy())
+        for param, grad in zip(optimizer.parameters, grads, strict=True)
+        if grad is None
+    ]
+    zeros = (ops.zeros(param.shape, ms.float32) for param, _ in without)
+    optimizer(tuple(next(zeros) if grad is None else grad for grad in grads))
     for param, value in without:  # torch passes them by, weight decay and all
         ops.assign(param, value)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 from dataclasses import dataclass, field
 
 from fact_inputs import NAMES
-from fact_recipes import LAYER_INPUTS, values_of
+from fact_recipes import BESIDE, LAYER_INPUTS, PLAIN, values_of
 
 from mpcore_port.mindspore.checked import Signature, kind_of, signature
 
@@ -16,6 +17,7 @@ __all__ = ["Case", "cases_of", "driver_of", "source_of"]
 _DTYPES = ("float16", "float64", "int64", "int32", "bool")
 _HELD = {"optimizer": ("params",), "scheduler": ("optimizer",), "init": ("tensor",)}
 _TOGETHER = 5
+_NAMED = re.compile(r"(\w+)=(?!=)")
 
 
 @dataclass
@@ -47,6 +49,17 @@ class Case:
         names = [n.id for n in ast.walk(ast.parse(self.code)) if isinstance(n, ast.Name)]
         return [n for n in dict.fromkeys(names) if n in NAMES or n in held]
 
+    def value_of(self, parameter: str) -> str:
+        """Return the code that a parameter was given as its last, or only, moved one."""
+        name, way, _ = self.moved[-1] if self.moved else ("", "", "")
+        if name != parameter:
+            return ""
+        call = ast.parse(self.code, mode="eval").body
+        assert isinstance(call, ast.Call)
+        if way == "keyword":
+            return next((ast.unparse(k.value) for k in call.keywords if k.arg == name), "")
+        return ast.unparse(call.args[-1]) if call.args else ""
+
     @property
     def called_with(self) -> list[str]:
         """Names of the tensors that a layer is called with."""
@@ -75,6 +88,11 @@ def _receiver(name: str) -> list[str]:
 def _spell(name: str, receiver: str, args: list[str]) -> str:
     head = f"{receiver}.{name[7:]}" if receiver else name
     return f"{head}({', '.join(args)})"
+
+
+def _is_several(code: str) -> bool:
+    node = ast.parse(code, mode="eval").body
+    return isinstance(node, ast.Tuple) and not code.startswith("(")
 
 
 def _held_values(name: str, param: str) -> list[str] | None:
@@ -129,9 +147,24 @@ class _Maker:
         self, args: list[str], moved: list[tuple[str, str, str]], why: str, receiver: str = "",
         dtype: str = "float32",
     ) -> None:  # fmt: skip
-        code = _spell(self.name, receiver or self.receivers[0], args)
+        code = _spell(self.name, receiver or self.receivers[0], self._whole(args, moved))
         seed = self.draw.randrange(10**6)
         self.cases.append(Case(self.name, self.driver, code, moved, why, seed, dtype))
+
+    def _whole(self, args: list[str], moved: list[tuple[str, str, str]]) -> list[str]:
+        """Return the arguments with those that the others need beside them."""
+        named = [found[1] for arg in args if (found := _NAMED.match(arg))]
+        plain = len(args) - len(named)
+        said = {*named, *(param.name for param in self.positional[:plain])}
+        beside: dict[str, str] = {}
+        for name, _, _ in moved:
+            beside |= BESIDE.get(name, {})
+        group, name, value = PLAIN.get(self.name, (set(), "", ""))
+        if name and not group & (said | set(beside)):
+            beside[name] = value
+        known = {param.name for param in self.sign.params}
+        extra = [f"{k}={v}" for k, v in beside.items() if k in known and k not in said]
+        return [*args, *extra]
 
     def _by_position(self) -> list[tuple[str, str, str]]:
         pairs = zip(self.needed, self.least, strict=True)
@@ -148,6 +181,8 @@ class _Maker:
             if self.variadic and name == self.variadic.name:
                 continue
             for code in values:
+                if _is_several(code):
+                    continue
                 pairs = list(zip(self.needed, self.least, strict=True))[place + 1 :]
                 rest = [f"{other}={value}" for other, value in pairs]
                 moved = [(other, "keyword", kind_of(value)) for other, value in pairs]
@@ -175,7 +210,8 @@ class _Maker:
                 if name not in places or self.variadic:
                     continue
                 between = self.positional[len(self.least) : places[name]]
-                filled = [str(param.default) for param in between]
+                beside = BESIDE.get(name, {})
+                filled = [beside.get(param.name, str(param.default)) for param in between]
                 args = [*self.least, *filled, code]
                 self._add(args, [(name, "position", kind_of(code))], "moved")
 

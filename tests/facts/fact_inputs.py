@@ -43,6 +43,7 @@ def _made(seed: int) -> dict[str, Callable[[np.random.RandomState], np.ndarray]]
         "pw": lambda r: r.uniform(0.5, 2.0, abc[2]),
         "h": lambda r: r.randint(-1, 2, abc).astype(np.float64),
         "t": lambda r: r.rand(*abc) > 0.5,
+        "j0": lambda r: np.argsort(r.rand(*abc), axis=0),
         "j": lambda r: r.randint(0, 3, abc),
         "i": lambda r: r.randint(0, 3, (d0, d1)), "i2": lambda r: r.randint(0, 3, (d0, d1)),
         "ix": lambda r: np.array([2, 0]),
@@ -70,7 +71,7 @@ def _made(seed: int) -> dict[str, Callable[[np.random.RandomState], np.ndarray]]
         "z": edges,
         "big": _normal(40, 50), "bigp": lambda r: np.abs(r.randn(40, 50)) + 0.1,
         "bigq": lambda r: np.full((40, 50), 0.3), "big1": lambda r: np.ones((40, 50)),
-        "bim": lambda r: np.ones((40, 50, 3, 3)),
+        "bim": lambda r: np.ones((40, 50, 1, 1)),
         "np_f": _normal(4), "np_i": lambda r: r.randint(0, 9, 4),
     }  # fmt: skip
 

@@ -8,8 +8,8 @@ import numpy as np
 
 __all__ = ["verdict"]
 
-_TOLERANCE = {"float16": 3e-3, "float64": 1e-5}
-_GRADIENT = 5.0  # times as wide: sums of products in another order
+_TOLERANCE = {"float16": 3e-3, "float64": 1e-5, "float32": 4e-5}
+_GRADIENT = 3.0  # times as wide: sums of products in another order
 _INTEGERS = {"int32", "int64"}
 
 
@@ -32,9 +32,9 @@ def verdict(theirs: dict[str, Any], ours: dict[str, Any], case: dict[str, Any]) 
             return f"{word}: {len(mine or [])} against {len(wanted)}"
         for place, (one, other) in enumerate(zip(wanted, mine, strict=True)):
             loose = case["random"] and key != "eval"
-            said = (
-                _alike(one, other) if loose else _differs(one, other, factor, case, word)
-            )
+            said = _differs(one, other, factor, case, word)
+            if said and loose:
+                said = _alike(one, other, case, word)
             if said:
                 return f"{word} {place}: {said}"
     return _state(theirs, ours, case)
@@ -49,6 +49,8 @@ def _state(theirs: dict[str, Any], ours: dict[str, Any], case: dict[str, Any]) -
         mine = ours["start"][name]
         if mine.size != wanted.size:
             return f"{name}: {mine.shape} against {wanted.shape}"
+        if "starts" in case["effect"] or wanted.size < 4:
+            continue
         if np.ptp(wanted) == 0 or np.ptp(mine) == 0:
             if not np.allclose(mine.ravel(), wanted.ravel(), atol=1e-6):
                 return f"{name} starts from other values"
@@ -87,26 +89,26 @@ def _differs(
         return "another place is not finite"
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return "another inf or nan"
-    size = float(np.abs(one[finite]).max(initial=1.0))
-    limit = _TOLERANCE.get(kind, 1e-5) * factor * size
+    size = float(np.abs(one[finite]).max(initial=1e-3))
+    limit = _TOLERANCE.get("float16" if "float16" in case["code"] else kind, 1e-5) * factor * size
     error = float(np.abs(one[finite] - other[finite]).max(initial=0.0))
     return "" if error <= limit else f"off by {error:.3g} of {size:.3g}"
 
 
-def _alike(wanted: tuple[str, Any], got: tuple[str, Any]) -> str:
+def _alike(wanted: tuple[str, Any], got: tuple[str, Any], case: dict[str, Any], word: str) -> str:
     """Of random numbers: shape, dtype, mean, spread and share of zeros."""
     (kind, one), (mine, other) = wanted, got
-    if kind != mine:
+    if not _kinds(kind, mine, case):
         return f"{mine} against {kind}"
     if one.shape != other.shape:
         return f"shape {other.shape} against {one.shape}"
     one, other = one.astype(np.float64), other.astype(np.float64)
-    if one.size < 500:
+    if one.size < 500 or word == "gradient" or not np.isfinite([one.sum(), other.sum()]).all():
         return ""
     spread = max(one.std(), 1e-3)
     if abs(one.mean() - other.mean()) > 6 * spread / np.sqrt(one.size) + 1e-6:
         return f"mean {other.mean():.3g} against {one.mean():.3g}"
-    if not 0.85 < (other.std() + 1e-6) / (one.std() + 1e-6) < 1.17:
+    if not 0.75 < (other.std() + 1e-6) / (one.std() + 1e-6) < 1.33:
         return f"spread {other.std():.3g} against {one.std():.3g}"
     if abs((one == 0).mean() - (other == 0).mean()) > 0.06:
         return "another share of zeros"

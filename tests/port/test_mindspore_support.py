@@ -222,8 +222,8 @@ def test_what_a_loader_cannot_do_is_said(monkeypatch):
 def test_the_option_chooses_what_a_loader_becomes():
     code = "import torch\nl = torch.utils.data.DataLoader(d, 4, True, None, None, 2, {})\n"
     for data, wanted in (
-        ("iterator", "port.DataLoader(d, 4, True, None, None, collate_fn={})"),
-        ("generator", "port.GeneratorLoader(d, 4, True, None, None, num_workers=2, collate_fn={})"),
+        ("iterator", "port.DataLoader(d, 4, True, collate_fn={})"),
+        ("generator", "port.GeneratorLoader(d, 4, True, num_workers=2, collate_fn={})"),
     ):
         found = port_text(code, TARGET, Options(data=data))
         assert wanted in found.text

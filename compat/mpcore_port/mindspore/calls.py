@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.checked import signature
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -58,15 +59,90 @@ def map_call(
     """
     if row.refuse_all:
         raise Refused(row.refuse_all)
+    call = _in_order(row, call)
     if row.renames_only and receiver is None:
         return call.with_changes(func=cst.parse_expression(row.to))
     if row.pack:
         call = _packed(row, call)
+    call = _said_anew(row, call)
     bound = _bind(row, call)
     _check(row, bound)
     if row.expr or row.bare:
         return _expression(row, bound, receiver)
     return _with_arguments(row, call, bound)
+
+
+def _in_order(row: Mapping, call: cst.Call) -> cst.Call:
+    """Put what a function must have in its place: MindSpore often calls it by another name."""
+    sign = signature(row.name)
+    if row.name.rpartition(".")[2][:1].isupper():  # classes have torch's names, or the row's
+        return call
+    if sign is None or any(arg.star for arg in call.args):
+        return call
+    args = list(call.args)
+    for place, param in enumerate(sign.params):
+        if param.default is not None or param.variadic or not param.by_position:
+            break
+        if place < len(args) and args[place].keyword is None:
+            continue
+        found = next((a for a in args if a.keyword and a.keyword.value == param.name), None)
+        if found is None:
+            break
+        args.remove(found)
+        plain = found.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+        args.insert(place, plain)
+    if args == list(call.args):
+        return call
+    return call.with_changes(args=_separated(args, call.args))
+
+
+def _said_anew(row: Mapping, call: cst.Call) -> cst.Call:
+    """Leave out arguments that say torch's default where MindSpore's is said otherwise."""
+    given = _bind(row, call).given
+    gone = {
+        param.name
+        for param in row.params
+        if param.name in given
+        and (param.default == "None" or param.name in row.refuse)
+        and _same(code_of(given[param.name].value), param.default)
+    }
+    reduction = _reduction(row, given)
+    if reduction:
+        gone |= {"size_average", "reduce", "reduction"} & set(given)
+    if not gone:
+        return call
+    args: list[cst.Arg] = []
+    named = {id(arg): name for name, arg in given.items()}
+    for arg in call.args:
+        name = named.get(id(arg), "")
+        if name in gone:
+            continue
+        if arg.keyword is None and not arg.star and len(args) < list(call.args).index(arg):
+            arg = _keyword(name, arg.value).with_changes(comma=arg.comma)
+        args.append(arg)
+    if reduction:
+        args.append(_keyword("reduction", cst.SimpleString(reduction)))
+    return call.with_changes(args=_separated(args, call.args))
+
+
+def _reduction(row: Mapping, given: dict[str, cst.Arg]) -> str:
+    """Return what ``size_average`` and ``reduce`` mean, code; "" where neither is given.
+
+    Source: ``legacy_get_string`` in torch/nn/_reduction.py, torch 2.13.0.
+    """
+    names = {param.name for param in row.params}
+    codes = [
+        code_of(given[name].value) if name in given else "None"
+        for name in ("size_average", "reduce")
+    ]
+    if not {"size_average", "reduce"} <= names or codes == ["None", "None"]:
+        return ""
+    if not set(codes) <= {"True", "False", "None"}:
+        msg = f"`size_average`, `reduce` of {row.name} are the old spelling: write reduction="
+        raise Refused(msg)
+    if codes[1] == "False":
+        return "'none'"
+    return "'sum'" if codes[0] == "False" else "'mean'"
 
 
 def _packed(row: Mapping, call: cst.Call) -> cst.Call:
@@ -91,6 +167,7 @@ def _packed(row: Mapping, call: cst.Call) -> cst.Call:
 
 def _bind(row: Mapping, call: cst.Call) -> _Bound:
     bound = _Bound()
+    placed = [param for param in row.params if param.by_position]
     for place, arg in enumerate(call.args):
         if arg.star == "**" and row.stars:
             bound.extra.append(_without(row, arg))
@@ -101,10 +178,10 @@ def _bind(row: Mapping, call: cst.Call) -> _Bound:
             bound.extra.append(arg)
         elif arg.keyword is not None:
             bound.given[arg.keyword.value] = arg
-        elif place < len(row.params):
-            bound.given[row.params[place].name] = arg
+        elif place < len(placed):
+            bound.given[placed[place].name] = arg
         elif row.params:
-            msg = f"{row.name} takes {len(row.params)} arguments at most"
+            msg = f"{row.name} takes {len(placed)} positional arguments at most"
             raise Refused(msg)
         else:
             bound.extra.append(arg)
@@ -204,6 +281,10 @@ def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
             continue
         if name in row.change:
             arg = arg.with_changes(value=_changed(row.change[name], name, arg.value))
+        if name in row.as_float:
+            arg = arg.with_changes(value=_as_float(arg.value))
+        if name in row.as_tuple and isinstance(arg.value, cst.List):
+            arg = arg.with_changes(value=_as_tuple(arg.value))
         keyword = row.keywords.get(name, name)
         if arg.keyword is not None:
             arg = arg.with_changes(keyword=cst.Name(keyword))
@@ -230,6 +311,19 @@ def _default(row: Mapping, name: str) -> str | None:
 
 def _changed(template: str, name: str, value: cst.BaseExpression) -> cst.BaseExpression:
     return cst.parse_expression(template.replace(f"{{{name}}}", _code(value)))
+
+
+def _as_float(value: cst.BaseExpression) -> cst.BaseExpression:
+    if isinstance(value, cst.Integer):
+        return cst.Float(f"{value.value}.0")
+    if isinstance(value, cst.Float):
+        return value
+    return cst.parse_expression(f"float({code_of(value)})")
+
+
+def _as_tuple(value: cst.List) -> cst.BaseExpression:
+    inside = code_of(value).strip()[1:-1].strip().rstrip(",")
+    return cst.parse_expression(f"({inside},)" if len(value.elements) == 1 else f"({inside})")
 
 
 def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:

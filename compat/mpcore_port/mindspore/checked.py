@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["Parameter", "Signature", "kind_of", "results", "signature"]
+__all__ = ["Parameter", "Signature", "kind_of", "results", "signature", "signatures"]
 
 
 _INFINITE = ("float('inf')", "math.inf", "torch.inf", "np.inf", "numpy.inf")
@@ -55,7 +55,8 @@ def _folder() -> Any:
 
 
 @cache
-def _signatures() -> dict[str, str]:
+def signatures() -> dict[str, str]:
+    """Return what torch takes, as code, by full name; methods as ``"Tensor.sum"``."""
     text = _folder().joinpath("signatures.toml").read_text("utf-8")
     found: dict[str, str] = tomllib.loads(text)
     return found
@@ -64,7 +65,7 @@ def _signatures() -> dict[str, str]:
 @cache
 def signature(name: str) -> Signature | None:
     """Return what torch takes, or None where that is not written down."""
-    text = _signatures().get(name)
+    text = signatures().get(name)
     if text is None:
         return None
     args = ast.parse(f"def f({text}): pass").body[0].args  # type: ignore[attr-defined]
@@ -81,18 +82,20 @@ def signature(name: str) -> Signature | None:
 def kind_of(code: str) -> str:
     """Return what sort of value code is: words, None, truth values, dtypes are each their own.
 
-    Others are ``"int"``, ``"float"``, ``"inf"``, ``"tuple"``, ``"list"``, and ``"value"`` for all
+    Others are ``"int"``, ``"float"``, both also as ``"negative..."``, ``"inf"``, ``"tuple"``,
+    ``"list"``, and ``"value"`` for all
     that is only known when the script runs.
     """
     node = ast.parse(code, mode="eval").body
     if isinstance(node, ast.Tuple) and node.elts and not code.lstrip().startswith("("):
         node = node.elts[0]  # several values, of *sizes
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        node = node.operand
+    negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    if negative:
+        node = node.operand  # type: ignore[attr-defined]
     if isinstance(node, ast.Constant):
         if isinstance(node.value, str | bool) or node.value is None:
             return repr(node.value)
-        return type(node.value).__name__
+        return "negative" * negative + type(node.value).__name__
     text = ast.unparse(node)
     if text in _INFINITE:
         return "inf"

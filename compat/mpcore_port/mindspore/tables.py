@@ -9,6 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from mpcore_port.mindspore.checked import signatures
+
 __all__ = ["FILES", "Mapping", "Param", "mint_layers", "table"]
 
 FILES = (
@@ -31,6 +33,7 @@ class Param:
 
     name: str
     default: str | None = None
+    by_position: bool = True
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Mapping:
         set: arguments that are always written.
         set_if: arguments that are written beside another one.
         change: code an argument becomes.
+        as_float: arguments that MindSpore wants as a float; torch takes a whole number too.
+        as_tuple: arguments that MindSpore wants as a tuple; torch takes a list too.
         special: name of the function in ``calls.py`` that rewrites an argument.
         drop: arguments that go.
         refuse: arguments that are refused unless they have torch's default, and why.
@@ -72,6 +77,8 @@ class Mapping:
     set_if: dict[str, dict[str, str]] = field(default_factory=dict)
     change: dict[str, str] = field(default_factory=dict)
     special: dict[str, str] = field(default_factory=dict)
+    as_float: tuple[str, ...] = ()
+    as_tuple: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     refuse: dict[str, str] = field(default_factory=dict)
     require: dict[str, str] = field(default_factory=dict)
@@ -106,7 +113,10 @@ def _params(text: str) -> tuple[Param, ...]:
     arguments = ast.parse(f"def f({text}): pass").body[0].args  # type: ignore[attr-defined]
     required = len(arguments.args) - len(arguments.defaults)
     defaults = [None] * required + [ast.unparse(node) for node in arguments.defaults]
-    return tuple(Param(a.arg, d) for a, d in zip(arguments.args, defaults, strict=True))
+    placed = [Param(a.arg, d) for a, d in zip(arguments.args, defaults, strict=True)]
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    named = [Param(a.arg, ast.unparse(d) if d else None, by_position=False) for a, d in pairs]
+    return (*placed, *named)
 
 
 def _mapping(name: str, row: str | dict[str, Any]) -> Mapping:
@@ -117,9 +127,17 @@ def _mapping(name: str, row: str | dict[str, Any]) -> Mapping:
         msg = f"{name}: unknown keys {sorted(unknown)}"
         raise ValueError(msg)
     values = dict(row)
-    values["params"] = _params(values.get("params", ""))
-    values["drop"] = tuple(values.get("drop", ()))
+    values["params"] = _params(values.get("params", _signature(name, row)))
+    for key in ("drop", "as_float", "as_tuple"):
+        values[key] = tuple(values.get(key, ()))
     return Mapping(name, **values)
+
+
+def _signature(name: str, row: dict[str, Any]) -> str:
+    """Return torch's signature for a row that looks at arguments and does not say it itself."""
+    text = signatures().get(name, "")
+    looks = set(row) - {"to", "reason", "effect", "expr", "refuse_all", "remove", "pack"}
+    return text if looks and "*args" not in text and not text.startswith("*") else ""
 
 
 def _read(file: str) -> dict[str, Any]:

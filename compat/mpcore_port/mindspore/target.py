@@ -17,7 +17,6 @@ from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
     GradRule,
-    LearningRateRule,
     MethodRule,
 )
 from mpcore_port.mindspore.rules.tidy import TidyRule
@@ -42,7 +41,6 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         MethodRule(),
         ModeRule(),
         GradRule(),
-        LearningRateRule(),
         GroupRule(),
         DeviceFlagRule(),
         ForwardRule(),

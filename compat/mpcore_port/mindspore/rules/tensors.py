@@ -15,7 +15,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["ForwardRule", "GradRule", "LearningRateRule", "MethodRule"]
+__all__ = ["ForwardRule", "GradRule", "MethodRule"]
 
 _DEVICE = re.compile(r"(^|[_.])(device\w*|dev|rank|local_rank|gpu\w*|cuda)$", re.I)
 _WRAPPED = {
@@ -281,44 +281,3 @@ class GradRule(PortRule):
         made = cst.parse_expression(wording(at, f"port.grad_of({code_of(new.value)})"))
         at.note(self, old, made)
         return made
-
-
-class LearningRateRule(PortRule):
-    """``group["lr"] = value`` sets a Parameter."""
-
-    name = "learning rate"
-    reason = "a learning rate is a Parameter of the optimizer"
-    visits = (cst.SimpleStatementLine, cst.Subscript)
-
-    def act(self, old: Any, new: Any, at: At) -> Any:
-        """Map an assignment, or a rate that is read."""
-        if isinstance(old, cst.Subscript):
-            return self._read(old, new, at)
-        if len(old.body) != 1 or not isinstance(old.body[0], cst.Assign):
-            return None
-        target = old.body[0].targets[0].target
-        if len(old.body[0].targets) != 1 or not _is_rate(target):
-            return None
-        group = code_of(new.body[0].targets[0].target.value)
-        value = code_of(new.body[0].value)
-        made = cst.parse_expression(wording(at, f"port.set_lr({group}, {value})"))
-        at.note(self, old.body[0], made)
-        return new.with_changes(body=[cst.Expr(made)])
-
-    def _read(self, old: cst.Subscript, new: cst.Subscript, at: At) -> Any:
-        parent = at.names.parents.get(old)
-        if not _is_rate(old) or isinstance(parent, (cst.AssignTarget, cst.AugAssign)):
-            return None
-        made = cst.parse_expression(f"float({code_of(new)})")
-        at.note(self, old, made)
-        return made
-
-
-def _is_rate(node: Any) -> bool:
-    if not isinstance(node, cst.Subscript) or code_of(node).split("[")[-1] not in (
-        "'lr']",
-        '"lr"]',
-    ):
-        return False
-    holder = code_of(node.value)
-    return "group" in holder or holder in ("g", "pg")

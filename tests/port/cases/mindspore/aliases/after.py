@@ -1,5 +1,4 @@
 import mindspore as ms
-from mindspore.experimental import optim
 import mpcore_port_runtime as port
 from mindspore import nn
 from mindspore import ops
@@ -12,4 +11,4 @@ def squash(x: ms.Tensor) -> ms.Tensor:
 
 
 net = nn.Dense(3, 3)
-sgd = optim.SGD(port.parameters(net), lr=0.1)
+sgd = port.SGD(port.parameters(net), lr=0.1)

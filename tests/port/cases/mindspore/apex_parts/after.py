@@ -1,5 +1,4 @@
 import mindspore as ms
-from mindspore.experimental import optim
 import mpcore_port_runtime as port
 from mindspore import nn
 
@@ -34,7 +33,7 @@ def build(model, args):
     a = port.AdamW(port.parameters(model), 1e-3, weight_decay=0.0)
     # mpcore port: refused: FusedAdam: `adam_w_mode` of apex.optimizers.FusedAdam: write torch.optim.Adam, which decays as it does
     b = _mpcore_refused("FusedAdam: `adam_w_mode` of apex.optimizers.FusedAdam: write torch.optim.Adam, which decays as it does")(port.parameters(model), adam_w_mode=False)
-    c = optim.SGD(port.parameters(model), lr=0.1, momentum=0.9)
+    c = port.SGD(port.parameters(model), lr=0.1, momentum=0.9)
     # mpcore port: refused: FusedLAMB: MindSpore's nn.Lamb has no parameter groups as these: use optim.AdamW
     d = _mpcore_refused("FusedLAMB: MindSpore's nn.Lamb has no parameter groups as these: use optim.AdamW")(port.parameters(model), lr=1e-3)
     return port.data_parallel(model), a, b, c, d

@@ -7,8 +7,8 @@ import mpcore_port_runtime as port
 def adjust(optimizer, epoch, base):
     lr = base * 0.5 * (1 + math.cos(math.pi * epoch / 10))
     for group in optimizer.param_groups:
-        port.set_lr(group, lr)
-    print(float(optimizer.param_groups[0]["lr"]))
+        group["lr"] = lr
+    print(optimizer.param_groups[0]["lr"])
 
 
 def build(model):

@@ -1,0 +1,112 @@
+"""What every optimizer of a port has: torch's parameter groups, slots, and steps without gradients.
+
+MindSpore's own compile their step over a group's numbers and over the memory of the parameters:
+a rate that is set as ``group["lr"] = x`` or a ``param.data`` that is assigned goes unseen, and a
+parameter without a gradient moves all the same (mindspore 2.10.0, experimental.optim).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, ops
+from mindspore.experimental import optim
+
+from mpcore_port_runtime.rates import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Optimizer", "bias", "decayed", "raised"]
+
+
+def raised(base: float, exponent: Any) -> Any:
+    """Return ``base`` to a power that is a tensor."""
+    return ops.pow(Tensor(base, ms.float32), exponent)
+
+
+def bias(step: Any, beta: float) -> Any:
+    """Return 1 - beta**step; the plain difference loses four digits in float32."""
+    if beta == 0:
+        return Tensor(1.0, ms.float32)
+    return -ops.expm1(step * float(np.log(beta)))
+
+
+def decayed(group: Any, param: Any, grad: Any) -> Any:
+    """Return a gradient as an optimizer with L2 sees it, turned round where it maximises."""
+    if group["maximize"]:
+        grad = -grad
+    weight_decay = group["weight_decay"]
+    return grad + weight_decay * param.value() if weight_decay else grad
+
+
+class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
+    """Runs ``move`` on each parameter that has a gradient, with the numbers its group has now.
+
+    Attributes:
+        keeps: names of the slots, each a value of every parameter's shape.
+        counts: for each parameter how often it moved, float32.
+    """
+
+    parameters: Any
+    counts: Any
+    keeps: ClassVar[tuple[str, ...]] = ()
+    takes_none: ClassVar[bool] = True
+
+    def __init__(self, params: Any, defaults: dict[str, Any], first: float = 0.0) -> None:
+        rate = defaults["lr"]
+        given = float(rate)
+        super().__init__(params, defaults | {"lr": given})
+        self._first = first
+        self._wrap(range(len(self.param_groups)), given)
+        self._grow(self.parameters)
+
+    def _wrap(self, numbers: Iterable[int], rate: float) -> None:
+        for number in numbers:
+            group = self.param_groups[number]
+            if not isinstance(group, Group):
+                self.param_groups[number] = Group(group, rate)
+
+    def _grow(self, params: Any) -> None:
+        held = ParameterTuple(tuple(params))
+        start = len(getattr(self, "counts", ()))
+        for name in self.keeps:
+            fresh = held.clone(prefix=name, init=self._start(name))
+            setattr(self, name, ParameterTuple((*getattr(self, name, ()), *fresh)))
+        counts = [
+            Parameter(Tensor(0.0, ms.float32), name=f"count_{start + place}", requires_grad=False)
+            for place in range(len(held))
+        ]
+        self.counts = ParameterTuple((*getattr(self, "counts", ()), *counts))
+
+    def _start(self, name: str) -> Any:
+        return "zeros"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; its parameters start as fresh ones."""
+        before = len(self.parameters)
+        rate = float(dict(param_group).get("lr", self.defaults["lr"]))
+        super().add_param_group(dict(param_group))
+        if hasattr(self, "counts"):
+            self.parameters = ParameterTuple(tuple(self.parameters))
+            self._wrap([len(self.param_groups) - 1], rate)
+            self._grow(self.parameters[before:])
+        else:
+            self.param_groups[-1] = Group(self.param_groups[-1], rate)
+
+    def construct(self, gradients: Any) -> bool:
+        """Apply one step; ``gradients`` as ``parameters``, None where there is none."""
+        for number, group in enumerate(self.param_groups):
+            rate = self.lrs[number]
+            for place in range(self.group_start_id[number], self.group_start_id[number + 1]):
+                if gradients[place] is not None:
+                    count = self.counts[place]
+                    ops.assign(count, count.value() + 1)
+                    self.move(place, gradients[place], group, rate)
+        return True
+
+    def move(self, place: int, grad: Any, group: Any, rate: Any) -> None:
+        """Move one parameter."""
+        raise NotImplementedError

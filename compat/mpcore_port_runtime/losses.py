@@ -1,0 +1,90 @@
+"""Losses that MindSpore's CPU kernels differentiate wrongly, written out; torch's signatures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import nn, ops
+
+__all__ = [
+    "BCEWithLogitsLoss",
+    "KLDivLoss",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+]
+
+
+def _reduced(each: Any, reduction: str) -> Any:
+    if reduction == "none":
+        return each
+    if reduction == "sum":
+        return each.sum()
+    if reduction == "batchmean":
+        return each.sum() / each.shape[0]
+    if reduction != "mean":
+        msg = f"`reduction` must be 'none', 'mean', 'sum' or 'batchmean', got {reduction!r}"
+        raise ValueError(msg)
+    return each.mean()
+
+
+def binary_cross_entropy_with_logits(
+    input: Any,  # torch's name
+    target: Any,
+    weight: Any = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Any:
+    """Return torch.nn.functional.binary_cross_entropy_with_logits.
+
+    The gradient of MindSpore's mean divides by the number of elements that it saw first in the
+    process, on CPU (2.10.0): a last, smaller batch gets a wrong one.
+    """
+    each = ops.relu(input) - input * target + ops.log1p(ops.exp(-ops.abs(input)))
+    if pos_weight is not None:
+        rest = ops.relu(-input) + ops.log1p(ops.exp(-ops.abs(input)))
+        each = each + (pos_weight - 1) * target * rest
+    if weight is not None:
+        each = each * weight
+    return _reduced(each, reduction)
+
+
+def kl_div(
+    input: Any,  # torch's name
+    target: Any,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Any:
+    """Return torch.nn.functional.kl_div of log-probabilities.
+
+    MindSpore's own has no gradient of the target, on CPU (2.10.0).
+    """
+    if log_target:
+        return _reduced(ops.exp(target) * (target - input), reduction)
+    positive = target > 0
+    logs = ops.log(ops.where(positive, target, ops.ones_like(target)))
+    each = ops.where(positive, target * (logs - input), ops.zeros_like(target))
+    return _reduced(each, reduction)
+
+
+class BCEWithLogitsLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """torch.nn.BCEWithLogitsLoss."""
+
+    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+        super().__init__()
+        self.options = (weight, reduction, pos_weight)
+
+    def construct(self, logits: Any, target: Any) -> Any:
+        """Return the loss of logits against shares, both of one shape."""
+        return binary_cross_entropy_with_logits(logits, target, *self.options)
+
+
+class KLDivLoss(nn.Cell):  # type: ignore[misc]
+    """torch.nn.KLDivLoss."""
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__()
+        self.options = (reduction, log_target)
+
+    def construct(self, logits: Any, target: Any) -> Any:
+        """Return the loss of log-probabilities."""
+        return kl_div(logits, target, *self.options)

@@ -1,0 +1,67 @@
+"""Reductions of torch that MindSpore has in part only; torch's signatures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mindspore as ms
+from mindspore import ops
+
+__all__ = ["argmax", "argmin", "norm", "unbind", "vector_norm"]
+
+
+def _place(find: Any, input: Any, dim: Any, keepdim: bool) -> Any:
+    if dim is None:
+        found = find(input.reshape(-1), 0).astype(ms.int64)
+        return found.reshape((1,) * input.ndim) if keepdim else found
+    found = find(input, dim).astype(ms.int64)
+    return found.expand_dims(dim) if keepdim else found
+
+
+def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:  # torch's names
+    """Return the places of the largest, int64; of all elements where ``dim`` is None."""
+    return _place(lambda x, axis: ops.argmax(x, axis), input, dim, keepdim)
+
+
+def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the places of the smallest, int64; of all elements where ``dim`` is None."""
+    return _place(lambda x, axis: ops.argmin(x, axis), input, dim, keepdim)
+
+
+def vector_norm(
+    x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """Return torch.linalg.vector_norm: over all of the axes ``dim`` at once."""
+    return norm(x, ord, dim, keepdim, dtype=dtype)
+
+
+def norm(
+    input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """Return torch.norm: of vectors, over all of the axes ``dim`` at once."""
+    power = 2.0 if p in (None, "fro") else p
+    if isinstance(power, str):
+        msg = f"`p` must be 'fro' or a number, got {p!r}"
+        raise NotImplementedError(msg)
+    x = input if dtype is None else input.astype(dtype)
+    axes = tuple(range(x.ndim)) if dim is None else dim if isinstance(dim, tuple | list) else (dim,)
+    axes = tuple(axes)
+    size = ops.abs(x)
+    if power in (math.inf, -math.inf):
+        pick = ops.amax if power > 0 else ops.amin
+        return pick(size, axes, keepdim) if axes else size
+    if power == 0:
+        return (x != 0).astype(x.dtype).sum(axes, keepdims=keepdim)
+    if power == 1:
+        return size.sum(axes, keepdims=keepdim)
+    total = (x * x if power == 2 else ops.pow(size, power)).sum(axes, keepdims=keepdim)
+    zero = total == 0  # there the gradient is 0 in torch, not the root's
+    safe = ops.where(zero, ops.ones_like(total), total)
+    root = ops.sqrt(safe) if power == 2 else ops.pow(safe, 1 / power)
+    return ops.where(zero, ops.zeros_like(root), root)
+
+
+def unbind(input: Any, dim: int = 0) -> Any:
+    """Return the slices along ``dim``, without it."""
+    return tuple(ops.squeeze(part, dim) for part in ops.split(input, 1, dim))
