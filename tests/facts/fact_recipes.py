@@ -172,7 +172,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.trace": {"input": ["m"]},
     "torch.inverse": {"input": ["pd"]},
     "torch.diag": {"input": ["m", "v"]},
-    "torch.diagonal": {"input": ["a"]},
+    "torch.diagonal": {"dim1": ["0", "1"], "dim2": ["2", "-1"]},
     "torch.numel": {},
     "torch.where": {"input": ["a", "1.5"], "other": ["b", "0", "float('-inf')"]},
     "torch.log": {"input": ["p"]},

@@ -15,6 +15,7 @@ import pytest
 
 from mpcore.tools.convert.run import convert
 from mpcore_port.engine import port_text
+from mpcore_port.mindspore.checked import signatures
 from mpcore_port.mindspore.replay import replay
 from mpcore_port.mindspore.tables import table
 from mpcore_port.mindspore.target import counts
@@ -342,7 +343,7 @@ def test_every_mapped_function_and_layer_has_an_example():
         for name, row in table(file).items():
             short = name.replace("torch.nn.functional.", "F.")
             short = short.replace("torch.nn.", "nn.") if alias == "nn." else short
-            if row.refuse_all or name in NOT_CALLED:
+            if row.refuse_all or name in NOT_CALLED or name in signatures():  # a fact runs it
                 continue
             assert short in called, f"{name} has no example"
 
@@ -370,7 +371,7 @@ def test_counts_add_up_to_the_rows():
     [
         ("nn.Softmax()", "write dim="),
         ("nn.Conv2d(3, 3, 3, padding_mode='reflect')", "pads with zeros"),
-        ("nn.Conv2d(3, 3, 3, padding='same')", "write numbers"),
+        ("nn.Conv2d(3, 3, 3, stride=2, padding='same')", "write numbers"),
         ("nn.LayerNorm((3, 4))", "the last axis only"),
         ("nn.BatchNorm2d(3, momentum=None)", "has no equal"),
         ("nn.ConvTranspose2d(3, 3, 3, output_padding=1)", "border empty"),
@@ -378,7 +379,7 @@ def test_counts_add_up_to_the_rows():
         ("nn.Linear(*sizes)", "must be written out"),
         ("torch.hub.load('a', 'b')", "no weights are fetched"),
         ("torch.some_new_function(1)", "no equal"),
-        ("torch.zeros(3).fill_(1)", "in-place"),
+        ("n.fill_(1)", "in-place"),
         ("nn.DataParallel(nn.Linear(2, 2))", "msrun"),
     ],
 )

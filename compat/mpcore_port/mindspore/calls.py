@@ -300,7 +300,12 @@ def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
     for name, more in row.set_if.items():
         if name in bound.given and not _same(given[name], _default(row, name)):
             extra |= more
-    args += [_keyword(name, cst.parse_expression(code)) for name, code in extra.items()]
+    said = {arg.keyword.value for arg in args if arg.keyword}
+    args += [
+        _keyword(name, cst.parse_expression(code))
+        for name, code in extra.items()
+        if name not in said
+    ]
     func = cst.parse_expression(row.to) if row.to else call.func
     return call.with_changes(func=func, args=_separated(args, call.args))
 
@@ -374,12 +379,15 @@ def _special(row: Mapping, name: str, arg: cst.Arg, call: cst.Call) -> list[cst.
 
 
 def _conv_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
-    """Two sizes become four sides in two dimensions; words are refused but for "valid"."""
+    """Two sizes become four sides in two dimensions; "same" is a mode, with stride 1 only."""
     value = arg.value
     if isinstance(value, cst.SimpleString):
         if value.evaluated_value == "valid":
             return []
-        msg = f"`padding` of {row.name}: write numbers; 'same' pads other sides in MindSpore"
+        stride = _bind(row, call).given.get("stride")
+        if value.evaluated_value == "same" and (stride is None or code_of(stride.value) == "1"):
+            return [_keyword("pad_mode", cst.SimpleString("'same'"))]
+        msg = f"`padding` of {row.name}: write numbers; words are for a stride of 1"
         raise Refused(msg)
     if isinstance(value, (cst.Tuple, cst.List)):
         sides = [code_of(element.value) for element in value.elements for _ in range(2)]

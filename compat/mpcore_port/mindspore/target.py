@@ -13,6 +13,7 @@ from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule
 from mpcore_port.mindspore.rules.groups import GroupRule
+from mpcore_port.mindspore.rules.in_place import DataRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
@@ -41,6 +42,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         MethodRule(),
         ModeRule(),
         GradRule(),
+        DataRule(),
         GroupRule(),
         DeviceFlagRule(),
         ForwardRule(),

@@ -48,8 +48,8 @@ def _written(line: cst.SimpleStatementLine) -> Iterator[bool]:
             targets = [small.target]
         for held in _held(targets):
             yield _is_groups(held)
-            if isinstance(held, cst.Subscript):
-                yield _is_groups(held.value) or code_of(held.slice[0]) in ("'params'", '"params"')
+            if isinstance(held, cst.Subscript) and not isinstance(small, cst.AugAssign):
+                yield _is_groups(held.value) or _is_params(held)
         for node in _below(small):
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
                 name, holder = node.func.attr.value, node.func.value
@@ -74,3 +74,10 @@ def _below(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     for child in node.children:
         yield from _below(child)
+
+
+def _is_params(node: cst.Subscript) -> bool:
+    """Return whether it is the list of parameters of a group."""
+    held = node.value
+    inside = isinstance(held, cst.Subscript) and _is_groups(held.value)
+    return inside and code_of(node.slice[0]).strip("'\"") == "params"

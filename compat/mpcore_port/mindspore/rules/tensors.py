@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.rules.in_place import in_place
 from mpcore_port.mindspore.rules.place import PortRule, is_module, is_plain_object, named, wording
 from mpcore_port.mindspore.tables import table
 from mpcore_port.names import code_of
@@ -29,8 +30,8 @@ _WRAPPED = {
     "zero_grad": "port.zero_grad",
 }
 _IN_PLACE = (
-    "in-place operations change nothing in MindSpore's eager mode on CPU; "
-    "write x = x.{}(...), or ops.assign on a Parameter"
+    "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
+    "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
 )
 _FUNCTION = "torch.autograd.function.Function"
 _AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
@@ -63,8 +64,11 @@ class MethodRule(PortRule):
         row = table("methods").get(f"Tensor.{name}")
         if row is not None:
             return self._mapped(row, old, new, at)
-        in_place = name.endswith("_") and not name.endswith("__") and name not in _KEPT_IN_PLACE
-        if in_place and not at.names.imported(holder):
+        changes = name.endswith("_") and not name.endswith("__") and name not in _KEPT_IN_PLACE
+        if changes and not at.names.imported(holder):
+            made = in_place(self, old, new, at)
+            if made is not None:
+                return made
             return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format(name[:-1])))
         return None
 

@@ -1,0 +1,273 @@
+"""Methods that change a tensor in place: where nothing else sees it, and where a tensor holds it.
+
+MindSpore's change nothing in eager mode on CPU. On a value that was just made the plain method
+does the same; a local name is assigned anew; Parameters, ``.data`` and gradients are assigned to.
+All else is refused: another name may hold the same tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.rules.place import PortRule, named, wording
+from mpcore_port.mindspore.tables import table
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mpcore_port.rule import At
+
+__all__ = ["DataRule", "in_place"]
+
+_MADE = {
+    "zero_": "ops.zeros_like({self})",
+    "fill_": "ops.full_like({self}, {0})",
+    "normal_": "port.randn_like({self}) * {1} + {0}",
+    "uniform_": "port.rand_like({self}) * ({1} - {0}) + {0}",
+}
+_TAKES = {
+    "fill_": (("value", ""),),
+    "normal_": (("mean", "0.0"), ("std", "1.0")),
+    "uniform_": (("from", "0.0"), ("to", "1.0")),
+    "zero_": (),
+}
+_PLAIN = frozenset(
+    """
+    abs add addcdiv addcmul ceil clamp clip cos div exp floor lerp log masked_fill mul neg pow
+    reciprocal relu round rsqrt sigmoid sin sqrt sub tanh
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+_FRESH = _PLAIN | frozenset(
+    """
+    clone matmul mm bmm sum mean softmax log_softmax cumsum square log1p expm1 erf tril triu
+    where masked_select index_select gather scatter repeat std var norm max min new_zeros
+    new_ones new_full ne eq gt lt ge le logical_not
+    """.split()  # noqa: SIM905
+)
+_VIEWS = frozenset(
+    """
+    as_tensor from_numpy reshape flatten squeeze unsqueeze transpose permute narrow split
+    chunk unbind diagonal movedim swapaxes broadcast_to atleast_1d real view_as_real
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+_LEAF = re.compile(r"\.(weight|bias|running_mean|running_var)$")
+
+
+def plain_call(name: str, old: cst.Call, new: cst.Call, receiver: Any, at: At) -> Any:
+    """Return the same without changing anything, or None where there is no such code."""
+    if name in _MADE:
+        return _made(name, old, new, receiver, at)
+    if name[:-1] not in _PLAIN:
+        return None
+    func = cst.Attribute(receiver, cst.Name(name[:-1]))
+    call = new.with_changes(func=func)
+    row = table("methods").get(f"Tensor.{name[:-1]}")
+    if row is None:
+        return call
+    try:
+        return map_call(named(at, row), call, receiver)
+    except Refused:
+        return None
+
+
+def _made(name: str, old: cst.Call, new: cst.Call, receiver: Any, at: At) -> Any:
+    takes = _TAKES[name]
+    given: dict[str, str] = {}
+    for place, (before, arg) in enumerate(zip(old.args, new.args, strict=True)):
+        if before.star or (before.keyword is None and place >= len(takes)):
+            return None
+        key = before.keyword.value if before.keyword else takes[place][0]
+        given[key] = code_of(arg.value)
+    if not set(given) <= {key for key, _ in takes}:
+        return None
+    values = [given.get(key, default) for key, default in takes]
+    if not all(values):
+        return None
+    shown = [value if value.replace(".", "").isalnum() else f"({value})" for value in values]
+    text = _MADE[name].replace("{self}", code_of(receiver))
+    for place, value in enumerate(shown):
+        text = text.replace(f"{{{place}}}", value)
+    return cst.parse_expression(wording(at, text))
+
+
+def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
+    """Return what stands for a method that changes its tensor; None where that is not sure."""
+    held, fresh = old.func.value, new.func.value  # type: ignore[attr-defined]
+    name = old.func.attr.value  # type: ignore[attr-defined]
+    if _is_fresh(held, at):
+        made = plain_call(name, old, new, fresh, at)
+        return _noted(rule, old, made, at, "what it changes is made there, nothing else sees it")
+    target = _assigned_to(held, fresh, at)
+    if target is not None:
+        value = plain_call(name, old, new, target, at)
+        if value is None:
+            return None
+        text = f"port.put({code_of(target)}, {code_of(value)})"
+        made = cst.parse_expression(wording(at, text))
+        return _noted(rule, old, made, at, "its values are assigned to")
+    if isinstance(held, cst.Name) and _is_alone(held, at):
+        value = plain_call(name, old, new, fresh, at)
+        if value is None:
+            return None
+        if not _is_rebound(old, held, at):
+            pair = [cst.LeftParen()], [cst.RightParen()]
+            value = cst.NamedExpr(cst.Name(held.value), value, lpar=pair[0], rpar=pair[1])
+        return _noted(rule, old, value, at, "no other name holds it: it is made anew")
+    return None
+
+
+def _noted(rule: Any, old: cst.Call, made: Any, at: At, reason: str) -> Any:
+    if made is None:
+        return None
+    random = old.func.attr.value in ("normal_", "uniform_")  # type: ignore[attr-defined]
+    kind, effect = ("changed", "other random numbers") if random else ("exact", "")
+    at.note(rule, old, made, kind, reason, effect)  # type: ignore[arg-type]
+    if isinstance(made, (cst.BinaryOperation, cst.UnaryOperation)):
+        made = made.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return made
+
+
+def _is_fresh(node: cst.CSTNode, at: At, depth: int = 12) -> bool:
+    """Return whether an expression makes a tensor that no name holds."""
+    if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)):
+        return True
+    if not isinstance(node, cst.Call) or depth == 0:
+        return False
+    called = at.names.called(node)
+    if called is not None:
+        last = called.rpartition(".")[2]
+        return called.startswith("torch.") and last[:1].islower() and last not in _VIEWS
+    if not isinstance(node.func, cst.Attribute):
+        return False
+    name = node.func.attr.value
+    if name.endswith("_") and name[:-1] in _PLAIN | {n[:-1] for n in _MADE}:
+        return _is_fresh(node.func.value, at, depth - 1)
+    return name in _FRESH
+
+
+def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
+    """Return the Parameter, buffer or gradient that is changed, as code; None if it is none."""
+    if isinstance(held, cst.Attribute) and held.attr.value == "data":
+        inner = fresh.value if isinstance(fresh, cst.Attribute) else fresh
+        plain = isinstance(inner, (cst.Name, cst.Attribute, cst.Subscript, cst.Call))
+        return inner if plain else None
+    if isinstance(held, cst.Attribute) and held.attr.value == "grad":
+        return fresh
+    if _LEAF.search(code_of(held)):
+        return fresh
+    if isinstance(held, cst.Name):
+        found = at.names.scope(held).find(held.value)
+        loops = [b.node for b in found if isinstance(b.node, (cst.For, cst.CompFor))]
+        if loops and len(loops) == len(found):
+            return fresh if all("param" in code_of(node.iter) for node in loops) else None
+    return None
+
+
+def _is_alone(held: cst.Name, at: At) -> bool:
+    """Return whether a local name holds fresh tensors only, and hands them to no other name."""
+    scope = at.names.scope(held)
+    bindings = scope.bindings.get(held.value, [])
+    if not bindings or scope.kind == "class":
+        return False
+    for binding in bindings:
+        if binding.kind != "value" or binding.value is None:
+            return False
+        if _root(binding.value) != held.value and not _is_fresh(binding.value, at):
+            return False
+    return not any(_hands_on(node, at) for node in _uses(held, scope, at))
+
+
+def _root(node: cst.BaseExpression) -> str:
+    """Return the name that a chain of methods in place begins with; "" for anything else."""
+    changed = 0
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if not node.func.attr.value.endswith("_"):
+            return ""
+        node, changed = node.func.value, changed + 1
+    return node.value if changed and isinstance(node, cst.Name) else ""
+
+
+def _uses(held: cst.Name, scope: Any, at: At) -> Iterator[cst.Name]:
+    for node in at.names.parents:
+        if (
+            isinstance(node, cst.Name)
+            and node.value == held.value
+            and at.names.scope(node) is scope
+        ):
+            yield node
+
+
+def _hands_on(node: cst.Name, at: At) -> bool:
+    """Return whether this use gives the tensor another holder."""
+    parent = at.names.parents.get(node)
+    if isinstance(parent, (cst.Assign, cst.Element, cst.DictElement, cst.Yield, cst.Lambda)):
+        return True
+    if isinstance(parent, cst.Arg):
+        call = at.names.parents.get(parent)
+        func = getattr(call, "func", None)
+        last = func.attr.value if isinstance(func, cst.Attribute) else ""
+        return last in ("append", "extend", "insert", "add", "setdefault", "put")
+    if isinstance(parent, cst.Attribute) and parent.value is node:
+        return parent.attr.value in (_VIEWS | {"view", "data", "T", "detach", "t", "contiguous"})
+    return isinstance(parent, cst.Subscript) and parent.value is node
+
+
+def _is_rebound(call: cst.Call, held: cst.Name, at: At) -> bool:
+    """Return whether the name is assigned or left by the statement anyway."""
+    parent = at.names.parents.get(call)
+    if isinstance(parent, cst.Return):
+        return True
+    if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+        return code_of(parent.targets[0].target) == held.value
+    return False
+
+
+class DataRule(PortRule):
+    """``param.data = value`` assigns values; a method in place that was rewritten, too."""
+
+    name = "data"
+    reason = "a Parameter is assigned its values"
+    visits = (cst.SimpleStatementLine,)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Rewrite the assignments of one line."""
+        body, changed = [], False
+        for before, small in zip(old.body, new.body, strict=False):
+            made = self._small(before, small, at)
+            changed = changed or made is not None
+            body.append(small if made is None else made)
+        return new.with_changes(body=body) if changed and len(old.body) == len(new.body) else None
+
+    def _small(self, old: Any, new: Any, at: At) -> Any:
+        if isinstance(new, cst.Expr) and isinstance(new.value, cst.NamedExpr):
+            if isinstance(old.value, cst.NamedExpr):
+                return None
+            bare = new.value.value
+            name = cst.Name(new.value.target.value)  # type: ignore[attr-defined]  # of a walrus
+            return cst.Assign([cst.AssignTarget(name)], bare, semicolon=new.semicolon)
+        if isinstance(new, cst.Assign) and len(new.targets) == 1:
+            target, operator = new.targets[0].target, ""
+        elif isinstance(new, cst.AugAssign):
+            target, operator = new.target, _operator(new)
+        else:
+            return None
+        if not isinstance(target, cst.Attribute) or target.attr.value != "data":
+            return None
+        holder = code_of(target.value)
+        if holder == "self":
+            return None
+        value = code_of(new.value)
+        if operator:
+            value = f"{holder} {operator} ({value})"
+        made = cst.parse_expression(wording(at, f"port.set_data({holder}, {value})"))
+        at.note(self, old, made)
+        return cst.Expr(made, semicolon=new.semicolon)
+
+
+def _operator(node: cst.AugAssign) -> str:
+    return cst.Module([]).code_for_node(node.operator).strip().rstrip("=")

@@ -1,0 +1,30 @@
+"""What torch changes in place: MindSpore's in-place methods change nothing in eager mode on CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import Parameter, Tensor, ops
+
+__all__ = ["put", "set_data"]
+
+
+def put(tensor: Any, value: Any) -> Any:
+    """Give a Parameter, a buffer or a gradient other values, in place; return it."""
+    fresh = value if isinstance(value, Tensor) else Tensor(value)
+    fresh = fresh.astype(tensor.dtype)
+    if tuple(fresh.shape) != tuple(tensor.shape):
+        fresh = ops.broadcast_to(fresh, tuple(tensor.shape))
+    if isinstance(tensor, Parameter):
+        ops.assign(tensor, fresh)
+    else:
+        tensor.assign_value(fresh)
+    return tensor
+
+
+def set_data(holder: Any, value: Any) -> None:
+    """Run ``holder.data = value``: of a tensor its values, of anything else the attribute."""
+    if isinstance(holder, Tensor):
+        put(holder, value)
+    else:
+        holder.data = value
