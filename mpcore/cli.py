@@ -123,7 +123,7 @@ def _docs(point: metadata.EntryPoint) -> list[str]:
 def _app() -> Any:
     import typer
 
-    app = typer.Typer(help=_HELP, add_completion=False)
+    app = typer.Typer(help=_HELP)
 
     def options(
         context: typer.Context,

@@ -57,6 +57,22 @@ def test_wheel_holds_every_package_and_nothing_generic(wheel: Path) -> None:
     assert any(name.startswith("mpcore_port/mindspore/facts/") for name in names)
 
 
+def test_indexes_take_what_is_built_and_it_is_the_same_each_time(
+    wheel: Path, tmp_path: Path
+) -> None:
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    _run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist, cwd=tmp_path)
+    # W002: files of the same content are empty ones and markers; W009: several packages at the top.
+    _run(sys.executable, "-m", "check_wheel_contents", "--ignore=W002,W009", wheel, cwd=tmp_path)
+    _run(
+        sys.executable,
+        *("-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT),
+        cwd=tmp_path,
+    )
+    (again,) = tmp_path.glob("*.whl")
+    assert again.read_bytes() == wheel.read_bytes()
+
+
 def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> None:
     _run(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path)
     python = tmp_path / "env" / "bin" / "python"
