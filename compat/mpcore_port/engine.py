@@ -11,7 +11,7 @@ import libcst as cst
 
 from mpcore_port.emit import Read, apply_pass, line_map, read
 from mpcore_port.facts import Call, Scan
-from mpcore_port.findings import Finding, lint_findings
+from mpcore_port.findings import Finding, lint_findings, repaired
 from mpcore_port.lines import apart
 from mpcore_port.scan import joined, scan
 from mpcore_port.source import Source, Tree, Unread, parse_source
@@ -144,7 +144,8 @@ class Result:
     @property
     def exit_code(self) -> int:
         """0 if every file runs with exact edits only and nothing was left out, else 1."""
-        clean = all(file.is_exact and not file.findings for file in self.files)
+        left = [f for file in self.files for f in file.findings if not f.repaired]
+        clean = all(file.is_exact for file in self.files) and not left
         return 0 if clean and not self.unread else 1
 
 
@@ -294,8 +295,7 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
     placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in edits]
     ordered = sorted(placed, key=lambda s: (s.line, s.column))
     kept = replace(one.scan, unmapped=tuple(unmapped))
-    # a condition that the port rewrites is no finding of the port
-    findings = tuple(h for h in _findings(one, project) if h.name != "device-bound-amp")
+    findings = tuple(repaired(_findings(one, project), ordered))
     return Ported(source, text, tuple(ordered), tuple(failures), kept, findings)
 
 

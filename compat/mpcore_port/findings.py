@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.hazards import hazards
 from mpcore_port.names import code_of
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments
 from mpcore_port.torch_names import known, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from mpcore_port.emit import Read
     from mpcore_port.facts import Scan
+    from mpcore_port.rule import Edit
 
-__all__ = ["LINTS", "Finding", "lint_findings"]
+__all__ = ["LINTS", "Finding", "lint_findings", "repaired"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake: where, which, what it does, and what to do."""
+    """A mistake: where, which, what it does, what to do, and whether a port has mended it."""
 
     file: str
     line: int
@@ -30,6 +32,7 @@ class Finding:
     name: str
     text: str
     remedy: str
+    repaired: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -84,6 +87,24 @@ LINTS = {
         "where 65536 is infinite",
         "reduce the loss first (.float().mean())",
     ),
+    "softmax-before-cross-entropy": (
+        "a softmax before cross entropy, which has its own: gradients become small, and smaller "
+        "still in 16 bits",
+        "hand the loss what stands before the softmax",
+    ),
+    "parameters-in-16-bits": (
+        "parameters are 16 bits wide and nothing holds them in float32: updates below their last "
+        "bit are lost",
+        "keep the model in float32 under autocast, or prepare it with master weights",
+    ),
+    "return-before-yield": (
+        "a return before the yield of a context manager: entering it raises RuntimeError",
+        "yield on every way, as with contextlib.nullcontext()",
+    ),
+    "method-of-param-groups": (
+        "param_groups is a list of dicts",
+        "call it of the optimizer, or of each group",
+    ),
     "unknown-name": (
         "torch has no such name",
         "correct the name",
@@ -101,6 +122,28 @@ def lint_findings(tree: Read, scan: Scan, project: Scan) -> list[Finding]:
         Finding(file, line, column, name, text or LINTS[name][0], LINTS[name][1])
         for (line, column, name), text in sorted(found.items())
     ]
+
+
+_MENDED = {"fused-with-scaler": "fused", "scaler-without-device": "Scaler("}
+"""Words that an edit has in its old code where it mends a mistake."""
+
+
+def repaired(findings: Iterable[Finding], edits: Iterable[Edit]) -> list[Finding]:
+    """Return findings, those noted as repaired that an edit of a port has mended."""
+    made = [edit for edit in edits if edit.kind in ("exact", "changed") and edit.new != edit.old]
+    return [replace(f, repaired=_is_mended(f, made)) for f in findings]
+
+
+def _is_mended(finding: Finding, edits: list[Edit]) -> bool:
+    if finding.name == "device-bound-amp":
+        return True  # the condition names the new device
+    word = _MENDED.get(finding.name)
+    if word is None:
+        return False
+    here = [edit for edit in edits if edit.line == finding.line and word in edit.old]
+    if finding.name == "fused-with-scaler":
+        return any("fused=True" not in edit.new for edit in here)
+    return bool(here)
 
 
 _LEFT = ("get_device_capability", "get_device_name", "version.cuda", '"gpu"', "'gpu'")
@@ -123,6 +166,8 @@ class _Finder:
         yield from self.checkpoints()
         yield from self.losses()
         yield from self.names()
+        for name, node, text in hazards(self.tree.names, self.scan, self.project):
+            yield from self.at(name, node, text)
 
     def at(self, name: str, node: cst.CSTNode | None, text: str = "") -> Iterator[_Found]:
         """Yield one finding, at a node of the tree."""
@@ -159,8 +204,9 @@ class _Finder:
             if (half or silent) and trains and not has_scaler:
                 yield from self.at("float16-unscaled", region.node)
         if self.scan.scalers and not self.project.autocasts and not self.project.halves:
+            wrapped = all(s.wrapper for s in self.scan.scalers) and not self.scan.optimizers
             for scaler in self.scan.scalers:
-                if scaler.constants.get("enabled") != "False":
+                if scaler.constants.get("enabled") != "False" and not wrapped:
                     yield from self.at("scaler-without-autocast", scaler.node)
         every = [a for a in self.project.autocasts if a.enabled != "False"]
         if every and all("bfloat16" in a.dtype for a in every):

@@ -119,7 +119,8 @@ def _file(file: Ported, result: Result, *, verbose: bool) -> list[str]:
     lines += [f"  {failure}" for failure in file.failures]
     for finding in file.findings:
         where = file.source.where(finding.line)
-        lines.append(f"  {where}: lint finding {finding.name}: {finding.text}; {finding.remedy}")
+        remedy = "repaired by the port" if finding.repaired else finding.remedy
+        lines.append(f"  {where}: lint finding {finding.name}: {finding.text}; {remedy}")
     return lines
 
 

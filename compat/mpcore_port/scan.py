@@ -197,6 +197,11 @@ class _Scanner:
             self.add("distributed", facts.Call, call, name)
         elif isinstance(call.func, cst.Attribute):
             self._method(call, call.func)
+        elif code_of(call.func) == "dict":
+            for arg in call.args:
+                if arg.keyword is not None:
+                    key = cst.SimpleString(f'"{arg.keyword.value}"')
+                    self._key(key, arg.value, call)
 
     def _scaler(self, call: cst.Call, name: str) -> None:
         given = arguments(call, SCALERS[name])

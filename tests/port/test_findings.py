@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from mpcore_port.command import check, port
-from mpcore_port.engine import check_tree
+from mpcore_port.engine import check_tree, port_text
 from mpcore_port.errors import PortError
 from mpcore_port.findings import LINTS
 from mpcore_port.lint import FORMATS, lint
 from mpcore_port.source import walk
+from mpcore_port.targets import load_target
 
 TOP = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n"
 MADE = TOP + "scaler = torch.cuda.amp.GradScaler()\nopt = torch.optim.SGD(p, lr=1)\n"
@@ -101,6 +102,34 @@ CASES = {
         3,
         TOP + "try:\n    torch.nn.function\nexcept AttributeError:\n    pass\ntorch.nn.Linear\n"
         "from torch.utils.tensorboard import SummaryWriter\n",  # another package brings it
+    ),
+    "softmax-before-cross-entropy": (
+        "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        return torch.softmax(x, 1)\n\nnet = Net()\nout = net(x)\n"
+        "loss = nn.CrossEntropyLoss()(out, y)\n",
+        9,
+        "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        return torch.log_softmax(x, 1)\n\nnet = Net()\n"
+        "loss = nn.CrossEntropyLoss()(net(x), y)\np = torch.softmax(net(x), 1)\n",
+    ),
+    "parameters-in-16-bits": (
+        "import torch\nnet = torch.nn.Linear(2, 2).to('cuda', torch.bfloat16)\n"
+        "opt = torch.optim.SGD(net.parameters(), lr=1)\nnet(x).sum().backward()\nopt.step()\n",
+        2,
+        "import torch\nnet = torch.nn.Linear(2, 2).to('cuda')\nx = x.to(torch.bfloat16)\n"
+        "opt = torch.optim.SGD(net.parameters(), lr=1)\nnet(x).sum().backward()\nopt.step()\n",
+    ),
+    "return-before-yield": (
+        "from contextlib import contextmanager\n@contextmanager\ndef region(on):\n"
+        "    if not on:\n        return\n    with amp():\n        yield\n",
+        5,
+        "from contextlib import contextmanager\n@contextmanager\ndef region(on):\n"
+        "    if not on:\n        yield\n        return\n    with amp():\n        yield\n",
+    ),
+    "method-of-param-groups": (
+        "opt.param_groups.zero_grad()\n",
+        1,
+        "opt.param_groups.append(g)\nopt.param_groups[0].update(lr=1)\n",
     ),
 }
 
@@ -233,3 +262,76 @@ def test_answer_replaces_an_earlier_answer_and_nothing_else(
         check(tmp_path / "a.py", form=form, output=tmp_path / "a.py")
     assert (tmp_path / "a.py").read_bytes() == before
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["answer"]
+
+
+MORE = {
+    "a checkpoint made by dict()": (
+        MADE
+        + REGION
+        + STEP
+        + "torch.save(dict(model=m.state_dict(), optimizer=opt.state_dict()), f)\n",
+        "scaler-state-lost",
+    ),
+    "a dtype out of a table": (
+        MADE + "kinds = {'a': torch.float16, 'b': torch.bfloat16}\n"
+        "with torch.autocast('cuda', kinds[name]):\n    loss = f(x)\n" + STEP,
+        "scaler-with-bfloat16",
+    ),
+    "a softmax at the end of a Sequential": (
+        "import torch\nfrom torch import nn\n"
+        "net = nn.Sequential(nn.Linear(2, 2), nn.Softmax(1)).cuda()\n"
+        "loss = nn.functional.cross_entropy(net(x), y)\n",
+        "softmax-before-cross-entropy",
+    ),
+}
+LESS = {
+    "a checkpoint with the scaler": (
+        MADE
+        + REGION
+        + STEP
+        + "torch.save(dict(optimizer=opt.state_dict(), scaler=scaler.state_dict()), f)\n",
+        "scaler-state-lost",
+    ),
+    "a scaler that asks for the dtype": (
+        MADE.replace("GradScaler()", "GradScaler(enabled=dtype == 'a')")
+        + "kinds = {'a': torch.float16, 'b': torch.bfloat16}\n"
+        "with torch.autocast('cuda', kinds[name]):\n    loss = f(x)\n" + STEP,
+        "scaler-with-bfloat16",
+    ),
+    "a wrapper of a scaler alone": (
+        "import torch\nclass Scaler:\n    def __init__(self):\n"
+        "        self.scaler = torch.cuda.amp.GradScaler()\n    def __call__(self, loss):\n"
+        "        self.scaler.scale(loss).backward()\n",
+        "scaler-without-autocast",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*MORE, *LESS])
+def test_finding_is_found_in_other_spellings_too(tmp_path: Path, case: str) -> None:
+    text, name = {**MORE, **LESS}[case]
+    assert (name in {found for _, found in _found(tmp_path, text)}) == (case in MORE)
+
+
+@pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
+def test_what_a_port_has_mended_is_said_to_be_repaired(target: str) -> None:
+    text = "import torch\nscaler = torch.amp.GradScaler()\n" + REGION
+    (finding,) = (f for f in port_text(text, load_target(target)).findings if "device" in f.name)
+    assert (finding.name, finding.repaired) == ("scaler-without-device", True)
+    fused = "import torch\ns = torch.cuda.amp.GradScaler()\no = torch.optim.AdamW(p, fused=True)\n"
+    found = {f.name: f.repaired for f in port_text(fused + REGION, load_target(target)).findings}
+    assert found["fused-with-scaler"]
+
+
+@pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
+def test_a_message_asks_for_what_the_port_needs(target: str) -> None:
+    text = (
+        "try:\n    from apex import amp\nexcept ImportError:\n"
+        "    raise ImportError('Please install apex from https://example.org')\n"
+        "print('apex: fast')\n"
+        "model, opt = amp.initialize(model, opt, opt_level='O2')\n"
+    )
+    done = port_text(text, load_target(target)).text
+    assert "Please install apex" not in done
+    assert "pip install mpcore" in done
+    assert "'apex: fast'" in done

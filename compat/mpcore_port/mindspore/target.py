@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mpcore.errors import check_choice
 from mpcore_port.errors import PortError
 from mpcore_port.facts import Api
+from mpcore_port.messages import PackageMessages
 from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
@@ -44,6 +45,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         GradRule(),
         DataRule(),
         GroupRule(),
+        PackageMessages(),
         DeviceFlagRule(),
         ForwardRule(),
         StatementRule(),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mpcore_port.messages import PackageMessages
 from mpcore_port.targets import Options, Target
 from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, MakeScaler, ScalerState
 from mpcore_port.torch_npu.apex import ApexImports, ApexParts
@@ -50,6 +51,7 @@ def rules(options: Options) -> list[list[Rule]]:
             ApexImports(),
             ApexParts(),
             Packages(),
+            PackageMessages(),
             ImportNames(),
             RenameNames(),
             Settings(),
@@ -80,6 +82,7 @@ def _portable() -> list[Rule]:
         ApexImports(),
         ApexParts(),
         Packages(),
+        PackageMessages(),
         PortableImports(),
         PortableNames(),
         Settings(),
