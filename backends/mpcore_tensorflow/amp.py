@@ -352,6 +352,10 @@ class KerasAmp(Amp):
         self._compiled.clear()
         set_float32(self._float32_before)
 
+    def trace_anew(self) -> None:
+        """Let the next step be traced again: what it trains has changed."""
+        self._compiled.clear()
+
     def _check_prepared(self) -> None:
         if self._released:
             raise BackendError(RELEASED)

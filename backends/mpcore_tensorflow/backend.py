@@ -18,7 +18,7 @@ from mpcore_tensorflow.amp import KerasAmp
 from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.casting import apply_plan, is_prepared
-from mpcore_tensorflow.guarding import protect, unprotect
+from mpcore_tensorflow.guarding import check_unshared, protect, unprotect
 from mpcore_tensorflow.layers import check_model, set_apart, usual_dtype, variable_names, walk
 from mpcore_tensorflow.master_weights import master_state_of, redirect_assignments
 from mpcore_tensorflow.optimizer import Preparation, TransactionalOptimizer
@@ -151,6 +151,7 @@ class TensorflowBackend:
                 one of several and not built.
         """
         del simulated  # both 16-bit formats are native here
+        check_unshared(model)
         moves = bool(optimizers)
         if not moves:  # for inference: the state of the scale lives in one that never steps
             optimizers = {"optimizer": keras.optimizers.SGD(0.0)}

@@ -20,7 +20,7 @@ from keras.src.backend.common import global_state
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from mpcore._lib.in_classes import InClasses
-from mpcore.errors import GuardError
+from mpcore.errors import BackendError, GuardError
 from mpcore_tensorflow.following import follow_fit
 from mpcore_tensorflow.layers import MARK
 from mpcore_tensorflow.saving import saver_of_layer, saver_of_model
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from mpcore.amp.guard import Guard
     from mpcore_tensorflow.amp import KerasAmp
 
-__all__ = ["check", "check_grappler", "protect", "unprotect"]
+__all__ = ["check", "check_grappler", "check_unshared", "protect", "unprotect"]
 
 _GUARD = "_mpcore_guard"  # attribute of variables whose moves are asked for
+_HOLDER = "_mpcore_holder"  # attribute of variables: a weak reference to their prepared model
 _STEP = "call amp.step(loss_fn, ...), or model.compile(optimizer=amp.optimizer) and fit"
 _AGAIN = "set it before mpcore.prepare, or say it in the policy and prepare again"
 _MODEL = ("compile", "make_train_function", "__reduce_ex__", "add", "pop", "save")
@@ -66,6 +67,19 @@ def check_grappler(guard: Guard) -> None:
         )
 
 
+def check_unshared(model: keras.Model) -> None:
+    """Raise BackendError if another prepared model holds weights of ``model``."""
+    for variable in model.variables:
+        holder = vars(variable).get(_HOLDER, lambda: None)()
+        if holder is not None and holder is not model:
+            msg = (
+                f"`model` must not hold weights of another prepared model, {variable.path} is in "
+                f"{holder.name!r}: one plan would undo the other; prepare one model that holds "
+                "all, or call release() of the other before"
+            )
+            raise BackendError(msg)
+
+
 def protect(amp: KerasAmp) -> None:
     """Put the hooks on the model of ``amp``, its layers and its weights."""
     model, guard = amp.model, amp.guard
@@ -73,7 +87,7 @@ def protect(amp: KerasAmp) -> None:
     keeps = bool(amp.kept_beside())
     for layer in _layers(model):
         own: dict[str, Any] = {
-            "_setattr_hook": _setattr_hook(layer, guard),
+            "_setattr_hook": _setattr_hook(layer, amp),
             "get_config": _get_config(layer),
         }
         for name in ("quantize", "enable_lora"):
@@ -96,6 +110,7 @@ def protect(amp: KerasAmp) -> None:
     vars(model).update(own)
     for variable in _variables(amp):
         setattr(variable, _GUARD, guard)
+        setattr(variable, _HOLDER, weakref.ref(model))
     if id(model) not in _models:
         _models.add(id(model))
         weakref.finalize(model, _left, id(model)).atexit = False
@@ -111,6 +126,7 @@ def unprotect(model: keras.Model, amp: KerasAmp | None = None) -> None:
         vars(model).pop(name, None)
     for variable in model.variables if amp is None else _variables(amp):
         vars(variable).pop(_GUARD, None)
+        vars(variable).pop(_HOLDER, None)
     _left(id(model))
 
 
@@ -158,13 +174,15 @@ def _is_a_step(kind: type) -> bool:
 _applies = InClasses(BaseOptimizer, "apply", _apply, but=_is_a_step)
 
 
-def _setattr_hook(layer: Any, guard: Guard) -> Callable[[str, Any], Any]:
-    original = layer._setattr_hook
+def _setattr_hook(layer: Any, amp: KerasAmp) -> Callable[[str, Any], Any]:
+    original, guard = layer._setattr_hook, amp.guard
 
     def hook(name: str, value: Any) -> Any:
         now = vars(layer).get(name)
         if name in _PLANNED:
             check(guard, f"`{name}` of {_path(layer)} being set", _AGAIN)
+        elif name == "trainable":
+            amp.trace_anew()
         elif value is not now and (isinstance(value, keras.Layer) or isinstance(now, keras.Layer)):
             check(guard, f"`{name}` of {_path(layer)} being exchanged", _AGAIN)
         return original(name, value)

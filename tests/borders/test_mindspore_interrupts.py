@@ -6,8 +6,11 @@ python tests/borders/test_mindspore_interrupts.py [--seed N] [--lines N] [--pres
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -263,22 +266,61 @@ def test_an_after_step_that_raises_leaves_a_whole_step():
     assert "the step was complete" in caught.value.__notes__[0]
 
 
+def pressed_in_children(index, options, boost, count, seed):
+    """Press Ctrl-C ``count`` times, in as many processes as it takes.
+
+    While MindSpore runs a graph, a SIGINT is its own, and it ends the process by SIGTERM: counted
+    as "ended", nothing of that press can be judged, and the next process goes on with the rest.
+    """
+    outcome = Outcome()
+    while count > 0:
+        command = [sys.executable, __file__, "--press", f"{index}", "--seed", f"{seed}"]
+        command += ["--presses", f"{count}", "--boost", f"{boost}"]
+        command += [f"--{name}" for name, on in options.items() if on]
+        child = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = [json.loads(line) for line in child.stdout.splitlines() if line.startswith("[")]
+        for words in found:
+            outcome.counts.update(word for word in words if word != "bad")
+            outcome.bad += [child.stdout] if "torn" in words or "stuck" in words else []
+        if child.returncode == -signal.SIGTERM:
+            outcome.counts["ended"] += 1
+        elif child.returncode:
+            raise RuntimeError(child.stderr[-2000:])
+        count, seed = count - len(found) - (child.returncode != 0), seed + 1
+    return outcome
+
+
+def press(given):
+    """Be one of those processes: a line for each press that was survived."""
+    run = Run(POLICIES[given.press], compiled=given.compiled, two=given.two)
+    for number in range(given.presses):
+        found = pressed(run, float(given.boost), 1, f"{given.seed}/{number}")
+        print(json.dumps(list(found.counts.elements())), *found.bad, flush=True)
+
+
 def main() -> None:
     """Run many, and print what was found."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lines", type=int, default=60)
     parser.add_argument("--presses", type=int, default=20)
-    options = parser.parse_args()
+    parser.add_argument("--press", type=int, help="be a child that presses under this policy")
+    parser.add_argument("--boost", default="1")
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--two", action="store_true")
+    given = parser.parse_args()
     ms.runtime.launch_blocking()
-    for policy in POLICIES:
-        for compiled in (False, True):
-            for two in (False, True):
-                run = Run(policy, compiled=compiled, two=two)
-                for boost in (1, np.inf):
-                    title = f"{policy.partition(', loss')[0]} {compiled=} {two=} {boost=}"
-                    print(title, planted(run, boost, options.lines, options.seed), flush=True)
-                    print(title, pressed(run, boost, options.presses, options.seed), flush=True)
+    if given.press is not None:
+        press(given)
+        return
+    for index, policy in enumerate(POLICIES):
+        for options in ({}, {"compiled": True}, {"two": True}, {"compiled": True, "two": True}):
+            run = Run(policy, **options)
+            for boost in (1, np.inf):
+                title = f"{policy.partition(', loss')[0]} {' '.join(options)} {boost=}"
+                print("lines", title, planted(run, boost, given.lines, given.seed), flush=True)
+                found = pressed_in_children(index, options, boost, given.presses, given.seed)
+                print("Ctrl-C", title, found, flush=True)
 
 
 if __name__ == "__main__":

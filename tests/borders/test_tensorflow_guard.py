@@ -147,6 +147,19 @@ def test_a_prepared_part_of_a_larger_model():
     assert not differing(before, arrays(part, amp))
 
 
+def test_a_layer_of_two_prepared_models_is_refused():
+    model, amp = prepared("model_bfloat16")
+    before = arrays(model, amp)
+    other = keras.Sequential([keras.layers.Input((6,)), model.get_layer("fc1")])
+    for optimizer in (keras.optimizers.SGD(0.1), None):
+        with pytest.raises(BackendError, match=r"fc1/kernel is in .*release\(\)"):
+            mp.prepare(other, optimizer, "mixed_float16")
+    assert not differing(before, arrays(model, amp))
+    assert amp.step(loss_of(model), X, Y).stepped
+    amp.release()
+    mp.prepare(other, keras.optimizers.SGD(0.1), "mixed_float16")
+
+
 def test_a_loss_that_was_not_scaled():
     model, amp = prepared()
     before = arrays(model, amp)

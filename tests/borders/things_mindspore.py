@@ -346,6 +346,160 @@ def resumed_without_amp(run):
     return new
 
 
+# --- Changed by hand, in the middle of a run
+
+
+def apart(run):
+    """Return another run, one good step further: what it does is not neutral."""
+    new = fresh(run)
+    new.index = next(n for n in range(8) if n not in run.case.bad)
+    return new
+
+
+def first_weight(run):
+    return next(iter(run.amp.weights().items()))
+
+
+@thing()
+def rate_by_hand(run):
+    new = apart(run)
+    ops.assign(new.optimizer.learning_rate, Tensor(0.0, ms.float32))
+    name, before = first_weight(new)
+    new.step()
+    assert np.array_equal(before, new.amp.weights()[name]), "the rate is 0, it moved"
+
+
+@thing()
+def zeros_by_set_data(run):
+    new = apart(run)
+    param = new.model.fc1.weight
+    param.set_data(ops.zeros_like(param))
+    assert not new.amp.weights()["fc1.weight"].any(), "the step goes on from other values"
+
+
+@thing()
+def zeros_by_load_param_into_net(run):
+    new = apart(run)
+    new.step()
+    zeros = {p.name: Parameter(ops.zeros_like(p), p.name) for p in new.model.trainable_params()}
+    ms.load_param_into_net(new.model, zeros)
+    assert not new.amp.weights()["fc1.weight"].any(), "the step goes on from other values"
+
+
+@thing()
+def float32_values_by_load_param_into_net(run):
+    values = {k: Parameter(Tensor(v), k) for k, v in run.amp.weights().items()}
+    ms.load_param_into_net(run.model, values)
+
+
+# Under by="model" nobody hears of it: docs/guarantees.md.
+@thing(fits=lambda case: case.policy.startswith("mixed"))
+def zeros_by_assign(run):
+    new = apart(run)
+    new.step()
+    param = new.model.fc1.weight
+    ops.assign(param, ops.zeros_like(param))
+    rate = new.optimizer.learning_rate
+    ops.assign(rate, ops.zeros_like(rate))
+    new.index -= 1
+    new.step()
+    assert not new.amp.weights()["fc1.weight"].any(), "the step went on from other values"
+
+
+@thing()
+def frozen_and_back(run):
+    for param in run.model.get_parameters():
+        param.keep = param.requires_grad
+        param.requires_grad = False
+    for param in run.model.get_parameters():
+        param.requires_grad = param.keep
+
+
+@thing()
+def renamed(run):
+    run.model.update_parameters_name("student.")
+
+
+@thing()
+def exported(run):
+    with tempfile.TemporaryDirectory() as folder:
+        run.model.set_train(False)
+        ms.export(run.model, run.batch[0], file_name=str(Path(folder, "net")), file_format="MINDIR")
+        run.model.set_train(True)
+
+
+@thing()
+def recomputed(run):
+    run.model.fc2.recompute()
+
+
+@thing(fits=lambda case: case.optimizer == "sgd" and case.model == "mlp", trains=True)
+def graph_mode_for_a_while(run):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        run.step()
+        run.index -= 1
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+@thing()
+def shared_layer_prepared_again(run):
+    other = nn.SequentialCell(run.model.fc1, nn.Dense(16, 2)).set_train()
+    mp.prepare(other, nn.Momentum(other.trainable_params(), 0.1, 0.9), run.case.policy)
+
+
+@thing()
+def shared_layer_trained_in_another_network(run):
+    other = nn.SequentialCell(run.model.fc1, nn.Dense(16, 4)).set_train()
+    train = nn.TrainOneStepCell(WithLoss(other), nn.SGD(other.trainable_params(), 0.1))
+    train(*run.batch[:2])
+
+
+def model_of_cell(run, **given):
+    cell = run.amp.train_cell(run.loss_fn, clip_norm=run.case.clip, micro_batches=run.case.micro)
+    parts = tuple(part.asnumpy() for part in run.batch)
+    data = ms.dataset.NumpySlicesDataset(parts, shuffle=False).batch(8)
+    ms.Model(cell, **given).train(1, data, dataset_sink_mode=False)
+
+
+@thing(trains=True)
+def model_of_the_cell(run):
+    model_of_cell(run)
+
+
+@thing(trains=True)
+def model_of_the_cell_with_a_level(run):
+    model_of_cell(run, amp_level="O2")
+
+
+@thing(trains=True)
+def model_of_the_cell_with_a_scale_manager(run):
+    model_of_cell(run, loss_scale_manager=ms.FixedLossScaleManager(1024.0))
+
+
+@thing(trains=True)
+def another_optimizer_over_the_cell(run):
+    cell = run.amp.train_cell(run.loss_fn)
+    nn.TrainOneStepCell(cell, another(run))(*run.batch)
+
+
+@thing(trains=True)
+def step_inside_jit(run):
+    @ms.jit
+    def train(x, y, boost):
+        return run.amp.step(run.loss_fn, x, y, boost).loss
+
+    train(*run.batch)
+
+
+@thing()
+def copy_trained(run):
+    other = copy.deepcopy(run.model)
+    optimizer = nn.SGD(other.trainable_params(), 0.1)
+    nn.TrainOneStepCell(WithLoss(other), optimizer)(*run.batch[:2])
+
+
 # --- Interrupted
 
 

@@ -399,6 +399,183 @@ def resumed_from_weights_files(run):
     return new
 
 
+# --- Changed by hand, in the middle of a run
+
+
+def apart(run):
+    """Return another run at a good batch: what it does is not neutral."""
+    new = fresh(run)
+    new.index = next(n for n in range(8) if n not in run.case.bad)
+    return new
+
+
+def moves(new):
+    """Take a step; return whether it has moved what is last."""
+    before = new.amp.weights()["fc2.kernel"]
+    new.step()
+    new.index -= 1
+    return not np.array_equal(before, new.amp.weights()["fc2.kernel"])
+
+
+@thing()
+def rate_by_hand(run):
+    new = apart(run)
+    new.optimizer.learning_rate = 0.0
+    assert not moves(new), "the rate is 0, it moved"
+    new.optimizer.learning_rate = 0.1
+    assert moves(new), "the rate is 0.1, it stayed"
+
+
+@thing()
+def rate_of_ours_by_hand(run):
+    new = apart(run)
+    new.amp.optimizer.learning_rate = 0.0
+    assert not moves(new), "the rate is 0, it moved"
+    new.amp.optimizer.learning_rate.assign(0.1)
+    assert moves(new), "the rate is 0.1, it stayed"
+
+
+@thing()
+def layer_frozen(run):
+    new = apart(run)
+    if run.case.optimizer == "adam":  # what has momentum goes on
+        assert moves(new)
+    dense(new.model).trainable = False
+    assert not moves(new), "the layer is frozen, it moved"
+
+
+@thing()
+def zeros_by_set_weights(run):
+    new = apart(run)
+    new.step()
+    new.model.set_weights([np.zeros_like(w) for w in new.model.get_weights()])
+    assert not any(w.any() for w in new.amp.weights().values()), "it goes on from other values"
+
+
+@thing()
+def zeros_by_assign(run):
+    new = apart(run)
+    new.step()
+    kernel = dense(new.model).kernel
+    kernel.assign(tf.zeros_like(kernel.value))
+    assert not new.amp.weights()["fc2.kernel"].any(), "it goes on from other values"
+
+
+@thing()
+def zeros_by_load_weights(run):
+    new, plain = apart(run), {"mlp": _mlp, "spectral": _spectral, "centred": _centred}
+    new.step()
+    other = plain[run.case.model]()
+    other.set_weights([np.zeros_like(w) for w in other.get_weights()])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "w.weights.h5")
+        other.save_weights(path)
+        new.model.load_weights(path)
+    assert not any(w.any() for w in new.amp.weights().values()), "it goes on from other values"
+
+
+@thing()
+def checkpoint_of_tensorflow(run):
+    with tempfile.TemporaryDirectory() as folder:
+        point = tf.train.Checkpoint(model=run.model)
+        point.read(point.write(str(Path(folder, "point")))).assert_consumed()
+
+
+def fits_keras(case):
+    return case.micro == 1 and case.clip is None
+
+
+def compiled(run, **given):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    run.model.compile(optimizer=run.amp.optimizer, loss=loss, **given)
+    return run.model
+
+
+@thing(trains=True, fits=fits_keras)
+def fit_for_a_batch(run):
+    x, y, boost = run.batch
+    compiled(run).fit(x, y, sample_weight=boost, batch_size=8, shuffle=False, verbose=0)
+
+
+@thing(trains=True, fits=fits_keras)
+def train_on_batch(run):
+    x, y, boost = run.batch
+    compiled(run).train_on_batch(x, y, sample_weight=boost)
+
+
+@thing(trains=True, fits=fits_keras)
+def own_train_step(run):
+    class Own(keras.Model):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = self.optimizer.scale_loss(run.loss_fn(*run.batch))
+            found = tape.gradient(loss, run.model.trainable_variables)
+            self.optimizer.apply(found, run.model.trainable_variables)
+            return {"loss": loss}
+
+    own = Own(run.model.inputs, run.model.outputs)
+    own.compile(optimizer=run.amp.optimizer)
+    own.fit(run.batch[0], run.batch[1], batch_size=8, epochs=1, verbose=0)
+
+
+@thing(trains=True)
+def own_train_step_without_scaling(run):
+    class Own(keras.Model):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = run.loss_fn(*run.batch)
+            found = tape.gradient(loss, run.model.trainable_variables)
+            self.optimizer.apply(found, run.model.trainable_variables)
+            return {"loss": loss}
+
+    own = Own(run.model.inputs, run.model.outputs)
+    own.compile(optimizer=run.amp.optimizer)
+    own.fit(run.batch[0], run.batch[1], batch_size=8, epochs=1, verbose=0)
+
+
+@thing(trains=True, fits=fits_keras)
+def amp_loop_of_any_length(run):
+    shapes = [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in run.batch]
+
+    @tf.function(autograph=False, input_signature=shapes)
+    def train(*batch):
+        with tf.GradientTape() as tape:
+            loss = run.amp.optimizer.scale_loss(run.loss_fn(*batch))
+        found = tape.gradient(loss, run.model.trainable_variables)
+        run.amp.optimizer.apply(found, run.model.trainable_variables)
+
+    train(*run.batch)
+
+
+@thing()
+def shared_layer_prepared_again(run):
+    other = keras.Sequential([layers.Input((8,)), run.model.layers[0], layers.Dense(2)])
+    mp.prepare(other, keras.optimizers.SGD(0.1), run.case.policy)
+
+
+@thing()
+def shared_layer_trained_in_another_model(run):
+    other = keras.Sequential([layers.Input((8,)), run.model.layers[0], layers.Dense(4)])
+    other.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    other.fit(run.batch[0], run.batch[1], verbose=0)
+
+
+@thing()
+def looked_into(run):
+    part = keras.Model(run.model.inputs, run.model.layers[-2].output)
+    part.predict(run.batch[0], verbose=0)
+
+
+@thing()
+def session_cleared(run):
+    keras.backend.clear_session()
+
+
+@thing()
+def optimizer_built_again(run):
+    run.amp.optimizer.build(run.model.trainable_variables)
+
+
 # --- Interrupted
 
 
