@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import weakref
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +20,7 @@ from mpcore.step import stagnation
 from mpcore.step.result import StepResult, StepValues
 from mpcore.step.transaction import StepCall
 from mpcore_torch import ranks, regions, trial
-from mpcore_torch.calls import IDLE, UNSCALED, Inference
+from mpcore_torch.calls import IDLE, UNSCALED, Inference, ThreadState
 from mpcore_torch.casting import is_low, replace_root
 from mpcore_torch.forwards import make_bare
 from mpcore_torch.grad_scaler import AmpGradScaler
@@ -33,8 +35,7 @@ from mpcore_torch.refuse import refuse
 from mpcore_torch.scaled_gradients import ScaledGradients
 from mpcore_torch.schedule import held
 from mpcore_torch.step import TorchTransaction
-from mpcore_torch.thread_state import ThreadState
-from mpcore_torch.update_guard import UpdateGuard, forget_copy
+from mpcore_torch.update import UpdateGuard, forget_copy
 from mpcore_torch.weights import bytes_of, read_weights, write_weights
 from mpcore_torch.wrapped import nested, with_hooks
 
@@ -105,6 +106,7 @@ class TorchAmp(Amp):
             self._region = lambda: region(device, dtype, op_list)
         # Before the model is changed: it refuses options that cannot be had.
         self._tx = TorchTransaction(model, self.optimizers, self._rule, options, self._region)
+        self._tx.by_graph = policy.by == "graph"
         if not optimizers:
             self._tx.calls = Inference()
         keep_in_backward(self._tx, op_list)
@@ -123,6 +125,8 @@ class TorchAmp(Amp):
         moves_low = not stays_low or (policy.by == "model" and policy.scheme.name == "none")
         self._tx.set_master_weights(self._prepared.master_weights, count=count, moves_low=moves_low)
         self._names = parameter_names(model)
+        self._judged: list[nn.Parameter] = []  # by the latest step
+        self._judged_names: list[str] = []
         self._window: Window | None = None
         self._unscaled: tuple[Any, float, int] | None = None
         self._scaled = ScaledGradients()
@@ -351,7 +355,7 @@ class TorchAmp(Amp):
             tx.apart = call.micro_batches > 1 and tx.sums_apart()
             *values, grads = tx.transact(call, loss_fn, *batch)
             tx.calls.leave()  # who looks at the result may begin the next step
-            return self._whole(StepValues(*values)._replace(lost=tx.lost), grads, call)
+            return self._whole(StepValues._make((*values, tx.lost)), grads, call)
         except BaseException:
             tx.calls.leave()
             tx.abandon(thread)
@@ -368,10 +372,10 @@ class TorchAmp(Amp):
         return result
 
     def _check_plan(self) -> None:
-        for home, key, value, _ in self._plan_guard.seen:
-            if home.get(key) is not value:
-                self._plan_guard.changed()
-                return
+        (homes, children), (owns, forwards) = self._plan_guard.children, self._plan_guard.forwards
+        found = map(dict.get, owns, repeat("forward"))
+        if homes != children or not all(map(operator.is_, found, forwards)):
+            self._plan_guard.changed()
 
     @contextlib.contextmanager
     def unguarded(self) -> Iterator[None]:
@@ -624,7 +628,11 @@ class TorchAmp(Amp):
     def _result(
         self, values: StepValues, grads: dict[nn.Parameter, Any], call: StepCall
     ) -> StepResult:
-        names = [self._names.get(param, "(added later)") for param in grads]
+        params = list(grads)
+        if len(params) != len(self._judged) or not all(map(operator.is_, params, self._judged)):
+            names = [self._names.get(param, "(added later)") for param in params]
+            self._judged, self._judged_names = params, names
+        names = self._judged_names
         kept = dict(zip(names, grads.values(), strict=True)) if call.keep_grads else None
         # `last` must not keep the gradients of this step alive through the next one.
         if self._tx.pending:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mpcore_torch.ranks import ValueDetector
+from mpcore_torch.gradients import ValueDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,12 @@
-"""Copies of what a forward pass changes, so that a skipped step can put it back."""
+"""What a step keeps of the state before it: copies of what a forward pass changes, and counts.
+
+A skipped step puts the copies back. Of parameters and slots, which only optimizers move, nothing
+is copied: torch counts the writes into each tensor, and the counts tell what has moved.
+"""
 
 from __future__ import annotations
 
-import warnings
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -10,29 +14,29 @@ import torch
 from torch import nn
 
 from mpcore._lib.interrupts import Held
-from mpcore.errors import BackendError, MpcoreWarning
-from mpcore_torch.assigned import PLAIN, Watch, compiles
-from mpcore_torch.layers import parameter_names
+from mpcore.errors import BackendError
 from mpcore_torch.ranks import local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from mpcore_torch.master_state import MasterState
+    from collections.abc import Iterable, Iterator, Sequence
 
     Saved = tuple[list[Any], list[torch.Tensor]]
 
-__all__ = ["Assigned", "BufferGuard"]
+__all__ = ["PLAIN", "BufferGuard", "Mark", "alike"]
 
-_version = attrgetter("_version")
-_WATCHED = 2  # steps; the second pass may take another branch than the first, which initialises
-_BESIDE = ("_rest", "_ties", "_remainder")  # of a MasterState
+PLAIN = (torch.Tensor, nn.Parameter)  # a shard has no values of its own to be written here
+_VERSION = attrgetter("_version")
+_KIND = attrgetter("shape", "dtype", "device")
 
 
 class BufferGuard:
     """Copies of the buffers of a model, and of whatever else is guarded.
 
     Cost: one foreach copy of all of it, into storage made once; nothing where there is nothing.
+
+    Attributes:
+        unguarded: parameters that no forward pass was seen to write: only their writes are counted.
+        counts: how often each of them was written when the step began; None outside of steps.
     """
 
     def __init__(self, model: nn.Module, guard: Iterable[Any] = ()) -> None:
@@ -45,6 +49,9 @@ class BufferGuard:
         self._places = list({(id(home), key): (home, key) for home, key in found}.values())
         self._copies: dict[bool, list[torch.Tensor]] = {False: [], True: []}
         self._latest: dict[bool, Saved] = {}
+        self._kinds: dict[bool, list[Any]] = {}
+        self.unguarded: list[nn.Parameter] = []
+        self.counts: list[int] | None = None
 
     def save(self, *, micro: bool = False) -> Saved:
         """Copy what is guarded and return it with its copies.
@@ -54,17 +61,27 @@ class BufferGuard:
                 holds until the next ``save`` of that kind.
         """
         live = [home[key] for home, key in self._places]
-        tensors = [local(item) for item in live if isinstance(item, torch.Tensor)]
+        tensors = _tensors(live)
         if not tensors:
             self._latest[micro] = live, []
             return self._latest[micro]
+        kinds = list(map(_KIND, tensors))
+        if self._kinds.get(micro) != kinds:
+            self._copies[micro] = [torch.empty_like(item) for item in tensors]
+            self._kinds[micro] = kinds
         copies = self._copies[micro]
-        if len(copies) != len(tensors) or not all(map(_alike, copies, tensors)):
-            copies = self._copies[micro] = [torch.empty_like(item) for item in tensors]
         with torch.no_grad():
             torch._foreach_copy_(copies, tensors)
         self._latest[micro] = live, copies
         return live, copies
+
+    def count(self) -> None:
+        """Count the writes into the others from here on; about 0.05 us a parameter."""
+        self.counts = list(map(_VERSION, self.unguarded))
+
+    def written(self) -> bool:
+        """Return whether one of the others was written since ``count``."""
+        return self.counts is not None and self.counts != list(map(_VERSION, self.unguarded))
 
     def tensors(self) -> set[int]:
         """Return the ids of what is guarded."""
@@ -96,9 +113,8 @@ class BufferGuard:
     def restore(self, saved: Saved) -> None:
         """Put the values back into the tensors, and the tensors back into their places."""
         live, copies = saved
-        tensors = [local(item) for item in live if isinstance(item, torch.Tensor)]
         with torch.no_grad():
-            for tensor, copy in zip(tensors, copies, strict=True):
+            for tensor, copy in zip(_tensors(live), copies, strict=True):
                 if not _expanded(tensor):
                     tensor.copy_(copy)
         for (home, key), original in zip(self._places, live, strict=True):
@@ -106,140 +122,114 @@ class BufferGuard:
                 home[key] = original
 
 
-class Assigned:
-    """The parameters of a model that its forward passes write: what was seen joins the guarded.
-
-    Nobody says beforehand which those are, and a copy of all of them at every step is too dear.
-    So the forward passes of the first two steps are watched op by op, and what is about to be
-    written is copied first. Later only the counts of writes are read, twice a step: a parameter
-    that is written for the first time then is guarded from the next step on.
+class Mark:
+    """What an optimizer holds before its step: references and counts of writes, no copies.
 
     Attributes:
-        params: those that were not seen to be written.
-        watch: what watches a forward pass now.
-        states: of 16-bit parameters that float32 values stand behind.
+        size: its parameters.
     """
 
-    states: Mapping[nn.Parameter, MasterState]
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at it; about 0.05 us for each parameter and slot."""
+        self._optimizer = optimizer
+        self._groups, self._state = optimizer.param_groups, optimizer.state
+        self._lists: list[list[nn.Parameter]] = [group["params"] for group in self._groups]
+        self._versions = [list(map(_VERSION, params)) for params in self._lists]
+        self._owners = list(self._state)
+        slots: Any = list(self._state.values())
+        try:
+            self._values = list(chain.from_iterable(map(dict.values, slots)))
+        except TypeError:  # something else than a dict: it is not looked into
+            slots = [entry if isinstance(entry, dict) else {} for entry in slots]
+            self._values = list(chain.from_iterable(map(dict.values, slots)))
+        self._sizes = list(map(len, slots))
+        try:
+            self._seen = list(map(_VERSION, self._values))
+        except AttributeError:  # a number: it tells by itself
+            self._seen = list(map(_version, self._values))
 
-    def __init__(self, model: nn.Module, guard: BufferGuard) -> None:
-        """Let ``guard`` hold the parameters of ``model`` that are seen to be written."""
-        self._model, self._guard = model, guard
-        self.states = {}
-        self._seen: dict[nn.Parameter, None] = {}
-        self._steps = 0
-        self._warned = False
-        self.watch: Watch | None = None
-        self.params: list[nn.Parameter] = []
-        self._versions: list[int] = []
+    @property
+    def size(self) -> int:
+        """How many parameters it has."""
+        return sum(map(len, self._lists))
 
-    def begin(self) -> None:
-        """Take what holds when a step begins; from the third on about 0.05 us a parameter."""
-        if self._steps < _WATCHED:
-            guarded = self._guard.tensors()
-            self.params = [
-                param
-                for param in self._model.parameters()
-                if type(param) in PLAIN and not param.is_inference() and id(param) not in guarded
-            ]
-        self.watch = None
-        self.mark()
-
-    def mark(self) -> None:
-        """Count the writes into parameters from here on."""
-        self._versions = list(map(_version, self.params))
-
-    def settle(self) -> None:
-        """Find what a forward pass assigned that a fault met before it was looked for."""
-        if self.watch is not None:
-            self.watch.collect()
-            self.watch = None
-
-    def end(self) -> None:
-        """Count a step; what is written from now on is the optimizers' work."""
-        self.watch = None
-        self._versions = []  # a step that is compiled does not begin with new ones
-        self._steps += self._steps < _WATCHED
-
-    def watching(self) -> Any:
-        """Return what watches a forward pass while it is open; None where nothing does.
-
-        Where something is compiled nothing does: dynamo and a dispatch mode exclude each other.
-        """
-        if self._steps >= _WATCHED or self.watch is not None or not self.params or compiles():
-            return None
-        return Watch(self)
-
-    def look(self, *, lost: bool) -> None:
-        """Guard what was written and is not guarded yet, from the values that it has now on.
+    def put_back(self, error: BaseException, kept: set[nn.Parameter]) -> int:
+        """Put back what did not move, and return how many parameters may have moved.
 
         Args:
-            lost: whether the values from before were wanted.
+            error: what its step raised.
+            kept: parameters whose values are those before, whatever was written into them.
         """
-        if len(self._versions) != len(self.params):
-            return
-        if self._versions == list(map(_version, self.params)):
-            return
-        pairs = zip(self.params, self._versions, strict=True)
-        moved = [param for param, version in pairs if param._version != version]
-        free = {param for param in self.params if param.requires_grad}
-        if free and free.issubset(moved):  # weights were loaded: no forward pass writes them all
-            return
-        for param in moved:
-            self.add(param, param.detach().clone())
-            if not lost and param in self.states:
-                with torch.no_grad():
-                    self.states[param].put(param.detach())
-        if lost and not self._warned:
-            self._warned = True
-            names = parameter_names(self._model)
-            some = ", ".join(repr(names[param]) for param in moved[:3])
-            msg = (
-                f"a forward pass wrote into {len(moved)} parameters ({some}) that no step before "
-                "was seen to write, and the step is skipped: they stay as they were written, and "
-                "are put back from the next step on; `restore_on_skip=[...]` guards them at once"
-            )
-            warnings.warn(msg, MpcoreWarning, stacklevel=2)
+        optimizer = self._optimizer
+        optimizer.param_groups = self._groups
+        if optimizer.state is not self._state:
+            optimizer.state = self._state
+        for group, params in zip(self._groups, self._lists, strict=True):
+            group["params"] = params
+        # A fused kernel that fails halfway has written without counting it.
+        uncertain = _in_kernel(error)
+        before = self._slots_before()
+        moved = 0
+        for params, versions in zip(self._lists, self._versions, strict=True):
+            for param, version in zip(params, versions, strict=True):
+                stays = param in kept or param._version == version
+                countable = type(param) in PLAIN and not (uncertain and param.grad is not None)
+                if stays and countable and self._put_back_slots(param, before.get(param)):
+                    continue
+                moved += 1
+        return moved
 
-    def add(self, param: nn.Parameter, before: torch.Tensor) -> None:
-        """Guard ``param``, and what is stored beside it.
+    def _slots_before(self) -> dict[Any, list[tuple[Any, Any]]]:
+        """Return (value, count of writes) of each slot, by its parameter."""
+        pairs = zip(self._values, self._seen, strict=True)
+        owned = zip(self._owners, self._sizes, strict=True)
+        return {owner: list(islice(pairs, size)) for owner, size in owned}
 
-        Args:
-            param: the parameter.
-            before: its values before the forward pass; a tensor of their own.
-        """
-        place = next((i for i, item in enumerate(self.params) if item is param), None)
-        if place is None:
-            return
-        state = self.states.get(param)
-        if state is not None:
-            own = vars(state)
-            for name in _BESIDE:
-                if isinstance(own.get(name), torch.Tensor):
-                    self._guard.join(own, name, own[name].clone())
-            if not state.empties:
-                self._guard.join([state.master], 0, state.master.detach().clone())
-            self._seen[param] = None
-        self._guard.join([param], 0, before)
-        # Last: after a fault before this it is seen again, and guarded twice at worst.
-        del self.params[place]
-        del self._versions[place : place + 1]
-
-    def follow(self, saved: Saved) -> None:
-        """Let float32 values be what the forward passes of this step assigned, if they did."""
-        if not self._seen:
-            return
-        before = self._guard.copies(saved)
-        with torch.no_grad():
-            for param in self._seen:
-                old = before.get(id(param))
-                if old is not None and not torch.equal(param, old):
-                    self.states[param].put(param.detach())
+    def _put_back_slots(self, param: nn.Parameter, before: list[tuple[Any, Any]] | None) -> bool:
+        """Put the slots of an unmoved parameter back, if they have not moved."""
+        if before is None:  # all of them are new
+            self._state.pop(param, None)
+            return True
+        for value, seen in before:
+            if isinstance(value, torch.Tensor) and (
+                type(value) not in PLAIN or value._version != seen
+            ):
+                return False
+        now: Any = self._state[param]
+        if not isinstance(now, dict):
+            return True  # what no slots are was not looked into
+        names = list(now)
+        if len(names) < len(before):
+            return False
+        for name in names[len(before) :]:
+            del now[name]
+        now.update((name, value) for name, (value, _) in zip(names, before, strict=False))
+        return True
 
 
-def _alike(one: torch.Tensor, two: torch.Tensor) -> bool:
-    same = one.shape == two.shape and one.dtype == two.dtype and one.device == two.device
-    return bool(same)
+def _version(value: Any) -> Any:
+    return value._version if isinstance(value, torch.Tensor) else value
+
+
+def _in_kernel(error: BaseException) -> bool:
+    """Return whether ``error`` may come out of a kernel that writes several tensors."""
+    trace = error.__traceback__
+    if trace is None:
+        return True
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    names: Sequence[str] = trace.tb_frame.f_code.co_names
+    return any(name.startswith(("_foreach_", "_fused_")) for name in names)
+
+
+def alike(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Return whether ``two`` can be copied into ``one`` as it is."""
+    return bool(_KIND(one) == _KIND(two))
+
+
+def _tensors(items: list[Any]) -> list[torch.Tensor]:
+    found = [item for item in items if isinstance(item, torch.Tensor)]
+    return [item if type(item) in PLAIN else local(item) for item in found]
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[Any, Any]]:

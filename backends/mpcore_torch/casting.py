@@ -25,7 +25,7 @@ from mpcore_torch import regions
 from mpcore_torch.clashes import add_advice
 from mpcore_torch.forwards import has_own_forward, is_prepared, replace_forward, restore_forward
 from mpcore_torch.layers import leaves
-from mpcore_torch.update_guard import watch_pickled
+from mpcore_torch.update import watch_pickled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,16 +8,19 @@ much as the multiplication alone; the fallback, of public operations, takes abou
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mpcore.errors import BackendError
+from mpcore.numerics.overflow import OverflowDetector
 from mpcore_torch import ranks
-from mpcore_torch.update_guard import has_hooks
+from mpcore_torch.layers import device_of
+from mpcore_torch.update import has_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from torch import nn
 
@@ -25,14 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Norms",
+    "ValueDetector",
     "any_found",
+    "are_ready",
     "as_loss",
     "check",
     "check_and_unscale_",
-    "is_ready",
     "leaves_gradients",
     "merged",
     "plain",
+    "plains",
     "shapeless",
     "summed",
     "values_of",
@@ -41,6 +46,10 @@ __all__ = [
 
 # Private in torch, 2.13.0 included: called where it is there and fits, never relied on.
 _KERNEL = "_amp_foreach_non_finite_check_and_unscale_"
+# Looked at for all gradients in one go, in C.
+_DTYPE, _LAYOUT, _DEVICE = attrgetter("dtype"), attrgetter("layout"), attrgetter("device")
+_VERSION = attrgetter("_version")
+_TENSOR, _FLOAT32, _STRIDED = {torch.Tensor}, {torch.float32}, {torch.strided}
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 # Their fused kernels read the gradients and write them only under a `grad_scale` (torch 2.13.0).
@@ -69,9 +78,17 @@ def plain(grad: torch.Tensor) -> torch.Tensor:
     return values_of(ranks.local(grad))
 
 
-def is_ready(grad: torch.Tensor) -> bool:
-    """Return whether a gradient can be divided as it is: float32 and strided."""
-    return grad.dtype is torch.float32 and grad.layout is torch.strided
+def plains(grads: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Return ``plain`` of each."""
+    every = list(grads)
+    if set(map(type, every)) <= _TENSOR and set(map(_LAYOUT, every)) <= _STRIDED:
+        return every  # nearly always
+    return [plain(grad) for grad in every]
+
+
+def are_ready(grads: Collection[torch.Tensor]) -> bool:
+    """Return whether gradients can be divided as they are: float32 and strided."""
+    return set(map(_DTYPE, grads)) <= _FLOAT32 and set(map(_LAYOUT, grads)) <= _STRIDED
 
 
 def widened(grad: torch.Tensor, *, copy: bool = False) -> torch.Tensor:
@@ -126,9 +143,14 @@ def check_and_unscale_(
     Source: the arithmetic and the answer are those of torch's kernel
     ``_amp_foreach_non_finite_check_and_unscale_``, torch 2.13.0, on the CPU bit for bit.
     """
+    every = list(tensors)
+    devices, dtypes = set(map(_DEVICE, every)), set(map(_DTYPE, every))
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    if len(devices) == len(dtypes) == 1:
+        groups[devices.pop(), dtypes.pop()] = every
+    else:
+        for tensor in every:
+            groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
     for (_, dtype), group in groups.items():
         if dtype.is_complex:
             group[:] = [torch.view_as_real(tensor) for tensor in group]
@@ -238,7 +260,7 @@ class Norms:
 
     def watch(self) -> None:
         """From now on refuse to answer for gradients that were written to."""
-        self._versions = [grad._version for grad in self._grads]
+        self._versions = list(map(_VERSION, self._grads))
 
     def settle(self) -> None:
         """Compute the norms before the gradients go, if they are what they were."""
@@ -246,7 +268,7 @@ class Norms:
             self.read()
 
     def _changed(self) -> bool:
-        return self._versions not in (None, [grad._version for grad in self._grads])
+        return self._versions not in (None, list(map(_VERSION, self._grads)))
 
     def each(self) -> torch.Tensor:
         """Return the norm of each gradient, float32, shape (tensors,).
@@ -295,7 +317,8 @@ def _norms(grads: list[torch.Tensor]) -> torch.Tensor:
         return torch.zeros(0)
     norms = torch._foreach_norm([plain(grad) for grad in grads])
     home = norms[0].device
-    return ranks.over_shards(torch.stack([norm.to(home) for norm in norms]), grads)
+    found = torch.stack([norm.to(home) for norm in norms])
+    return ranks.over_shards(found, grads) if ranks.in_group() else found
 
 
 def _wide_norms(grads: list[torch.Tensor], norms: torch.Tensor) -> torch.Tensor:
@@ -313,3 +336,18 @@ def _wide_norms(grads: list[torch.Tensor], norms: torch.Tensor) -> torch.Tensor:
     anew = norms.clone()
     anew[rows] = torch.where(wide.isfinite(), wide, norms[rows])
     return anew
+
+
+class ValueDetector(OverflowDetector):
+    """Only the values tell; the verdicts of all ranks are agreed on."""
+
+    def __init__(self, model: nn.Module | None = None, *, sync_overflow: bool = True) -> None:
+        """Let collectives run where ``model`` lives, or with ``sync_overflow=False`` nowhere."""
+        self._model, self._sync_overflow = model, sync_overflow
+
+    def reduce(self, each: tuple[Any, ...], no_flag: Any) -> tuple[Any, ...]:
+        """Return the verdicts that hold on every rank, the register's included."""
+        verdicts = each if no_flag is None else tuple(bool(one and no_flag) for one in each)
+        if not (self._sync_overflow and ranks.in_group() and ranks.several()):
+            return verdicts
+        return ranks.agree(verdicts, device_of(self._model))

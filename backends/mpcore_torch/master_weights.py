@@ -14,7 +14,7 @@ from mpcore.numerics.master_weights import CHUNK
 from mpcore_torch.master_state import MasterState, master_state_for
 from mpcore_torch.optimizer_state import Moments
 from mpcore_torch.rounding import key_of
-from mpcore_torch.update_guard import has_hooks
+from mpcore_torch.update import has_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +40,7 @@ class Masters:
             of the same moment has not confirmed.
         late: faults behind an optimizer's step; what it had moved was stored all the same.
         put_back: parameters of an optimizer that failed which are what they were before.
+        idle: whether there is nothing to open or to close: optimizers step by themselves.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Masters:
         self._moments: dict[torch.optim.Optimizer, Moments] = {}
         if policy.optimizer_state == "bfloat16":
             self._moments = {entry: Moments(entry) for entry in optimizers.values()}
+        self.idle = not (self.states or self._moments)
         self.optimizer_steps = 0
         self.chunk: int | None = None
         self.awaited: set[nn.Parameter] = set()

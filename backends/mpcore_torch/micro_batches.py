@@ -8,10 +8,11 @@ import torch
 
 from mpcore.errors import BackendError
 from mpcore.step.transaction import Transaction
-from mpcore_torch.gradients import any_found, check_and_unscale_, plain, summed
+from mpcore_torch.gradients import any_found, check_and_unscale_, plains, summed
 
 if TYPE_CHECKING:
-    from mpcore_torch.buffers import Assigned, BufferGuard, Saved
+    from mpcore_torch.assigned import Assigned
+    from mpcore_torch.buffers import BufferGuard, Saved
     from mpcore_torch.gradients import Grads
 
 __all__ = ["MicroBatches", "cut"]
@@ -38,7 +39,8 @@ class MicroBatches(Transaction):
         clean = self.all_clean(grads)
         if not clean:
             self._buffers.restore(before)
-            self._assigned.look(lost=True)
+            if self._buffers.written():
+                self._assigned.look(lost=True)
         return clean
 
     def add(self, grads: Grads, others: Grads) -> Grads:
@@ -47,7 +49,7 @@ class MicroBatches(Transaction):
 
     def all_clean(self, grads: Grads) -> bool:
         """Return whether all is finite, on every rank."""
-        found = check_and_unscale_(map(plain, grads.values()), 1.0)
+        found = check_and_unscale_(plains(grads.values()), 1.0)
         return bool(self.detector.reduce((not any_found(found),), None)[0])
 
     def fold(self, clean: Any, sums: Any, loss: Any, grads: Grads) -> tuple[Any, Grads, float]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mpcore.errors import BackendMissingError
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore_torch.ascend import EmulatedAscend, RegisterDetector
+from mpcore_torch.gradients import ValueDetector
 from mpcore_torch.layers import device_of
-from mpcore_torch.ranks import ValueDetector
 
 if TYPE_CHECKING:
     from torch import nn

@@ -19,7 +19,7 @@ from torch.nn.modules import module as torch_module
 
 from mpcore.errors import BackendError
 from mpcore_torch.forwards import carry, forget, put_method
-from mpcore_torch.update_guard import CopyGuard
+from mpcore_torch.update import CopyGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,8 @@ class PlanGuard:
 
     Attributes:
         seen: (dict, key, what was there, its module) of every forward and child module.
+        children: the dicts of child modules, and copies of them.
+        forwards: the dicts with a forward, and those.
     """
 
     def __init__(self, model: nn.Module, guard: Guard) -> None:
@@ -69,6 +71,10 @@ class PlanGuard:
             for name, child in children.items():
                 if child is not None:
                     self.seen.append((children, name, child, module))
+        homes = [module._modules for module in self._modules if module._modules]
+        self.children = homes, [dict(home) for home in homes]
+        found = [(home, value) for home, key, value, _ in self.seen if key == "forward"]
+        self.forwards = [home for home, _ in found], [value for _, value in found]
 
     def changed(self) -> None:
         """Raise GuardError if a layer or a forward of the plan is no longer in its place."""

@@ -8,16 +8,10 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from mpcore.numerics.overflow import OverflowDetector
-from mpcore_torch.layers import device_of
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import nn
+    from collections.abc import Callable, Iterable
 
 __all__ = [
-    "ValueDetector",
     "agree",
     "in_group",
     "largest",
@@ -28,9 +22,12 @@ __all__ = [
 ]
 
 
-def in_group() -> bool:
-    """Return whether this process belongs to a distributed run, be it the only one."""
-    return bool(distributed.is_available() and distributed.is_initialized())
+def _no() -> bool:
+    return False
+
+
+in_group: Callable[[], bool] = distributed.is_initialized if distributed.is_available() else _no
+"""Return whether this process belongs to a distributed run, be it the only one."""
 
 
 def several() -> bool:
@@ -96,18 +93,3 @@ def unsynced() -> bool:
     """Return whether the forward pass that runs is DDP's, under its ``no_sync``."""
     wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
     return wrapper is not None and not wrapper.require_backward_grad_sync
-
-
-class ValueDetector(OverflowDetector):
-    """Only the values tell; the verdicts of all ranks are agreed on."""
-
-    def __init__(self, model: nn.Module | None = None, *, sync_overflow: bool = True) -> None:
-        """Let collectives run where ``model`` lives, or with ``sync_overflow=False`` nowhere."""
-        self._model, self._sync_overflow = model, sync_overflow
-
-    def reduce(self, each: tuple[Any, ...], no_flag: Any) -> tuple[Any, ...]:
-        """Return the verdicts that hold on every rank, the register's included."""
-        verdicts = each if no_flag is None else tuple(bool(one and no_flag) for one in each)
-        if not (self._sync_overflow and several()):
-            return verdicts
-        return agree(verdicts, device_of(self._model))

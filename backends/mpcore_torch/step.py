@@ -15,18 +15,20 @@ from mpcore._lib.interrupts import Held
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, inverse, narrow
 from mpcore_torch import ranks
-from mpcore_torch.buffers import Assigned, BufferGuard
+from mpcore_torch.assigned import Assigned
+from mpcore_torch.buffers import BufferGuard
 from mpcore_torch.calls import IDLE, Calls
 from mpcore_torch.casting import is_low
 from mpcore_torch.gradients import (
     Norms,
     any_found,
+    are_ready,
     as_loss,
     check_and_unscale_,
-    is_ready,
     leaves_gradients,
     merged,
     plain,
+    plains,
     shapeless,
     widened,
 )
@@ -47,10 +49,10 @@ if TYPE_CHECKING:
     from mpcore.amp.guard import Guard
     from mpcore.step.transaction import StepCall, StepOptions
     from mpcore_torch.buffers import Saved
+    from mpcore_torch.calls import ThreadState
     from mpcore_torch.gradients import Grads
     from mpcore_torch.master_weights import Masters
     from mpcore_torch.plan_guard import PlanGuard
-    from mpcore_torch.thread_state import ThreadState
 
 __all__ = ["TorchTransaction"]
 
@@ -81,6 +83,7 @@ class TorchTransaction(MicroBatches):
         hold: called when a commit begins; holds interrupts back until the step has ended.
         late: what failed behind the point of no return of the latest step.
         plan_guard: watches the model as long as this does.
+        by_graph: whether the model runs as a graph.
     """
 
     guard: Guard
@@ -120,6 +123,9 @@ class TorchTransaction(MicroBatches):
         self._found: list[dict[torch.device, torch.Tensor]] = []
         self._norms: Norms | None = None
         self._open: Saved | None = None
+        self._found_in_place: Grads | None = None
+        self.by_graph = False
+        self._empties = False
         self._stall: LostUpdates | None = None
         self.moves_low = False
 
@@ -135,6 +141,7 @@ class TorchTransaction(MicroBatches):
         self._assigned.states = master_weights.states
         self.set_masters(list(master_weights.masters.items()))
         self.moves_low = moves_low
+        self._empties = master_weights.empties
         self._stall = LostUpdates(master_weights) if count else None
 
     # What the optimizers hold
@@ -174,15 +181,16 @@ class TorchTransaction(MicroBatches):
             except BaseException:
                 self.abandon(thread)
                 raise
-        self.unsynced = self.unsynced or ranks.unsynced()
-        if trains and self.master_weights.share():
-            self._assigned.mark()
+        if ranks.in_group():
+            self.unsynced = self.unsynced or ranks.unsynced()
+            if trains and self.master_weights.share():
+                self._buffers.count()
 
     def watching(self) -> Any:
         """Return what watches a forward pass of the open step while it is open, or None."""
         if torch.compiler.is_compiling() or self._open is None:  # in this order: no guards
             return None
-        return self._assigned.watching()
+        return self._assigned.watching() if self._assigned.watches else None
 
     def forget(self) -> None:
         """Let the next ``begin`` start anew, whatever forward passes came before."""
@@ -197,6 +205,7 @@ class TorchTransaction(MicroBatches):
         with Held():
             if thread is not None:
                 thread.put_back()
+            self._found_in_place = None
             if self._open is not None:
                 self._assigned.settle()
                 self._buffers.restore(self._open)
@@ -208,8 +217,9 @@ class TorchTransaction(MicroBatches):
         """Clear old gradients and copy the buffers, once a step; the state is numbers here."""
         if self._open is None:
             self._let_go()
-            self.master_weights.check_complete()
-            self.master_weights.follow()
+            if not self.master_weights.idle:
+                self.master_weights.check_complete()
+                self.master_weights.follow()
             if self.has_register:
                 self.detector.begin()
             self._trained = {name: self.parameters_of(opt) for name, opt in self.optimizers.items()}
@@ -218,7 +228,9 @@ class TorchTransaction(MicroBatches):
             self.unsynced = self.outside = False
             self._open = self._buffers.save()
             if not torch.compiler.is_compiling():
-                self._assigned.begin()
+                if self._assigned.watches:
+                    self._assigned.begin()
+                self._buffers.count()
         return self.state, self._open
 
     def ready(self, call: StepCall) -> None:
@@ -226,8 +238,9 @@ class TorchTransaction(MicroBatches):
         self.taking, self.keeps = call.optimizers, call.keep_grads
         self.apart, self.divided, self.share = False, False, 1.0
         # Lazy norms would keep float32 gradients where even the values are not kept.
-        lean = self.master_weights.empties or self._stall is not None
-        self.eager = call.clip_norm is not None or self.has_register or ranks.several() or lean
+        lean = self._stall is not None or self._empties
+        several = ranks.in_group() and ranks.several()
+        self.eager = call.clip_norm is not None or self.has_register or several or lean
         self.lost = None
 
     @property
@@ -265,7 +278,8 @@ class TorchTransaction(MicroBatches):
     def _one(
         self, loss_fn: Callable[..., Any], scale: float, inputs: list[Any], names: tuple[str, ...]
     ) -> torch.Tensor:
-        with self._assigned.watching() or nullcontext(), self.region():
+        watch = self._assigned.watching() if self._assigned.watches else None
+        with watch or nullcontext(), self.region():
             loss = loss_fn(*inputs)
         self.backward(loss, scale, names)
         return as_loss(loss)
@@ -302,13 +316,17 @@ class TorchTransaction(MicroBatches):
 
         Only the parameters of the optimizers ``names`` get any, if those are not all.
         """
+        if any(map(torch.is_autocast_enabled, KINDS)):
+            with off():
+                self.backward(loss, scale, names, retain_graph=retain_graph)
+            return
         self.check_loss(loss, names)
         if not loss.requires_grad:
             return
         loss = shapeless(loss.float())
         run = partial(loss.backward, self._start_with(scale, loss.device), retain_graph)
-        around = off() if any(map(torch.is_autocast_enabled, KINDS)) else nullcontext()
-        with around, scaled(scale) if scale != 1.0 else nullcontext():
+        # The graph's clipped gradients hold it too; others never ask.
+        with scaled(scale) if self.by_graph else nullcontext():
             if len(names) == len(self.optimizers):
                 run()
             elif ranks.in_group():
@@ -338,10 +356,11 @@ class TorchTransaction(MicroBatches):
 
     def gradients(self, names: Iterable[str]) -> Grads:
         """Return the gradients that exist; those that are added up here as float32 of our own."""
-        grads = {p: p.grad for p in self.trained(names) if p.grad is not None}
+        grads = {p: grad for p in self.trained(names) if (grad := p.grad) is not None}
         if not grads:
             self._check_current(names)
         if not self.apart:
+            self._found_in_place = grads
             return grads
         # A reducer writes the next gradients over these.
         own = ranks.in_group()
@@ -399,7 +418,7 @@ class TorchTransaction(MicroBatches):
         """Return float32 gradients divided by ``scale``, those of float32 in place; check them."""
         factor = 1.0 if self.divided else inverse(scale * self.share)
         true = grads
-        if not all(is_ready(grad) for grad in grads.values()):
+        if not are_ready(grads.values()):
             self._check_masters(grads)
             with torch.no_grad():
                 true = {p: widened(merged(g)) for p, g in grads.items()}
@@ -419,7 +438,7 @@ class TorchTransaction(MicroBatches):
         parts: list[Iterable[torch.Tensor]] = [grads.values()]
         if len(self.taking) > 1:
             parts = [[grads[p] for p in self._trained[n] if p in grads] for n in self.taking]
-        return [check_and_unscale_(map(plain, part), factor, products=factor > 1) for part in parts]
+        return [check_and_unscale_(plains(part), factor, products=factor > 1) for part in parts]
 
     def _all_finite(self, grads: Grads, norms: Norms) -> tuple[bool, ...]:
         if not self._found:
@@ -468,17 +487,21 @@ class TorchTransaction(MicroBatches):
     ) -> float:
         """Let those optimizers step that may; then follow, or put the buffers back."""
         self.hold()
-        if finite:
-            self._assigned.follow(saved)
-        else:
+        if not finite:
             self._buffers.restore(saved)
-        self._assigned.look(lost=not finite)
-        self._assigned.end()
+        elif self._assigned.seen:
+            self._assigned.follow(saved)
+        if self._buffers.written():
+            self._assigned.look(lost=not finite)
+        if self._assigned.watches:
+            self._assigned.end()
+        self._buffers.counts = None  # what is written from now on is the optimizers' work
         names = [name for name, takes in zip(self.taking, stepped, strict=True) if takes]
         moving = {name: self.optimizers[name] for name in names}
-        leaves = finite and all(map(leaves_gradients, moving.values()))
-        if self._norms is not None and not leaves:
-            self._norms.read()
+        if self._norms is not None:
+            leaves = finite and all(map(leaves_gradients, moving.values()))
+            if not leaves:
+                self._norms.read()
         self.hand_out(names, grads)
         if self._stall is not None:
             self._stall.before(grads if moving else {})
@@ -491,7 +514,7 @@ class TorchTransaction(MicroBatches):
             self.master_weights.optimizer_steps = steps
             if self._stall is not None:
                 self.lost = self._stall.after(grads, self.trained(names))
-            if self.master_weights.empties:
+            if self._empties:
                 self._drop_handed_out()
             if self._norms is not None:
                 self._norms.watch()
@@ -506,12 +529,16 @@ class TorchTransaction(MicroBatches):
 
     def hand_out(self, names: Sequence[str], grads: Grads) -> None:
         """Put gradients where the named optimizers look for them."""
-        every = len(names) == len(self.taking)
-        moved = grads if every else [p for p in self.trained(names) if p in grads]
-        for param in moved:
+        there, self._found_in_place = grads is self._found_in_place, None
+        if there and not self.masters:
+            return
+        if len(names) < len(self.taking):
+            moved = set(self.trained(names))
+            grads = {param: grad for param, grad in grads.items() if param in moved}
+        for param, grad in grads.items():
             home = self.masters.get(param, param) if self.masters else param
-            if home.grad is not grads[param]:
-                home.grad = grads[param].to(home.dtype)
+            if home.grad is not grad:
+                home.grad = grad.to(home.dtype)
 
     def _drop_handed_out(self) -> None:
         for master in self._low_of:

@@ -1,35 +1,43 @@
-"""The part of a step behind which weights have moved: all of it happens, or it is put back.
+"""The update: who may run an optimizer over a prepared model, and what happens when one fails.
 
-Until every optimizer has stepped, a fault means the state before the step; from then on, the
-state after it: what is left to do is done, and the fault is raised behind it. An optimizer that
-fails inside its own step may have moved some parameters already. That cannot be undone without
-copies of all weights and slots, which no step makes; so it is said, and no further step is taken
-until something is loaded.
+Until every optimizer of a step has stepped, a fault means the state before the step; from then on,
+the state after it: what is left to do is done, and the fault is raised behind it. An optimizer
+that fails inside its own step may have moved some parameters already. That cannot be undone
+without copies of all weights and slots, which no step makes; so it is said, and no further step is
+taken until something is loaded.
+
+An optimizer of the model has a hook of its own, which looks at one number. Any other optimizer,
+made later or inside a host, is looked at once, by torch's hook for all optimizers: does it hold a
+parameter of the model?
 """
 
 from __future__ import annotations
 
-from itertools import chain
-from operator import attrgetter
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.optim.optimizer as _everybody
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from mpcore.amp.guard import Guard
+from mpcore.errors import GuardError
+from mpcore_torch.buffers import Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
-    from mpcore.amp.guard import Guard
     from mpcore_torch.calls import Calls
     from mpcore_torch.master_weights import Masters
 
-    State = dict[str, Any]
+__all__ = ["CopyGuard", "Update", "UpdateGuard", "forget_copy", "has_hooks", "watch_pickled"]
 
-__all__ = ["Update"]
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_VERSION = attrgetter("_version")
+_INSTEAD = (
+    "call `amp.step(loss_fn, ...)`, or `amp.backward(loss)` and then `amp.apply()`, which step it"
+)
 
 
 class Update:
@@ -58,7 +66,7 @@ class Update:
         self.moved: list[torch.optim.Optimizer] = []
         self.follow = list(follow)
         self.late: list[BaseException] = []
-        self._marks: list[_Mark] = []
+        self._marks: list[Mark] = []
         self._ended = False
 
     def run(self, master_weights: Masters, guard: Guard, calls: Calls) -> None:
@@ -69,11 +77,12 @@ class Update:
                 told that the step is torn, and a note of the error says so.
         """
         was_open = guard.open
+        step = _step if master_weights.idle else master_weights.step
         try:
             guard.open = was_open + 1
             for optimizer in self._optimizers.values():
-                self._marks.append(_Mark(optimizer))
-                self.moved.append(master_weights.step(optimizer))  # on one line: no fault between
+                self._marks.append(Mark(optimizer))
+                self.moved.append(step(optimizer))  # on one line: no fault between
             guard.open = was_open
             self.end()
         except BaseException as error:
@@ -123,102 +132,204 @@ class Update:
         )
 
 
-class _Mark:
-    """What an optimizer holds before its step: references and counts of writes, no copies.
+def _step(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    return (optimizer.step(), optimizer)[1]  # on one line: no fault comes between
 
-    Attributes:
-        size: its parameters.
+
+class CopyGuard(Guard):
+    """The guard of a pickled copy: there is no prepared model that could open it."""
+
+    __slots__ = ()
+
+    def check(self, what: str, instead: str) -> None:
+        """Raise GuardError."""
+        msg = (
+            f"{what} would move or change a copy of a prepared model past its guarantee; prepare "
+            "the copy, `mp.prepare(copy, optimizer, policy)`, and then "
+            f"{instead}"
+        )
+        raise GuardError(msg)
+
+
+class UpdateGuard:
+    """Refuses steps of optimizers over the parameters of a prepared model, unless it is open.
+
+    Cost: one look at a number for each step of its own optimizers; one look-up for each step of
+    any other optimizer of the process, while the model lives. Copies of the model are watched
+    from their first forward pass in training.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at it; about 0.3 us a parameter with three slots."""
-        self._optimizer = optimizer
-        self._groups, self._state = optimizer.param_groups, optimizer.state
-        self._lists: list[list[nn.Parameter]] = [group["params"] for group in self._groups]
-        self._versions = [list(map(_VERSION, params)) for params in self._lists]
-        self._owners = list(self._state)
-        self._slots = [_values(slots) for slots in self._state.values()]
-        flat = chain.from_iterable(self._slots)
-        try:
-            self._seen = list(map(_VERSION, flat))
-        except AttributeError:  # a number: it tells by itself
-            self._seen = [_version(value) for value in chain.from_iterable(self._slots)]
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Iterable[torch.optim.Optimizer],
+        guard: Guard,
+        master_weights: Masters | None,
+    ) -> None:
+        """Watch from now on."""
+        self._guard = guard
+        self._masters = None if master_weights is None else weakref.ref(master_weights)
+        self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet([model])
+        self._own: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(optimizers)
+        self._foreign: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        hook = _Closed(guard, self._masters)
+        self._handles = [optimizer.register_step_pre_hook(hook) for optimizer in self._own]
+        _EVERY.add(self)
 
     @property
-    def size(self) -> int:
-        """How many parameters it has."""
-        return sum(map(len, self._lists))
+    def idle(self) -> bool:
+        """Whether none of the models is there any more."""
+        return not self._models
 
-    def put_back(self, error: BaseException, kept: set[nn.Parameter]) -> int:
-        """Put back what did not move, and return how many parameters may have moved.
+    def watch(self, copy: nn.Module) -> None:
+        """Watch a copy of the model too: what its plan needs is not in an optimizer of its own."""
+        if copy not in self._models:
+            self._models.add(copy)
+            self._foreign.clear()
 
-        Args:
-            error: what its step raised.
-            kept: parameters whose values are those before, whatever was written into them.
+    def forget(self, copy: nn.Module) -> None:
+        """Watch a copy no longer: it is going to be prepared itself."""
+        self._models.discard(copy)
+        self._foreign.clear()
+
+    def release(self) -> None:
+        """Watch no longer."""
+        for handle in self._handles:
+            handle.remove()
+        _EVERY.remove(self)
+
+    def look(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that is not the model's own but holds a parameter of it."""
+        if self._guard.open or optimizer in self._own:
+            return
+        size = sum(len(group["params"]) for group in optimizer.param_groups)
+        if self._foreign.get(optimizer) == size:
+            return
+        known = {id(param) for model in self._models for param in model.parameters()}
+        masters = None if self._masters is None else self._masters()
+        if masters is not None:
+            known.update(id(param) for param in masters.masters.values())
+        if any(id(param) in known for group in optimizer.param_groups for param in group["params"]):
+            what = "`step()` of an optimizer that is not the prepared model's, over its parameters,"
+            self._guard.check(what, _INSTEAD.removesuffix(", which step it"))
+        self._foreign[optimizer] = size
+
+
+class _Closed:
+    """The hook of an optimizer of the model."""
+
+    def __init__(self, guard: Guard, masters: weakref.ref[Masters] | None) -> None:
+        self._guard, self._masters = guard, masters
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Raise GuardError unless the guard is open; see ``Optimizer.register_step_pre_hook``."""
+        if not self._guard.open and not self._moves_nothing(optimizer):
+            self._guard.check("`optimizer.step()`", _INSTEAD)
+
+    def _moves_nothing(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether this is how torch's distributed checkpoints make the slots.
+
+        Learning rate and gradients are zero and no slot is there yet.
+        Source: torch/distributed/checkpoint/state_dict.py, _init_optim_state, torch 2.13.0.
         """
-        optimizer = self._optimizer
-        optimizer.param_groups = self._groups
-        if optimizer.state is not self._state:
-            optimizer.state = self._state
-        for group, params in zip(self._groups, self._lists, strict=True):
-            group["params"] = params
-        # A fused kernel that fails halfway has written without counting it.
-        uncertain = _in_kernel(error)
-        before = self._slots_before()
-        moved = 0
-        for params, versions in zip(self._lists, self._versions, strict=True):
-            for param, version in zip(params, versions, strict=True):
-                stays = param in kept or param._version == version
-                countable = type(param) in _PLAIN and not (uncertain and param.grad is not None)
-                if stays and countable and self._put_back_slots(param, before.get(param)):
-                    continue
-                moved += 1
-        return moved
-
-    def _slots_before(self) -> dict[Any, list[tuple[Any, Any]]]:
-        """Return (value, count of writes) of each slot, by its parameter."""
-        seen = iter(self._seen)
-        return {
-            owner: [(value, next(seen)) for value in values]
-            for owner, values in zip(self._owners, self._slots, strict=True)
-        }
-
-    def _put_back_slots(self, param: nn.Parameter, before: list[tuple[Any, Any]] | None) -> bool:
-        """Put the slots of an unmoved parameter back, if they have not moved."""
-        if before is None:  # all of them are new
-            self._state.pop(param, None)
-            return True
-        for value, seen in before:
-            if isinstance(value, torch.Tensor) and (
-                type(value) not in _PLAIN or value._version != seen
-            ):
-                return False
-        now: State = self._state[param]
-        if not isinstance(now, dict):
-            return True  # what no slots are was not looked into
-        names = list(now)
-        if len(names) < len(before):
+        masters = None if self._masters is None else self._masters()
+        if optimizer.state or masters is None or masters.empties:
             return False
-        for name in names[len(before) :]:
-            del now[name]
-        now.update((name, value) for name, (value, _) in zip(names, before, strict=False))
+        groups = optimizer.param_groups
+        return all(group.get("lr") == 0 for group in groups) and not any(
+            param.grad is not None and param.grad.any()
+            for group in groups
+            for param in group["params"]
+        )
+
+
+def has_hooks(optimizer: torch.optim.Optimizer, *, shared: bool = True) -> bool:
+    """Return whether somebody else's hooks run in a step of ``optimizer``.
+
+    Args:
+        optimizer: any.
+        shared: whether hooks for all optimizers count.
+    """
+    if optimizer._optimizer_step_post_hooks:
         return True
+    for hook in optimizer._optimizer_step_pre_hooks.values():
+        if type(hook) is not _Closed:
+            return True
+    if not shared:
+        return False
+    before = _everybody._global_optimizer_pre_hooks
+    return len(before) > _EVERY.hooks or bool(_everybody._global_optimizer_post_hooks)
 
 
-def _values(slots: Any) -> tuple[Any, ...]:
-    return tuple(slots.values()) if isinstance(slots, dict) else ()
+class _Every:
+    """One hook on all optimizers of the process, while there are prepared models.
+
+    It stays the same object when a model dies, at a time that the garbage collector chooses: torch
+    may be going through its hooks just then.
+    """
+
+    def __init__(self) -> None:
+        self._watching: tuple[weakref.ref[UpdateGuard], ...] = ()
+        self._handle: RemovableHandle | None = None
+        self._pickled: UpdateGuard | None = None
+
+    @property
+    def hooks(self) -> int:
+        """How many of torch's hooks for all optimizers are ours."""
+        return int(self._handle is not None)
+
+    def watch_pickled(self, copy: nn.Module) -> None:
+        """Watch a copy that came out of a pickle."""
+        if self._pickled is None:
+            self._pickled = UpdateGuard(copy, (), CopyGuard(), None)
+        self._pickled.watch(copy)
+
+    def forget(self, copy: nn.Module) -> None:
+        """Watch a copy no longer."""
+        for entry in self._alive():
+            watching = entry()
+            if watching is not None:
+                watching.forget(copy)
+
+    def add(self, watching: UpdateGuard) -> None:
+        """Ask one more."""
+        self._watching = (*self._alive(), weakref.ref(watching))
+        if self._handle is None:
+            self._handle = register_optimizer_step_pre_hook(self._look)
+
+    def remove(self, watching: UpdateGuard) -> None:
+        """Ask one less; without any there is no hook."""
+        self._watching = tuple(entry for entry in self._alive() if entry() is not watching)
+        last = all(entry() is self._pickled for entry in self._watching)
+        if last and self._pickled is not None and self._pickled.idle:
+            self._watching, self._pickled = (), None
+        if not self._watching and self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _alive(self) -> list[weakref.ref[UpdateGuard]]:
+        return [entry for entry in self._watching if entry() is not None]
+
+    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # A compiled step is traced once; a model's own optimizers have their own hook.
+        if not torch.compiler.is_compiling():
+            for entry in self._watching:
+                watching = entry()
+                if watching is not None:
+                    watching.look(optimizer)
 
 
-def _version(value: Any) -> Any:
-    return value._version if isinstance(value, torch.Tensor) else value
+_EVERY = _Every()
 
 
-def _in_kernel(error: BaseException) -> bool:
-    """Return whether ``error`` may come out of a kernel that writes several tensors."""
-    trace = error.__traceback__
-    if trace is None:
-        return True
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    names: Sequence[str] = trace.tb_frame.f_code.co_names
-    return any(name.startswith(("_foreach_", "_fused_")) for name in names)
+def watch_pickled(copy: nn.Module) -> None:
+    """Watch a copy that came out of a pickle, from its first forward pass in training on."""
+    if copy.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        _EVERY.watch_pickled(copy)
+
+
+def forget_copy(copy: nn.Module) -> None:
+    """Watch a copy no longer: it is going to be prepared itself."""
+    _EVERY.forget(copy)

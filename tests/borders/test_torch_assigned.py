@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import signal
-import sys
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,13 +32,6 @@ POLICIES = [
     "model_bfloat16, master=stochastic:5",
     "model_bfloat16, master=none",
 ]
-
-
-@pytest.fixture(autouse=True)
-def nothing_compiled():
-    """First writes are watched where nothing was compiled; the tests before may have."""
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
 
 
 MASTERS = [policy for policy in POLICIES if policy.startswith("model") and "none" not in policy]
@@ -366,6 +359,41 @@ def test_checkpointed_activations() -> None:
     before = _values(model, amp)
     assert not amp.step(lambda x: model(x).float().sum() * float("inf"), _x()).stepped
     assert not _same(before, _values(model, amp))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("how", ["data", "assign"])
+def test_a_write_past_the_counts_is_seen_where_something_else_was_compiled(how, policy) -> None:
+    torch.compile(torch.sin, backend="eager")(torch.ones(2))
+    model, amp = _made(partial(Plain, how, trains=False), policy)
+    before = _values(model, amp)
+    assert not amp.step(lambda x: model(x).float().sum() * float("inf"), _x()).stepped
+    assert not _same(before, _values(model, amp))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_first_write_of_a_compiled_model_is_put_back(backend, whole) -> None:
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    model, amp = _made(partial(Plain, "no_grad", trains=False), "mixed_bfloat16")
+
+    def loss(x: Any, factor: Any) -> Any:
+        return run(x).float().sum() * factor
+
+    run = model if whole else torch.compile(model, backend=backend)
+    step = torch.compile(loss, backend=backend) if whole else loss
+    graphs = []
+    try:
+        for number, factor in enumerate([float("inf"), 1.0, float("inf"), 1.0, float("inf")]):
+            before = _values(model, amp)
+            result = amp.step(step, _x(number), torch.tensor(factor))
+            assert bool(_same(before, _values(model, amp))) == result.stepped
+            graphs.append(counters["frames"]["ok"])
+        assert len(set(graphs)) == 1  # not compiled anew when nothing is watched any more
+    finally:
+        torch._dynamo.reset()
 
 
 def test_a_compiled_model_stays_one_graph() -> None:
