@@ -106,7 +106,6 @@ class TorchAmp(Amp):
             self._region = lambda: region(device, dtype, op_list)
         # Before the model is changed: it refuses options that cannot be had.
         self._tx = TorchTransaction(model, self.optimizers, self._rule, options, self._region)
-        self._tx.by_graph = policy.by == "graph"
         if not optimizers:
             self._tx.calls = Inference()
         keep_in_backward(self._tx, op_list)

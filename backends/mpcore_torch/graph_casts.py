@@ -10,10 +10,11 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["cast", "clip", "fork", "native", "one_forward", "scaled"]
+__all__ = ["SCALE", "cast", "clip", "fork", "native", "one_forward"]
 
 _ONCE: dict[tuple[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
-_SCALE = [1.0]
+SCALE = [1.0]
+"""The loss scale that the gradients of the backward pass hold which runs, if one does."""
 
 
 @contextlib.contextmanager
@@ -28,17 +29,6 @@ def one_forward() -> Iterator[None]:
         yield
     finally:
         _ONCE.clear()
-
-
-@contextlib.contextmanager
-def scaled(scale: float) -> Iterator[None]:
-    """Say which loss scale the gradients of a backward pass hold."""
-    before = _SCALE[0]
-    _SCALE[0] = scale
-    try:
-        yield
-    finally:
-        _SCALE[0] = before
 
 
 def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -95,9 +85,9 @@ class _Clip(torch.autograd.Function):  # type: ignore[misc]  # torch is not foll
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         """Bound what is sent on; the bound is one of gradients without a loss scale."""
         if ctx.norm is None:
-            bound = ctx.value * _SCALE[0]
+            bound = ctx.value * SCALE[0]
             return grad.clamp(-bound, bound), None, None
-        bound = ctx.norm * _SCALE[0]
+        bound = ctx.norm * SCALE[0]
         size = torch.linalg.vector_norm(grad, dtype=torch.float32)
         # A norm that is not finite must stay so: the step is to notice it.
         factor = torch.where(size.isfinite(), (bound / size).clamp(max=1.0), 1.0)

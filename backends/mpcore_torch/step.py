@@ -32,7 +32,7 @@ from mpcore_torch.gradients import (
     shapeless,
     widened,
 )
-from mpcore_torch.graph_casts import scaled
+from mpcore_torch.graph_casts import SCALE
 from mpcore_torch.layers import parameter_names
 from mpcore_torch.micro_batches import MicroBatches, cut
 from mpcore_torch.overflow import detector_for
@@ -83,7 +83,6 @@ class TorchTransaction(MicroBatches):
         hold: called when a commit begins; holds interrupts back until the step has ended.
         late: what failed behind the point of no return of the latest step.
         plan_guard: watches the model as long as this does.
-        by_graph: whether the model runs as a graph.
     """
 
     guard: Guard
@@ -124,7 +123,6 @@ class TorchTransaction(MicroBatches):
         self._norms: Norms | None = None
         self._open: Saved | None = None
         self._found_in_place: Grads | None = None
-        self.by_graph = False
         self._empties = False
         self._stall: LostUpdates | None = None
         self.moves_low = False
@@ -325,8 +323,8 @@ class TorchTransaction(MicroBatches):
             return
         loss = shapeless(loss.float())
         run = partial(loss.backward, self._start_with(scale, loss.device), retain_graph)
-        # The graph's clipped gradients hold it too; others never ask.
-        with scaled(scale) if self.by_graph else nullcontext():
+        before, SCALE[0] = SCALE[0], scale
+        try:
             if len(names) == len(self.optimizers):
                 run()
             elif ranks.in_group():
@@ -335,6 +333,8 @@ class TorchTransaction(MicroBatches):
                 wanted = [param for param in self.trained(names) if param.requires_grad]
                 if wanted:
                     run(inputs=wanted)
+        finally:
+            SCALE[0] = before
 
     def _start_with(self, scale: float, device: torch.device) -> torch.Tensor | None:
         """Return the gradient of the loss; the same tensor while the scale stays."""
