@@ -30,6 +30,7 @@ def build(
     device: str = "cpu",
     low: str = "",
     new: Mapping[str, Any] = MappingProxyType({}),
+    bakes: bool = False,
 ) -> fx.GraphModule:
     """Return a module that runs ``graph``; it takes the graph's inputs in their order.
 
@@ -40,8 +41,9 @@ def build(
         device: type of the device, for calls that are left to the framework's own list.
         low: the 16-bit dtype of that list.
         new: parameters that ``graph`` reads and ``piece`` has not, by name.
+        bakes: whether parameters that are cast are stored as what they are cast to.
     """
-    return _Builder(piece, graph, plan, device, low, new).module()
+    return _Builder(piece, graph, plan, device, low, new, bakes).module()
 
 
 class _Builder:
@@ -53,12 +55,13 @@ class _Builder:
         device: str,
         low: str,
         new: Mapping[str, Any],
+        bakes: bool,
     ) -> None:
         self.piece, self.graph, self.plan = piece, graph, plan
         self.device, self.low = device, getattr(torch, low or "float32")
         self.code = fx.Graph()
         self.root = torch.nn.Module()
-        self.new = new
+        self.new, self.bakes = new, bakes
         self.of: dict[str, Any] = {}
         self.waiting: dict[tuple[str, str], list[Any]] = {}  # (user, value) -> casts, in order
         self.first: dict[str, list[Cast]] = {}
@@ -78,7 +81,7 @@ class _Builder:
             if name not in held:
                 self._made(name, self.code.placeholder(_safe(name)))
         for name, tensor in held.items():
-            if name in self.graph.value:
+            if name in self.graph.value and not self._only_cast(name):
                 self._made(name, self.code.get_attr(self._hold(name, tensor)))
         for node in self.graph.nodes:
             for cast in self.first.get(node.name, ()):
@@ -111,9 +114,24 @@ class _Builder:
             dtype = getattr(torch, cast.dtype)
             self.of[name] = self.code.call_function(graph_casts.cast, (self.of[name], dtype))
 
+    def _only_cast(self, name: str) -> bool:
+        """Return whether a parameter that is stored as its casts is read in no other way."""
+        if not self.bakes or name in self.graph.outputs:
+            return False
+        reads = sum(node.inputs.count(name) for node in self.graph.nodes)
+        casts = [c for group in self.first.values() for c in group if c.value == name]
+        return bool(casts) and reads == sum(len(cast.users) for cast in casts)
+
     def _cast(self, cast: Cast) -> None:
-        source, dtype = self.of[cast.value], getattr(torch, cast.dtype)
-        count = len(cast.users)
+        dtype, count = getattr(torch, cast.dtype), len(cast.users)
+        stored = self.piece.constants.get(cast.value)
+        if self.bakes and stored is not None:
+            name = f"{cast.value}_{cast.dtype}"
+            code = self.code.get_attr(self._hold(name, stored.detach().to(dtype)))
+            for user in cast.users:
+                self.waiting.setdefault((user, cast.value), []).append(code)
+            return
+        source = self.of[cast.value]
         if cast.fork:
             whole = self.code.call_function(graph_casts.fork, (source, dtype, count))
             made = [self._pick(whole, i) for i in range(count)]

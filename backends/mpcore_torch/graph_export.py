@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "exported_piece"]
 
+_ONE_FILE = 1_500_000_000  # bytes; an ONNX file holds at most two thousand million
 _FORMS = (".onnx", ".pt2")
 
 
@@ -82,7 +83,7 @@ def _written(model: nn.Module, target: Path, policy: Policy, example: Any) -> Ex
             f"{piece.graph.node[left[0]].path}'"
         )
         raise GraphError(msg)
-    lowered = build(piece, piece.graph, plan, low=policy.compute)
+    lowered = build(piece, piece.graph, plan, low=policy.compute, bakes=True)
     lowered.graph._codegen = made.graph._codegen
     lowered.recompile()
     with torch.no_grad():
@@ -115,10 +116,31 @@ def _to_onnx(
     checks: list[str],
 ) -> float:
     import onnx
+    from torch.onnx.errors import OnnxExporterError
 
+    size = sum(t.nbytes for t in lowered.state_dict().values())
     with _quiet():
         program = torch.export.export(lowered, args, kwargs, strict=False)
-        torch.onnx.export(program, args, draft, kwargs=kwargs, dynamo=True, verbose=False)
+        # Its optimizer folds a float32 batch norm into float16 weights and leaves a file that is
+        # not valid (torch 2.13.0, onnxscript 0.7.2); runtimes optimize on their own.
+        try:
+            torch.onnx.export(
+                program,
+                args,
+                draft,
+                kwargs=kwargs,
+                dynamo=True,
+                verbose=False,
+                optimize=False,
+                external_data=size > _ONE_FILE,
+            )
+        except OnnxExporterError as exc:
+            cause: Any = exc
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            reason = str(cause).strip().partition("\n")[0]
+            msg = f"torch.onnx cannot write this model: {reason}; write .pt2"
+            raise GraphError(msg) from exc
     onnx.checker.check_model(str(draft), full_check=True)
     casts = sum(node.op_type == "Cast" for node in onnx.load(str(draft)).graph.node)
     checks.append(f"onnx.checker: valid, {casts} Cast nodes")
@@ -163,12 +185,13 @@ def exported_piece(model: nn.Module, example: Any) -> tuple[Piece, Any]:
     known = names_of(model)
     by_name = {name: kind for kind, name in known.values()}
     own = {id(_at(made, name)): (kind, name) for name, kind in by_name.items()}
-    piece = piece_of(made, args, own, {})
+    piece = piece_of(made, tree_leaves((args, kwargs)), own, {})
     plain = build(piece, piece.graph)
     plain.graph._codegen = made.graph._codegen
     plain.recompile()
     if not model.training:
-        with left_alone(model, None), torch.no_grad():
+        # With gradients: without, some layers take other kernels than those that are lifted.
+        with left_alone(model, None), torch.enable_grad():
             if not _equal(model(*args, **kwargs), plain(*args, **kwargs)):
                 msg = f"the graph of {type(model).__name__} does not give its own bits"
                 raise GraphError(msg)

@@ -175,7 +175,8 @@ class _Lifter:
         if isinstance(fake, torch.Tensor):
             shape = tuple(s if isinstance(s, int) else None for s in fake.shape)
             dtype = str(fake.dtype).removeprefix("torch.")
-        self.values[name] = Value(name, shape, dtype, kind, grad=grad)
+        size = _hinted(fake) if None in shape else None
+        self.values[name] = Value(name, shape, dtype, kind, grad=grad, size=size)
         self.fakes[name] = fake
         return name
 
@@ -330,6 +331,15 @@ def _toggles(target: Any) -> bool:
 
 def _is_tensor(fake: Any) -> bool:
     return isinstance(fake, torch.Tensor) and fake.is_floating_point()
+
+
+def _hinted(fake: torch.Tensor) -> int:
+    """Return the number of elements in the example; 1 for sizes that depend on values."""
+    count = 1
+    for size in fake.shape:
+        hint = size if isinstance(size, int) else getattr(size.node, "hint", None)
+        count *= hint if isinstance(hint, int) else 1
+    return count
 
 
 def _setting(value: Any) -> Any:

@@ -58,6 +58,7 @@ class Value:
         dtype: as it is where nothing is cast.
         kind: ``"input"``, ``"param"``, ``"buffer"``, ``"const"`` or ``"result"``.
         grad: whether a gradient flows into it.
+        size: number of elements in the example, where ``shape`` does not say it.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Value:
     dtype: str = "float32"
     kind: str = "result"
     grad: bool = False
+    size: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse a kind that there is not."""
@@ -72,7 +74,9 @@ class Value:
 
     @property
     def elements(self) -> int:
-        """Number of elements; a dimension that is not known counts as one."""
+        """Number of elements; a dimension that nothing is known of counts as one."""
+        if self.size is not None:
+            return self.size
         count = 1
         for size in self.shape:
             count *= 1 if size is None else size

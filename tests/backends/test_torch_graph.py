@@ -42,7 +42,8 @@ def _train(made: Made, policy: str, steps: int = 3, **options: Any) -> tuple[lis
 
 def _differing(one: list[Any], other: list[Any]) -> list[int]:
     assert len(one) == len(other)
-    return [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if not torch.equal(a, b)]
+    pairs = enumerate(zip(one, other, strict=True))
+    return [i for i, (a, b) in pairs if not torch.allclose(a, b, 0, 0, equal_nan=True)]
 
 
 def _against_autocast(name: str, dtype: str, places: tuple[str, ...]) -> None:
@@ -55,7 +56,7 @@ def _against_autocast(name: str, dtype: str, places: tuple[str, ...]) -> None:
         assert amp.graphs
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["gpt", "branchy", "convnet", "shared"])
 def test_training_has_the_bits_of_autocast(name: str) -> None:
     _against_autocast(name, "bfloat16", ("exact",))
 
@@ -194,13 +195,14 @@ def test_preparing_leaves_statistics_generators_and_gradients() -> None:
 # --- lift, fold, clip
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["lstm", "branchy", "attention"])
 def test_lifting_finds_every_call_and_changes_nothing(name: str) -> None:
     model, (x, _), _ = _made(name)
     lifted = mp.graph.lift(model, x)
     layers = {node.path for graph in lifted.graphs for node in graph.nodes}
     holders = {path for path, module in model.named_modules() if module._parameters}
-    assert holders - {"a.0", "a.2", "b", "mha.out_proj"} <= layers | {"mha.out_proj"}
+    taken = {"a.0", "a.2", "b"}  # one of two branches
+    assert holders - taken <= layers | {"mha.out_proj"}  # whose weights its layer reads
     assert "forward" not in vars(model)
     for graph in lifted.graphs:
         assert type(graph).from_json(graph.to_json()) == graph
