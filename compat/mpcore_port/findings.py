@@ -9,6 +9,7 @@ import libcst as cst
 
 from mpcore_port.hazards import hazards
 from mpcore_port.names import code_of
+from mpcore_port.packages import ABSENT, package_of
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments
 from mpcore_port.torch_names import known, nearest
 
@@ -197,6 +198,7 @@ class _Finder:
         on = [a for a in self.scan.autocasts if a.enabled != "False"]
         has_scaler = bool(self.project.scalers or self.project.wrappers)
         has_scaler |= any(backward.scaled for backward in self.scan.backwards)  # it was handed one
+        has_scaler |= any(map(_is_called_scaler, self.tree.names.calls))
         for region in on:
             half = "float16" in region.dtype.replace("bfloat16", "")
             silent = not region.dtype and ("cuda" in region.api or "cuda" in region.device)
@@ -205,6 +207,7 @@ class _Finder:
                 yield from self.at("float16-unscaled", region.node)
         if self.scan.scalers and not self.project.autocasts and not self.project.halves:
             wrapped = all(s.wrapper for s in self.scan.scalers) and not self.scan.optimizers
+            wrapped |= self._imports_what_is_not_here()  # a region may stand there
             for scaler in self.scan.scalers:
                 if scaler.constants.get("enabled") != "False" and not wrapped:
                     yield from self.at("scaler-without-autocast", scaler.node)
@@ -213,6 +216,15 @@ class _Finder:
             for scaler in self.scan.scalers:
                 if "enabled" not in scaler.constants:
                     yield from self.at("scaler-with-bfloat16", scaler.node)
+
+    def _imports_what_is_not_here(self) -> bool:
+        """Return whether modules of the script's own are imported that are not read with it."""
+        for name, _ in self.tree.names.imports:
+            root = name.partition(".")[0]
+            package = package_of(name) if root and root not in self.project.modules else None
+            if package is not None and package.why == ABSENT:
+                return True
+        return False
 
     def scalers(self) -> Iterator[_Found]:
         for scaler in self.scan.scalers:
@@ -320,6 +332,11 @@ class _Finder:
             return False
         names = self.tree.names
         return names.enclosing(one, cst.FunctionDef) is names.enclosing(other, cst.FunctionDef)
+
+
+def _is_called_scaler(call: cst.Call) -> bool:
+    """Return whether a wrapper of a scaler is called, as in ``loss_scaler(loss, optimizer)``."""
+    return bool(call.args) and code_of(call.func).lower().endswith("scaler")
 
 
 def _unknown_part(name: str) -> str:

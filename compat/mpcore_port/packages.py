@@ -18,7 +18,10 @@ import libcst as cst
 
 from mpcore_port.scopes import code_of
 
-__all__ = ["Package", "imported", "package_of"]
+__all__ = ["ABSENT", "Package", "imported", "package_of"]
+
+ABSENT = "not on the list, not installed here"
+"""Of a package that is not known at all: most often a module of the script's own."""
 
 World = Literal["neutral", "torch", "unknown"]
 _TORCH = {
@@ -99,7 +102,7 @@ def package_of(name: str) -> Package | None:
 def _installed(root: str) -> Package:
     names = _by_import().get(root, ())
     if not names:
-        return Package(root, "unknown", "unproven", "not on the list, not installed here")
+        return Package(root, "unknown", "unproven", ABSENT)
     if any(_requires_torch(name, 2) for name in names):
         return Package(root, "torch", "unproven", f"{names[0]} requires torch (its metadata)")
     why = f"not on the list; {names[0]} requires no torch (its metadata)"

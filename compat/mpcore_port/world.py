@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.names import code_of, string_of
-from mpcore_port.packages import imported, package_of
+from mpcore_port.packages import ABSENT, imported, package_of
 from mpcore_port.rule import Edit
 from mpcore_port.values import UNKNOWN, Values, vocabulary
 
@@ -127,7 +127,18 @@ class _World:
             return ""
         if root in self.project.beside:
             return f"{root} lies beside the script and was not ported: port the folder"
+        package = package_of(name)
+        if package is not None and package.why == ABSENT:
+            return f"{root} is no package that we know, and not ported along: port its folder"
         return self.judge.package(name)
+
+    def _used(self, name: str) -> str:
+        """Return why a use of a package is unproven; modules of one's own are named once."""
+        package = package_of(name)
+        root = name.partition(".")[0]
+        if package is None or package.why == ABSENT or root in self.project.beside:
+            return ""
+        return self._package(name)
 
     # --- strings --------------------------------------------------------------------------------
 
@@ -167,7 +178,7 @@ class _World:
         if name is not None:
             if (place.line, place.column) in self.done or self.names.imported(node) is None:
                 return
-            why = self.judge.name(name) if name.startswith("torch.") else self._package(name)
+            why = self.judge.name(name) if name.startswith("torch.") else self._used(name)
             if why:
                 yield node, code_of(node), why
             return
@@ -193,7 +204,7 @@ class _World:
         place = self.tree.positions[node].start
         touched = (place.line, code_of(node)) in self.texts
         if not why and touched and kind == UNKNOWN:
-            return f"`{name}` is translated, and nothing in this file says what it is called on"
+            return "translated, and nothing in this file says what it is called on"
         return why
 
     def _is_field(self, node: cst.Attribute) -> bool:

@@ -153,7 +153,7 @@ IDIOMS: dict[str, tuple[int, str, str, str]] = {
         "",
         "",
     ),
-    "DataParallel": (15, _TOP + "model = nn.DataParallel(model)\n", "DataParallel", "DataParallel"),
+    "DataParallel": (15, _TOP + "model = nn.DataParallel(model)\n", "", "DataParallel"),
     "no_sync": (
         6,
         _TOP + _DDP + "model = DDP(model)\nwith model.no_sync():\n    y = model(x)\n",

@@ -124,6 +124,7 @@ def test_ported_script_names_no_cuda_but_in_words_of_its_own(path: Path) -> None
 STAYS = {
     "apex.amp": "from apexes import amp\nimport apexlike.amp\n",
     "apex parts": "from mine import FusedAdam\nFusedAdam([], lr=1)\n",
+    "data parallel": "import torch\nwhole = isinstance(model, torch.nn.DataParallel)\n",
     "messages": "import apexlike\nprint('install apexlike')\nprint('Please install apex')\n",
     "packages": "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None\n",
     "imports": "from torch import nn\nimport torch.amp\nfrom .cuda import amp\n",
@@ -218,6 +219,22 @@ def test_autograds_profiler_is_refused_only_where_it_asks_cudas(flag: str, refus
     done = port_text(text, TARGET)
     assert [edit.kind for edit in done.edits if edit.kind == "refused"] == ["refused"] * refused
     assert (done.text == text) != refused
+
+
+@pytest.mark.parametrize("options", [Options(), PORTABLE], ids=["npu", "portable"])
+def test_data_parallel_runs_on_one_device_and_keeps_its_names(options: Options) -> None:
+    pytest.importorskip("torch")
+    text = (
+        "import torch\nfrom torch.nn import DataParallel as DP\nnet = torch.nn.Linear(2, 3)\n"
+        "model = DP(net, device_ids=[0, 1])\nout = model(torch.ones(1, 2))\n"
+        "same = isinstance(model, DP) and model.module is net\n"
+    )
+    room: dict[str, Any] = {}
+    done = port_text(text, TARGET, options).text
+    exec(done.replace("\nimport torch_npu\n", "\n"), room)
+    assert room["same"]
+    assert tuple(room["out"].shape) == (1, 3)
+    assert set(room["model"].state_dict()) == {"module.weight", "module.bias"}
 
 
 def _exists(name: str) -> bool:

@@ -22,7 +22,9 @@ def _package(name: str) -> str:
 
 
 def _method(kind: str, name: str, called: bool) -> str:
-    if kind not in ("tensor", UNKNOWN) or f"Tensor.{name}" in table("methods") or name in _TENSOR:
+    if kind not in ("tensor", UNKNOWN) or name in _TENSOR:
+        return ""
+    if f"Tensor.{name}" in table("methods"):
         return ""
     words = vocabulary()
     if name in words["tensor"] and not any(name in words[of] for of in (*_PYTHON, "module")):

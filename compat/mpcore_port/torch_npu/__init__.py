@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mpcore_port.messages import PackageMessages
 from mpcore_port.targets import Options, Target
+from mpcore_port.torch_npu.alone import OneDevice
 from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, MakeScaler, ScalerState
 from mpcore_port.torch_npu.apex import ApexImports, ApexParts
 from mpcore_port.torch_npu.apex_native import ApexNative
@@ -71,6 +72,7 @@ def rules(options: Options) -> list[list[Rule]]:
             Group(),
             Profiler(),
             RefusedCalls(),
+            OneDevice(),
             Flagged(),
             ApexNative(),
         ]
@@ -97,6 +99,7 @@ def _portable() -> list[Rule]:
         Fused(),
         Profiler(),
         RefusedCalls(),
+        OneDevice(),
         Flagged(),
     ]
 

@@ -83,7 +83,8 @@ def _method(kind: str, name: str, called: bool) -> str:
             return ""
         if name in words["tensor"]:
             return f"Tensor.{name} is {_NOT_LISTED}"
-        return f"a tensor has no {name} that we know" if called else ""
+        strange = called and name not in words["neutral"]  # a list of tensors has its own
+        return f"a tensor has no {name} that we know" if strange else ""
     if kind == UNKNOWN and called and not known_anywhere(name):
         return f"nothing in this file says what has a method {name}"
     return ""

@@ -57,6 +57,10 @@ def apis() -> list[Api]:
     shared = data["unsupported"]
     for name in shared["names"]:
         rows[name] = Api(name, name, "changed", shared["reason"], shared["effect"])
+    for row in data["alone"]:
+        rows[row["name"]] = Api(
+            row["name"], "(a class in the port)", "changed", row["reason"], row["effect"]
+        )
     for row in data["call"]:
         rows[row["name"]] = Api(row["name"], "", "refused", row["reason"])
     for row in data["apex"]:

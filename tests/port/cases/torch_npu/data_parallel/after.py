@@ -5,32 +5,22 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 # mpcore port: keep
-class _mpcore_refused:
-    """Stands where the port has no equivalent; raises, with the reason, as soon as it is used."""
+class _port_one_device(torch.nn.DataParallel):
+    """Runs the module on the one device there is; keeps ``.module`` and the saved names."""
 
-    def __init__(self, reason):
-        self.__dict__["reason"] = reason
+    def __init__(self, module, device_ids=None, output_device=None, dim=0):
+        torch.nn.Module.__init__(self)
+        self.module = module
+        self.dim = dim
+        self.device_ids = []
 
-    def _raise(self, *args, **kwargs):
-        raise NotImplementedError(self.__dict__["reason"])
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._raise()
-
-    def __mro_entries__(self, bases):
-        return (type("_mpcore_refused_base", (), {"__new__": self._raise}),)
-
-    __call__ = __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _raise
-    __str__ = __repr__ = __format__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __contains__ = _raise
-    __getitem__ = __setattr__ = __enter__ = __exit__ = __add__ = __radd__ = __mul__ = __rmul__ = __mod__ = _raise
+    def forward(self, *inputs, **kwargs):
+        return self.module(*inputs, **kwargs)
 
 
 def wrap(model, ranks):
     if torch.npu.device_count() > 1 and not ranks:
-        # mpcore port: refused: nn.DataParallel: not supported on an NPU (docs torch-nn.md); use DistributedDataParallel, one process for each device
-        model = _mpcore_refused("nn.DataParallel: not supported on an NPU (docs torch-nn.md); use DistributedDataParallel, one process for each device")(model).npu()
+        model = _port_one_device(model).npu()
     return model.module if isinstance(model, (nn.DataParallel, DDP)) else model
 
 
