@@ -49,8 +49,9 @@ def lift(model: nn.Module, example: Any, /, *, whole: bool) -> Lifted:
 def plan(lifted: Lifted, policy: Policy, /, device: str = "") -> tuple[GraphPlan, ...]:
     """Return the plan of each graph."""
     layers = list_layers(lifted.model)
-    where = device or device_of(lifted.model).type
-    return tuple(plan_of(piece, policy, layers, where) for piece in lifted.handle)
+    where = device.partition(":")[0] or device_of(lifted.model).type
+    whole = policy.output if len(lifted.handle) == 1 else ""
+    return tuple(plan_of(p, policy, layers, where, output=whole) for p in lifted.handle)
 
 
 def arrays(lifted: Lifted, /) -> Mapping[str, npt.NDArray[Any]]:

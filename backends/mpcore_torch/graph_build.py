@@ -205,4 +205,4 @@ def _item(whole: Any, number: int) -> Any:
 
 
 def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
+    return "v_" + "".join(c if c.isalnum() else "_" for c in name)

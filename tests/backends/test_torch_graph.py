@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -432,3 +433,30 @@ def test_an_example_belongs_to_a_graph() -> None:
         mp.prepare(model, None, "autocast_bfloat16, by=graph")
     with pytest.raises(mp.BackendError, match="`example` must be left out unless by='graph'"):
         mp.prepare(model, None, "autocast_bfloat16", example=x)
+
+
+# --- explained
+
+
+def test_explain_tells_every_call_and_draws_it() -> None:
+    model, (x, _), _ = gpt()
+    found = mp.explain(model, "autocast_bfloat16, by=graph; full op=softmax; full op=fft", x)
+    assert found.unused == ("full op=fft",)
+    assert "rule: full op=softmax" in str(found)
+    assert found.plans[0].compute["blocks.1/softmax"] == "float32"
+    assert 'data-name="g0-blocks.1.q/linear"' in found.html()
+    assert found.to_dict()["plans"][0]["how"] == "exact"
+    other = mp.explain(model, "autocast_bfloat16, by=graph", x, device="cuda")
+    assert other.plans[0].compute["blocks.1/softmax"] == "float32"  # CUDA's list
+    assert "forward" not in vars(model)
+
+
+def test_the_command_writes_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpcore.cli import main
+
+    file = tmp_path / "out.html"
+    experiment = Path(__file__).parents[2] / "examples/image_cnn/experiment.py"
+    words = f"mpcore explain {experiment} --backend torch --policy autocast_bfloat16 --graph {file}"
+    monkeypatch.setattr("sys.argv", words.split())
+    assert main() == 0
+    assert "conv2d" in file.read_text(encoding="utf-8")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from mpcore.errors import BackendError
+from mpcore.graph.explained import explain_graph
+from mpcore.policy.policy import Policy
 from mpcore.tools.inspection.observe import dry_run, plan_of
 
 if TYPE_CHECKING:
+    from mpcore.graph.explained import Explained
     from mpcore.policy.plan import Plan
-    from mpcore.policy.policy import Policy
     from mpcore.tools.inspection.observation import Observation
 
 __all__ = ["explain"]
@@ -20,12 +22,14 @@ def explain(model: Any, policy: Policy | str) -> Plan: ...
 
 
 @overload
-def explain(model: Any, policy: Policy | str, *example: Any, device: str = "") -> Observation: ...
+def explain(
+    model: Any, policy: Policy | str, *example: Any, device: str = ""
+) -> Observation | Explained: ...
 
 
 def explain(
     model: Any, policy: Policy | str, *example: Any, device: str = ""
-) -> Plan | Observation:
+) -> Plan | Observation | Explained:
     """Return what every layer of ``model`` would do under ``policy``; changes nothing.
 
     Args:
@@ -34,13 +38,16 @@ def explain(
         policy: a policy, its name, or its text.
         example: what the model is called with, values do not matter: then every op that it
             calls is told as well, its dtypes and what decides (torch alone; see
-            ``mpcore.tools.inspection.observe.dry_run``).
+            ``mpcore.tools.inspection.observe.dry_run``); under by="graph" every call of the graph
+            and every cast, as a table, and as a page: ``.html()``.
         device: with ``example``: the device to tell it for, such as ``"cuda"``, at hand or not.
 
     Raises:
         PolicyError: the policy's text is wrong.
         BackendError: no backend knows the model, or ops cannot be told.
     """
+    if example and Policy.of(policy).by == "graph":
+        return explain_graph(model, policy, *example, device=device)
     if example:
         return dry_run(model, policy, *example, device=device)
     if device:

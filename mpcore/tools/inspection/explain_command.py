@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mpcore._lib.files import write_text
 from mpcore.backend.backend import load_backend
 from mpcore.capabilities.capabilities import honour, meaning_of_float32
 from mpcore.errors import BackendError
+from mpcore.graph.explained import explain_graph
 from mpcore.policy.plan import resolve_plan
 from mpcore.policy.policy import Policy
 from mpcore.tools.experiment.answer import Answer
@@ -56,6 +59,17 @@ _Observe = Annotated[
     typer.Option("--observe", help="Run one batch, and show what really ran beside the plan."),
 ]
 
+_Graph = Annotated[
+    Path | None,
+    typer.Option(
+        "--graph",
+        metavar="FILE",
+        help="Write a picture of the model's graph to an HTML file: every call, every cast between "
+        "calls and what placed it. One backend and one policy, which is read as by=graph.",
+        show_default=False,
+    ),
+]
+
 
 def explain(
     experiment: ExperimentFile,
@@ -63,6 +77,7 @@ def explain(
     policy: Annotated[Texts, policy_option(_DEFAULT)] = None,
     device: _Devices = None,
     observe: _Observe = False,
+    graph: _Graph = None,
     form: Format = "text",
     output: OutputFile = None,
 ) -> int:
@@ -82,11 +97,16 @@ def explain(
     Example: mpcore explain model.py --backend torch,mindspore --policy mixed_float16 --format json
 
     Example: mpcore explain model.py --backend torch --policy mixed_bfloat16 --observe
+
+    Example: mpcore explain model.py --policy "autocast_bfloat16; full op=softmax" --graph out.html
     """
-    answer = Answer("mpcore-observations" if observe else "mpcore-plan", form, output)
+    kind = "mpcore-graph" if graph else "mpcore-observations" if observe else "mpcore-plan"
+    answer = Answer(kind, form, output)
     texts, devices = policy_parts(policy or [_DEFAULT]), parts(device)
     policies = [Policy.parse(text) for text in texts]
     loaded, names = load(experiment, read_backends(backend))
+    if graph is not None:
+        return _drawn(loaded, names, policies, devices, graph, answer)
     if observe:
         return _observed(loaded, names, policies, devices, answer)
     sides, refused = [], []
@@ -140,6 +160,32 @@ def _observed(
     runs = [{"backend": name, **found.to_dict()} for name, found in seen]
     answer.tell({"runs": runs}, lambda console: say(console, text))
     return int(any(found.differing for _, found in seen))
+
+
+def _drawn(
+    loaded: Experiment,
+    names: list[str],
+    policies: list[Policy],
+    devices: list[str],
+    path: Path,
+    answer: Answer,
+) -> int:
+    """Write the picture of one backend under one policy; return the exit code."""
+    if len(names) != 1 or len(policies) != 1 or len(devices) > 1:
+        msg = "`--graph` draws one backend under one policy on one device; name one of each"
+        raise BackendError(msg)
+    data = loaded.data()
+    with quietly():
+        setup = Setup(loaded, names[0], data)
+        model = setup.model()
+        inputs = len(data.x_train) if isinstance(data.x_train, tuple) else 1
+        batch = next(setup.batches(1))[:inputs]
+        policy = replace(policies[0], by="graph")
+        found = explain_graph(model, policy, *batch, device=devices[0] if devices else "")
+    write_text(path, found.html())
+    told = "\n".join([*(plan.summary() for plan in found.plans), f"written: {path}"])
+    answer.tell(found.to_dict(), lambda console: say(console, told))
+    return 0
 
 
 def _refused(policy: Policy, layers: list[Layer], can: Capabilities) -> list[str]:
