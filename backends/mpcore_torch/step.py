@@ -323,8 +323,9 @@ class TorchTransaction(MicroBatches):
             return
         loss = shapeless(loss.float())
         run = partial(loss.backward, self._start_with(scale, loss.device), retain_graph)
-        before, SCALE[0] = SCALE[0], scale
+        before = SCALE[0]
         try:
+            SCALE[0] = scale
             if len(names) == len(self.optimizers):
                 run()
             elif ranks.in_group():

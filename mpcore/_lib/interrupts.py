@@ -72,17 +72,22 @@ class Held:
         if threading.get_ident() != threading.main_thread().ident:
             return
         handler = _get(_SIGINT)
+        if handler is self:  # left behind by a fault at its end: this end takes it away
+            self._active = True
+            return
         if not callable(handler) or (isinstance(handler, Held) and handler._active):
             return
-        self._handler, self._active = handler, True
+        self._handler, self._active, self._since = handler, True, None
         try:
             self._action = _ACTION.foreign() if _ACTION is not None else None
             _set(_SIGINT, self)
+            if self._action is not None and _ACTION is not None:
+                _ACTION.put(self._action)
         except ValueError:  # the main thread of another interpreter than the main one
             self._active = False
-            return
-        if self._action is not None and _ACTION is not None:
-            _ACTION.put(self._action)
+        except BaseException:
+            self._give_back()
+            raise
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Note a SIGINT; see ``signal.signal``."""
@@ -97,8 +102,17 @@ class Held:
 
     def __exit__(self, *exc: object) -> None:
         """Deliver what came."""
-        if not self._active:
-            return
+        try:
+            handler = self._give_back() if self._active else None
+        except BaseException:  # a fault in the middle of it: the rest
+            self._give_back()
+            raise
+        if self._since is not None and callable(handler):
+            self._since = None
+            handler(_SIGINT, sys._getframe(1))
+
+    def _give_back(self) -> Any:
+        """Let SIGINT be handled as before the block, or as the block has wanted it; return how."""
         handler = _get(_SIGINT)
         if handler is self:  # else the block has put one there that is to stay
             handler = self._handler
@@ -106,9 +120,7 @@ class Held:
             if self._action is not None and _ACTION is not None:
                 _ACTION.put(self._action)
         self._active = False
-        if self._since is not None and callable(handler):
-            self._since = None
-            handler(_SIGINT, sys._getframe(1))
+        return handler
 
 
 def raise_late(late: list[BaseException]) -> NoReturn:

@@ -11,12 +11,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from planted import PlantedError, lines
 
 from mpcore._lib import interrupts
 from mpcore._lib.interrupts import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 posix = pytest.mark.skipif(os.name != "posix", reason="a process cannot send itself SIGINT here")
 
@@ -114,6 +115,58 @@ def test_a_handler_that_the_block_sets_stays() -> None:
         signal.signal(signal.SIGINT, mine)
     assert calls == [signal.SIGINT]
     assert signal.signal(signal.SIGINT, signal.default_int_handler) is mine
+
+
+def test_an_error_at_any_line_of_it_gives_the_handler_back() -> None:
+    held = Held(later=True)
+
+    def block() -> None:
+        with held:
+            held.now()
+
+    def at_once() -> None:
+        with Held():
+            pass
+
+    left = 0
+    for body in (block, at_once):
+        with lines([interrupts.__file__], None) as every:
+            body()
+        for at in range(len(every)):
+            with pytest.raises(PlantedError), lines([interrupts.__file__], at):
+                body()
+            left += signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+            block()  # the same object takes away what it has left there
+            if body is block:
+                assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert left <= 2  # the first line of its end, before which nothing can stand
+    assert pressed(block) == ["came"]
+
+
+def pressed(body: Callable[[], None]) -> list[str]:
+    """Return what an interrupt does where nothing holds it any more."""
+    body()
+    try:
+        interrupt()
+    except KeyboardInterrupt:
+        return ["came"]
+    return []
+
+
+def test_an_interrupt_that_came_twice_is_not_delivered_by_the_next_block() -> None:
+    held = Held(later=True)
+
+    def twice() -> None:
+        with held:
+            held.now()
+            interrupt()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # nobody is there to be told
+
+    twice()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with held:
+        held.now()
 
 
 def test_a_handler_that_was_kept_from_inside_passes_on() -> None:
