@@ -14,6 +14,7 @@ import torch
 
 from mpcore._lib.interrupts import Held, raise_late
 from mpcore.amp.amp import Amp
+from mpcore.amp.mistakes import note_called_scale
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScaleState, check_abort, inverse
 from mpcore.step import stagnation
@@ -355,9 +356,10 @@ class TorchAmp(Amp):
             *values, grads = tx.transact(call, loss_fn, *batch)
             tx.calls.leave()  # who looks at the result may begin the next step
             return self._whole(StepValues._make((*values, tx.lost)), grads, call)
-        except BaseException:
+        except BaseException as error:
             tx.calls.leave()
             tx.abandon(thread)
+            note_called_scale(error)
             raise
 
     def _whole(

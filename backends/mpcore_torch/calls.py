@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["IDLE", "TABLE", "TORN", "Calls", "Inference", "ThreadState"]
+__all__ = [
+    "GRADIENTS",
+    "IDLE",
+    "STEPPING",
+    "TABLE",
+    "TORN",
+    "UNSCALED",
+    "Calls",
+    "Inference",
+    "ThreadState",
+]
 
 IDLE = "idle"  # nothing is open
 FORWARD = "forward"  # a forward pass has begun: the buffers are copied

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpcore.errors import BackendError, GuardError
-from mpcore_torch.calls import GRADIENTS, UNSCALED
+from mpcore_torch.calls import GRADIENTS, STEPPING, UNSCALED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +63,9 @@ class AmpGradScaler(torch.amp.GradScaler):  # type: ignore[misc]  # torch is unt
             raise BackendError(msg)
         if not outputs.requires_grad:  # of a validation, say; `amp.backward` would refuse it
             return outputs.detach().float() * self._amp.scale
+        if self._amp.transaction.calls.state == STEPPING:
+            msg = "`scale` must not be called inside a step: return the loss, amp.step scales it"
+            raise BackendError(msg)
         scaled = outputs.float() * self._amp.scale
         amp = self._amp
 

@@ -287,6 +287,8 @@ class TorchTransaction(MicroBatches):
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             got = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             msg = f"`loss` must be a tensor with one element, got {got}"
+            if loss is None:
+                msg += "; `loss_fn` must return the loss, and leave `backward` to amp.step"
             raise BackendError(msg)
         if not loss.requires_grad and not self._frozen_beside_others(names):
             msg = (
@@ -334,6 +336,15 @@ class TorchTransaction(MicroBatches):
                 wanted = [param for param in self.trained(names) if param.requires_grad]
                 if wanted:
                     run(inputs=wanted)
+        except RuntimeError as error:
+            if "backward through the graph a second time" not in str(error):
+                raise
+            msg = (
+                "`loss`, or a part of its graph, was differentiated already: leave out "
+                "`loss.backward()`, which amp.step and amp.backward do, times the loss scale; of "
+                "two losses over one forward pass the first needs retain_graph=True"
+            )
+            raise BackendError(msg) from error
         finally:
             SCALE[0] = before
 

@@ -10,7 +10,7 @@ from mpcore.errors import BackendError, OptimizerError, PolicyError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_arguments", "check_entries", "check_loss_fn", "instead_of"]
+__all__ = ["check_arguments", "check_entries", "check_loss_fn", "instead_of", "note_called_scale"]
 
 _ORDER = "write prepare(model, optimizer, policy)"
 _TENSORS = {"Tensor", "Parameter", "Variable", "KerasTensor", "ndarray"}
@@ -78,6 +78,15 @@ def check_loss_fn(loss_fn: Any) -> None:
                 "optimizer itself"
             )
             raise BackendError(msg)
+
+
+def note_called_scale(error: BaseException) -> None:
+    """Add to an error of a loss function that a number was called: it may have been the scale."""
+    if isinstance(error, TypeError) and "'float' object is not callable" in str(error):
+        error.add_note(
+            "mpcore: `amp.scale` is the loss scale, a number: where it is called, return the loss "
+            "itself, amp.step scales it; `amp.grad_scaler.scale(loss)` is a GradScaler's (torch)"
+        )
 
 
 _INSTEAD = {

@@ -40,3 +40,28 @@ def test_a_dtype_is_a_policy(given, means):
 def test_a_dtype_that_is_none_says_so():
     with pytest.raises(mp.PolicyError, match="nothing here is wider than 'float32'"):
         mp.Policy.of(torch.float64)
+
+
+INSIDE = {
+    "a scale that is called": (lambda amp, loss: amp.scale(loss), "the loss scale, a number"),
+    "a GradScaler's scale": (lambda amp, loss: amp.grad_scaler.scale(loss), "return the loss"),
+    "backward": (lambda amp, loss: amp.backward(loss), "must not be called inside a step"),
+    "apply": (lambda amp, loss: amp.apply(), "must not be called inside a step"),
+    "the loss's backward": (lambda amp, loss: loss.backward() or loss, "leave out `loss.backward"),
+    "nothing": (lambda amp, loss: None, "must return the loss"),
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_what_a_loss_function_must_not_do_is_said_in_one_line(kind):
+    call, says = INSIDE[kind]
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), "mixed_float16")
+    before = model.weight.detach().clone()
+    x = torch.randn(8, 4)
+    with pytest.raises((mp.BackendError, TypeError)) as caught:
+        amp.step(lambda x: call(amp, model(x).float().square().mean()), x)
+    assert says in "".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert torch.equal(before, model.weight)
+    amp.step(lambda x: model(x).float().square().mean(), x)
