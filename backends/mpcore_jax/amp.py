@@ -240,6 +240,44 @@ class JaxAmp(Amp):
     def _write_layers(self, weights: list[LayerWeights]) -> None:
         self._write_weights(layouts.write(layers(self.model), self._read_weights(), weights))
 
+    def slots(self) -> dict[str, dict[str, npt.NDArray[np.float32]]]:
+        """Return arrays of the only optimizer's state that are like its parameters.
+
+        By the field of optax's state that holds them (``"mu"``), then by the parameter's path.
+        """
+        found: dict[str, dict[str, npt.NDArray[np.float32]]] = {}
+        for field, name, variable in self._slot_places():
+            found.setdefault(field, {})[name] = np.array(variable.get_raw_value(), np.float32)
+        return found
+
+    def load_slots(
+        self, arrays: Mapping[str, Mapping[str, npt.NDArray[np.float32]]], steps: int
+    ) -> None:
+        """Put in what ``slots`` returns, and the number of steps made."""
+        for field, name, variable in self._slot_places():
+            if name in arrays.get(field, {}):
+                dtype = variable.get_raw_value().dtype
+                set_value(variable, jnp.array(arrays[field][name], dtype))
+        for path, variable in jax.tree_util.tree_leaves_with_path(
+            self.optimizer.opt_state, is_leaf=_is_variable
+        ):
+            if _field(path) == "count":
+                set_value(variable, jnp.array(steps, variable.get_raw_value().dtype))
+        set_value(self.optimizer.step, jnp.array(steps, jnp.uint32))
+
+    def _slot_places(self) -> list[tuple[str, str, nnx.Variable[Any]]]:
+        (own,) = self._parts.optimizers.values()
+        leaves = jax.tree_util.tree_leaves_with_path(self.optimizer.opt_state, is_leaf=_is_variable)
+        by_field: dict[str, list[Any]] = {}
+        for path, variable in leaves:
+            by_field.setdefault(_field(path), []).append(variable)
+        return [
+            (field, name, variable)
+            for field, found in by_field.items()
+            if len(found) == len(own.names)
+            for name, variable in zip(own.names, found, strict=True)
+        ]
+
     def array_bytes(self) -> dict[str, int]:
         """Return the bytes between steps, by kind; see ``Amp.array_bytes``."""
         moved = self._moved()
@@ -280,6 +318,12 @@ _AMPS: dict[int, weakref.ref[JaxAmp]] = {}
 def _on_device(state: LossScaleState) -> tuple[jax.Array, ...]:
     scale, *counts = state
     return jnp.float32(scale), *(jnp.int32(count) for count in counts)
+
+
+def _field(path: tuple[Any, ...]) -> str:
+    """Return the innermost named field on a path through an optax state, such as "mu"."""
+    names = [part.name for part in path if isinstance(part, jax.tree_util.GetAttrKey)]
+    return names[-1] if names else ""
 
 
 def _is_variable(node: Any) -> bool:

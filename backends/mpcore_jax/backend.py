@@ -17,6 +17,7 @@ from mpcore_jax.modules import list_layers, variables
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.backend.driver import Driver
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
@@ -91,6 +92,12 @@ class JaxBackend:
     ) -> JaxAmp:
         """Apply the plan and return the prepared model."""
         return JaxAmp(model, optimizers, plan, options, simulated=simulated)
+
+    def driver(self) -> Driver[JaxAmp]:
+        """Return what runs an experiment."""
+        from mpcore_jax.driver import JaxDriver
+
+        return JaxDriver()
 
 
 def _is_optimizer(optimizer: Any) -> bool:

@@ -33,37 +33,41 @@ _NEUTRAL = {
 
 def read(found: Found, values: Mapping[str, npt.NDArray[np.float32]]) -> list[LayerWeights]:
     """Return weights by layer, of those in ``values``."""
+    found = list(found)
+    category = {path: kind or "other" for path, _, kind in found}
     made = []
-    for path, layer, category in found:
-        if category == "container":
-            continue
+    for path, layer, names in _held(found, values):
         arrays = {}
-        for name in variables(layer):
-            whole = f"{path}.{name}" if path else name
-            if whole in values:
-                value = np.asarray(values[whole], np.float32)
-                arrays[_neutral(name)] = np.ascontiguousarray(_turned(layer, name, value))
-        if arrays:
-            made.append(LayerWeights(path, category or "other", arrays))
+        for name in names:
+            value = np.asarray(values[f"{path}.{name}" if path else name], np.float32)
+            arrays[_neutral(name)] = np.ascontiguousarray(_turned(layer, name, value))
+        made.append(LayerWeights(path, category[path], arrays))
     return made
 
 
 def write(found: Found, own: Arrays, weights: Iterable[LayerWeights]) -> Arrays:
-    """Return the values by path that ``weights`` means; all others as in ``own``."""
+    """Return the values by path that ``weights`` means, which are of the same layers in order."""
     put = dict(own)
-    given = {layer.path: layer.arrays for layer in weights}
-    for path, layer, category in found:
-        arrays = {} if category == "container" else given.get(path, {})
-        for name in variables(layer) if arrays else ():
-            whole, neutral = f"{path}.{name}" if path else name, _neutral(name)
-            if neutral not in arrays:
-                continue
-            value = _turned(layer, name, arrays[neutral], back=True)
+    for (path, layer, names), given in zip(_held(found, own), weights, strict=True):
+        for name in names:
+            whole = f"{path}.{name}" if path else name
+            value = _turned(layer, name, given.arrays[_neutral(name)], back=True)
             if value.shape != own[whole].shape:
                 msg = f"{whole} must have shape {own[whole].shape}, got {value.shape}"
                 raise ExperimentError(msg)
             put[whole] = np.ascontiguousarray(value, np.float32)
     return put
+
+
+def _held(found: Found, values: Mapping[str, Any]) -> list[tuple[str, Any, list[str]]]:
+    """Return path, layer and names within it, of the layers that hold any of ``values``."""
+    held = []
+    for path, layer, category in found:
+        inside = [] if category == "container" else list(variables(layer))
+        names = [name for name in inside if (f"{path}.{name}" if path else name) in values]
+        if names:
+            held.append((path, layer, names))
+    return held
 
 
 def _neutral(name: str) -> str:
