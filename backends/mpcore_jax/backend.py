@@ -17,6 +17,7 @@ from mpcore_jax.modules import list_layers, variables
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
@@ -98,6 +99,12 @@ class JaxBackend:
         from mpcore_jax.driver import JaxDriver
 
         return JaxDriver()
+
+    def differences(self) -> Differences:
+        """Return the proofs of its known differences."""
+        from mpcore_jax import differences
+
+        return differences
 
 
 def _is_optimizer(optimizer: Any) -> bool:

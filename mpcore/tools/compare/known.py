@@ -146,4 +146,7 @@ def _array(layers: Sequence[Any], tensor: str) -> npt.NDArray[np.float64] | None
     return None if found is None else np.asarray(found, np.float64).ravel()
 
 
-_CHECKS: dict[str, Callable[[str, Steps], bool]] = {"biased_moving_variance": _is_biased}
+_CHECKS: dict[str, Callable[[str, Steps], bool]] = {
+    "biased_moving_variance": _is_biased,
+    "biased_moving_variance_in_jax": _is_biased,
+}
