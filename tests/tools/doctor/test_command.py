@@ -254,7 +254,7 @@ def test_no_framework_at_all(shell: Shell) -> None:
     (shell.plugins / "sitecustomize.py").write_text(BLOCK, encoding="utf-8")
     answer = shell.answer()
     status = {f["name"]: f["status"] for f in answer["frameworks"]}
-    assert status == dict.fromkeys(("mindspore", "tensorflow", "torch"), "missing") | {
+    assert status == dict.fromkeys(("jax", "mindspore", "tensorflow", "torch"), "missing") | {
         "numpy": "ok"
     }
 
