@@ -458,5 +458,7 @@ def test_the_command_writes_a_picture(tmp_path: Path, monkeypatch: pytest.Monkey
     experiment = Path(__file__).parents[2] / "examples/image_cnn/experiment.py"
     words = f"mpcore explain {experiment} --backend torch --policy autocast_bfloat16 --graph {file}"
     monkeypatch.setattr("sys.argv", words.split())
-    assert main() == 0
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 0
     assert "conv2d" in file.read_text(encoding="utf-8")
