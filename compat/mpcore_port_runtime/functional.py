@@ -15,21 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_tuple",
-    "cross_entropy",
     "diag",
     "embedding",
     "equal",
     "finfo",
     "full",
     "interpolate",
-    "labels",
     "layer_norm",
     "linspace",
     "multinomial",
-    "nll_loss",
     "no_grad",
     "normalize",
-    "one_hot",
     "rms_norm",
     "roll",
     "scaled_dot_product_attention",
@@ -55,41 +51,6 @@ class no_grad(ContextDecorator):  # noqa: N801  # torch's name
 def as_tuple(value: Any) -> tuple[int, ...]:
     """Return a shape as a tuple; a number is a shape of one axis."""
     return (value,) if isinstance(value, int) else tuple(value)
-
-
-def labels(target: Any) -> Any:
-    """Return class numbers as int32, which MindSpore's losses want; probabilities as they are."""
-    return target if target.is_floating_point() else target.astype(ms.int32)
-
-
-def cross_entropy(
-    input: Any,  # torch's name
-    target: Any,
-    weight: Any = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:
-    """Return torch.nn.functional.cross_entropy: (N, C) or (N, C, ...) against (N,) or (N, ...)."""
-    return ops.cross_entropy(
-        input, labels(target), weight, ignore_index, reduction, label_smoothing
-    )
-
-
-def nll_loss(
-    input: Any,  # torch's name
-    target: Any,
-    weight: Any = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Any:
-    """Return torch.nn.functional.nll_loss of log-probabilities (N, C)."""
-    return ops.nll_loss(input, labels(target), weight, ignore_index, reduction)
-
-
-def one_hot(tensor: Any, num_classes: int) -> Any:
-    """Return int64 of shape (*tensor.shape, num_classes)."""
-    return ops.one_hot(tensor, num_classes).astype(ms.int64)
 
 
 def embedding(input: Any, weight: Any) -> Any:  # torch's name

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mindspore import nn, ops
 
 from mpcore_port_runtime.device import get_world_size
-from mpcore_port_runtime.functional import (
-    cross_entropy,
-    interpolate,
-    nll_loss,
-    selu,
-)
+from mpcore_port_runtime.functional import interpolate, selu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +38,7 @@ class CrossEntropyLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of logits (N, C) or (N, C, ...)."""
-        return cross_entropy(logits, target, *self.options)
+        return ops.cross_entropy(logits, target, *self.options)
 
 
 class NLLLoss(nn.Cell):  # type: ignore[misc]
@@ -57,7 +52,7 @@ class NLLLoss(nn.Cell):  # type: ignore[misc]
 
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of log-probabilities (N, C)."""
-        return nll_loss(logits, target, *self.options)
+        return ops.nll_loss(logits, target, *self.options)
 
 
 class Upsample(nn.Cell):  # type: ignore[misc]

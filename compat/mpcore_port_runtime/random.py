@@ -14,10 +14,8 @@ __all__ = [
     "Generator",
     "normal",
     "rand",
-    "rand_like",
     "randint",
     "randn",
-    "randn_like",
     "randperm",
 ]
 
@@ -56,16 +54,6 @@ def rand(*size: Any, dtype: Any = None, generator: Generator | None = None) -> A
     else:
         made = ops.rand(*shape)
     return made if dtype is None else made.astype(dtype)
-
-
-def randn_like(input: Any, *, dtype: Any = None) -> Any:  # torch's name
-    """Return normal numbers of the shape and dtype of ``input``."""
-    return randn(tuple(input.shape), dtype=input.dtype if dtype is None else dtype)
-
-
-def rand_like(input: Any, *, dtype: Any = None) -> Any:  # torch's name
-    """Return uniform numbers of the shape and dtype of ``input``."""
-    return rand(tuple(input.shape), dtype=input.dtype if dtype is None else dtype)
 
 
 def randint(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from mpcore_port.engine import port_text
 from mpcore_port.mindspore.replay import replay
 from mpcore_port.targets import Options, load_target
 
+REAL = sys.executable  # the fixture warm_workers puts another in its place
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
 TARGET = load_target("mindspore")
@@ -166,3 +169,34 @@ def test_choices_by_what_a_port_knows_are_made_and_no_others():
     assert "\nbatch = 8" in text
     assert 'args.device == "cuda":' in text
     assert "port.device" not in text
+
+
+ALONE = """
+import runpy, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0].startswith(("mpcore", "torch")):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocked())
+for script in sys.argv[1:]:
+    runpy.run_path(script, run_name="__main__")
+    print("ran", script)
+"""
+
+
+@pytest.mark.slow
+def test_plain_ports_run_with_mindspore_alone(tmp_path):
+    scripts = []
+    for path in LOOPS:
+        text = port_text(path.read_text("utf-8"), TARGET, PLAIN).text
+        assert "port." not in text, path
+        if "bfloat16" not in path.stem:
+            scripts.append(tmp_path / path.name)
+            scripts[-1].write_text(text, "utf-8")
+    (tmp_path / "alone.py").write_text(ALONE)
+    command = [REAL, "alone.py", *(path.name for path in scripts)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("ran ") == len(scripts)

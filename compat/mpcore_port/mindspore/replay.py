@@ -344,9 +344,10 @@ def _same_numbers(ms: Any, torch: Any, runtime: Any) -> None:
         return draw
 
     for name in ("randn", "rand", "randint", "randperm"):
-        setattr(runtime, name, drawn(getattr(torch, name)))
-    runtime.randn_like = lambda x, dtype=None: runtime.randn(*x.shape, dtype=dtype or x.dtype)
-    runtime.rand_like = lambda x, dtype=None: runtime.rand(*x.shape, dtype=dtype or x.dtype)
+        for holder in (runtime, ms.ops):
+            setattr(holder, name, drawn(getattr(torch, name)))
+    ms.ops.randn_like = lambda x, dtype=None: runtime.randn(*x.shape, dtype=dtype or x.dtype)
+    ms.ops.rand_like = lambda x, dtype=None: runtime.rand(*x.shape, dtype=dtype or x.dtype)
     runtime.Generator = torch.Generator
     runtime.is_available = lambda: True
     ms.set_seed = torch.manual_seed

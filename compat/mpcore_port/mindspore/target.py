@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.flags import DeviceFlagRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import DataRule
 from mpcore_port.mindspore.rules.mode import ModeRule
+from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
     GradRule,
@@ -51,7 +52,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
-    return [[AcceleratorRule()], [TrainingRule(), LoopRule()], names, [TidyRule()]]
+    return [[AcceleratorRule()], [TrainingRule(), LoopRule()], names, [NativeRule(), TidyRule()]]
 
 
 def _apis() -> list[Api]:

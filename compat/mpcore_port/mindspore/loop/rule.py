@@ -32,6 +32,7 @@ _PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard
 _INSIDE = "a part of the step's function, where gradients are values"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
+_ANEW = "compiled in each call of its function; one that is made for each step runs eagerly"
 _WINDOW = "a last window that is not full is dropped at the end of the function; torch keeps it"
 
 
@@ -203,6 +204,7 @@ def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     found = [_AGAIN] if written.again else []
     if group.scaler and loops.scalers is not None and loops.scalers.handed_in:
         found.append(_HANDED)
+    found += [_ANEW] if written.anew else []
     return [*found, _WINDOW] if group in written.windows else found
 
 

@@ -38,6 +38,7 @@ class Written:
         body: its statements.
         firsts: by group, the statement of the original that the report names, and new code.
         again: losses that compute once more what another one has.
+        anew: whether ``--jit`` compiles it in each call of its function.
         windows: steps whose gradients would outlive the function in torch.
     """
 
@@ -45,6 +46,7 @@ class Written:
     firsts: list[tuple[Group, Any, str]] = field(default_factory=list)
     again: bool = False
     windows: list[Group] = field(default_factory=list)
+    anew: bool = False
 
 
 def write_scope(
@@ -95,6 +97,7 @@ class _Writer:
         for plan in self.plans:
             self._define(plan)
         found = Written(self._render(self.steps.block), again=self.again)
+        found.anew = self.at.options.jit and not isinstance(self.steps.node, cst.Module)
         found.windows = [plan.group for plan in self.plans if self._outlives(plan)]
         for plan in self.plans:
             node = plan.group.forwards[0].lines[0].node
@@ -267,8 +270,11 @@ class _Writer:
             cst.Name(name), params, cst.IndentedBlock(lines), leading_lines=_BLANK
         )
 
-    def _jit(self) -> str:
-        return f"@{self.words('ms')}.jit\n" if self.at.options.jit else ""
+    def _jit(self, plan: _Plan) -> str:
+        """Return the decorator; a function that is made anew for each step is not compiled."""
+        # Of several networks in one graph the Parameters would need names of their own.
+        compiled = self.at.options.jit and plan.anchor is not None and len(self.plans) == 1
+        return f"@{self.words('ms')}.jit\n" if compiled else ""
 
     def _accumulate(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> list[Any]:
         total, ops = plan.names["accumulated"], self.words("ops")
@@ -280,7 +286,7 @@ class _Writer:
         got, back = values_of(forward, plan.group), self._results(forward)
         args = ", ".join(forward.args)
         code = (
-            f"{self._jit()}def {names['accumulate']}({args}):\n"
+            f"{self._jit(plan)}def {names['accumulate']}({args}):\n"
             f"    {_target(got)}, grads = {names['grad_fn']}({args})\n"
             f"    for total, grad in zip({total}, grads):\n"
             f"        {ops}.assign_add(total, grad)\n"
@@ -298,7 +304,7 @@ class _Writer:
         joint = any(group in groups for groups in self.steps.joint.values())
         results = [] if group.accumulates else self._results(group.forwards[0])
         results += [clip.bound for clip in group.clips if clip.bound]
-        code = self._jit()
+        code = self._jit(plan)
         if group.accumulates:
             args, name = "", names["apply_grads"]
             code += f"def {name}():\n    grads = tuple({names['accumulated']})\n"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.rules.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.names import code_of, string_of
 
@@ -44,7 +45,18 @@ class TidyRule(PortRule):
             new = new.with_changes(footer=[*lead, *new.footer])
         if not body and isinstance(old, cst.IndentedBlock):
             body = [cst.SimpleStatementLine([cst.Pass()])]
+        if isinstance(old, cst.Module):
+            body = _without_runtime(body, at)
         return new.with_changes(body=body)
+
+
+def _without_runtime(body: list[Any], at: At) -> list[Any]:
+    """Leave the import of the runtime of ports out if nothing is asked of it."""
+    name = at.once(runtime_name)
+    line = f"import mpcore_port_runtime as {name}"
+    kept = [one for one in body if not (name and hasattr(one, "body") and code_of(one) == line)]
+    used = any(re.search(rf"\b{name}\.", code_of(one)) for one in kept) if name else True
+    return body if used else kept
 
 
 def _says_nothing(line: Any, at: At) -> bool:

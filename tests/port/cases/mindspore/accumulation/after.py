@@ -1,5 +1,4 @@
 from mindspore import ops
-import mpcore_port_runtime as port
 import mindspore as ms
 
 
@@ -7,7 +6,7 @@ def train(model, loader, optimizer, scaler, steps, amp_dtype):
 
     def forward_fn(x, y):
         logits = model(x)
-        loss = port.cross_entropy(logits, y)
+        loss = ops.cross_entropy(logits, y)
         return scaler.scale((loss / steps).astype(ms.float32)), logits, loss
 
     if amp_dtype != ms.float32:

@@ -6,8 +6,7 @@ import mpcore_port_runtime as port
 def evaluate(model, loader):
     model.set_train(False)
     correct = 0
-    with port.no_grad():
-        for x, y in loader:
-            correct += (model(x).argmax(1) == y).sum().item()
+    for x, y in loader:
+        correct += (model(x).argmax(1) == y).sum().item()
     model.set_train(True)
     return correct / len(loader.dataset)

@@ -1,5 +1,5 @@
 import mindspore as ms
-import mpcore_port_runtime as port
+from mindspore import ops
 
 
 class Trainer:
@@ -8,7 +8,7 @@ class Trainer:
         self.optimizer = optimizer
         self.use_amp = use_amp
         self.scaler = ms.amp.DynamicLossScaler(scale_value=2.0**16, scale_factor=2, scale_window=2000) if use_amp else ms.amp.StaticLossScaler(1.0)
-        self.criterion = port.CrossEntropyLoss()
+        self.criterion = ops.cross_entropy
 
     def step(self, x, y):
 

@@ -1,6 +1,7 @@
 import math
 
 import mindspore as ms
+from mindspore.experimental import optim
 import mpcore_port_runtime as port
 
 
@@ -12,5 +13,5 @@ def adjust(optimizer, epoch, base):
 
 
 def build(model):
-    optimizer = port.AdamW(port.parameters(model), lr=1e-3)
+    optimizer = optim.AdamW(model.trainable_params(), lr=1e-3)
     return optimizer, port.CosineAnnealingLR(optimizer, T_max=10)

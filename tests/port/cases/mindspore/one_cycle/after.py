@@ -8,7 +8,7 @@ class Warmup(port.LRScheduler):
 
 
 def build(model, loader, epochs):
-    optimizer = port.AdamW(port.parameters(model), lr=1e-3)
+    optimizer = port.AdamW(model.trainable_params(), lr=1e-3)
     scheduler = port.OneCycleLR(
         optimizer,
         max_lr=1e-2,

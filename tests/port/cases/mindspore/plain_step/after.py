@@ -1,10 +1,10 @@
 import mindspore as ms
-import mpcore_port_runtime as port
+from mindspore.experimental import optim
 from mindspore import nn
 
 model = nn.Dense(4, 1)
 criterion = nn.MSELoss()
-optimizer = port.Adam(port.parameters(model), lr=1e-3)
+optimizer = optim.AdamW(model.trainable_params(), lr=1e-3, weight_decay=0.0)
 
 
 def train(batches):

@@ -1,0 +1,167 @@
+"""Calls of the ports' runtime that MindSpore answers itself, with the arguments they have.
+
+The tables map names; whether MindSpore's own function does the same often hangs on the arguments:
+random numbers without a generator, Adam without a decay, a schedule that is only stepped.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule, need
+from mpcore_port.names import code_of, dotted
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["NativeRule", "runtime_name"]
+
+_SAME_RATES = {"StepLR", "MultiStepLR", "LambdaLR", "LinearLR", "ConstantLR"}
+_NEAR_RATES = {"ExponentialLR", "CosineAnnealingLR", "PolynomialLR", "CosineAnnealingWarmRestarts"}
+_LOSSES = {"CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll_loss"}
+_RANDOM = {"randn", "rand", "randperm", "randint"}
+_ADAM = {"weight_decay", "amsgrad", "maximize"}
+_MOVING = re.compile(r"\b(OneCycleLR|CyclicLR)\b")
+_NO_GRAD = "MindSpore records what value_and_grad runs, nothing else"
+_DRIFT = "its rates are computed in float32: up to 5e-6 off after 100 steps"
+_IMPORT = re.compile(r"^import mpcore_port_runtime as (\w+)$", re.M)
+
+
+def runtime_name(at: At) -> str:
+    """Return what the module calls the runtime of ports; ``""`` if it does not import it."""
+    found = _IMPORT.search(code_of(at.module))
+    return found[1] if found else ""
+
+
+class NativeRule(PortRule):
+    """A call of the runtime of ports becomes MindSpore's own where that does the same."""
+
+    name = "native"
+    reason = "with these arguments MindSpore's own does the same"
+    visits = (cst.Call, cst.With)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Replace one call, or a region that says nothing in MindSpore."""
+        port = at.once(runtime_name)
+        if not port:
+            return None
+        if isinstance(old, cst.With):
+            return self._region(old, new, port, at)
+        name = dotted(old.func)
+        if not name.startswith(f"{port}.") or name.count(".") != 1:
+            return None
+        made = self._made(name.partition(".")[2], old, new, at)
+        if made is None:
+            return None
+        if isinstance(made, str):
+            made = new.with_changes(func=cst.parse_expression(made))
+        drifts = name.partition(".")[2] in _NEAR_RATES
+        at.note(self, old, made, "changed" if drifts else "exact", "", _DRIFT if drifts else "")
+        return made
+
+    def _made(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Return a new function as code, a whole expression, or None."""
+        given = {arg.keyword.value for arg in old.args if arg.keyword}
+        if any(arg.star for arg in old.args):
+            return None
+        if name == "compiled" and len(old.args) == 1:
+            text = code_of(at.module)
+            whole = ".jit\n" in text or at.options.plain
+            return new.args[0].value if whole and "port.loss(" not in text else None
+        if name in _RANDOM and "generator" not in given:
+            return self._random(name, old, at)
+        if name in _LOSSES:
+            return self._loss(name, old, new, at)
+        if name in ("Adam", "AdamW"):
+            return self._adam(name, new, given, at)
+        rates = _SAME_RATES | _NEAR_RATES if at.options.plain else _SAME_RATES
+        if name in rates and self._only_steps(old, at):
+            return f"{need(at, 'optim')}.lr_scheduler.{name}"
+        if name == "parameters" and self._is_trained(old, at):
+            return cst.parse_expression(f"{code_of(old.args[0].value)}.trainable_params()")
+        if name == "set_lr" and at.options.plain and len(old.args) == 2:
+            group, rate = (code_of(arg.value) for arg in old.args)
+            return cst.parse_expression(f'{need(at, "ops")}.assign({group}["lr"], {rate})')
+        return f"{need(at, 'ms')}.runtime.synchronize" if name == "synchronize" else None
+
+    def _random(self, name: str, old: cst.Call, at: At) -> Any:
+        ops = need(at, "ops")
+        plain = [arg for arg in old.args if not arg.keyword]
+        if name == "randint" and len(plain) == 2 and len(old.args) == 2:
+            high, size = (code_of(arg.value) for arg in plain)
+            return cst.parse_expression(f"{ops}.randint(0, {high}, {size})")
+        if name == "randint" and len(plain) != 3:
+            return None
+        return f"{ops}.{name}"
+
+    def _loss(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+        parent = at.names.parents.get(old)
+        holder = at.names.parents.get(parent) if isinstance(parent, cst.Arg) else None
+        wrapped = isinstance(holder, cst.Call) and dotted(holder.func).endswith(".compiled")
+        if not wrapped and not isinstance(parent, (cst.Assign, cst.Return)):
+            return None
+        function = f"{need(at, 'ops')}.{_LOSSES[name]}"
+        if not old.args:
+            return cst.parse_expression(function)
+        at.need("import functools", "mindspore")
+        args = [
+            code_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT))
+            if arg.keyword
+            else f"weight={code_of(arg.value)}"
+            for arg in new.args
+        ]
+        return cst.parse_expression(f"functools.partial({function}, {', '.join(args)})")
+
+    def _adam(self, name: str, old: cst.Call, given: set[str], at: At) -> Any:
+        if _MOVING.search(at.source.text) or len([a for a in old.args if not a.keyword]) > 4:
+            return None
+        optim = need(at, "optim")
+        if name == "AdamW":
+            return f"{optim}.AdamW"
+        if given & _ADAM:
+            return None
+        args = ", ".join(
+            code_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in old.args
+        )
+        return cst.parse_expression(f"{optim}.AdamW({args}, weight_decay=0.0)")
+
+    def _only_steps(self, old: cst.Call, at: At) -> bool:
+        """Return whether nothing is asked of a schedule but a step."""
+        parent = at.names.parents.get(old)
+        if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+            return False
+        name = code_of(parent.targets[0].target).rpartition(".")[2]
+        text = code_of(at.module)
+        asked = re.findall(rf"\b{re.escape(name)}\.(\w+)\(([^)]*)\)", text)
+        inside = re.search(r"SequentialLR|ChainedScheduler", text)
+        handed = re.search(
+            rf"\w*state_dict\({re.escape(name)}\b|[\[(]\s*{re.escape(name)}\s*,", text
+        )
+        return bool(asked) and all(a == ("step", "") for a in asked) and not inside and not handed
+
+    def _is_trained(self, old: cst.Call, at: At) -> bool:
+        """Return whether an optimizer takes these parameters, and none is ever frozen."""
+        arg = at.names.parents.get(old)
+        call = at.names.parents.get(arg) if isinstance(arg, cst.Arg) else None
+        if not isinstance(call, cst.Call) or len(old.args) != 1:
+            return False
+        last = dotted(call.func).rpartition(".")[2]
+        frozen = "requires_grad" in at.source.text or not dotted(old.args[0].value)
+        return last[:1].isupper() and call.args[0] is arg and not frozen
+
+    def _region(self, old: cst.With, new: Any, port: str, at: At) -> Any:
+        """Take ``no_grad`` from around what only measures: nothing is recorded there anyway."""
+        items = [code_of(item.item) for item in old.items]
+        if items != [f"{port}.no_grad()"] or not isinstance(new.body, cst.IndentedBlock):
+            return None
+        home: Any = at.names.enclosing(old, cst.FunctionDef)
+        text = code_of(home if home is not None else old)
+        if not re.search(r"\.item\(\)|\.asnumpy\(\)|set_train\(False\)|print\(", text):
+            return None
+        body = list(new.body.body)
+        lead = [*new.leading_lines, *body[0].leading_lines]
+        at.note(self, old, "\n".join(code_of(line) for line in body), reason=_NO_GRAD)
+        return cst.FlattenSentinel([body[0].with_changes(leading_lines=lead), *body[1:]])
