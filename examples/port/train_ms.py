@@ -9,6 +9,7 @@ import os
 import time
 
 import mindspore as ms
+from mindspore import ops
 from mindspore import mint
 from mindspore import nn
 import mpcore_port_runtime as port
@@ -80,7 +81,7 @@ def train_one_epoch(args, model, criterion, loader, optimizer, scaler, device):
         if step % 5 == 0:
             print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():g}")
     if device.type == "cuda":
-        port.synchronize()
+        ms.runtime.synchronize()
         used = ms.runtime.max_memory_allocated() / 2**20
         print(f"{time.time() - started:.1f} s, {used:.0f} MiB")
 
@@ -103,10 +104,10 @@ def main():
         # mpcore port: removed: torch.cuda.set_device(local_rank) (one process has one device)
         port.init_process_group()
         model = port.data_parallel(model)
-    optimizer = port.AdamW(port.parameters(model), lr=args.lr / 10)
+    optimizer = port.AdamW(model.trainable_params(), lr=args.lr / 10)
     scheduler = port.CosineAnnealingLR(optimizer, T_max=args.epochs)
     scaler = port.GradScaler(enabled=args.amp)
-    criterion = port.CrossEntropyLoss()
+    criterion = ops.cross_entropy
     first = load(args, model, optimizer, scaler, device) if args.resume else 0
     loader = batches(args)
     for epoch in range(first, args.epochs):

@@ -25,6 +25,13 @@ _LOSSES = {"CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll_loss"}
 _RANDOM = {"randn", "rand", "randperm", "randint"}
 _ADAM = {"weight_decay", "amsgrad", "maximize"}
 _MOVING = re.compile(r"\b(OneCycleLR|CyclicLR)\b")
+_NATIVE = {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad"}
+_OTHERS = {"Adadelta", "Adamax", "NAdam", "RAdam", "Optimizer"}
+_BY_HAND = re.compile(r"param_groups?\b|\.data\b|add_param_group|\.\w+[a-z]_\(")
+_ALLOWED = re.compile(
+    r"\.(unscale|clip_grad_norm|clip_grad_value|kaiming_\w+|xavier_\w+|\w*normal|"
+    r"\w*uniform|constant|zeros|ones|requires_grad|manual_seed)_\("
+)
 _NO_GRAD = "MindSpore records what value_and_grad runs, nothing else"
 _DRIFT = "its rates are computed in float32: up to 5e-6 off after 100 steps"
 _IMPORT = re.compile(r"^import mpcore_port_runtime as (\w+)$", re.M)
@@ -34,6 +41,31 @@ def runtime_name(at: At) -> str:
     """Return what the module calls the runtime of ports; ``""`` if it does not import it."""
     found = _IMPORT.search(code_of(at.module))
     return found[1] if found else ""
+
+
+def _has_native_optimizers(at: At) -> bool:
+    """Return whether MindSpore's optimizers do for the module what torch's did.
+
+    Theirs do not see rates and values that are set by hand, nor betas that change.
+    """
+    text = at.source.text
+    if _MOVING.search(text) or _BY_HAND.search(_ALLOWED.sub("(", text)):
+        return False
+    port = at.once(runtime_name)
+    for call in at.names.calls:
+        name = dotted(call.func)
+        last = name.rpartition(".")[2]
+        if name != f"{port}.{last}" or last not in _NATIVE | _OTHERS:
+            continue
+        given = {arg.keyword.value for arg in call.args if arg.keyword}
+        plain = sum(not arg.keyword for arg in call.args)
+        if last in _OTHERS or any(arg.star for arg in call.args):
+            return False
+        if last == "Adam" and (given & _ADAM or plain > 4):
+            return False
+        if last == "SGD" and "lr" not in given and plain < 2:
+            return False
+    return True
 
 
 class NativeRule(PortRule):
@@ -75,16 +107,13 @@ class NativeRule(PortRule):
             return self._random(name, old, at)
         if name in _LOSSES:
             return self._loss(name, old, new, at)
-        if name in ("Adam", "AdamW"):
-            return self._adam(name, new, given, at)
+        if name in _NATIVE:
+            return self._optimizer(name, new, at)
         rates = _SAME_RATES | _NEAR_RATES if at.options.plain else _SAME_RATES
-        if name in rates and self._only_steps(old, at):
+        if name in rates and at.once(_has_native_optimizers) and self._only_steps(old, at):
             return f"{need(at, 'optim')}.lr_scheduler.{name}"
         if name == "parameters" and self._is_trained(old, at):
             return cst.parse_expression(f"{code_of(old.args[0].value)}.trainable_params()")
-        if name == "set_lr" and at.options.plain and len(old.args) == 2:
-            group, rate = (code_of(arg.value) for arg in old.args)
-            return cst.parse_expression(f'{need(at, "ops")}.assign({group}["lr"], {rate})')
         return f"{need(at, 'ms')}.runtime.synchronize" if name == "synchronize" else None
 
     def _random(self, name: str, old: cst.Call, at: At) -> Any:
@@ -115,16 +144,14 @@ class NativeRule(PortRule):
         ]
         return cst.parse_expression(f"functools.partial({function}, {', '.join(args)})")
 
-    def _adam(self, name: str, old: cst.Call, given: set[str], at: At) -> Any:
-        if _MOVING.search(at.source.text) or len([a for a in old.args if not a.keyword]) > 4:
+    def _optimizer(self, name: str, new: cst.Call, at: At) -> Any:
+        if not at.once(_has_native_optimizers):
             return None
         optim = need(at, "optim")
-        if name == "AdamW":
-            return f"{optim}.AdamW"
-        if given & _ADAM:
-            return None
+        if name != "Adam":
+            return f"{optim}.{name}"
         args = ", ".join(
-            code_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in old.args
+            code_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in new.args
         )
         return cst.parse_expression(f"{optim}.AdamW({args}, weight_decay=0.0)")
 

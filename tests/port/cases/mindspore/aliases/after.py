@@ -1,5 +1,5 @@
 import mindspore as ms
-import mpcore_port_runtime as port
+from mindspore.experimental import optim
 from mindspore import nn
 from mindspore import ops
 
@@ -11,4 +11,4 @@ def squash(x: ms.Tensor) -> ms.Tensor:
 
 
 net = nn.Dense(3, 3)
-sgd = port.SGD(port.parameters(net), lr=0.1)
+sgd = optim.SGD(net.trainable_params(), lr=0.1)

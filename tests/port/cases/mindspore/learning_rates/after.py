@@ -1,7 +1,6 @@
 import math
 
 import mindspore as ms
-from mindspore.experimental import optim
 import mpcore_port_runtime as port
 
 
@@ -13,5 +12,5 @@ def adjust(optimizer, epoch, base):
 
 
 def build(model):
-    optimizer = optim.AdamW(model.trainable_params(), lr=1e-3)
+    optimizer = port.AdamW(model.trainable_params(), lr=1e-3)
     return optimizer, port.CosineAnnealingLR(optimizer, T_max=10)
