@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.capabilities.differences import Shown, differences_of
+from mpcore.capabilities.differences import DIFFERENCES, Shown, differences_of
+from mpcore.tools.report.layers import RootCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     Steps = Sequence[tuple[StepTensors, StepTensors]]
 
-__all__ = ["explained", "may_explain"]
+__all__ = ["explained", "may_explain", "named"]
 
 _SHOWN = 1e-5  # relative: a proof that measures less says that it is not so here
 _LEFT = 0.02  # of a difference that a formula may leave, beside the tolerance
@@ -91,6 +92,36 @@ def explained(
         return tuple(told)
     titles = next(n.known for n in told if n.known)
     return tuple(replace(n, known=titles) if n.beyond and n.name in _FOLLOWS else n for n in told)
+
+
+def named(
+    causes: Sequence[RootCause], numbers: Sequence[Number], shown: Mapping[str, Shown]
+) -> tuple[RootCause, ...]:
+    """Return root causes, the known differences that explain ``numbers`` before them.
+
+    What was not found, and what only says that statistics move otherwise, is that difference.
+    """
+    found = [
+        (entry, shown[entry.name])
+        for entry in DIFFERENCES.values()
+        if any(entry.title in number.known for number in numbers) and entry.name in shown
+    ]
+    if not found:
+        return tuple(causes)
+    place = next(iter(causes), None)
+    where = (place.layer, place.own_layer, place.phase) if place else ("", "", "update")
+    heads = [
+        RootCause(
+            "known difference",
+            *where,
+            (entry.what, f"its proof measures {each.size:.2g} here; {entry.reference}"),
+            entry.way_round,
+            "sure",
+        )
+        for entry, each in found
+    ]
+    rest = [cause for cause in causes if cause.kind not in ("unknown", "momentum")]
+    return (*heads, *rest)
 
 
 def _names(

@@ -18,7 +18,7 @@ from mpcore.numerics.dtypes import FORMATS
 from mpcore.policy.policy import Policy
 from mpcore.tools.compare.depth import layers_of, with_trajectory
 from mpcore.tools.compare.judge import Judged, accuracy_number, judge
-from mpcore.tools.compare.known import explained, may_explain
+from mpcore.tools.compare.known import explained, may_explain, named
 from mpcore.tools.compare.step_sizes import StepTensors, step_sizes
 from mpcore.tools.compare.verdict import curve_number, free_difference, verdict
 from mpcore.tools.divergence import Evidence, find, kink_proof, load, which_is_wrong
@@ -222,7 +222,11 @@ class Pairs:
             wanted = wanted or not pair.verdict.startswith("same")
         if not wanted or pair.verdict.startswith("not compared: no run"):
             return pair
-        pair = replace(pair, depth=self._depth(pair, options, on_event))
+        depth = self._depth(pair, options, on_event)
+        if pair.verdict.startswith("known difference"):
+            shown = {name: each for own in self._shown.values() for name, each in own.items()}
+            depth = replace(depth, root_causes=named(depth.root_causes, pair.numbers, shown))
+        pair = replace(pair, depth=depth)
         return replace(pair, verdict=_with_depth(pair))
 
     def _proved(self, pair: Pair, on_event: Events) -> Pair:
