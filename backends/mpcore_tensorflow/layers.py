@@ -238,10 +238,37 @@ def walk(model: keras.Model) -> Iterator[Entry]:
     A composite (attention, recurrent layers) is one entry. A layer used in several places
     appears once, where it is first held.
     """
-    yield from _walk(model, "", {id(model)})
+    yield from _walk(model, "", {id(model)}, _renumbered(model))
 
 
-def _walk(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[Entry]:
+def _renumbered(model: keras.Model) -> dict[int, str]:
+    """Return the names that Keras would give in a fresh process, by ``id`` of the layer.
+
+    It counts the layers of a class over the whole process, so that the same model has other
+    names when it is built again; a rule of a policy has to match in every build.
+    """
+    groups: dict[str, list[tuple[int, Any]]] = {}
+    for layer in model._flatten_layers(include_self=False):
+        if _is_automatic(layer):
+            stem, number = _numbered(layer)
+            groups.setdefault(stem, []).append((number, layer))
+    return {
+        id(layer): f"{stem}_{rank}" if rank else stem
+        for stem, group in groups.items()
+        for rank, (_, layer) in enumerate(sorted(group, key=lambda entry: entry[0]))
+    }
+
+
+def _numbered(layer: keras.Layer) -> tuple[str, int]:
+    """Return the stem of an automatic name, and its number; 0 for none."""
+    stem = _stem(layer)
+    rest = layer.name[len(stem) + 1 :]
+    return stem, int(rest) if rest else 0
+
+
+def _walk(
+    layer: keras.Layer, path: str, seen: set[int], renumbered: dict[int, str]
+) -> Iterator[Entry]:
     category = _category(layer, is_root=not path)
     if category != "container":
         yield Entry(path, category, layer, _composite_variables(layer))
@@ -252,8 +279,8 @@ def _walk(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[Entry]:
         if id(child) in seen or isinstance(child, keras.layers.InputLayer):
             continue
         seen.add(id(child))
-        name = _name(layer, child, names)
-        yield from _walk(child, f"{path}.{name}" if path else name, seen)
+        name = _name(layer, child, names, renumbered)
+        yield from _walk(child, f"{path}.{name}" if path else name, seen, renumbered)
 
 
 def _category(layer: keras.Layer, *, is_root: bool) -> str:
@@ -324,9 +351,11 @@ def _unique(pairs: Any) -> dict[str, Any]:
     return named
 
 
-def _name(parent: keras.Layer, child: keras.Layer, taken: set[str]) -> str:
+def _name(
+    parent: keras.Layer, child: keras.Layer, taken: set[str], renumbered: dict[int, str]
+) -> str:
     """Return the child's own name, or where Keras made that up, the attribute that holds it."""
-    name = child.name
+    name = renumbered.get(id(child), child.name)
     if _is_automatic(child) or name in taken:
         name = _attribute(parent, child) or name
     base, number = name, 1
@@ -337,10 +366,13 @@ def _name(parent: keras.Layer, child: keras.Layer, taken: set[str]) -> str:
 
 
 def _is_automatic(layer: keras.Layer) -> bool:
+    return re.fullmatch(rf"{re.escape(_stem(layer))}(_\d+)?", layer.name) is not None
+
+
+def _stem(layer: keras.Layer) -> str:
     stem = re.sub(r"\W+", "", type(layer).__name__)
     stem = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", stem)
-    stem = re.sub("([a-z])([A-Z])", r"\1_\2", stem).lower()
-    return re.fullmatch(rf"{re.escape(stem)}(_\d+)?", layer.name) is not None
+    return re.sub("([a-z])([A-Z])", r"\1_\2", stem).lower()
 
 
 def _attribute(parent: keras.Layer, child: keras.Layer) -> str | None:

@@ -31,8 +31,11 @@ def lint(inspection: Inspection, computes: Mapping[str, str]) -> tuple[Constant,
         computes: dtype that each layer computes in, by path.
     """
     found: dict[tuple[str, float], Constant] = {}
+    data = {(x.shape, x.digest) for x in inspection.batch}
     for call in inspection.calls:
-        for constant in (*_of_op(call), *_cast(call), *_of_layer(call, computes)):
+        # The largest pixel of a batch is no constant, though it be a power of ten.
+        cast = () if any((x.shape, x.digest) in data for x in call.inputs) else _cast(call)
+        for constant in (*_of_op(call), *cast, *_of_layer(call, computes)):
             found.setdefault((constant.where, constant.value), constant)
     return tuple(found.values())
 

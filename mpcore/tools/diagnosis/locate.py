@@ -42,6 +42,7 @@ class Finding:
         source: what held it before anything ran: ``"the batch"``, ``"a weight or constant"``, or
             ``""``. Where ``anyway`` is False, only its 16-bit copy does.
         before: layers that had begun by then, the latest first; containers left out.
+        dies: whether what overflowed was divided by: the layer hands on zeros, all finite.
     """
 
     phase: str
@@ -53,6 +54,7 @@ class Finding:
     anyway: bool = False
     source: str = ""
     before: tuple[str, ...] = ()
+    dies: bool = False
 
 
 def passes(inspection: Inspection, names: Collection[str] = ()) -> bool:
@@ -103,7 +105,8 @@ def locate(
         return _forward(inspection, reference, computes)
     judged = _judged(inspection, names)
     if not all(grad.finite for grad in judged.values()):
-        found = _swallowed(inspection, reference, computes)
+        found = _died(inspection, reference, computes)
+        found = found or _swallowed(inspection, reference, computes)
         return found or _backward(inspection, reference, computes)
     paths = _types(inspection)
     name = _divides_out(inspection, names)
@@ -130,6 +133,8 @@ def _forward(inspection: Inspection, reference: Inspection, computes: Mapping[st
     event = next((e for e in events if id(e.call) not in kept and _left(e, twins.get(e.key))), None)
     if event is not None:
         found = _finding("forward", event, twins.get(event.key), computes, types)
+        if _is_data(event, inspection):
+            found = replace(found, source=_BATCH)
         return replace(found, before=_before(events, event))
     if math.isfinite(reference.loss):
         loss = Finding("loss", "", "", None, _loss_dtype(events), abs(reference.loss))
@@ -160,6 +165,63 @@ def _swallowed(
             found = _finding("forward", event, twins.get(event.key), computes, types)
             return replace(found, before=_before(events, event))
     return None
+
+
+def _died(
+    inspection: Inspection, reference: Inspection, computes: Mapping[str, str]
+) -> Finding | None:
+    """Return the layer that hands on zeros where float32 has none: an inf was divided by.
+
+    All of it is finite, so that neither the loss nor a scale tells: a sum of squares leaves
+    float16, and its reciprocal is 0. Values too small for the format make zeros too, but the
+    float32 run shows how small they are.
+    """
+    events, types = timeline.forward(inspection), _types(inspection)
+    twins = {event.key: event for event in timeline.forward(reference)}
+    for number, event in enumerate(events):
+        twin = twins.get(event.key)
+        if twin is None or event.call.category == "op" or not _dead(event, twin):
+            continue
+        # What came in dead was made by the code before: of the layer around it.
+        path = event.inside if event.side == "in" else event.call.path
+        inside = next((e for e in events[: number + 1] if _overflowed(e, twins, path)), None)
+        over = twins.get(inside.key) if inside is not None else None
+        low = [s.dtype for s in event.summaries if is_low(s.dtype)]
+        dtype = next(iter(low), computes.get(path, "float16"))
+        return Finding(
+            "forward",
+            path,
+            types.get(path, ""),
+            op_of(inside.call) if inside is not None else None,
+            dtype if is_low(dtype) else "float16",
+            max((s.peak for s in over.summaries), default=0.0) if over else 0.0,
+            before=_before(events, event),
+            dies=True,
+        )
+    return None
+
+
+_DEAD = 0.2  # of the values, more than in float32, that a layer hands on as zeros
+_SMALL = 1e-3  # a root mean square under which values may be too small for the format
+
+
+def _dead(event: Event, twin: Event) -> bool:
+    pairs = zip(event.summaries, twin.summaries, strict=False)
+    return any(
+        a.finite
+        and a.count
+        and "float" in a.dtype
+        and a.zeros - b.zeros > _DEAD * a.count
+        and b.norm > _SMALL * math.sqrt(b.count)
+        for a, b in pairs
+    )
+
+
+def _overflowed(event: Event, twins: Mapping[timeline.Key, Event], path: str) -> bool:
+    """Return whether an op in the code of a layer left the format, where float32 does not."""
+    if event.side != "out" or event.call.category != "op" or layer_of(event.call) != path:
+        return False
+    return _left(event, twins.get(event.key))
 
 
 def _kept_inside(inspection: Inspection) -> set[int]:
@@ -235,6 +297,13 @@ def _before(events: list[Event], event: Event | None) -> tuple[str, ...]:
             begun.pop(each.call.path, None)
             begun[each.call.path] = None
     return tuple(reversed(begun))
+
+
+def _is_data(event: Event, inspection: Inspection) -> bool:
+    """Return whether an op was given nothing but tensors of the batch: a cast of it."""
+    data = {(x.shape, x.digest) for x in inspection.batch}
+    given = {(x.shape, x.digest) for x in event.call.inputs}
+    return event.call.category == "op" and bool(given) and given <= data
 
 
 def _source(event: Event) -> str:

@@ -150,7 +150,7 @@ def _record(
         None if fix.policy is None else str(fix.policy),
         fix.rule is not None,
         fix.tried,
-        advice(finding, fix, safe, case.rule, constants),
+        advice(finding, fix, safe, case.rule, constants, case.scale),
         sentence(finding, limit, case.step),
     )
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from mpcore.tools.inspection import Inspection, LayerCall, TensorSummary
 
-__all__ = ["Event", "backward", "forward", "layer_of", "op_of", "owner"]
+__all__ = ["Event", "Key", "backward", "forward", "layer_of", "op_of", "owner"]
 
 Key = tuple[str, str, str, int]
 Tensor = tuple[tuple[int, ...], str, int]

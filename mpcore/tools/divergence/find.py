@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore.tools.divergence import hypotheses
 from mpcore.tools.divergence.dtypes import layer_facts, op_facts
 from mpcore.tools.divergence.first import First, first_backward, first_forward, first_update
+from mpcore.tools.divergence.hypotheses.structure import gradient_factor, parts
 from mpcore.tools.divergence.noise import Tolerances
 from mpcore.tools.divergence.ops import inside
 from mpcore.tools.divergence.root_cause import Case, RootCause
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Verdict", "find", "which_is_wrong"]
 
 _LOSS = "(loss)"
+_PART = 0.02  # relative: gradients of a batch in parts, and of the whole
 _NOISY = 0.5  # relative: a tolerance this wide tells nothing about a loss
 
 
@@ -140,6 +142,11 @@ def _differing(ops: tuple[Row, ...]) -> list[str]:
 def _first(case: Case, inputs: list[RootCause]) -> First | None:
     if inputs:
         return First("input", inputs[0].layer, inputs[0].own_layer)
+    if max(parts(case)) > 1:  # calls of parts and of the whole are not to be put side by side
+        factor = gradient_factor(case)
+        if factor is not None and abs(factor - 1) > _PART:
+            return First("loss", _LOSS, _LOSS, abs(factor - 1), _PART)
+        return first_update(case.table)
     found = first_forward(case.table, case.tolerances, case.facts)
     if found is not None:
         return found
@@ -159,8 +166,8 @@ def _placed(first: First | None, causes: list[RootCause]) -> First | None:
         return first
     if first is None:
         return First(best.phase, best.layer, best.own_layer)
-    if first.phase == "update" and best.phase == "update":
-        return replace(first, layer=best.layer, own_layer=best.own_layer)
+    if first.phase in ("update", "backward") and best.phase == "update":
+        return replace(first, phase="update", layer=best.layer, own_layer=best.own_layer)
     return first
 
 

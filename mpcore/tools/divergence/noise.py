@@ -92,6 +92,11 @@ class Tolerances:
         floor = self._units("grad_inputs") * spacing(*self._compute)
         return max(MARGIN * max(found), floor)
 
+    @property
+    def narrowest(self) -> str:
+        """The narrowest format that one of the sides computes in."""
+        return next((f for f in ("bfloat16", "float16") if f in self._compute), "float32")
+
     def random(self, place: int, side: int) -> bool:
         """Return whether the output of one call depends on the state of random numbers."""
         return _random(self.sides[side], place)

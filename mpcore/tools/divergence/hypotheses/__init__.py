@@ -13,6 +13,13 @@ from mpcore.tools.divergence.hypotheses.optimizer import from_statistics, from_s
 from mpcore.tools.divergence.hypotheses.precision import from_casts, from_dtypes, from_ops
 from mpcore.tools.divergence.hypotheses.scaler import from_scales
 from mpcore.tools.divergence.hypotheses.settings import from_settings, from_weights
+from mpcore.tools.divergence.hypotheses.structure import (
+    from_parts,
+    from_rows,
+    from_ties,
+    parts,
+)
+from mpcore.tools.divergence.hypotheses.update import from_still
 from mpcore.tools.divergence.root_cause import CONFIDENCES, RootCause
 
 if TYPE_CHECKING:
@@ -50,13 +57,18 @@ def _of_first(case: Case, first: First) -> list[RootCause]:
     if first.phase == "input":
         return []
     if first.phase == "loss":
+        if max(parts(case)) > 1:
+            return [*from_parts(case)] or [_unknown(case, first)]
         found = [*from_ops(case, "(loss)", "loss"), *from_loss(case)]
         return _ranked(found) if found else [_unknown(case, first)]
     if first.phase == "backward":
+        clear = [*from_ties(case), *from_rows(case, first.layer), *from_still(case)]
+        if clear:
+            return clear
         found = [*from_backward(case, first), *from_ops(case, first.layer, "backward")]
         return _ranked(found) if found else [_unknown(case, first)]
     if first.phase == "update":
-        found = [*from_statistics(case), *from_steps(case)]
+        found = [*from_ties(case), *from_statistics(case), *from_steps(case)]
         return found or [_unknown(case, first)]
     if first.match is None:
         return [*from_ops(case, first.layer, first.phase)] or [_unknown(case, first)]
@@ -129,8 +141,9 @@ def _behind(case: Case) -> Iterable[RootCause]:
         if match.container or (first is not None and match.path == first.layer):
             continue
         yield from (_less_sure(cause) for cause in from_weights(case, match))
-        if match.parts("outputs"):
-            yield from (_less_sure(cause) for cause in from_settings(match))
+        told = [_less_sure(cause) for cause in from_settings(match)]
+        # An eps that differs is told even where 16 bits hide what it does.
+        yield from (c for c in told if match.parts("outputs") or c.kind == "eps")
         if match.path in case.facts and case.facts[match.path].planned:
             yield from from_dtypes(case, match)
     if first is None or first.phase != "update":

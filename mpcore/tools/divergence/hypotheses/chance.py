@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["from_chance", "from_lone"]
 
+_GLUE = ("reshape", "pooling", "container", "other", "softmax", "activation")
+"""Categories of layers without weights that others write as functions."""
+
 
 def from_chance(case: Case, match: Match) -> Iterator[RootCause]:
     """Yield that one side's output depends on random numbers and the other's does not."""
@@ -60,12 +63,18 @@ def from_lone(match: Match) -> Iterator[RootCause]:
     if call is None:
         return
     here = pair.reference is None
+    who, other = ("this side", "the reference") if here else ("the reference", "this side")
+    fix, sure = f"{'leave out' if here else 'add'} {call.path}", "likely"
+    if call.category in _GLUE:
+        # What one side writes as a layer the other may do in its code: it is not to be deleted.
+        fix = f"look whether the code of {other} does there what {call.path} does"
+        sure = "possible"
     yield RootCause(
         "random state" if call.category == "dropout" else "other setting",
         match.path,
         pair.own.path if pair.own else "",
         "forward",
-        (f"only {'this side' if here else 'the reference'} calls {call.path}, a {call.type}",),
-        f"{'leave out' if here else 'add'} {call.path}",
-        "likely",
+        (f"only {who} calls {call.path}, a {call.type}",),
+        fix,
+        sure,
     )

@@ -22,6 +22,10 @@ __all__ = ["from_backward", "from_loss"]
 
 def from_loss(case: Case) -> Iterator[RootCause]:
     """Yield why another loss comes from the same output."""
+    terms = list(_terms(case))
+    if terms:
+        yield from terms
+        return
     match = _last(case)
     ratio = _ratio(case.reference.inspection.loss, case.own.inspection.loss)
     if match is None:
@@ -56,6 +60,8 @@ def from_loss(case: Case) -> Iterator[RootCause]:
             "possible",
         )
         return
+    if case.tolerances.narrowest == "float32":
+        return  # nothing was rounded to 16 bits
     yield RootCause(
         "reduction dtype",
         "(loss)",
@@ -65,6 +71,61 @@ def from_loss(case: Case) -> Iterator[RootCause]:
         "compute the loss in float32",
         "possible",
     )
+
+
+def _terms(case: Case) -> Iterator[RootCause]:
+    """Yield that the loss agrees in one output of the model and not in another: a term of it."""
+    ends = [(m, *_factor(case, m, "grad_outputs")) for m in _ends(case)]
+    apart = [end for end in ends if end[2] < 0.999 or abs(end[1] - 1) > 0.01]
+    if not apart or len(apart) == len(ends):
+        return
+    match, factor, cosine = apart[-1]
+    alike = next(m.path for m, *_ in ends if m not in [a[0] for a in apart])
+    sentence = f"the gradient for {alike} is the same on both sides, that for {match.path} is not"
+    if cosine >= 0.999:
+        more = f"it is {factor:.4g} times the reference's"
+        fix = f"weigh the term of {match.path} by {1 / factor:.4g} of what it is"
+        kind, sure = "loss reduction", "sure"
+    elif _is_penalty(case, match):
+        more = f"the rest of it is a multiple of {match.path} itself: a penalty on it"
+        fix = f"weigh and average the penalty on {match.path} as the reference does"
+        kind, sure = "loss reduction", "likely"
+    else:
+        more = "the two point elsewhere: the term of that output is another function"
+        fix = f"compare the term of the loss for {match.path} on both sides"
+        kind, sure = "other setting", "possible"
+    yield RootCause(kind, "(loss)", "(loss)", "loss", (sentence, more), fix, sure)
+
+
+def _ends(case: Case) -> list[Match]:
+    """Return the layers with weights whose output no other layer is given as it is."""
+    given = {x.digest for call in case.reference.inspection.calls for x in call.inputs}
+    return [
+        m
+        for m in case.table.matches
+        if m.pair.reference is not None
+        and m.pair.reference.category in ("linear", "conv", "conv_transpose")
+        and m.seen.get("grad_outputs")
+        and all(x.digest not in given for x in m.pair.reference.outputs)
+    ]
+
+
+def _is_penalty(case: Case, match: Match) -> bool:
+    """Return whether what the gradients differ by is a multiple of the output."""
+    calls = case.whole(match)
+    if calls is None or calls[0].outputs[0].values is None:
+        return False
+    grads = [call.grad_outputs[0] for call in calls]
+    if any(g is None or g.values is None for g in grads):
+        return False
+    a, b = (
+        _vector(g) / side.inspection.scale
+        for g, side in zip(grads, (case.reference, case.own), strict=True)
+        if g is not None
+    )
+    output = _vector(calls[0].outputs[0])
+    apart, norms = b - a, float(np.linalg.norm(b - a)) * float(np.linalg.norm(output))
+    return bool(norms) and abs(float(apart @ output)) > 0.98 * norms
 
 
 def _reduction(case: Case, match: Match, ratio: float, factor: float) -> RootCause:

@@ -129,6 +129,11 @@ def from_statistics(case: Case) -> Iterator[RootCause]:
             )
         sure = told[0] != told[1] and None not in told
         fix = "set momentum to that of the reference (Keras counts what is kept: 1 - momentum)"
+        if shares[0] is not None:
+            fix = (
+                f"let it take in {shares[0]:.3g} of each batch: momentum={shares[0]:.3g} in torch, "
+                f"{1 - shares[0]:.3g} in Keras and MindSpore"
+            )
         yield RootCause(
             "momentum",
             path,

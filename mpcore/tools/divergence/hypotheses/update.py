@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
     Key = tuple[str, str]
 
-__all__ = ["from_moves"]
+__all__ = ["from_moves", "from_still"]
 
 OPTIMIZER = "(optimizer)"
 _EVEN, _TOP = 512, 64  # elements of an array that are looked at: evenly, and the largest
@@ -71,9 +71,19 @@ def from_moves(case: Case) -> list[RootCause]:
     for rule in (_clipped, _scheduled, _clamped, _grouped):
         found = rule(other, name, constants, who)
         if found is not None:
-            kind, sentence, fix = found
-            return [RootCause(kind, OPTIMIZER, OPTIMIZER, "update", (sentence,), fix, "sure")]
+            kind, sentence, fix, layer = found
+            names = {b.path: a.path for a, b in case.table.pairs} if order[1] else {}
+            where = names.get(layer, layer)
+            return [RootCause(kind, where, layer, "update", (sentence,), fix, "sure")]
     return []
+
+
+def from_still(case: Case) -> list[RootCause]:
+    """Return that several arrays of one side never move; empty if they all do."""
+    sides = _side(case.reference), _side(case.own)
+    if sides[0] is None or sides[1] is None:
+        return []
+    return _never_move(case, sides[0], sides[1])
 
 
 def _side(evidence: Evidence) -> _Side | None:
@@ -141,7 +151,7 @@ def _never_move(case: Case, reference: _Side, own: _Side) -> list[RootCause]:
             and not mine.arrays[partner].moves.any()
             and theirs.arrays[key].moves.any()
         ]
-        if len(still) < 2:
+        if len(still) < 2 or _whole_layers(still, mine, back):
             continue
         sentence = f"{_named(still, list(theirs.arrays))} never move in {who}"
         fix = "give them to the optimizer, and let them be trained, on both sides"
@@ -149,6 +159,13 @@ def _never_move(case: Case, reference: _Side, own: _Side) -> list[RootCause]:
             RootCause("other setting", OPTIMIZER, OPTIMIZER, "update", (sentence,), fix, "sure")
         ]
     return []
+
+
+def _whole_layers(still: Sequence[Key], side: _Side, back: Mapping[str, str]) -> bool:
+    """Return whether whole layers get no gradient: it is stopped on its way, not left out."""
+    paths = {back.get(path, path) for path, _ in still}
+    arrays = [steps for (path, _), steps in side.arrays.items() if path in paths]
+    return not any(steps.moves.any() or steps.grads.any() for steps in arrays)
 
 
 def _named(chosen: Sequence[Key], known: Sequence[Key]) -> str:
@@ -165,7 +182,7 @@ def _named(chosen: Sequence[Key], known: Sequence[Key]) -> str:
 
 def _clipped(
     side: _Side, name: str, constants: Mapping[str, float], who: str
-) -> tuple[str, str, str] | None:
+) -> tuple[str, str, str, str] | None:
     """Return that the gradients were multiplied at each step: clipped to a norm."""
     if name != "sgd":
         return None  # Adam divides a common factor out again
@@ -183,7 +200,12 @@ def _clipped(
         f"{who} multiplies the gradients by {times} before it moves: their norm "
         f"({', '.join(f'{n:.3g}' for n in side.norms)}) is clipped to {norm:.3g}"
     )
-    return "clipping", sentence, _clip_fix(who, f"the norm of all gradients to {norm:.3g}")
+    return (
+        "clipping",
+        sentence,
+        _clip_fix(who, f"the norm of all gradients to {norm:.3g}"),
+        OPTIMIZER,
+    )
 
 
 def _clip_fix(who: str, what: str) -> str:
@@ -219,11 +241,14 @@ def _rates(steps: Steps, name: str, constants: Mapping[str, float]) -> tuple[Arr
 
 def _scheduled(
     side: _Side, name: str, constants: Mapping[str, float], who: str
-) -> tuple[str, str, str] | None:
+) -> tuple[str, str, str, str] | None:
     """Return that the rate changes from step to step."""
     steps = side.all()
     factors, made = _rates(steps, name, constants)
-    if _relative(made, steps.moves) > _floor(side) or np.ptp(factors) < _SAME * factors.max():
+    if (
+        _relative(made, steps.moves) > _floor(side)
+        or np.ptp(factors) < _SAME * np.abs(factors).max()
+    ):
         return None
     told = ", ".join(f"{constants['learning rate'] * f:.3g}" for f in factors)
     sentence = (
@@ -231,7 +256,7 @@ def _scheduled(
         f"{constants['learning rate']:.3g} at each"
     )
     fix = "give both the same schedule, counted from the same step"
-    return "schedule", sentence, fix
+    return "schedule", sentence, fix, OPTIMIZER
 
 
 def _both_scheduled(reference: _Side, own: _Side, fits: Sequence[Fit]) -> Iterator[RootCause]:
@@ -245,7 +270,7 @@ def _both_scheduled(reference: _Side, own: _Side, fits: Sequence[Fit]) -> Iterat
         if best[0] > _floor(side) + 1e-3:
             return
         found.append(best[1])
-    if np.abs(found[0] - found[1]).max() <= _SAME * found[0].max():
+    if np.abs(found[0] - found[1]).max() <= _SAME * np.abs(found[0]).max():
         return
     told = [", ".join(f"{rate:.3g}" for rate in rates) for rates in found]
     sentence = f"the rates of the first steps are {told[0]} in the reference and {told[1]} here"
@@ -275,7 +300,7 @@ def _free_rates(side: _Side, name: str, constants: Mapping[str, float]) -> tuple
 
 def _clamped(
     side: _Side, name: str, constants: Mapping[str, float], who: str
-) -> tuple[str, str, str] | None:
+) -> tuple[str, str, str, str] | None:
     """Return that the gradients were clipped value by value: at one limit, or at each step's."""
     if name != "sgd":
         return None
@@ -299,12 +324,17 @@ def _clamped(
         return None
     limit = min(limits)
     sentence = f"{who} clips the gradients value by value, at {limit:.3g}"
-    return "clipping", sentence, _clip_fix(who, f"every value of the gradients to {limit:.3g}")
+    return (
+        "clipping",
+        sentence,
+        _clip_fix(who, f"every value of the gradients to {limit:.3g}"),
+        OPTIMIZER,
+    )
 
 
 def _grouped(
     side: _Side, name: str, constants: Mapping[str, float], who: str
-) -> tuple[str, str, str] | None:
+) -> tuple[str, str, str, str] | None:
     """Return that some arrays have another rate, or another decay."""
     floor = 4 * _floor(side)
     rates, decays = dict[Any, float](), dict[Any, float]()
@@ -339,7 +369,8 @@ def _grouped(
                 f"the weight decay of {which} in {who} is {value:.3g}, that of the rest {base:.3g}"
             )
             fix = f"give {which} the same weight decay on both sides: {base:.3g} or {value:.3g}"
-        return "optimizer constants", sentence, fix
+        layers = {path for path, _ in found}
+        return "optimizer constants", sentence, fix, layers.pop() if len(layers) == 1 else OPTIMIZER
     return None
 
 
