@@ -148,4 +148,4 @@ MODELS = {
     "bnunet": _entry("bnunet", BnUNet, classify),
     "detect": _entry("detect", Detect, two_losses),
 }
-zoo_torch.ZOO.update(MODELS)
+ENTRIES = {**zoo_torch.ZOO, **MODELS}

@@ -26,6 +26,7 @@ __all__ = ["Match", "Row", "Table", "tabulate"]
 _BUFFERS = ("running_mean", "running_var")
 _ROUNDED = 4.0  # roundings of a weight that are allowed for in its update
 _SAME_LOSS = 1e-5  # relative: a loss of outputs that are the same to the last bit
+_LEAST = 3e-2  # of the average gradient: what is smaller may be all rounding
 _STATISTICS = 0.02  # relative: statistics of a batch whose values are rounded otherwise
 
 
@@ -162,7 +163,7 @@ def tabulate(reference: Evidence, own: Evidence, tolerances: Tolerances) -> Tabl
         return table
     grads = align_weights(*(side.grads[side.optimizer_steps[0]] for side in (reference, own)))
     norms = [float(np.linalg.norm(array)) for a, _ in grads for array in a.arrays.values()]
-    least = 1e-2 * float(np.sqrt(np.mean(np.square(norms)))) if norms else 0.0
+    least = _LEAST * float(np.sqrt(np.mean(np.square(norms)))) if norms else 0.0
     for a, b in grads:
         table.grads[a.path] = _arrays(a, b, tolerances.gradient(b.path), least)
     if min(len(reference.weights), len(own.weights)) > 1:

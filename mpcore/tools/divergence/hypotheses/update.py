@@ -345,7 +345,7 @@ def _grouped(
             continue  # as the others, or too little to tell
         plain = FORMULAS[name](steps, constants)
         factor = float((plain * steps.moves).sum()) / max(float(np.square(plain).sum()), 1e-300)
-        if _relative(factor * plain, steps.moves) <= own:
+        if _relative(factor * plain, steps.moves) <= own and abs(factor - 1) > _SAME:
             rates[key] = factor
             continue
         decay = _decay(steps, name, constants)
