@@ -106,6 +106,8 @@ _HOMES = {
     "Policy": "mpcore.policy.policy",
     "PolicyError": "mpcore.errors",
     "prepare": "mpcore.preparation",
+    "record": "mpcore.tools.recording.record",
+    "Recording": "mpcore.tools.recording.record",
     "register_layer": "mpcore.policy.registry",
     "resolve_plan": "mpcore.policy.plan",
     "Rule": "mpcore.policy.rule",

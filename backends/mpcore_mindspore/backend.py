@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mpcore.backend.callback import MakeCallback
     from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
+    from mpcore.backend.listener import Listener
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
@@ -181,6 +182,12 @@ class MindsporeBackend:
     def callback(self) -> MakeCallback[MindsporeAmp]:
         """Return what makes a callback of ``Model.train``: ``amp`` itself reports its steps."""
         return lambda amp, _: amp.callback()
+
+    def listener(self) -> Listener:
+        """Return what tells the steps of a script of its own."""
+        from mpcore_mindspore import listener
+
+        return listener
 
     def recorder(self) -> Recorder:
         """Return what tells layers, primitives and gradients of a batch."""

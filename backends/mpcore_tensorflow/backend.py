@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mpcore.backend.callback import MakeCallback
     from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
+    from mpcore.backend.listener import Listener
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
@@ -227,6 +228,12 @@ class TensorflowBackend:
         from mpcore_tensorflow.callback import StepCallback
 
         return StepCallback
+
+    def listener(self) -> Listener:
+        """Return what tells the steps of a script of its own."""
+        from mpcore_tensorflow import listener
+
+        return listener
 
     def recorder(self) -> Recorder:
         """Return what tells layers, ops and gradients of a batch."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mpcore.backend.driver import Driver
     from mpcore.backend.exact import Exact
+    from mpcore.backend.listener import Listener
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
@@ -161,6 +162,12 @@ class TorchBackend:
         from mpcore_torch import probe
 
         return probe
+
+    def listener(self) -> Listener:
+        """Return what tells the steps of a script of its own."""
+        from mpcore_torch import listener
+
+        return listener
 
     def recorder(self) -> Recorder:
         """Return what tells layers, kernels and gradients of a batch."""

@@ -14,8 +14,9 @@ from mpcore.errors import ExperimentError, check_choice
 from mpcore.tools.compare.lock import locked
 from mpcore.tools.compare.pairs import FLOAT64, LAYERS, PAIRS, Options
 from mpcore.tools.compare.runner import compare as run_comparison
+from mpcore.tools.experiment.answer import Answer
 from mpcore.tools.experiment.configuration import read_configurations
-from mpcore.tools.experiment.job import Settings
+from mpcore.tools.experiment.job import Settings, plain
 from mpcore.tools.experiment.options import (
     Batch,
     ExperimentFile,
@@ -31,6 +32,8 @@ from mpcore.tools.experiment.options import (
     read_policies,
 )
 from mpcore.tools.experiment.progress import Display, say
+from mpcore.tools.recording.compare_runs import compare_runs
+from mpcore.tools.recording.told import tell_runs
 
 if TYPE_CHECKING:
     from mpcore.tools.report.result import Result
@@ -82,6 +85,14 @@ _Float64 = Annotated[
         "wrong: auto, or never.",
     ),
 ]
+_OtherRun = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[RUN_B]",
+        help="Two folders that mp.record wrote, instead of an experiment: RUN_A RUN_B.",
+        show_default=False,
+    ),
+]
 _Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the report.")]
 
 # --- commands -------------------------------------------------------------------------------
@@ -89,6 +100,7 @@ _Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the re
 
 def compare(
     experiment: ExperimentFile,
+    other: _OtherRun = None,
     backend: Annotated[
         Texts, backend_option("all that the file builds a model for", more=_CONFIGURATION)
     ] = None,
@@ -123,10 +135,14 @@ def compare(
     Example: mpcore compare model.py --backend torch,torch:compiled --layers always
 
     Example: mpcore compare model.py --backend torch --policy float32,mixed_bfloat16 --format json
+
+    Example: mpcore compare run-a run-b
     """
     # Here, not above: it brings matplotlib, half a second that --help should not cost.
     from mpcore.tools.report.report import check_folder, json_text, table, write_report
 
+    if other is not None or experiment.is_dir():
+        return _recorded(experiment, other, form)
     check_seconds(time_limit)
     check_choice("format", form, ("text", "json"), ExperimentError)
     check_choice("pairs", pairs, PAIRS, ExperimentError)
@@ -155,6 +171,18 @@ def compare(
         console.print(table(result))
     say(console, f"report: {output / 'report.html'} (and {len(written) - 1} more files)")
     return _exit_code(result)
+
+
+def _recorded(reference: Path, own: Path | None, form: str) -> int:
+    """Compare two recorded runs; return 0 whatever is found, as for an experiment."""
+    if own is None:
+        msg = f"`compare` must be given two runs, or an experiment, got {str(reference)!r} alone"
+        raise ExperimentError(msg)
+    answer = Answer("mpcore-runs", form, None)
+    found = compare_runs(reference, own)
+    ranks = {str(rank): each.to_dict() for rank, each in found.items()}
+    answer.tell(plain({"ranks": ranks}), lambda console: tell_runs(console, found))
+    return 0
 
 
 def _exit_code(result: Result) -> int:

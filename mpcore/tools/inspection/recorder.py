@@ -63,6 +63,7 @@ class SeenTensor(ABC):
         """Know what values stand for."""
         self.simulated = simulated
         self._summaries: dict[bool, TensorSummary] = {}
+        self._derived: TensorSummary | None = None
 
     @property
     @abstractmethod
@@ -102,6 +103,12 @@ class SeenTensor(ABC):
             dtype = self.meant_dtype() or self.dtype
             self._summaries[keep] = summarize(self.numbers(), dtype, keep=keep)
         return self._summaries[keep]
+
+    def derived(self, make: Callable[[SeenTensor], TensorSummary]) -> TensorSummary:
+        """Return what ``make`` makes of it, the first time that it is asked for."""
+        if self._derived is None:
+            self._derived = make(self)
+        return self._derived
 
     def largest_whole(self) -> float:
         """Return the largest absolute value of a float32 tensor of whole numbers; else 0."""

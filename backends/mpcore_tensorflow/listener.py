@@ -1,0 +1,206 @@
+"""The steps of a Keras script, ``fit`` or a loop of its own: layers, tapes and optimizers.
+
+While a step is recorded, functions of ``tf.function`` run eagerly: compiled ones cannot be heard.
+Between recorded steps compiled functions count their steps by a call of Python, which XLA refuses;
+functions that were compiled before do not count.
+
+Tried with TensorFlow 2.21 and Keras 3.15.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from mpcore.tools.inspection.recorder import BACKWARD, FORWARD
+from mpcore_tensorflow.layers import variable_names
+from mpcore_tensorflow.recorder import _Tap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mpcore.backend.listener import Told
+    from mpcore_tensorflow.amp import KerasAmp
+
+__all__ = ["listen"]
+
+_OPTIMIZER = next(cls for cls in keras.optimizers.Optimizer.__mro__ if "apply" in vars(cls))
+
+
+def listen(model: Any, amp: KerasAmp | None, told: Told) -> Callable[[], None]:
+    """Follow the steps; see ``mpcore.backend.listener.Listener``."""
+    return _Listening(model, amp, told).end
+
+
+class _Listening:
+    """What is replaced from one step to the next, and while a step is recorded."""
+
+    def __init__(self, model: Any, amp: KerasAmp | None, told: Told) -> None:
+        self._model, self._amp, self._told = model, amp, told
+        self._step: contextlib.ExitStack | None = None
+        self._depth, self._ended = 0, False
+        self._stay = contextlib.ExitStack()
+        for holder in dict.fromkeys((_OPTIMIZER, *_subclasses_with_apply(_OPTIMIZER))):
+            self._stay.enter_context(_replaced(holder, "apply", self._applied))
+        self._begin()
+
+    def end(self) -> None:
+        self._ended = True
+        self._close()
+        self._stay.close()
+
+    def _begin(self) -> None:
+        calls = self._told.wanted()
+        if calls is not None:
+            self._eagerly()
+            self._open(calls)
+
+    def _begin_later(self) -> None:
+        """Begin at the next call of a layer: TensorFlow's own thread must not be listened to."""
+        calls = self._told.wanted()
+        if calls is None:
+            return
+        self._eagerly()
+        waiting = contextlib.ExitStack()
+
+        def call(_: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+            waiting.close()
+            self._open(calls)
+            return layer(*args, **kwargs)
+
+        waiting.enter_context(_replaced(keras.layers.Layer, "__call__", call))
+        if self._step is not None:
+            self._step.callback(waiting.close)
+
+    def _eagerly(self) -> None:
+        self._step, self._begun = contextlib.ExitStack(), False
+        eager = tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(True)
+        self._step.callback(tf.config.run_functions_eagerly, eager)
+
+    def _open(self, calls: Any) -> None:
+        if self._step is None:
+            return
+        tap = _Tap(self._model, calls)
+        self._step.enter_context(_heard(tap, self._first))
+        self._step.enter_context(calls.running(FORWARD))
+        gradient = partial(self._gradient, tap, calls)
+        self._step.enter_context(_replaced(tf.GradientTape, "gradient", gradient))
+
+    def _close(self) -> None:
+        if self._step is not None:
+            self._step.close()
+        self._step = None
+
+    def _first(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._told.begun(tf.random.get_global_generator().state.numpy().tobytes())
+
+    def _gradient(
+        self, tap: Any, calls: Any, original: Any, tape: Any, target: Any, sources: Any, **more: Any
+    ) -> Any:
+        """Differentiate for what layers took in and handed on, too."""
+        wanted, tap.wanted = tap.wanted, []
+        scale = 1.0 if self._amp is None else float(self._amp.scale)
+        if tf.is_tensor(target) and target.shape.num_elements() == 1:
+            self._told.loss(float(np.asarray(target).reshape(())) / scale, [])
+        with calls.running(BACKWARD):
+            tensors = [seen.tensor for seen, _ in wanted]
+            grads, found = original(tape, target, [sources, tensors], **more)
+            for (seen, take), grad in zip(wanted, found, strict=True):
+                if grad is not None:
+                    take(tap.seen(grad, seen.turn))
+        return grads
+
+    def _applied(self, original: Any, optimizer: Any, grads: Any, variables: Any = None) -> Any:
+        """Tell what the innermost optimizer gets, and when the outermost is through."""
+        moved = list(optimizer._trainable_variables if variables is None else variables)
+        names = variable_names(self._model)
+        own = {id(v): names[id(v)] for v in self._model.trainable_variables}
+        if self._amp is not None:
+            targets = {id(self._amp.optimizer.target(v)): own[id(v)] for v in self._variables()}
+            own |= targets
+        if not any(id(v) in own for v in moved):
+            return original(optimizer, grads, variables)
+        if not tf.executing_eagerly():
+            return self._traced(original, optimizer, grads, variables)
+        if self._step is not None:
+            known = zip(moved, grads, strict=True)
+            named = {own[id(v)]: g for v, g in known if id(v) in own and g is not None}
+            self._told.updates({n: tf.convert_to_tensor(g) for n, g in named.items()})
+        self._depth += 1
+        try:
+            return original(optimizer, grads, variables)
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._through()
+
+    def _traced(self, original: Any, optimizer: Any, grads: Any, variables: Any) -> Any:
+        """Count the steps of a compiled function: the next one may be recorded."""
+        self._depth += 1
+        try:
+            result = original(optimizer, grads, variables)
+        finally:
+            self._depth -= 1
+        if not self._depth:
+            tf.numpy_function(self._counted, [], [])
+        return result
+
+    def _counted(self) -> None:
+        if not self._ended:
+            self._told.updated()
+        if not self._ended:
+            self._begin_later()
+
+    def _variables(self) -> list[Any]:
+        return list(self._model.trainable_variables)
+
+    def _through(self) -> None:
+        if self._ended:
+            return
+        self._close()
+        self._told.updated()
+        if not self._ended:
+            self._begin()
+
+
+@contextlib.contextmanager
+def _heard(tap: Any, first: Callable[[], None]) -> Iterator[None]:
+    around = tap._around
+
+    def call(layer: Any, run: Any, args: Any, kwargs: Any) -> Any:
+        first()
+        return around(layer, run, args, kwargs)
+
+    tap._around = call
+    with tap.open():
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(holder: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+    """Let ``by(original, self, ...)`` stand for a method of a class."""
+    original = vars(holder)[name]
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return by(original, self, *args, **kwargs)
+
+    setattr(holder, name, method)
+    try:
+        yield
+    finally:
+        setattr(holder, name, original)
+
+
+def _subclasses_with_apply(base: Any) -> Iterator[Any]:
+    for cls in base.__subclasses__():
+        if "apply" in vars(cls):
+            yield cls
+        yield from _subclasses_with_apply(cls)

@@ -1,0 +1,223 @@
+"""Two recorded runs beside each other: the first step and layer that part, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpcore.checkpoint.layer_weights import relative_difference
+from mpcore.errors import CheckpointError
+from mpcore.tools.divergence.align import align_weights
+from mpcore.tools.divergence.distance import apart
+from mpcore.tools.divergence.files import load
+from mpcore.tools.divergence.find import Verdict, find
+from mpcore.tools.recording.record import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mpcore.tools.divergence.evidence import Evidence
+
+__all__ = ["Runs", "compare_runs", "is_run"]
+
+_SAME_START = 1e-6  # relative: weights that were handed over, in another layout
+_DRIFT = 30.0  # times the distance of the weights: how far it may be carried within one step
+_TOGETHER = 3  # steps from which an optimizer's constants are told
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What two runs have to do with each other.
+
+    Attributes:
+        verdict: in one line.
+        same: whether all common steps agree.
+        step: the first that parts, as the scripts count; None if none does.
+        found: what was found there.
+        steps: steps that both recorded.
+        drift: relative distance of the weights before each of them, the worst layer's.
+        advice: what to do next; ``""`` for nothing.
+    """
+
+    verdict: str
+    same: bool
+    step: int | None
+    found: Verdict | None
+    steps: tuple[int, ...]
+    drift: tuple[float, ...]
+    advice: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, ready for JSON."""
+        return {
+            "verdict": self.verdict,
+            "same": self.same,
+            "step": self.step,
+            "found": None if self.found is None else self.found.to_dict(),
+            "steps": list(self.steps),
+            "drift": [float(value) for value in self.drift],
+            "advice": self.advice,
+        }
+
+
+def is_run(path: Path) -> bool:
+    """Return whether ``path`` is a folder that ``mp.record`` wrote."""
+    return any(path.glob("rank-*/run.json"))
+
+
+def compare_runs(reference: Path, own: Path) -> dict[int, Runs]:
+    """Return what the runs have to do with each other, by rank.
+
+    Raises:
+        CheckpointError: a folder is no run, or the runs have no rank or no step in common.
+    """
+    ranks = [_ranks(folder) for folder in (reference, own)]
+    common = sorted(set(ranks[0]) & set(ranks[1]))
+    if not common:
+        msg = f"the runs have no rank in common: {sorted(ranks[0])} against {sorted(ranks[1])}"
+        raise CheckpointError(msg)
+    return {rank: _compare(ranks[0][rank], ranks[1][rank]) for rank in common}
+
+
+def _ranks(folder: Path) -> dict[int, Path]:
+    found = {}
+    for about in sorted(folder.glob("rank-*/run.json")):
+        told = json.loads(about.read_text(encoding="utf-8"))
+        if told.get("format") == FORMAT:
+            found[int(about.parent.name.removeprefix("rank-"))] = about.parent
+    if not found:
+        msg = f"`run` must be a folder that mp.record wrote, got {str(folder)!r}"
+        raise CheckpointError(msg)
+    return found
+
+
+def _compare(reference: Path, own: Path) -> Runs:
+    numbers = [
+        {int(p.parent.name.removeprefix("step-")) for p in side.glob("step-*/evidence.safetensors")}
+        for side in (reference, own)
+    ]
+    steps = sorted(numbers[0] & numbers[1])
+    if not steps:
+        msg = f"the runs have no step in common: {len(numbers[0])} against {len(numbers[1])} steps"
+        raise CheckpointError(msg)
+    start = _started_apart(load(reference / "start"), load(own / "start"))
+    if start:
+        return Runs(
+            start,
+            same=False,
+            step=steps[0],
+            found=None,
+            steps=tuple(steps),
+            drift=(),
+            advice=f"give the second script mp.record(..., start={str(reference.parent)!r}), which "
+            "hands the first weights over, and run it again",
+        )
+    drift: list[float] = []
+    for number in steps:
+        a, b = (_together(side, number) for side in (reference, own))
+        drift.append(_drift(a, b))
+        found = find(a, b, _closer(a, b))
+        if not found.agrees and not _carried(found, drift[-1]):
+            return _parted(found, a, b, number, steps, drift)
+    verdict = f"same: {len(steps)} steps, weights at most {max(drift):.1e} apart before a step"
+    return Runs(verdict, same=True, step=None, found=None, steps=tuple(steps), drift=tuple(drift))
+
+
+def _closer(a: Evidence, b: Evidence) -> Callable[[frozenset[str]], tuple[Evidence, Evidence]]:
+    """Return what shows both sides closely: as they are, with what was kept whole."""
+    return lambda _: (a, b)
+
+
+def _parted(
+    found: Verdict, a: Evidence, b: Evidence, number: int, steps: list[int], drift: list[float]
+) -> Runs:
+    first = found.first
+    how = (
+        f"one step in sketches, {len(found.rows)} layers side by side; tolerances are those of "
+        "rounding"
+    )
+    found, advice = replace(found, how=how), ""
+    unnamed = not found.root_causes or found.root_causes[0].kind == "unknown"
+    if (
+        unnamed
+        and first is not None
+        and first.phase == "forward"
+        and not first.layer.startswith("(")
+    ):
+        layers = dict.fromkeys((first.layer, first.own_layer))
+        keep = ", ".join(repr(path) for path in layers)
+        advice = f"record both once more with mp.record(..., keep=({keep},)) to have it named"
+    random = [side.steps[0].get("random") for side in (a, b)]
+    same_backend = a.backend == b.backend
+    if same_backend and all(random) and random[0] != random[1]:
+        more = "the random generators stood elsewhere when the step began"
+        causes = tuple(cause.with_evidence(more) for cause in found.root_causes[:1])
+        found = replace(found, root_causes=(*causes, *found.root_causes[1:]))
+    return Runs(
+        f"step {number}, {found.verdict}",
+        same=False,
+        step=number,
+        found=found,
+        steps=tuple(steps),
+        drift=tuple(drift),
+        advice=advice,
+    )
+
+
+def _started_apart(a: Evidence, b: Evidence) -> str:
+    """Return in words how the runs did not begin alike; ``""`` if they did."""
+    sides = a.weights[0], b.weights[0]
+    if len(sides[0]) != len(sides[1]):
+        return f"another model: {len(sides[0])} layers with weights against {len(sides[1])}"
+    for left, right in align_weights(*sides):
+        shapes = [{n: x.shape for n, x in side.arrays.items()} for side in (left, right)]
+        if shapes[0] != shapes[1]:
+            return (
+                f"another model: {left.path} has {shapes[0]}, and {right.path} on the other side "
+                f"{shapes[1]}"
+            )
+        away = relative_difference([left], [right])
+        if away > _SAME_START:
+            return f"other first weights: {left.path} is {away:.1e} apart before the first step"
+    return ""
+
+
+def _together(side: Path, number: int) -> Evidence:
+    """Return one step, with the weights and gradients of those right behind it."""
+    found = load(side / f"step-{number:06d}")
+    for later in range(number + 1, number + _TOGETHER):
+        if not (side / f"step-{later:06d}" / "evidence.safetensors").exists():
+            break
+        after = load(side / f"step-{later:06d}")
+        found = replace(
+            found,
+            weights=(*found.weights, after.weights[1]),
+            grads=(*found.grads, after.grads[0]),
+            steps=(*found.steps, *after.steps),
+        )
+    return found
+
+
+def _drift(a: Evidence, b: Evidence) -> float:
+    """Return how far the weights are apart before a step: the worst array, relative."""
+    sizes = [0.0]
+    for left, right in align_weights(a.weights[0], b.weights[0]):
+        for name, array in left.arrays.items():
+            if name.startswith("running"):
+                continue  # a step in training does not read them
+            if name in right.arrays and right.arrays[name].shape == array.shape:
+                least = 1e-3 * float(np.sqrt(array.size))
+                sizes.append(float(apart(array, right.arrays[name], least)[0].relative))
+    return max(sizes)
+
+
+def _carried(found: Verdict, drift: float) -> bool:
+    """Return whether what differs is what earlier steps left in the weights."""
+    first = found.first
+    if first is None or first.phase == "input" or not drift:
+        return False
+    return first.relative <= _DRIFT * drift
