@@ -78,6 +78,7 @@ class Recording:
         self._calls: Sketches | None = None
         self._grads: list[LayerWeights] = []
         self._before: list[LayerWeights] = []
+        self._after: tuple[int, list[LayerWeights]] = (-1, [])
         self._clear()
         self._end: Callable[[], None] | None = self._listener.listen(model, self._amp, self)
         self._write_about()
@@ -107,7 +108,10 @@ class Recording:
     def begun(self, random: bytes) -> None:
         """Keep the fingerprint of the random numbers, and the weights as they are now."""
         self._random = zlib.crc32(random)
-        self._before = sketched_weights(self._driver.weights(self._model, self._amp))
+        if self._after[0] == self._number:
+            self._before = self._after[1]
+        else:
+            self._before = sketched_weights(self._driver.weights(self._model, self._amp))
 
     def loss(self, value: float, targets: list[Any]) -> None:
         """Add a loss: parts of a batch have one each."""
@@ -161,6 +165,7 @@ class Recording:
             ),
             plan={} if self._amp is None else self._amp.plan.to_dict(),
         )
+        self._after = self._number + 1, after
         save(found, self.folder / f"step-{self._number:06d}")
 
     def _write_start(self) -> None:

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
     from mpcore.tools.inspection.tensor_summary import TensorSummary
 
-__all__ = ["KEPT", "SKETCHED", "sketch", "sketched_weights"]
+__all__ = ["CHECKED", "KEPT", "SKETCHED", "sketch", "sketched_weights"]
 
-SKETCHED = 4096
+SKETCHED = 2048
 """Values of a larger tensor that its sketch is made of."""
+
+CHECKED = 2**16
+"""Values of the largest tensor that is read as a whole."""
 
 KEPT = 192
 """Values of each parameter, gradient and statistic that are kept as they are."""
@@ -30,7 +33,7 @@ KEPT = 192
 def sketch(values: npt.NDArray[np.float32], dtype: str) -> TensorSummary:
     """Return the summary of a tensor, of ``SKETCHED`` of its values where it has more.
 
-    Its digest covers all of them: it differs if one value does.
+    The digest covers all values of a tensor with at most ``CHECKED``.
 
     Args:
         values: in the neutral layout.
@@ -38,13 +41,13 @@ def sketch(values: npt.NDArray[np.float32], dtype: str) -> TensorSummary:
     """
     if values.size <= SKETCHED:
         return summarize(values, dtype)
-    chosen = values[np.unravel_index(_places(values.size, SKETCHED), values.shape)]
-    found = summarize(chosen, dtype)
+    found = summarize(_chosen(values, SKETCHED), dtype)
+    found = replace(found, shape=values.shape)
+    if values.size > CHECKED:
+        return found
     # A change of one value changes it, whatever order they lie in.
-    whole = np.ascontiguousarray(values).reshape(-1)
-    pairs = whole[: whole.size // 2 * 2].view(np.uint64)
-    every = int(np.bitwise_xor.reduce(pairs)) ^ int(whole[-1:].view(np.uint32)[0])
-    return replace(found, shape=values.shape, digest=found.digest ^ every)
+    whole = np.ascontiguousarray(values).reshape(-1).view(np.uint32)
+    return replace(found, digest=found.digest ^ int(np.bitwise_xor.reduce(whole)))
 
 
 def sketched_weights(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
@@ -54,12 +57,19 @@ def sketched_weights(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
         flat = np.asarray(array, np.float32)
         if flat.size <= KEPT:
             return flat
-        return flat[np.unravel_index(_places(flat.size, KEPT), flat.shape)]
+        return _chosen(flat, KEPT)
 
     return [
         LayerWeights(w.path, w.category, {name: some(a) for name, a in w.arrays.items()})
         for w in weights
     ]
+
+
+def _chosen(values: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.float32]:
+    places = _places(values.size, count)
+    if values.flags.c_contiguous:
+        return values.reshape(-1)[places]
+    return values[np.unravel_index(places, values.shape)]
 
 
 @lru_cache(maxsize=4096)
