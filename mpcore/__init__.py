@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from mpcore.tools.memory.fit import MemoryFit as MemoryFit
     from mpcore.tools.memory.fit import fit_memory as fit_memory
     from mpcore.tools.monitor.monitor import Monitor as Monitor
+    from mpcore.tools.recording.record import Recording as Recording
+    from mpcore.tools.recording.record import record as record
 
 _HOMES = {
     "Amp": "mpcore.amp.amp",

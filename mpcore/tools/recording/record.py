@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mpcore.tools.inspection.recorder import RunningCall, SeenTensor
     from mpcore.tools.inspection.tensor_summary import TensorSummary
 
-__all__ = ["FORMAT", "Recording", "record"]
+__all__ = ["FORMAT", "Recording", "Sketches", "record"]
 
 FORMAT, VERSION = "mpcore-run", 1
 _RANKS = ("RANK", "RANK_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
