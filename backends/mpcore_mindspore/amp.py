@@ -23,6 +23,8 @@ from mpcore_mindspore.callback import StepCallback
 from mpcore_mindspore.casting import FLOATS, cast_network
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
+from mpcore_mindspore.other_optimizers import check_unshared
+from mpcore_mindspore.recompute import check_recomputed
 from mpcore_mindspore.release import Original
 from mpcore_mindspore.saving import mark, unmark
 from mpcore_mindspore.sources import check_reaches, check_readable
@@ -96,12 +98,14 @@ class MindsporeAmp(Amp):
     ) -> None:
         """Apply ``plan`` to ``net`` in place; ``native`` dtypes are not emulated."""
         super().__init__(plan, optimizers, simulated=simulated)
+        check_unshared(net)
         detection = detection_of(options)
         guarded_parameters(options.restore_on_skip)  # refuse before anything changes
         self._original = Original(net, self.optimizers.values())
         widened = Widened(net, self.optimizers.values())
         try:
             cast = cast_network(net, plan, native, self._original)
+            check_recomputed(net, replaced=bool(cast.pairs))
         except BaseException:
             self._original.put_back()
             widened.undo()

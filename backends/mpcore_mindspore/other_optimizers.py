@@ -14,11 +14,12 @@ from mindspore import nn
 from mindspore.experimental import optim
 
 from mpcore._lib.in_classes import InClasses
+from mpcore.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["CONSTRUCTS", "ask", "ask_no_more"]
+__all__ = ["CONSTRUCTS", "ask", "ask_no_more", "check_unshared"]
 
 _OWN = "_mpcore_own"  # attribute of optimizers that were prepared
 _ASK = "_mpcore_check_move"  # attribute of Parameters: raises GuardError unless their guard is open
@@ -41,6 +42,18 @@ class _Construct:
 
 
 CONSTRUCTS = [InClasses(base, "construct", _Construct) for base in _bases]
+
+
+def check_unshared(net: nn.Cell) -> None:
+    """Raise BackendError if another prepared network holds Parameters of ``net``."""
+    for param in net.get_parameters():
+        if _ASK in vars(param):
+            msg = (
+                f"`net` must not hold Parameters of another prepared network, {param.name} is "
+                "one: one plan would undo the other; prepare one network that holds all, or "
+                "call release() of the other before"
+            )
+            raise BackendError(msg)
 
 
 def ask(params: Iterable[Any], own: Iterable[Any], check: Callable[[str], None]) -> None:

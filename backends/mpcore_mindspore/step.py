@@ -11,7 +11,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.step.transaction import StepCall, Transaction
-from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.guard import guarded, settle
 from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
 from mpcore_mindspore.overflow import on_all_ranks
 from mpcore_mindspore.stagnation import StoredSample
@@ -271,8 +271,12 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         _check_parts(batch, self.call.micro_batches)
         self.journal.clear(self.optimizers)
         whole = self.run is not None or ms.get_context("mode") == ms.GRAPH_MODE
+        runs = self.runs
+        settle()
+        # Not in what is mended: half of the copies would be those of a step before. They are made
+        # again in `begin`, which a compiled step runs without coming through here.
+        self.save()
         try:
-            self.save()  # again in `begin`, which a compiled step runs without coming through here
             with guarded():
                 if not whole:
                     return nn.Cell.__call__(self, *batch)
@@ -284,7 +288,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
                 return result
         except BaseException as fault:
             if whole:
-                self.mend_run(fault)
+                self.mend_run(runs)
             else:
                 mend(self, fault)
             raise
@@ -295,12 +299,11 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         """Run the compiled step."""
         return self.run(*batch)
 
-    def mend_run(self, fault: BaseException) -> None:
-        """Put back what was copied, unless the graph has run to its end."""
-        runs = self.ended.counted()
-        if runs == self.runs:
+    def mend_run(self, before: int) -> None:
+        """Put back what was copied, unless the graph has run to its end since ``before`` runs."""
+        self.runs = self.ended.counted()
+        if self.runs == before:
             self.restore()
-        self.runs = runs
 
     def parameters_and_names(self, *args: object, **kwargs: object) -> Any:
         """Yield Parameters as any Cell does; those of the optimizers hold their values."""

@@ -19,7 +19,7 @@ from mindspore import Tensor, nn
 from mindspore._c_expression import Cell_
 from mindspore.graph.api import _pynative_executor
 
-from mpcore.errors import BackendError
+from mpcore.errors import BackendError, GuardError
 from mpcore_mindspore.other_optimizers import CONSTRUCTS, ask, ask_no_more
 from mpcore_mindspore.saving import SAVES
 from mpcore_mindspore.stored_low import write
@@ -96,8 +96,8 @@ class Watch:
         self._params = list({id(param): param for param in params}.values())
         for cell in self._cells:
             held = cell.__dict__
-            held["_cells"] = _Watched(held["_cells"], guard, f"a layer of {type(cell).__name__}")
-            held["_params"] = _Watched(held["_params"], guard, f"a Parameter of {_name(cell)}")
+            held["_cells"] = _Watched(held, "_cells", guard, f"a layer of {_name(cell)}")
+            held["_params"] = _Watched(held, "_params", guard, f"a Parameter of {_name(cell)}")
             held |= {"add_flags": _Flags(cell, guard), "_apply": _Cast(cell, guard)}
             held |= {"__deepcopy__": partial(_copied, cell), "__reduce_ex__": _not_pickled}
         for optimizer in self._optimizers:
@@ -263,10 +263,11 @@ _OURS = ("add_flags", "_apply", "__deepcopy__", "__reduce_ex__")
 class _Watched(OrderedDict[str, Any]):
     """The Cells or the Parameters in a Cell: containers write here without asking anybody."""
 
-    def __init__(self, held: Any, guard: Guard, what: str) -> None:
+    def __init__(self, held: dict[str, Any], of: str, guard: Guard, what: str) -> None:
         self._guard: Guard | None = None
-        super().__init__(held)
+        super().__init__(held[of])
         self._guard, self._what = guard, what
+        self._held, self._plain = held, dict(held)
 
     def _check(self, name: str) -> None:
         if self._guard is not None:
@@ -274,7 +275,12 @@ class _Watched(OrderedDict[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self or self[name] is not value:
-            self._check(f"{name} = ...")
+            try:
+                self._check(f"{name} = ...")
+            except GuardError:  # a plain attribute of that name is gone already
+                if name in self._plain:
+                    self._held.setdefault(name, self._plain[name])
+                raise
         super().__setitem__(name, value)
 
     def __delitem__(self, name: str) -> None:

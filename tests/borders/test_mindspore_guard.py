@@ -238,6 +238,53 @@ def test_in_graph_mode_too(graph_mode):
     assert bool(amp.train_cell(_loss_of(net))(X, Y)[1])
 
 
+def test_a_layer_of_two_prepared_networks_is_refused():
+    net, optimizer, amp = prepared("model_float16")
+    before = arrays(net, optimizer)
+    other = nn.SequentialCell(net.fc1, nn.Dense(8, 2)).set_train()
+    own = nn.Momentum(other.trainable_params(), 0.1, 0.9)
+    for given in (own, None):
+        with pytest.raises(mp.BackendError, match=r"0\.weight is one: .*release\(\)"):
+            mp.prepare(other, given, "mixed_float16")
+    for old, new in zip(before, arrays(net, optimizer), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert np.isfinite(float(amp.step(_loss_of(net), X, Y).loss))
+
+
+def test_a_call_that_failed_outside_of_a_step_does_not_change_the_next_one():
+    ends = []
+    for fails in (False, True):
+        net, _, amp = prepared("mixed_float16, loss_scale=dynamic(init_scale=16)")
+        loss_fn = _loss_of(net)
+        amp.step(loss_fn, X, Y)
+        if fails:
+            with pytest.raises(ValueError, match="dimensions must be equal"):
+                net(X[:, :3])  # MindSpore leaves the precision of that Cell behind
+        amp.step(loss_fn, X, Y)
+        ends.append(amp.weights())
+    for name, values in ends[0].items():
+        np.testing.assert_array_equal(values, ends[1][name])
+
+
+def test_a_recomputed_layer_is_refused_where_it_would_run_uncast():
+    def made(part):
+        net = Net().set_train()
+        part(net).recompute()
+        return net, nn.Momentum(net.trainable_params(), 0.1, 0.9)
+
+    with pytest.raises(mp.BackendError, match=r"`recompute\(\)` of fc1, a Dense.* around"):
+        mp.prepare(*made(lambda net: net.fc1), "mixed_float16")
+    with pytest.raises(mp.BackendError, match=r"of more, a SequentialCell.*prepare by layer"):
+        mp.prepare(*made(lambda net: net.more), "model_float16")
+    net, optimizer = made(lambda net: net.more)
+    amp = mp.prepare(net, optimizer, "mixed_float16, loss_scale=dynamic(init_scale=16)")
+    before = amp.weights()
+    amp.step(_loss_of(net), X, Y)
+    assert all(np.any(values != before[name]) for name, values in amp.weights().items())
+    refused(net.fc1.recompute, net, optimizer, ("amp.release()", "mpcore.prepare"))
+    assert np.isfinite(float(amp.step(_loss_of(net), X, Y).loss))
+
+
 class Holder:
     def __init__(self, net) -> None:
         self.nets = {"student": net}

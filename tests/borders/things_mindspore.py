@@ -433,16 +433,6 @@ def recomputed(run):
     run.model.fc2.recompute()
 
 
-@thing(fits=lambda case: case.optimizer == "sgd" and case.model == "mlp", trains=True)
-def graph_mode_for_a_while(run):
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        run.step()
-        run.index -= 1
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-
-
 @thing()
 def shared_layer_prepared_again(run):
     other = nn.SequentialCell(run.model.fc1, nn.Dense(16, 2)).set_train()
@@ -476,12 +466,6 @@ def model_of_the_cell_with_a_level(run):
 @thing(trains=True)
 def model_of_the_cell_with_a_scale_manager(run):
     model_of_cell(run, loss_scale_manager=ms.FixedLossScaleManager(1024.0))
-
-
-@thing(trains=True)
-def another_optimizer_over_the_cell(run):
-    cell = run.amp.train_cell(run.loss_fn)
-    nn.TrainOneStepCell(cell, another(run))(*run.batch)
 
 
 @thing(trains=True)
