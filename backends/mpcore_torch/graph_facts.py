@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +10,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpcore.errors import GraphError
-from mpcore.graph.ir import is_float
+from mpcore.graph.ir import is_16_bit, is_float
 from mpcore_torch.graph_lift import Slot
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Facts:
         floats = [i for i in node.inputs if _floating(self.piece.fakes[i])]
         if not floats:
             return False
+        if not is_16_bit(self.low):
+            return False
         key = (target, tuple(str(self.piece.fakes[i].shape) for i in floats))
         if key not in self._inside:
             self._inside[key] = any(self._watched(node, d) for d in ("float32", self.low))
@@ -115,7 +118,8 @@ class Facts:
             wanted = bool(dtype) and is_float(dtype) and _floating(fake)
             return fake.to(getattr(torch, dtype)) if wanted else fake
 
-        region = torch.autocast(self.device, getattr(torch, self.low), enabled=native)
+        low = getattr(torch, self.low)
+        region = torch.autocast(self.device, low) if native else contextlib.nullcontext()
         try:
             with piece.fake_mode, torch.no_grad():
                 given = {key: fill(item, value) for key, item in call.args.items()}

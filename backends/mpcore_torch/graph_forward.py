@@ -13,6 +13,7 @@ from torch import nn
 from mpcore.errors import BackendError, MpcoreWarning
 from mpcore.graph.deciding import unused_rules
 from mpcore.graph.part import as_arguments
+from mpcore_torch.casting import is_low
 from mpcore_torch.forwards import replace_forward
 from mpcore_torch.graph_build import build
 from mpcore_torch.graph_plan import plan_of
@@ -80,6 +81,13 @@ class Lowering:
 
 def refuse_graph(model: nn.Module) -> None:
     """Raise BackendError where by="graph" cannot carry what a model is."""
+    low = next((name for name, p in model.named_parameters() if is_low(p)), None)
+    if low is not None:
+        msg = (
+            f"by='graph' needs a model of float32 parameters, {low} has 16 bits; make it float32 "
+            "(model.float()), or use by='op'"
+        )
+        raise BackendError(msg)
     if any(hasattr(param, "placements") for param in model.parameters()):
         msg = (
             "by='graph' is not possible for parameters that are sharded (FSDP2, DTensor): a graph "

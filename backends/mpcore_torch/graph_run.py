@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["MARK", "Runner"]
 
 MARK = "mpcore::graph"
+_SETTINGS = {
+    "allow_rnn": True,
+    "fail_on_recompile_limit_hit": True,
+    "skip_nnmodule_hook_guards": False,  # a hook that comes later is called, too
+}
 _MOST_PIECES = 64  # of one place in the code: shapes, modes, branches
 
 
@@ -44,6 +49,7 @@ class Runner:
         closed: whether regions of the framework are closed inside: the plan casts.
         at: where somebody wants to know which call runs: its last entry is the call's name.
         marks: whether pieces are marked for the profiler.
+        ran: how often a piece ran.
     """
 
     model: Any
@@ -52,6 +58,7 @@ class Runner:
     closed: bool = True
     at: list[str] | None = None
     marks: bool = False
+    ran: int = 0
 
     def __post_init__(self) -> None:
         """Hold the model weakly: it holds what holds this."""
@@ -70,12 +77,13 @@ class Runner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it; no region of the framework decides inside."""
-        settings = torch._dynamo.config.patch(allow_rnn=True, fail_on_recompile_limit_hit=True)
+        settings = torch._dynamo.config.patch(_SETTINGS)
+        before = self.ran
         closes = self.closed and _any_region()
         around = regions.off() if closes else contextlib.nullcontext()
         try:
             with settings, around, one_forward(), self._without_modes(), _tracing():
-                return self._compiled(*args, **kwargs)
+                made = self._compiled(*args, **kwargs)
         except BackendCompilerFailed as exc:
             inner = exc.inner_exception
             if isinstance(inner, GraphError):
@@ -88,6 +96,15 @@ class Runner:
                 "pad the batches to fewer shapes, or use by='op'"
             )
             raise GraphError(msg) from exc
+        if self.ran == before and self.pieces:
+            msg = (
+                f"{type(self.model()).__name__} ran outside of its graphs, where no plan reaches: "
+                "torch.compiler.set_stance('force_eager'), or a tool that must hear every layer "
+                "(mp.observe), keeps dynamo away; amp.graphs and mp.explain tell what calls do, "
+                "by='op' can be observed"
+            )
+            raise GraphError(msg)
+        return made
 
     @contextlib.contextmanager
     def _without_modes(self) -> Iterator[None]:
@@ -117,6 +134,7 @@ class Runner:
         self.pieces.append(piece)
 
         def run(*args: Any) -> Any:
+            self.ran += 1
             if self._modes:
                 functions, dispatch = self._modes[-1]
                 with contextlib.ExitStack() as stack:

@@ -427,6 +427,46 @@ def test_wrapped_and_prepared_models_are_refused() -> None:
         mp.graph.lift(model)
 
 
+def test_a_forward_pass_outside_of_its_graphs_is_an_error() -> None:
+    model, (x, y), loss_fn = gpt()
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1),
+                     "autocast_bfloat16, by=graph", example=x)  # fmt: skip
+    with (
+        torch.compiler.set_stance("force_eager"),
+        pytest.raises(mp.GraphError, match="GPT ran outside of its graphs"),
+    ):
+        model(x)
+    with pytest.raises(mp.GraphError, match="by='op' can be observed"):
+        mp.observe(amp, x, y, loss_fn=lambda x, y: loss_fn(model(x), y))
+    amp.abort_step()
+    assert amp.step(lambda x, y: loss_fn(model(x), y), x, y).stepped
+
+
+def test_a_hook_that_comes_later_is_called() -> None:
+    model, (x, _), _ = gpt()
+    mp.prepare(model, None, "autocast_bfloat16, by=graph", example=x)
+    seen: list[Any] = []
+    handle = model.head.register_forward_hook(lambda module, given, out: seen.append(out.shape))
+    model(x)
+    handle.remove()
+    model(x)
+    assert seen == [(2, 16, 32)]
+
+
+def test_modes_hear_what_the_graph_runs() -> None:
+    model, (x, _), _ = gpt()
+    amp = mp.prepare(model, None, "autocast_bfloat16, by=graph, place=list", example=x)
+    with _Casts() as casts:
+        model(x)
+    assert casts.calls == len(amp.graphs[0].casts) + 1  # the output of the model
+
+
+def test_a_model_in_16_bits_is_refused() -> None:
+    model, (x, _), _ = gpt()
+    with pytest.raises(mp.BackendError, match=r"needs a model of float32 parameters, tok\.weight"):
+        mp.prepare(model.half(), None, "autocast_bfloat16, by=graph", example=x)
+
+
 def test_an_example_belongs_to_a_graph() -> None:
     model, (x, _), _ = _made("unet")
     with pytest.raises(mp.BackendError, match="`example` must be given when by='graph'"):
