@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 
+from mpcore._lib.interrupts import Held
 from mpcore.amp.amp import Home
 from mpcore.amp.arguments import Arguments, keep, prepared_before
 from mpcore.amp.mistakes import check_arguments, check_entries
@@ -199,10 +200,11 @@ def prepare(
     if policy.by != "graph":
         _warn_unused(plan)
     _warn_uncovered(plan, layers)
-    amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
-    amp.backend = Home(backend.name, partial(DRIVER.of, backend))
-    amp.inference = not optimizers
-    keep(amp, arguments)
+    with Held():  # the model is prepared and known, so that `prepare` again gives it, or it is not
+        amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
+        amp.backend = Home(backend.name, partial(DRIVER.of, backend))
+        amp.inference = not optimizers
+        keep(amp, arguments)
     _tell_widened(amp)
     return amp
 

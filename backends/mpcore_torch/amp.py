@@ -270,9 +270,7 @@ class TorchAmp(Amp):
             BackendError: gradients wait for ``apply``.
         """
         self._tx.calls.enter("load")
-        differing = super().load(path, any_policy=any_policy, weights=weights)
-        self._tx.calls.mend()
-        return differing
+        return super().load(path, any_policy=any_policy, weights=weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what ``model.state_dict()`` and the optimizer's lack; see ``Amp.state_dict``.
@@ -292,9 +290,10 @@ class TorchAmp(Amp):
             BackendError: gradients wait for ``apply``.
         """
         self._tx.calls.enter("load")
-        differing = super().load_state_dict(state, any_policy=any_policy)
+        return super().load_state_dict(state, any_policy=any_policy)
+
+    def _loaded(self) -> None:
         self._tx.calls.mend()
-        return differing
 
     def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:
         return master_shapes(self.model, self._tx.master_weights, every=every)

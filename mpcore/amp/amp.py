@@ -478,18 +478,30 @@ class Amp(ABC):
         """
         saved = load_run(path, weights=weights)
         state, differing = saved.state_for(path, self.policy, any_policy=any_policy)
-        before, looked = self.state, (self._since_look, self._skipped_then)
-        try:
+        with self._taking():
             self._take_state(path, state)
             if saved.weights is not None:
                 write_portable(self, path, saved.weights)
-        except BaseException:
-            self.state = before
-            self._since_look, self._skipped_then = looked
-            raise
-        if self.policy.scheme.name == "stochastic":
-            self.optimizer_steps = saved.checkpoint.optimizer_steps
+            if self.policy.scheme.name == "stochastic":
+                self.optimizer_steps = saved.checkpoint.optimizer_steps
         return differing
+
+    @contextmanager
+    def _taking(self) -> Iterator[None]:
+        """Take in what was saved: no Ctrl-C comes between, and an error puts the scale back."""
+        before, looked = self.state, (self._since_look, self._skipped_then)
+        with Held():
+            try:
+                yield
+            except BaseException:
+                self.state = before
+                self._since_look, self._skipped_then = looked
+                raise
+            self._loaded()
+
+    def _loaded(self) -> Any:
+        """Take note that something was loaded; a backend may override it."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the host's own checkpoint of model and optimizer lacks, as one plain dict.
@@ -524,16 +536,11 @@ class Amp(ABC):
         loss_scale, differing = saved.checkpoint.state_for(self.policy, any_policy=any_policy)
         shapes = self._master_shapes(every=bool(differing))
         saved.check_for(self.backend.name, shapes, all_of=not differing)
-        before, looked = self.state, (self._since_look, self._skipped_then)
-        try:
+        with self._taking():
             self._take_state("`state`", loss_scale)
             self._write_masters(saved.masters)
-        except BaseException:
-            self.state = before
-            self._since_look, self._skipped_then = looked
-            raise
-        if saved.backend == self.backend.name or self.policy.scheme.name == "stochastic":
-            self.optimizer_steps = saved.checkpoint.optimizer_steps
+            if saved.backend == self.backend.name or self.policy.scheme.name == "stochastic":
+                self.optimizer_steps = saved.checkpoint.optimizer_steps
         return differing
 
     def _master_shapes(self, *, every: bool = False) -> dict[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@ python tests/borders/test_torch_interrupts.py [--seed N] [--lines N] [--presses 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import random
 import signal
@@ -15,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +26,9 @@ torch = pytest.importorskip("torch")
 from planted import Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.backend("torch")
 
@@ -524,6 +528,79 @@ def run_in_thread(call):
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
+
+
+@contextlib.contextmanager
+def pressed_at(folders: list[str], at: int | None) -> Iterator[list[int]]:
+    """Press Ctrl-C when the line of that number runs, of those in files below ``folders``."""
+    seen = [0]
+
+    def local(frame: Any, event: str, _: Any) -> Any:
+        if event == "line":
+            seen[0] += 1
+            if at is not None and seen[0] == at + 1:
+                signal.raise_signal(signal.SIGINT)
+        return local
+
+    def begin(frame: Any, event: str, _: Any) -> Any:
+        return local if frame.f_code.co_filename.startswith(tuple(folders)) else None
+
+    before = sys.gettrace(), signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.settrace(begin)
+    try:
+        yield seen
+    finally:
+        sys.settrace(before[0])
+        signal.signal(signal.SIGINT, before[1])
+
+
+@pytest.mark.parametrize(
+    "policy", ["mixed_float16", "model_bfloat16", "model_bfloat16, master=split"]
+)
+def test_ctrl_c_in_load_is_before_it_or_after_it(policy, tmp_path):
+    _, _, amp, step = trained(policy)
+    step()
+    amp.save(tmp_path / "run.amp", weights=True)
+    after = amp.weights() | {"state": amp.state}
+    chance, words = random.Random(5), []
+    with pressed_at([package("mpcore"), package("mpcore_torch")], None) as every:
+        amp.load(tmp_path / "run.amp")
+    for _ in range(25):
+        step()
+        before = amp.weights() | {"state": amp.state}
+        with (
+            pressed_at([package("mpcore"), package("mpcore_torch")], chance.randrange(*every)),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            amp.load(tmp_path / "run.amp")
+        now = amp.weights() | {"state": amp.state}
+        is_before, is_after = not differing(now, before), not differing(now, after)
+        assert is_before or is_after
+        words.append(is_after)
+    assert len(set(words)) == 2
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "model_bfloat16, master=split"])
+def test_ctrl_c_in_prepare_is_before_it_or_after_it(policy):
+    chance, words, places = random.Random(6), [], 4000
+    for _ in range(20):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+        arguments = (model, torch.optim.Adam(model.parameters(), lr=0.01), policy)
+        folders = [package("mpcore"), package("mpcore_torch")]
+        try:
+            with pressed_at(folders, chance.randrange(places)) as every:
+                mp.prepare(*arguments)
+        except KeyboardInterrupt:
+            words.append("forward" in vars(model))
+        else:
+            places = every[0]
+        amp = mp.prepare(*arguments)
+        x = torch.randn(16, 8)
+        assert amp.step(lambda x, model=model: model(x).float().square().mean(), x).step == 1
+        amp.release()
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert len(set(words)) == 2
 
 
 if __name__ == "__main__":
