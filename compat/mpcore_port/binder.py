@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["Binder"]
 
 
+_WHITE = (cst.SimpleWhitespace, cst.ParenthesizedWhitespace, cst.EmptyLine, cst.Comment)
+
+
 class Binder:
     """Fill ``Names`` in one walk over the tree."""
 
@@ -33,7 +36,7 @@ class Binder:
             self._node(child)
 
     def _node(self, node: cst.CSTNode) -> None:
-        if isinstance(node, (cst.BaseParenthesizableWhitespace, cst.EmptyLine, cst.Comment)):
+        if isinstance(node, _WHITE):
             return
         handler = _HANDLERS.get(type(node))
         if handler is not None:

@@ -9,7 +9,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from mpcore_port.imports import add_imports
-from mpcore_port.names import Names
+from mpcore_port.names import STATEMENTS, Names
 from mpcore_port.refusals import checked
 from mpcore_port.rule import KEEP, At, Edit, Rule
 from mpcore_port.torch_names import EXPORTS
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["Read", "apply_pass", "line_map", "read"]
 
 _WHITE = (
-    cst.BaseParenthesizableWhitespace,
+    cst.SimpleWhitespace,
+    cst.ParenthesizedWhitespace,
     cst.TrailingWhitespace,
     cst.EmptyLine,
     cst.Comment,
     cst.Newline,
 )
-_STATEMENTS = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 
 
 class Read:
@@ -138,9 +138,10 @@ class _Walk(cst.CSTTransformer):
             return rule.leave(old, new, self.at)
         except Exception as exc:
             del self.at.edits[before:]
+            said = " ".join(f"{type(exc).__name__}: {exc}".split())[:160]
             self.failures.append(
                 f"{self.at.source.path}:{self.at.line(old)}: rule {rule.name} failed "
-                f"({type(exc).__name__}: {exc}); the code stays as it is"
+                f"({said}); the code stays as it is"
             )
             return None
 
@@ -149,7 +150,7 @@ class _Walk(cst.CSTTransformer):
             return fold(new, self.at.dropped)
         if old in self._touched:
             new = checked(old, new, self.at)
-        if old in self.at.comments and isinstance(old, _STATEMENTS):
+        if old in self.at.comments and isinstance(old, STATEMENTS):
             return _commented(new, self.at.comments[old])
         return new
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 __all__ = [
+    "STATEMENTS",
     "Binding",
     "Names",
     "Scope",
@@ -38,6 +39,12 @@ __all__ = [
 
 _AROUND = (cst.Decorator, cst.Annotation, cst.Arg)
 """Parts of a definition (bases of a class are Args) whose names are looked up around it."""
+STATEMENTS = (
+    cst.SimpleStatementLine,
+    *(cst.If, cst.For, cst.While, cst.With, cst.FunctionDef, cst.ClassDef),
+    *(cst.Try, cst.TryStar, cst.Match),
+)
+"""Statement lines and compound statements, by name: a question about a base class costs more."""
 _DEPTH = 12  # assignments that are followed; x = y = ... longer than that is a riddle
 
 
@@ -72,6 +79,7 @@ class Names:
         self._returns: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         self._callers: dict[str, list[cst.Call]] = {}
         self._known: dict[cst.CSTNode, str | None] = {}
+        self._scope_at: dict[cst.CSTNode, Scope] = {}
         self.top = Scope("module", module)
         Binder(self).read()
 
@@ -89,23 +97,32 @@ class Names:
 
     def statement(self, node: cst.CSTNode) -> Any:
         """Return the statement line (or compound statement) that ``node`` is part of."""
-        if isinstance(node, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
+        if isinstance(node, STATEMENTS):
             return node
-        kinds = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
-        return next((above for above in self.ancestors(node) if isinstance(above, kinds)), None)
+        return next((a for a in self.ancestors(node) if isinstance(a, STATEMENTS)), None)
 
     def scope(self, node: cst.CSTNode) -> Scope:
         """Return the scope that names in ``node`` are looked up in."""
-        below, outside = node, False
+        if node in self._scope_at:
+            return self._scope_at[node]
+        found, below, outside = self.top, node, False
+        kept, plain = [node], True  # behind a parameter answers differ
         for above in self.ancestors(node):
             if isinstance(above, cst.Param):
-                outside = below is not above.name
+                outside, plain = below is not above.name, False
             elif above in self._scopes:
                 if not outside and not isinstance(below, _AROUND):
-                    return self._scopes[above]
+                    found = self._scopes[above]
+                    break
                 outside = False
             below = above
-        return self.top
+            if plain:
+                if above in self._scope_at:
+                    found = self._scope_at[above]
+                    break
+                kept.append(above)
+        self._scope_at.update(dict.fromkeys(kept, found))
+        return found
 
     def scope_of(self, node: cst.CSTNode) -> Scope:
         """Return the scope that a function, class or module opens."""

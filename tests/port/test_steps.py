@@ -205,7 +205,7 @@ LOOP = "    for x, y in loader:\n        model(x).backward()\n"
         ("from nowhere_at_all import *\nfor x in l:\n    x.backward()\n", "everything is imported"),
         ("for x, y in zip(a, b):\n    (x + y).backward()\n", "the loop goes over zip(...)"),
         ("for b in l:\n    f(**b).backward()\n", "batches are passed on as **b"),
-        ("for (a, b), c in l:\n    f(a).backward()\n", "taken apart as ((a, b), c)"),
+        ("for (a, *b), c in l:\n    f(a).backward()\n", "taken apart as ((a, *b), c)"),
     ],
 )
 def test_what_cannot_be_taken_out_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:

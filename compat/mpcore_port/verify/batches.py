@@ -22,14 +22,18 @@ class Layout:
     Attributes:
         kind: one of these.
         names: what the loop calls them, or the keys of the dict; "" where it has no name for one.
+        form: how tuples lie in each other, ``"(({}, {}), {})"``; "" for a flat one.
     """
 
     kind: str
     names: tuple[str, ...]
+    form: str = ""
 
     def code(self) -> str:
         """Return the code that makes a batch of ``_mpcore_parts``."""
         parts = [f"torch.from_numpy(_mpcore_parts[{i}])" for i in range(len(self.names))]
+        if self.form:
+            return self.form.format(*parts)
         if self.kind == "alone":
             return parts[0]
         if self.kind == "dict":
@@ -53,12 +57,26 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
         StepError: in a way that is not understood.
     """
     if isinstance(target, (ast.Tuple, ast.List)):
-        if any(isinstance(part, (ast.Tuple, ast.List, ast.Starred)) for part in target.elts):
+        if any(isinstance(part, ast.Starred) for part in ast.walk(target)):
             msg = f"line {target.lineno}: batches are taken apart as {ast.unparse(target)}"
             raise StepError(msg)
-        return Layout("tuple", tuple(ast.unparse(part) for part in target.elts))
+        nested = any(isinstance(part, (ast.Tuple, ast.List)) for part in target.elts)
+        names = tuple(ast.unparse(part) for part in _leaves(target))
+        return Layout("tuple", names, _form(target) if nested else "")
     found = _used(module, loop, ast.unparse(target), 3)
     return found or Layout("alone", (ast.unparse(target),))
+
+
+def _leaves(target: ast.expr) -> list[ast.expr]:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return [leaf for part in target.elts for leaf in _leaves(part)]
+    return [target]
+
+
+def _form(target: ast.expr) -> str:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return "(" + ", ".join(_form(part) for part in target.elts) + ",)"
+    return "{}"
 
 
 def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | None:
