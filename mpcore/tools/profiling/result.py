@@ -193,6 +193,7 @@ def _versus(one: Versus) -> dict[str, Any]:
         "saves_ms": _ms(one.saves),
         "saves_share": one.saves.median / one.now.median,
         "sure": one.sure,
+        "decision": one.decision,
         "rounds": one.rounds,
     }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from mpcore.tools.experiment.progress import say
+from mpcore.tools.profiling.duel import FASTER, SLOWER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -191,7 +192,7 @@ def _told(one: dict[str, Any]) -> str:
 
 
 def _helps(one: dict[str, Any]) -> bool:
-    return bool(one["policy"] != "float32" and one["sure"] and one["saves_ms"]["median"] > 0)
+    return bool(one["policy"] != "float32" and one["decision"] == FASTER)
 
 
 def _against_float32(result: dict[str, Any]) -> list[str]:
@@ -209,7 +210,7 @@ def _against_float32(result: dict[str, Any]) -> list[str]:
     told = f"{result['policy']} takes {now:.3g} ms a step, float32 {then:.3g} ms"
     if not one["sure"]:
         return [f"{told}: too close to tell apart on this machine now"]
-    if then >= now:
+    if one["decision"] == SLOWER:
         return [f"{told}: {then / now:.2f} times faster"]
     casts = result["casts"]["ms"]
     won = [one["other_step_ms"]["median"] < then for one in result["versus"] if _helps(one)]

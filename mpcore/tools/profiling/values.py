@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mpcore.tools.profiling.duel import FASTER
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,6 +28,7 @@ class Versus:
         then: seconds a step under the other one.
         saves: seconds a step that the other one saves, of neighbouring steps; negative if slower.
         rounds: number of pairs.
+        decision: what the sign test says of the other one: ``FASTER``, ``SLOWER`` or ``""``.
     """
 
     policy: str
@@ -35,17 +38,17 @@ class Versus:
     then: Spread
     saves: Spread
     rounds: int
+    decision: str = ""
 
     @property
     def sure(self) -> bool:
-        """Whether three quarters of the pairs agree on the sign, and it is over 1 % of a step."""
-        one_sided = self.saves.low > 0 or self.saves.high < 0
-        return one_sided and abs(self.saves.median) > 0.01 * self.now.median
+        """Whether the sign test was decided."""
+        return bool(self.decision)
 
     @property
     def helps(self) -> bool:
         """Whether the other policy is surely faster."""
-        return self.sure and self.saves.median > 0
+        return self.decision == FASTER
 
 
 def pattern_by_path(paths: Iterable[str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from mpcore.preparation import prepare
 from mpcore.tools.experiment.experiment import load_experiment
 from mpcore.tools.experiment.names import backend_of
 from mpcore.tools.experiment.setup import Setup
+from mpcore.tools.profiling.duel import duel
 from mpcore.tools.profiling.result import Measured, result_of
 from mpcore.tools.profiling.rules import Candidate, candidates, together
 from mpcore.tools.profiling.timing import cores
@@ -40,9 +41,8 @@ __all__ = ["main"]
 
 _WARM_UP = 3  # steps that compile, allocate and make lazy state
 _KERNELS = 16  # the heaviest; those below are a few per mille of a step each
-_ROUNDS = 15  # pairs of steps under two policies
 _FEWEST = 5
-_SECONDS = 6.0  # for the pairs of one rival
+_SECONDS = 20.0  # for the pairs of one rival, once there are enough to look at
 
 
 def main(argv: list[str]) -> int:
@@ -151,23 +151,19 @@ def _heaviest(recording: Recording) -> list[str]:
 
 
 def _against(run: _Run, other: _Run, rival: Candidate) -> Versus:
-    """Take steps under both in turn: what else the machine does falls on both."""
+    """Take steps under both until the sign test is decided, or gives up."""
     other.warm_up()
-    now: list[float] = []
-    then: list[float] = []
-    start = time.perf_counter()
-    while len(now) < _ROUNDS and (len(now) < _FEWEST or time.perf_counter() - start < _SECONDS):
-        now.append(run.seconds())
-        then.append(other.seconds())
-    saves = [a - b for a, b in zip(now, then, strict=True)]
+    found = duel(run.seconds, other.seconds, seconds=_SECONDS, either=not rival.rule)
+    saves = [a - b for a, b in zip(found.now, found.then, strict=True)]
     return Versus(
         rival.policy,
         rival.rule,
         rival.why,
-        Spread.of(now),
-        Spread.of(then),
+        Spread.of(found.now),
+        Spread.of(found.then),
         Spread.of(saves),
-        len(now),
+        len(found.now),
+        found.decision,
     )
 
 

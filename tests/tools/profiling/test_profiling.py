@@ -74,7 +74,9 @@ def plan(policy: str = MIXED):
 
 def versus(policy: str, rule: str, now: float, saves: float, off: float = 0.0) -> Versus:
     saved = Spread(saves, saves - off, saves + off)
-    return Versus(policy, rule, "why", spread(now), spread(now - saves), saved, 9)
+    apart = abs(saves) > max(off, 0.01 * now)
+    told = ("faster" if saves > 0 else "slower") if apart else ""
+    return Versus(policy, rule, "why", spread(now), spread(now - saves), saved, 9, told)
 
 
 def result(**more):

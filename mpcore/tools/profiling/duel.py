@@ -1,0 +1,99 @@
+"""Which of two ways to run a step is faster: a sequential sign test with a known error rate.
+
+Shared by whoever compares whole steps: what is timed is given as two functions.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ERROR_RATE", "FASTER", "MOST", "SLOWER", "Duel", "decision", "duel"]
+
+ERROR_RATE = 0.022
+"""Of calling faster what gains nothing, at most, whatever noise that is as often up as down: summed
+over all ways of 60 fair coins through the looks (``tests/tools/profiling/test_duel.py``)."""
+
+FASTER, SLOWER = "faster", "slower"
+
+FEWEST, EVERY, MOST = 8, 4, 60
+"""Pairs before the first look, between looks, and at most."""
+
+_TAKE, _DROP = 2.6, -1.0  # standard deviations of fair coins
+_MARGIN = 0.01  # relative: a pair nearer together is won by neither
+_BLOCK = 3  # steps in a row, of which the first is dropped: caches hold the other model's
+
+
+@dataclass(frozen=True)
+class Duel:
+    """What was measured, pair by pair.
+
+    Attributes:
+        decision: ``FASTER`` or ``SLOWER``, of the challenger; ``""`` for undecided.
+        now: seconds a step of the champion.
+        then: seconds a step of the challenger, likewise.
+    """
+
+    decision: str
+    now: tuple[float, ...]
+    then: tuple[float, ...]
+
+
+def decision(won: int, lost: int, pairs: int, *, either: bool = False) -> str | None:
+    """Return what so many pairs decide: ``FASTER``, ``SLOWER``, ``""`` to give up; None to go on.
+
+    Args:
+        won: pairs in which the challenger is faster by more than the margin.
+        lost: pairs in which it is slower by more.
+        pairs: of all.
+        either: whether it is asked for both ways; else a challenger that loses is dropped early.
+    """
+    if pairs < FEWEST or (pairs - FEWEST) % EVERY:
+        return None
+    away = [(2 * count - pairs) / sqrt(pairs) for count in (won, lost)]
+    if away[0] > _TAKE:
+        return FASTER
+    if away[1] > _TAKE:
+        return SLOWER
+    gives_up = pairs >= MOST or (not either and away[0] < _DROP)
+    return "" if gives_up else None
+
+
+def duel(
+    now: Callable[[], float],
+    then: Callable[[], float],
+    *,
+    seconds: float,
+    either: bool = False,
+    seed: int = 0,
+) -> Duel:
+    """Take steps both ways, in an order that is drawn anew for each pair, until it is decided.
+
+    Args:
+        now: takes a step of the champion and returns its seconds.
+        then: takes one of the challenger.
+        seconds: after which it is given up, from the first look on.
+        either: as for ``decision``.
+        seed: of the order.
+    """
+    rng, start = random.Random(seed), time.perf_counter()
+    sides: tuple[list[float], list[float]] = [], []
+    steps = now, then
+    won = lost = 0
+    while True:
+        for side in rng.sample((0, 1), 2):
+            block = [steps[side]() for _ in range(_BLOCK)]
+            sides[side].append(sum(block[1:]) / (_BLOCK - 1))
+        ratio = sides[1][-1] / sides[0][-1]
+        won += ratio < 1 - _MARGIN
+        lost += ratio > 1 + _MARGIN
+        found = decision(won, lost, len(sides[0]), either=either)
+        late = len(sides[0]) >= FEWEST and time.perf_counter() - start > seconds
+        if found is not None or late:
+            return Duel(found or "", tuple(sides[0]), tuple(sides[1]))

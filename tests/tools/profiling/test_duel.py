@@ -1,0 +1,78 @@
+"""The sign test: its error rate exactly, its power on noise, and the order of its steps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mpcore.tools.profiling.duel import ERROR_RATE, FASTER, SLOWER, decision, duel
+
+
+def rates(faster: float, slower: float, *, either: bool) -> dict[str, float]:
+    """Return how often each decision falls, for pairs that are won and lost so often."""
+    states, found = {(0, 0): 1.0}, {FASTER: 0.0, SLOWER: 0.0, "": 0.0}
+    pairs = 0
+    while states:
+        after: dict[tuple[int, int], float] = {}
+        for (won, lost), share in states.items():
+            for step, chance in (((1, 0), faster), ((0, 1), slower), ((0, 0), 1 - faster - slower)):
+                if chance:
+                    key = won + step[0], lost + step[1]
+                    after[key] = after.get(key, 0.0) + share * chance
+        pairs, states = pairs + 1, {}
+        for (won, lost), share in after.items():
+            told = decision(won, lost, pairs, either=either)
+            if told is None:
+                states[won, lost] = share
+            else:
+                found[told] += share
+    return found
+
+
+@pytest.mark.parametrize("either", [False, True])
+@pytest.mark.parametrize("within", [0.0, 0.1, 0.6])
+def test_what_gains_nothing_is_rarely_called_faster(either: bool, within: float) -> None:
+    found = rates((1 - within) / 2, (1 - within) / 2, either=either)
+    assert found[FASTER] <= ERROR_RATE
+    assert sum(found.values()) == pytest.approx(1)
+
+
+def test_the_stated_rate_is_that_of_fair_coins() -> None:
+    assert rates(0.5, 0.5, either=True)[FASTER] == pytest.approx(ERROR_RATE, abs=0.001)
+
+
+def test_what_wins_nine_of_ten_is_found() -> None:
+    assert rates(0.9, 0.05, either=False)[FASTER] > 0.999
+    assert rates(0.05, 0.9, either=True)[SLOWER] > 0.999
+
+
+def drawn(gain: float, noise: float, seed: int) -> tuple[str, int, list[str]]:
+    """Return the decision for steps of so much noise, the pairs, and the order of the steps."""
+    rng, order = random.Random(seed), []
+
+    def step(name: str, seconds: float) -> float:
+        order.append(name)
+        return seconds * rng.lognormvariate(0, noise)
+
+    found = duel(lambda: step("a", 1.0), lambda: step("b", 1.0 - gain), seconds=60.0, seed=seed)
+    return found.decision, len(found.now), order
+
+
+def test_power_on_a_quiet_and_a_busy_machine() -> None:
+    quiet = [drawn(0.05, 0.02, seed)[0] for seed in range(100)]
+    busy = [drawn(0.25, 0.10, seed)[0] for seed in range(100)]
+    nothing = [drawn(0.0, 0.10, seed)[0] for seed in range(400)]
+    assert quiet.count(FASTER) >= 98
+    assert busy.count(FASTER) >= 98
+    assert nothing.count(FASTER) <= 12  # 3 %: the rate, and two standard deviations
+
+
+def test_blocks_of_three_in_an_order_that_is_drawn() -> None:
+    _, pairs, order = drawn(0.5, 0.01, 0)
+    assert pairs == 8
+    blocks = [order[i : i + 3] for i in range(0, len(order), 3)]
+    assert len(blocks) == 16
+    assert all(len(set(block)) == 1 for block in blocks)
+    firsts = [blocks[i][0] for i in range(0, 16, 2)]
+    assert set(firsts) == {"a", "b"}
