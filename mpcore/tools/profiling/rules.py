@@ -198,7 +198,10 @@ def _adding(policy: Policy, rule: Rule, why: str, seconds: float, reach: set[str
 def _for_functions(
     plan: Plan, ops: Sequence[OpTime], timed: Mapping[str, KernelTime], steps: int
 ) -> list[Candidate]:
-    """Return policies by op for functions called outside of layers, which no layer rule reaches."""
+    """Return policies for functions called outside of layers: by op, and by who hands them inputs.
+
+    By layer a function runs in what comes in: a layer that is kept full makes it float32, too.
+    """
     policy = plan.policy
     if policy.by != "layer":
         return []
@@ -210,11 +213,32 @@ def _for_functions(
         if seconds > 0 and _in_table(name):
             rules = (*policy.rules, Rule("full", "op", name))
             other = replace(base, rules=rules, loss_scale=policy.loss_scale)
+            told = _told(seconds, 0, policy.compute)
             why = (
                 f"{name}, called outside of layers, where a rule of by='layer' does not reach: "
-                f"{_told(seconds, 0, policy.compute)}"
+                f"{told}"
             )
             found.append(Candidate(str(other), "", why, seconds))
+            homes = {op.layer for op in outside if op.op == name}
+            for pattern, paths in _producers(plan, homes).items():
+                rule = _rule_for(False, "path", pattern)
+                why = f"{name} behind it follows what comes in: {told}"
+                if rule is not None:
+                    found.append(_adding(policy, rule, why, seconds, paths))
+    return found
+
+
+def _producers(plan: Plan, homes: set[str | None]) -> dict[str, set[str]]:
+    """Return lowered products that stand beside a function in its container, by pattern.
+
+    Which of them it gets its inputs from is not known: trying them tells.
+    """
+    leaves = [e.path for e in plan.layers if e.category != "container" and e.path]
+    pattern, found = pattern_by_path(leaves), dict[str, set[str]]()
+    for entry in plan.layers:
+        beside = entry.path.rpartition(".")[0] in homes and bool(entry.path)
+        if beside and entry.category in ("linear", "conv") and is_low(entry.compute):
+            found.setdefault(pattern[entry.path], set()).add(entry.path)
     return found
 
 

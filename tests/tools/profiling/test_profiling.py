@@ -302,3 +302,31 @@ def test_kernels_run_in_turn() -> None:
     assert calls.count("now") == calls.count("then") > 3
     assert found.now.median > 0
     assert found.saves is not None
+
+
+def test_products_beside_a_slow_function_are_tried_full() -> None:
+    layers = [
+        Layer("", "container", "Net"),
+        *(
+            layer
+            for i in range(2)
+            for layer in (
+                Layer(f"b.{i}", "container", "Block"),
+                Layer(f"b.{i}.qkv", "linear", "Linear", WEIGHT, "linear"),
+                Layer(f"b.{i}.out", "linear", "Linear", WEIGHT, "linear"),
+                Layer(f"b.{i}.norm", "norm", "LayerNorm", WEIGHT, "layer_norm"),
+            )
+        ),
+        Layer("head", "linear", "Linear", WEIGHT, "linear"),
+    ]
+    found = resolve_plan(mp.Policy.parse("mixed_bfloat16"), layers, "cpu")
+    slow = [op("attention", "backward", LOW, f"b.{i}", 0.3) for i in range(2)]
+    tried = candidates(found, layers, slow, 1, KERNELS)
+    rules = {one.rule: one.reach for one in tried if one.rule}
+    wanted = [{f"b.{i}.{name}" for i in range(2)} for name in ("qkv", "out")]
+    assert sorted(map(sorted, rules.values())) == sorted(map(sorted, wanted))
+    for one in tried:
+        if one.rule:
+            plan_then = resolve_plan(mp.Policy.parse(one.policy), layers, "cpu")
+            full = {e.path for e in plan_then.layers if e.compute == WIDE and e.path in one.reach}
+            assert full == one.reach
