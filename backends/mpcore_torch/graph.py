@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.graph.ir import Graph, GraphPlan
+    from mpcore.graph.part import Changed
     from mpcore.policy.policy import Policy
 
 __all__ = ["arrays", "build", "changed", "export", "lift", "plan"]
@@ -82,16 +83,19 @@ def build(lifted: Lifted, graph: Graph, new: Mapping[str, npt.NDArray[Any]], /) 
     return module.eval()
 
 
-def changed(model: nn.Module, change: Callable[[Graph], Graph], example: Any, /) -> nn.Module:
+def changed(
+    model: nn.Module, change: Callable[[Graph], Graph | Changed], example: Any, /
+) -> nn.Module:
     """Return a copy that shares the parameters of ``model``, and whose graphs are changed."""
     _refuse_prepared(model)
     shared = [*model.parameters(), *model.buffers()]
     twin = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
-    args, kwargs = as_arguments(example)
     # Not as what `prepare` puts there: this model may still be prepared.
     put_method(twin, "forward", run_by_graph(type(twin).forward, None, change))
-    with left_alone(twin, None):
-        twin(*args, **kwargs)
+    if example is not None:
+        args, kwargs = as_arguments(example)
+        with left_alone(twin, None):
+            twin(*args, **kwargs)
     return twin
 
 

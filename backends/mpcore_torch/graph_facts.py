@@ -71,6 +71,12 @@ class Facts:
                 self._known[key] = made
         return self._known[key]
 
+    def _source(self, name: str) -> str:
+        """Return the lifted value that a value of a changed graph is like."""
+        while name not in self.piece.fakes:
+            name = name.rpartition(".")[0]
+        return name
+
     def casts_inside(self, node: Node) -> bool:
         """Return whether autocast would cast inside of a call that no list names."""
         call = self.piece.calls.get(node.name)
@@ -114,7 +120,9 @@ class Facts:
 
         def value(role: str) -> Any:
             name, dtype = at[role]
-            fake = piece.fakes[name]
+            fake = piece.fakes.get(name)
+            if fake is None:  # of a node that was put in: as what it reads first
+                fake = piece.fakes[self._source(name)]
             wanted = bool(dtype) and is_float(dtype) and _floating(fake)
             return fake.to(getattr(torch, dtype)) if wanted else fake
 

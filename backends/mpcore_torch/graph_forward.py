@@ -12,11 +12,11 @@ from torch import nn
 
 from mpcore.errors import BackendError, MpcoreWarning
 from mpcore.graph.deciding import unused_rules
-from mpcore.graph.part import as_arguments
+from mpcore.graph.part import Changed, as_arguments
 from mpcore_torch.casting import is_low
 from mpcore_torch.forwards import replace_forward
 from mpcore_torch.graph_build import build
-from mpcore_torch.graph_plan import plan_of
+from mpcore_torch.graph_plan import plan_of, plan_of_words
 from mpcore_torch.graph_proof import prove_lifted, prove_same
 from mpcore_torch.graph_run import Runner
 from mpcore_torch.layers import device_of, list_layers
@@ -51,7 +51,7 @@ class Lowering:
     layers: Sequence[Layer]
     device: str
     plain: bool = False
-    change: Callable[[Graph], Graph] | None = None
+    change: Callable[[Graph], Graph | Changed] | None = None
     plans: list[GraphPlan] = field(default_factory=list)
 
     def __call__(self, piece: Piece) -> Callable[[], Any]:
@@ -71,8 +71,11 @@ class Lowering:
         if self.plain:
             return build(piece, piece.graph)
         if self.policy is None:
-            graph = piece.graph if self.change is None else self.change(piece.graph)
-            return build(piece, graph)
+            made = piece.graph if self.change is None else self.change(piece.graph)
+            if not isinstance(made, Changed) or not made.words:
+                return build(piece, made.graph if isinstance(made, Changed) else made)
+            plan = plan_of_words(piece, made)
+            return build(piece, made.graph, plan, device=self.device, low=made.low)
         plan = plan_of(piece, self.policy, self.layers, self.device)
         self.plans.append(plan)
         low = self.policy.compute
@@ -198,7 +201,7 @@ def _nothing() -> None:
 
 
 def run_by_graph(
-    original: Any, policy: Policy | None, change: Callable[[Graph], Graph] | None = None
+    original: Any, policy: Policy | None, change: Callable[[Graph], Graph | Changed] | None = None
 ) -> Any:
     """Return a forward that runs ``original`` as its graphs; ``functools.partial`` names it."""
 

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpcore.graph.ir import GraphPlan
+    from mpcore.graph.part import Changed
     from mpcore.policy.layer import Layer
     from mpcore.policy.policy import Policy
     from mpcore_torch.graph_lift import Piece
 
-__all__ = ["plan_of", "system_of"]
+__all__ = ["plan_of", "plan_of_words", "system_of"]
 
 _HAS_LIST = ("cpu", "cuda", "npu")
 
@@ -25,6 +26,14 @@ _HAS_LIST = ("cpu", "cuda", "npu")
 def system_of(device: str) -> str:
     """Return the system whose list holds on a type of device."""
     return f"torch_{device}" if device in _HAS_LIST else "torch_cuda"
+
+
+def plan_of_words(piece: Piece, changed: Changed) -> GraphPlan:
+    """Return where casts lie in a changed graph; calls without a word follow what comes in."""
+    graph = changed.graph
+    found = {node.name: Word("follow", "", "follows") for node in graph.nodes}
+    facts = Facts(piece, changed.low, piece.device)
+    return place(graph, found | dict(changed.words), changed.low, results=facts.results)
 
 
 def plan_of(

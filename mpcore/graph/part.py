@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from mpcore.graph.deciding import Word
     from mpcore.graph.ir import Graph, GraphPlan
     from mpcore.graph.pattern import Chain, Match
     from mpcore.policy.policy import Policy
 
-__all__ = ["GRAPH", "Exported", "GraphPart", "Lifted", "as_arguments"]
+__all__ = ["GRAPH", "Changed", "Exported", "GraphPart", "Lifted", "as_arguments"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,21 @@ class Exported:
         return "\n".join([f"{self.path}: {self.plan.summary()}", *self.checks])
 
 
+@dataclass(frozen=True)
+class Changed:
+    """A graph that was changed, and what its calls are to run in.
+
+    Attributes:
+        graph: the graph.
+        words: by the name of the node; the others follow what comes in.
+        low: the 16-bit dtype that ``"lower"`` stands for.
+    """
+
+    graph: Graph
+    words: Mapping[str, Word] = field(default_factory=dict)
+    low: str = "float16"
+
+
 def as_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return what a model is called with: a tuple or list are its arguments, a dict by name."""
     if isinstance(example, dict):
@@ -102,8 +118,13 @@ class GraphPart(Protocol):
         """Return a new model of a whole graph, with copies of the parameters or ``arrays``."""
         ...
 
-    def changed(self, model: Any, change: Callable[[Graph], Graph], example: Any, /) -> Any:
-        """Return a model with the parameters of ``model`` whose graphs are changed; it trains."""
+    def changed(
+        self, model: Any, change: Callable[[Graph], Graph | Changed], example: Any, /
+    ) -> Any:
+        """Return a model with the parameters of ``model`` whose graphs are changed; it trains.
+
+        With an example of None the first forward pass lifts it.
+        """
         ...
 
     def export(

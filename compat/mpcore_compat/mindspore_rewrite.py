@@ -1,0 +1,476 @@
+"""The names of a rewriting API sketched for MindSpore, on the graph of any backend that lifts.
+
+MindSpore's own ``mindspore.rewrite`` has none of them. Where the sketch leaves something open:
+
+- A rule is a function of a node. What it changes on the node holds; it returns None or the nodes
+  that are there now, and a node that is not among them is taken out.
+- ``rewrite`` returns a new model with the same parameters; the given one stays as it is. Rules run
+  at its first forward pass, or at once where an example is given.
+- ``MixedPrecisionHelper`` takes its lists in the sketch's sense: what is *white* stays float32 even
+  inside of a float16 part, what is *black* is lowered even inside of a float32 part. In
+  ``mindspore.amp`` it is the other way round: white is lowered there.
+- ``ParallelOptimizer`` writes down strategies. Nothing reads them.
+- Gradients are no nodes: ``node.grad()`` raises. ``node.output = clip_gradient(node.output)``
+  bounds one.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from mpcore.backend.backend import find_backend
+from mpcore.errors import GraphError
+from mpcore.graph import clip, edit
+from mpcore.graph.deciding import Word
+from mpcore.graph.lifting import fold_batch_norm
+from mpcore.graph.part import GRAPH, Changed
+from mpcore.graph.pattern import Chain, P, match
+from mpcore.numerics.dtypes import is_low, parse_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from mpcore.graph.ir import Graph
+    from mpcore.graph.ir import Node as GraphNode
+
+__all__ = [
+    "FOLD",
+    "MixedPrecisionHelper",
+    "Node",
+    "NodeType",
+    "Output",
+    "ParallelOptimizer",
+    "PatternEngine",
+    "ScopedValue",
+    "SymbolicEngine",
+    "clip_gradient",
+    "deepcopy",
+    "pattern",
+    "rewrite",
+]
+
+FOLD = "fold"
+"""As a replacement in ``PatternEngine``: fold the batch normalisation into what is before it."""
+
+
+class NodeType(Enum):
+    """What a node is, by its neutral op; ``Other`` for ops without a member."""
+
+    Add = "add_sub"
+    Attention = "attention"
+    AvgPool = "avg_pool"
+    BatchNorm = "batch_norm"
+    Conv1d = "conv1d"
+    Conv2d = "conv2d"
+    Conv3d = "conv3d"
+    ConvTranspose = "conv_transpose"
+    Dense = "linear"
+    Dropout = "dropout"
+    Embedding = "embedding"
+    GELU = "gelu"
+    GroupNorm = "group_norm"
+    LSTM = "lstm_cell"
+    LayerNorm = "layer_norm"
+    MatMul = "matmul"
+    MaxPool = "max_pool"
+    Mul = "mul_div"
+    ReLU = "relu"
+    Reshape = "reshape_transpose"
+    Sigmoid = "sigmoid"
+    Softmax = "softmax"
+    Tanh = "tanh"
+    Other = ""
+
+
+class ScopedValue:
+    """A value by its name."""
+
+    def __init__(self, name: str) -> None:
+        """Know the name."""
+        self.name = name
+
+    @classmethod
+    def create_name_value(cls, name: str) -> ScopedValue:
+        """Return the value of that name."""
+        return cls(name)
+
+
+class _Draft:
+    """A graph while rules change it."""
+
+    def __init__(self, graph: Graph, model: Any) -> None:
+        self.graph, self.model = graph, model
+        self.words: dict[str, Word] = {}
+
+    def nodes(self) -> list[Node]:
+        return [Node(self, node.name) for node in self.graph.nodes]
+
+    def layer(self, path: str) -> Any:
+        home = self.model
+        for part in path.split(".") if path else ():
+            home = home[int(part)] if part.isdigit() else getattr(home, part, None)
+            if home is None:
+                return None
+        return home
+
+
+class Output:
+    """What a node makes, with what is to be put behind it.
+
+    Attributes:
+        dtype: what it is in the model, without casts.
+        name: of the value.
+    """
+
+    def __init__(self, draft: _Draft, node: str, then: tuple[str, Any] | None = None) -> None:
+        """Know the node; ``then`` is what is put behind it."""
+        self._draft, self.node, self.then = draft, node, then
+
+    @property
+    def name(self) -> str:
+        """Name of the value."""
+        return self._draft.graph.node[self.node].outputs[0]
+
+    @property
+    def dtype(self) -> str:
+        """What it is without casts."""
+        return self._draft.graph.value[self.name].dtype
+
+    def astype(self, dtype: object) -> Output:
+        """Return it as another dtype; to be assigned to ``node.output``."""
+        return Output(self._draft, self.node, ("cast", parse_dtype(dtype)))
+
+
+def clip_gradient(
+    output: Output, *, norm: float | None = None, value: float | None = None
+) -> Output:
+    """Return the output with its gradient clipped; to be assigned to ``node.output``."""
+    clip.check_bound(norm, value)
+    return Output(output._draft, output.node, ("clip", (norm, value)))
+
+
+class Node:
+    """One call; members of the layer that makes it can be read, and ``isinstance`` asks for it."""
+
+    def __init__(self, draft: _Draft, name: str) -> None:
+        """Know the graph and the node in it."""
+        vars(self).update(_draft=draft, _name=name)
+
+    @property  # type: ignore[misc]  # read-only: it is what isinstance asks for
+    def __class__(self) -> type:
+        """The class of the layer whose call this is."""
+        layer = self._layer()
+        return Node if layer is None else type(layer)
+
+    def _layer(self) -> Any:
+        node = self._own
+        layer = self._draft.layer(node.path)
+        return layer if type(layer).__name__ == node.layer else None
+
+    @property
+    def _own(self) -> GraphNode:
+        found: GraphNode = self._draft.graph.node[self._name]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a member of the layer, such as ``in_channels``."""
+        layer = None if name.startswith("__") else self._layer()
+        if layer is None or not hasattr(layer, name):
+            msg = f"node {self._name!r} has no {name!r}"
+            raise AttributeError(msg)
+        return getattr(layer, name)
+
+    @property
+    def name(self) -> str:
+        """Its name in the graph; can be set."""
+        return str(self._name)
+
+    @name.setter
+    def name(self, name: str) -> None:
+        draft = self._draft
+        draft.graph = edit.rename(draft.graph, self._name, name)
+        if self._name in draft.words:
+            draft.words[name] = draft.words.pop(self._name)
+        vars(self)["_name"] = name
+
+    def get_node_type(self) -> NodeType:
+        """Return what it is."""
+        known = {member.value: member for member in NodeType}
+        return known.get(self._own.op, NodeType.Other)
+
+    def get_users(self) -> list[Node]:
+        """Return the nodes that read what it makes."""
+        graph = self._draft.graph
+        found = {u.name: u for name in self._own.outputs for u in graph.users[name]}
+        return [Node(self._draft, name) for name in found]
+
+    def get_inputs(self) -> list[Node]:
+        """Return the nodes whose results it reads."""
+        producer = self._draft.graph.producer
+        names = dict.fromkeys(producer[n].name for n in self._own.inputs if n in producer)
+        return [Node(self._draft, name) for name in names]
+
+    def to_float(self, dtype: object) -> Node:
+        """Let it compute in ``dtype``."""
+        named = parse_dtype(dtype)
+        self._draft.words[self._name] = Word(named, "", f"to_float({named})")
+        return self
+
+    @property
+    def output(self) -> Output:
+        """What it makes; set to ``clip_gradient`` or ``astype`` of it, that is put behind."""
+        return Output(self._draft, self._name)
+
+    @output.setter
+    def output(self, output: Output) -> None:
+        draft = self._draft
+        if not isinstance(output, Output) or output.then is None or output.node != self._name:
+            msg = (
+                f"`output` of {self._name!r} must be set to clip_gradient(node.output, ...) or "
+                "node.output.astype(dtype)"
+            )
+            raise GraphError(msg)
+        kind, what = output.then
+        if kind == "clip":
+            norm, value = what
+            draft.graph = clip.clip_gradient(draft.graph, [self._own], norm=norm, value=value)
+        else:
+            before = draft.words.get(self._name, Word("follow", "", ""))
+            draft.words[self._name] = replace(before, output=what, why=f"astype({what})")
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Parameters and buffers that it reads, by role: the framework's own tensors."""
+        node, kinds = self._own, ("param", "buffer")
+        values = self._draft.graph.value
+        return {
+            role: self._draft.layer(name)
+            for role, name in zip(node.roles, node.inputs, strict=True)
+            if values[name].kind in kinds
+        }
+
+    def has_grad(self) -> bool:
+        """Return whether a gradient flows into what it makes."""
+        return any(self._draft.graph.value[name].grad for name in self._own.outputs)
+
+    def grad(self) -> Any:
+        """Raise GraphError: gradients are no nodes."""
+        msg = (
+            f"the gradient of {self._name!r} is no node of the graph; "
+            "`node.output = clip_gradient(node.output, norm=...)` bounds it"
+        )
+        raise GraphError(msg)
+
+    @property
+    def strategy(self) -> Any:
+        """How it is split over devices; carried, and read by nobody."""
+        return self._own.strategy
+
+    @strategy.setter
+    def strategy(self, strategy: Any) -> None:
+        draft, own = self._draft, self._own
+        changed = replace(own, strategy=strategy)
+        draft.graph = edit.replace_node(draft.graph, own.name, changed)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what a node has; nothing else."""
+        if name not in ("name", "output", "strategy"):
+            msg = f"`{name}` of a node cannot be set; name, output and strategy can"
+            raise GraphError(msg)
+        object.__setattr__(self, name, value)
+
+
+def deepcopy(node: Node) -> Node:
+    """Return a node of a graph of its own, equal to this one: to keep what it was."""
+    draft = _Draft(node._draft.graph, node._draft.model)
+    draft.words = copy.copy(node._draft.words)
+    return Node(draft, node.name)
+
+
+def pattern(kind: Any) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
+    """Return a decorator: the function is called for nodes of a kind alone.
+
+    Args:
+        kind: a class of layers, a ``NodeType``, or a neutral op.
+    """
+
+    def decorate(function: Callable[[Node], Any]) -> Callable[[Node], Any]:
+        def rule(node: Node) -> Any:
+            return function(node) if _is(node, kind) else node
+
+        return rule
+
+    return decorate
+
+
+def _is(node: Node, kind: Any) -> bool:
+    if isinstance(kind, type) and not issubclass(kind, Enum):
+        return isinstance(node, kind) and _main(node)
+    return node._own.op == (kind.value if isinstance(kind, NodeType) else kind)
+
+
+def _main(node: Node) -> bool:
+    """Return whether a call is the one that its layer is for: it reads the layer's parameters."""
+    graph, own = node._draft.graph, node._own
+    held = [n for n in graph.nodes if n.path == own.path]
+    reads = [n for n in held if any(graph.value[i].kind == "param" for i in n.inputs)]
+    return own.name in [n.name for n in reads or held]
+
+
+class SymbolicEngine:
+    """Rules that run over every node, in order."""
+
+    def __init__(self) -> None:
+        """Have no rule yet."""
+        self.rules: list[Callable[[Node], Any]] = []
+
+    def add_rule(self, rule: Callable[[Node], Any]) -> SymbolicEngine:
+        """Add a function of a node, or a ``ParallelOptimizer``; return the engine."""
+        self.rules.append(rule)
+        return self
+
+    def rewrite(self, net: Any, *example: Any) -> Any:
+        """Return a model with the parameters of ``net`` whose graph the rules have changed."""
+
+        def change(graph: Graph) -> Changed:
+            draft = _Draft(graph, net)
+            for rule in self.rules:
+                for node in draft.nodes():
+                    if node._name in draft.graph.node:
+                        _apply(rule, node)
+            low = [w.compute for w in draft.words.values() if w.compute in ("float16", "bfloat16")]
+            return Changed(draft.graph, draft.words, low[0] if low else "float16")
+
+        return GRAPH.of(find_backend(net)).changed(net, change, example or None)
+
+
+def _apply(rule: Callable[[Node], Any], node: Node) -> None:
+    made = rule(node)
+    if made is None:
+        return
+    kept = made if isinstance(made, (list, tuple)) else [made]
+    if not all(type(each) is Node for each in kept):
+        msg = f"a rule must return nodes or None, got {kept!r:.80}"
+        raise GraphError(msg)
+    if node.name not in [each.name for each in kept]:
+        draft = node._draft
+        draft.graph = edit.remove(draft.graph, node.name)
+
+
+class PatternEngine:
+    """Patterns, and what is done where they fit."""
+
+    def __init__(self, rules: Sequence[tuple[Any, Any]]) -> None:
+        """Take (pattern, replacement) pairs.
+
+        A pattern is a chain of ``mpcore.graph.P`` or a list of ``NodeType``; a replacement a
+        function of the matched nodes, or ``FOLD``.
+        """
+        self.rules = [(_chain(found), made) for found, made in rules]
+
+    def rewrite(self, net: Any, *example: Any) -> Any:
+        """Return a changed model; ``FOLD`` needs an example and a model for inference."""
+        if any(made == FOLD for _, made in self.rules):
+            if len(self.rules) > 1:
+                msg = "`FOLD` makes a model for inference: fold with an engine of its own"
+                raise GraphError(msg)
+            return fold_batch_norm(net, *example)
+
+        def change(graph: Graph) -> Changed:
+            draft = _Draft(graph, net)
+            for chain, replacement in self.rules:
+                for found in match(chain, draft.graph):
+                    replacement([Node(draft, node.name) for node in found])
+            return Changed(draft.graph, draft.words)
+
+        return GRAPH.of(find_backend(net)).changed(net, change, example or None)
+
+
+def _chain(found: Any) -> Chain:
+    if isinstance(found, Chain):
+        return found
+    parts = [P(kind.value if isinstance(kind, NodeType) else kind) for kind in found]
+    chain = parts[0]
+    for part in parts[1:]:
+        chain = chain >> part
+    return chain
+
+
+class MixedPrecisionHelper:
+    """A rule: a part runs in 16 bits but for its white list, or in float32 but for its black one.
+
+    White stays float32, black is lowered: the opposite of the words in ``mindspore.amp``.
+    """
+
+    def __init__(self, dtype: object = "float16", *, lower: bool = True) -> None:
+        """Lower what is on no list to ``dtype``, or keep it float32 where ``lower`` is False."""
+        self.dtype, self.lower = parse_dtype(dtype), lower
+        if not is_low(self.dtype):
+            msg = f"`dtype` must have 16 bits, got {self.dtype!r}"
+            raise GraphError(msg)
+        self.white: tuple[Any, ...] = ()
+        self.black: tuple[Any, ...] = ()
+
+    def set_white_list(self, kinds: Iterable[Any]) -> MixedPrecisionHelper:
+        """Keep these float32, whatever they are inside of."""
+        self.white = tuple(kinds)
+        return self
+
+    def set_black_list(self, kinds: Iterable[Any]) -> MixedPrecisionHelper:
+        """Lower these, whatever they are inside of."""
+        self.black = tuple(kinds)
+        return self
+
+    def __call__(self, node: Node) -> None:
+        """Give a node its dtype."""
+        if any(_is(node, kind) for kind in self.white):
+            node.to_float("float32")
+        elif self.lower or any(_is(node, kind) for kind in self.black):
+            node.to_float(self.dtype)
+        else:
+            node.to_float("float32")
+
+
+class ParallelOptimizer:
+    """A rule that writes a strategy on nodes; nothing reads it."""
+
+    def __init__(self, strategies: dict[Any, Any]) -> None:
+        """Take strategies by kind of node."""
+        self.strategies = strategies
+
+    def __call__(self, node: Node) -> None:
+        """Write the strategy of its kind."""
+        for kind, strategy in self.strategies.items():
+            if _is(node, kind):
+                node.strategy = strategy
+
+
+class _Rewritten:
+    """A function of (model, inputs) that runs on rewritten models."""
+
+    def __init__(self, engine: Any, function: Callable[..., Any]) -> None:
+        self.engine, self.function = engine, function
+        self.model: Any = None
+
+    def compile(self, model: Any, *inputs: Any) -> _Rewritten:
+        """Rewrite ``model`` for these inputs; later calls use it."""
+        self.model = self.engine.rewrite(model, *inputs)
+        return self
+
+    def __call__(self, model: Any, *inputs: Any) -> Any:
+        """Run the function on the rewritten model."""
+        if self.model is None:
+            self.compile(model, *inputs)
+        return self.function(self.model, *inputs)
+
+
+def rewrite(engine: Any) -> Callable[[Callable[..., Any]], _Rewritten]:
+    """Return a decorator for a function of (model, inputs): it runs on the rewritten model."""
+
+    def decorate(function: Callable[..., Any]) -> _Rewritten:
+        return _Rewritten(engine, function)
+
+    return decorate

@@ -1,0 +1,201 @@
+"""Programs in the terms of the sketched rewriting API, on torch models."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.backend("torch")
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import mpcore as mp  # noqa: E402
+from mpcore.graph import P  # noqa: E402
+from mpcore_compat import mindspore_rewrite as rw  # noqa: E402
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.fc = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2)
+
+    def forward(self, x: Any) -> Any:
+        h = torch.relu(self.bn(self.conv(x)))
+        return torch.softmax(self.fc(h.mean((2, 3))), -1)
+
+
+def _net() -> tuple[Net, Any]:
+    torch.manual_seed(0)
+    return Net(), torch.randn(2, 3, 6, 6)
+
+
+def _grad(model: nn.Module, name: str, x: Any) -> Any:
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return model.get_parameter(name).grad.clone()
+
+
+def test_conv_and_batch_norm_fold_by_a_pattern() -> None:
+    net, x = _net()
+    net(x)
+    engine = rw.PatternEngine([([rw.NodeType.Conv2d, rw.NodeType.BatchNorm], rw.FOLD)])
+    with pytest.raises(mp.GraphError, match="while it trains"):
+        engine.rewrite(net, x)
+    folded = engine.rewrite(net.eval(), x)
+    assert torch.allclose(folded(x), net(x), atol=1e-6)
+    assert not any("running" in name for name in folded.state_dict())
+
+
+def test_a_rule_for_a_class_of_layers_clips_a_gradient() -> None:
+    net, x = _net()
+
+    @rw.pattern(nn.Conv2d)
+    def clipped(node: rw.Node) -> Any:
+        assert isinstance(node, nn.Conv2d)
+        assert (node.in_channels, node.kernel_size) == (3, (3, 3))
+        node.output = rw.clip_gradient(node.output, norm=1e-4)
+        return [node]
+
+    own = _grad(net, "conv.bias", x)
+    new = rw.SymbolicEngine().add_rule(clipped).rewrite(net)
+    assert new.conv.weight is net.conv.weight
+    assert torch.equal(new(x), net(x))
+    assert _grad(new, "conv.bias", x).norm() < own.norm()
+    assert "forward" not in vars(net)
+
+
+def test_nodes_tell_what_they_are_and_can_be_renamed() -> None:
+    net, x = _net()
+    seen: dict[str, Any] = {}
+
+    def look(node: rw.Node) -> None:
+        seen[node.name] = (node.get_node_type(), [user.name for user in node.get_users()])
+        if node.name == "conv/conv2d":
+            before = rw.deepcopy(node)
+            node.name = rw.ScopedValue.create_name_value("stem").name
+            assert (before.name, node.name) == ("conv/conv2d", "stem")
+            assert node.has_grad()
+            assert node.output.dtype == "float32"
+            assert node.state["weight"] is net.conv.weight
+            assert {n.name for n in node.get_users()} == {"bn/batch_norm"}
+            with pytest.raises(mp.GraphError, match="is no node of the graph"):
+                node.grad()
+            with pytest.raises(mp.GraphError, match="is taken"):
+                node.name = "bn/batch_norm"
+            with pytest.raises(mp.GraphError, match="`state` of a node cannot be set"):
+                node.state = {}
+            with pytest.raises(mp.GraphError, match="must be set to clip_gradient"):
+                node.output = 3
+            with pytest.raises(AttributeError, match="has no 'no_such'"):
+                _ = node.no_such
+
+    new = rw.SymbolicEngine().add_rule(look).rewrite(net, x)
+    assert seen["conv/conv2d"] == (rw.NodeType.Conv2d, ["bn/batch_norm"])
+    assert seen["bn/batch_norm"][0] is rw.NodeType.BatchNorm
+    assert seen["fc/linear"][0] is rw.NodeType.Dense
+    assert seen["mean"][0] is rw.NodeType.Other
+    assert torch.equal(new(x), net(x))
+
+
+def test_a_node_that_is_not_returned_is_taken_out() -> None:
+    net, x = _net()
+
+    @rw.pattern("relu")
+    def gone(node: rw.Node) -> list[rw.Node]:
+        return []
+
+    expected = torch.softmax(net.fc(net.bn(net.conv(x)).mean((2, 3))), -1)
+    assert torch.equal(rw.SymbolicEngine().add_rule(gone).rewrite(net, x)(x), expected)
+
+
+def _dtypes(model: nn.Module, x: Any) -> dict[str, Any]:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: dict[str, Any] = {}
+
+    class Look(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            made = func(*args, **(kwargs or {}))
+            if args and isinstance(args[0], torch.Tensor):
+                seen[func.name().partition(".")[0]] = args[0].dtype
+            return made
+
+    model(x)
+    with Look():
+        model(x)
+    return seen
+
+
+def test_white_stays_full_and_black_is_lowered() -> None:
+    net, x = _net()
+    helper = rw.MixedPrecisionHelper("bfloat16").set_white_list([nn.Linear, rw.NodeType.Softmax])
+    seen = _dtypes(rw.SymbolicEngine().add_rule(helper).rewrite(net, x), x)
+    assert seen["aten::convolution"] == torch.bfloat16
+    assert seen["aten::_softmax"] == torch.float32
+    assert seen["aten::addmm"] == torch.float32
+
+    helper = rw.MixedPrecisionHelper("bfloat16", lower=False).set_black_list([nn.Conv2d])
+    seen = _dtypes(rw.SymbolicEngine().add_rule(helper).rewrite(net, x), x)
+    assert seen["aten::convolution"] == torch.bfloat16
+    assert seen["aten::addmm"] == torch.float32
+    with pytest.raises(mp.GraphError, match="`dtype` must have 16 bits"):
+        rw.MixedPrecisionHelper("float32")
+
+
+def test_a_result_can_be_handed_on_in_another_dtype() -> None:
+    net, x = _net()
+
+    @rw.pattern("relu")
+    def low(node: rw.Node) -> None:
+        node.output = node.output.astype("bfloat16")
+
+    @rw.pattern("mean")
+    def full(node: rw.Node) -> None:
+        node.output = node.output.astype("float32")
+
+    seen = _dtypes(rw.SymbolicEngine().add_rule(low).add_rule(full).rewrite(net, x), x)
+    assert seen["aten::mean"] == torch.bfloat16
+    assert seen["aten::_softmax"] == torch.float32
+
+
+def test_a_parallel_rule_annotates_and_changes_nothing() -> None:
+    net, x = _net()
+    seen = []
+    engine = (
+        rw.SymbolicEngine()
+        .add_rule(rw.MixedPrecisionHelper("bfloat16"))
+        .add_rule(rw.ParallelOptimizer({nn.Linear: ((2, 1), (1, 2))}))
+        .add_rule(lambda node: seen.append(node.strategy))
+    )
+    plain = rw.SymbolicEngine().add_rule(rw.MixedPrecisionHelper("bfloat16")).rewrite(net, x)
+    net.eval()
+    assert torch.equal(engine.rewrite(net, x)(x), plain.eval()(x))
+    assert [strategy for strategy in seen if strategy] == [((2, 1), (1, 2))]
+
+
+def test_a_function_of_model_and_inputs_runs_on_the_rewritten_model() -> None:
+    net, x = _net()
+    engine = rw.SymbolicEngine().add_rule(rw.MixedPrecisionHelper("bfloat16"))
+
+    @rw.rewrite(engine)
+    def run(model: nn.Module, x: Any) -> Any:
+        return model(x)
+
+    compiled = run.compile(copy.deepcopy(net), x)
+    assert compiled(net, x).dtype == torch.bfloat16
+    assert net(x).dtype == torch.float32
+
+
+def test_a_replacement_gets_the_nodes_of_a_pattern() -> None:
+    net, x = _net()
+
+    def slow(nodes: list[rw.Node]) -> None:
+        nodes[-1].output = rw.clip_gradient(nodes[-1].output, value=1e-6)
+
+    engine = rw.PatternEngine([(P("linear") >> P("softmax"), slow)])
+    own, new = _grad(net, "fc.bias", x), engine.rewrite(net)
+    assert torch.equal(new(x), net(x))
+    assert _grad(new, "fc.bias", x).norm() < own.norm()
