@@ -1,6 +1,7 @@
 # make compare   set up .venv and run the main job on real data
 # make check     lint, types, the core, one framework: under 3 minutes, for every change
 # make test      set up .venv and run every suite, two at a time
+# make facts     every fact of the porter for MindSpore, run against torch
 # make hosts     the suite beside Lightning, Accelerate and transformers, in .venv-hosts
 # make jax       the suite of the JAX backend, in .venv-jax
 # make nightly   the same with full products and long runs (docs/testing.md)
@@ -28,7 +29,7 @@ SUITES := slow porter \
           hosts jax compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
-.PHONY: compare test check nightly setup docs benchmark clean $(SUITES) $(CHECKS)
+.PHONY: compare test check facts nightly setup docs benchmark clean $(SUITES) $(CHECKS)
 
 compare: setup
 	$(BIN)/mpcore compare examples/image_cnn/experiment.py $(ARGS)
@@ -110,7 +111,11 @@ jax: setup $(JAX)/.ready
 	  -p no:cacheprovider tests/jax $(ARGS)
 
 porter: setup
-	$(suite) env $(TEST) tests/port
+	$(suite) env $(TEST) tests/port tests/facts
+
+# Every fact of the porter's MindSpore tables against torch, about ten minutes; writes nothing.
+facts: setup
+	env OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -W ignore tests/facts/fact_all.py $(ARGS)
 
 slow: setup
 	$(suite) env $(TEST) tests/tools tests/examples -m slow

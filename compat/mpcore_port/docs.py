@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpcore_port.findings import LINTS
+from mpcore_port.mindspore.checked import executed
 from mpcore_port.targets import TARGETS, load_target
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def renewed(page: str) -> str:
 
 def _tables() -> dict[str, str]:
     tables = {name: _apis(load_target(name).apis()) for name in TARGETS}
+    tables["mindspore"] = f"{executed()}\n\n{tables['mindspore']}"
     rows = [f"| `{name}` | {text} | {remedy} |" for name, (text, remedy) in LINTS.items()]
     head = ["| lint finding | what it does | what to do |", "|---|---|---|"]
     return {**tables, "findings": "\n".join([*head, *rows]) + "\n"}

@@ -239,7 +239,7 @@ class _Maker:
 
 def source_of(cases: list[Case]) -> str:
     """Return a script of torch with a function for each case."""
-    lines = ["import torch", "", ""]
+    lines = ["import math", "import torch", "", ""]
     for case in cases:
         lines += [f"def case_{case.number}({', '.join(case.inputs)}):", f"    return {case.code}"]
         lines += ["", ""]

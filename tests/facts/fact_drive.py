@@ -20,6 +20,7 @@ from fact_inputs import array
 
 STEPS, EPOCHS = 6, 24
 _RATES = (0.1, 0.05)
+_SIZES = (3.0, 1.0, 0.2, 2.0, 0.1, 0.5)
 
 
 def _weights(name: str, shape: tuple[int, ...], size: int = 1) -> np.ndarray:
@@ -46,7 +47,8 @@ def _flat(value: Any) -> list[Any]:
 
 def _gradient_at(weight: np.ndarray, step: int, place: int) -> np.ndarray:
     draw = np.random.RandomState(step * 31 + place)
-    return (0.3 * weight + draw.randn(*weight.shape)).astype(np.float32)
+    size = _SIZES[step % len(_SIZES)]  # averages of squares have to fall, too
+    return (size * (0.3 * weight + draw.randn(*weight.shape))).astype(np.float32)
 
 
 class Torch:
@@ -75,7 +77,7 @@ class Torch:
 
     def function(self, case: Any, run: Any, inputs: list[Any]) -> dict[str, Any]:
         torch = self.torch
-        leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        leaves = [inputs[k] for k in _learned(case, inputs)]
         for leaf in leaves:
             leaf.requires_grad_()
         outs = _flat(run(*inputs))
@@ -167,6 +169,18 @@ class Torch:
         return {"values": [self.array(weight)], "grads": None}
 
 
+def _learned(case: dict[str, Any], inputs: list[Any]) -> list[int]:
+    """Return the places of tensors of floats but for the weights of classes, which torch holds."""
+    names = [*case["inputs"], *[""] * len(inputs)]
+    return [
+        place
+        for place, (name, x) in enumerate(zip(names, inputs, strict=False))
+        if name not in ("cw", "pw", "wt")
+        and hasattr(x, "is_floating_point")
+        and x.is_floating_point()
+    ]
+
+
 def _wanted(outs: list[Any]) -> list[bool]:
     return [bool(getattr(out, "requires_grad", False)) for out in outs]
 
@@ -241,9 +255,7 @@ class MindSpore:
 
         if wanted is None:
             return _flat(run(*xs)), None
-        floats = tuple(
-            n for n, x in enumerate(xs) if isinstance(x, ms.Tensor) and x.is_floating_point()
-        )
+        floats = tuple(_learned(case if case["driver"] == "function" else {"inputs": ()}, xs))
         grad = ms.value_and_grad(
             total, floats or None, list(params) if params else None, has_aux=True
         )

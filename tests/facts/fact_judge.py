@@ -91,6 +91,8 @@ def _differs(
         return "another inf or nan"
     size = float(np.abs(one[finite]).max(initial=1e-3))
     limit = _TOLERANCE.get("float16" if "float16" in case["code"] else kind, 1e-5) * factor * size
+    if "rounded" in case["effect"]:
+        limit *= 8
     error = float(np.abs(one[finite] - other[finite]).max(initial=0.0))
     return "" if error <= limit else f"off by {error:.3g} of {size:.3g}"
 

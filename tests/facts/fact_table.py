@@ -68,7 +68,7 @@ def _parameters(found: Sequence[Found]) -> dict[str, Any]:
             held.append(kind)
             continue
         ways.setdefault("wrong", []).append(kind)
-        if kind in ("int", "float", "tuple", "list"):
+        if kind.endswith(("int", "float")) or " of " in kind:
             held += [f"={one.case.value_of(name)}" for one in good if one.case.value_of(name)]
     for ways in params.values():
         for kinds in ways.values():

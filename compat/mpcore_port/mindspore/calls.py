@@ -137,7 +137,8 @@ def _reduction(row: Mapping, given: dict[str, cst.Arg]) -> str:
     ]
     if not {"size_average", "reduce"} <= names or codes == ["None", "None"]:
         return ""
-    if not set(codes) <= {"True", "False", "None"}:
+    written = code_of(given["reduction"].value) if "reduction" in given else ""
+    if not set(codes) <= {"True", "False", "None"} or "batchmean" in written:
         msg = f"`size_average`, `reduce` of {row.name} are the old spelling: write reduction="
         raise Refused(msg)
     if codes[1] == "False":

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["Parameter", "Signature", "kind_of", "results", "signature", "signatures"]
+__all__ = ["Parameter", "Signature", "executed", "kind_of", "results", "signature", "signatures"]
 
 
 _INFINITE = ("float('inf')", "math.inf", "torch.inf", "np.inf", "numpy.inf")
@@ -82,9 +82,8 @@ def signature(name: str) -> Signature | None:
 def kind_of(code: str) -> str:
     """Return what sort of value code is: words, None, truth values, dtypes are each their own.
 
-    Others are ``"int"``, ``"float"``, both also as ``"negative..."``, ``"inf"``, ``"tuple"``,
-    ``"list"``, and ``"value"`` for all
-    that is only known when the script runs.
+    Others are ``"int"``, ``"float"``, both also as ``"negative..."``, ``"inf"``,
+    ``"tuple of 2"``, ``"list of 2"``, and ``"value"`` for all that is only known when it runs.
     """
     node = ast.parse(code, mode="eval").body
     if isinstance(node, ast.Tuple) and node.elts and not code.lstrip().startswith("("):
@@ -99,9 +98,11 @@ def kind_of(code: str) -> str:
     text = ast.unparse(node)
     if text in _INFINITE:
         return "inf"
-    if text.startswith("torch."):
+    if text.startswith("torch.") and isinstance(node, ast.Attribute):
         return _ALIASES.get(text, text)
-    return {ast.Tuple: "tuple", ast.List: "list"}.get(type(node), "value")
+    if isinstance(node, ast.Tuple | ast.List):
+        return f"{type(node).__name__.lower()} of {len(node.elts)}"
+    return "value"
 
 
 @cache
@@ -109,3 +110,16 @@ def results() -> dict[str, Any]:
     """Return the committed result, by name of torch."""
     found: dict[str, Any] = json.loads(_folder().joinpath("checked.json").read_text("utf-8"))
     return found
+
+
+def executed() -> str:
+    """Return how much the committed result holds, and what it was measured with, one sentence."""
+    head = results()[""]
+    rows = [row for name, row in results().items() if name and "fails" not in row]
+    pairs = sum(len(row.get("params", {})) for row in rows)
+    calls = sum(row["same"] for row in rows)
+    return (
+        f"Executed against torch {head['torch']}, with MindSpore {head['mindspore']} on CPU: "
+        f"{len(rows)} functions, classes and methods x {pairs} parameters, {calls} calls that gave "
+        "torch's numbers; a parameter without such a call is refused. Ascend was not run."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mpcore_port.mindspore.checked import results
+from mpcore_port.mindspore.gate import was_compared
 from mpcore_port.mindspore.rules.place import is_port
 from mpcore_port.mindspore.tables import table
 from mpcore_port.packages import package_of
@@ -25,6 +27,13 @@ def _method(kind: str, name: str, called: bool) -> str:
     if kind not in ("tensor", UNKNOWN) or name in _TENSOR:
         return ""
     if f"Tensor.{name}" in table("methods"):
+        return ""
+    if name.endswith("_") and not name.endswith("__"):
+        return ""  # rewritten, or refused, by the rule of methods in place
+    found = results().get(f"Tensor.{name}")
+    if found is not None and "fails" in found and kind == "tensor":
+        return f"Tensor.{name} does not give torch's numbers on CPU"
+    if was_compared(f"Tensor.{name}"):
         return ""
     words = vocabulary()
     if name in words["tensor"] and not any(name in words[of] for of in (*_PYTHON, "module")):

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore_port.mindspore.masks import same_masks
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -195,6 +197,7 @@ def _port(job: dict[str, Any]) -> Any:
 
     ms.runtime.launch_blocking()
     _same_numbers(ms, torch, runtime)
+    same_masks(ms, torch)
     recorder = _PortRecorder(job, ms, runtime)
     _collect(optim.Optimizer, recorder.optimizers)
     recorder.install()

@@ -12,6 +12,7 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.rules.flow import assigned, jumps, read
+from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.loop.acts import Acts
@@ -67,6 +68,9 @@ def _is_used(statement: Any, steps: Steps) -> bool:
     return all(line.node is not statement for line, _ in every(steps.block))
 
 
+_TOUCHES = re.compile(r"\.grad\b|\.data\s*[-+*/]?=[^=]|\.[a-z]+_\(")
+
+
 class _Grouping:
     """One walk over the lines: which losses and clips belong to which step."""
 
@@ -82,6 +86,8 @@ class _Grouping:
         for line, block in every(self.steps.block):
             if line.act is not None:
                 getattr(self, f"_{line.act.kind}")(line, block, line.act)
+            elif self.pending and not line.inner and _TOUCHES.search(code_of(line.node)):
+                raise NotPlain(line.node, "gradients or parameters change before the step")
         if self.pending:
             raise NotPlain(self.pending[0].sink.call, "no optimizer steps by it in this function")
         if self.clips:

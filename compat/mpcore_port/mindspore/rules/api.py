@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.place import PortRule, by_name, named, need
 from mpcore_port.names import code_of
 from mpcore_port.packages import imported, package_of
@@ -67,7 +68,14 @@ class CallRule(PortRule):
             made = map_call(named(at, row), new)
         except Refused as exc:
             return new.with_changes(func=at.refuse(self, old.func, str(exc)))
-        at.note(self, old, made, _kind(row), row.reason or "", row.effect)
+        doubted = doubts(row, old, at)
+        for doubt in doubted:
+            if doubt.is_refused:
+                return new.with_changes(func=at.refuse(self, old.func, doubt.text))
+        if doubted:
+            at.unproven(self, old, doubted[0].text, made)
+        else:
+            at.note(self, old, made, _kind(row), row.reason or "", row.effect)
         return made
 
 

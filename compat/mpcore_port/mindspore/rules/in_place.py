@@ -232,7 +232,7 @@ class DataRule(PortRule):
 
     name = "data"
     reason = "a Parameter is assigned its values"
-    visits = (cst.SimpleStatementLine,)
+    visits = (cst.SimpleStatementLine, cst.SimpleStatementSuite)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite the assignments of one line."""

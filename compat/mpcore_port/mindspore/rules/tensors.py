@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.in_place import in_place
 from mpcore_port.mindspore.rules.place import PortRule, is_module, is_plain_object, named, wording
-from mpcore_port.mindspore.tables import table
+from mpcore_port.mindspore.tables import Mapping, table
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class MethodRule(PortRule):
             if made is not None:
                 return made
             return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format(name[:-1])))
+        wrong = [doubt for doubt in doubts(Mapping(f"Tensor.{name}"), old, at) if doubt.is_refused]
+        if wrong:
+            at.unproven(self, old, wrong[0].text)
         return None
 
     def _of_tensor(self, old: Any, at: At) -> bool:
@@ -87,7 +91,11 @@ class MethodRule(PortRule):
             made = map_call(named(at, row), new, new.func.value)  # type: ignore[attr-defined]
         except Refused as exc:
             return new.with_changes(func=at.refuse(self, old.func, str(exc)))
-        at.note(self, old, made, "changed" if row.effect else "exact", row.reason, row.effect)
+        doubted = doubts(row, old, at)
+        if doubted:
+            at.unproven(self, old, doubted[0].text, made)
+        else:
+            at.note(self, old, made, "changed" if row.effect else "exact", row.reason, row.effect)
         return made
 
     def _wrap(self, old: cst.Call, new: cst.Call, at: At, function: str) -> Any:
@@ -278,7 +286,7 @@ class GradRule(PortRule):
         """Map a gradient that is read."""
         if old.attr.value != "grad" or at.names.qualified(old) is not None:
             return None
-        if isinstance(at.names.parents.get(old), cst.AssignTarget):
+        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
             return None
         if code_of(old.value) == "self":
             return None
