@@ -14,6 +14,7 @@ from mpcore.tools.report.drawing import (
     lines,
     mark_steps,
     powers_of_two,
+    readable,
     shade,
     shade_around,
 )
@@ -25,7 +26,7 @@ from mpcore.tools.report.svg import PALETTE, inline, series, style
 from mpcore.tools.report.view import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mpcore.tools.report.result import Result, Run
 
@@ -72,7 +73,9 @@ def _differences(result: Result, places: dict[str, int]) -> Iterator[Chart]:
         note = f"shaded: rounding noise of {first}" if noise else "relative"
         svg = inline(figure, f"mp-difference-{index}", text)
         title = f"Difference from {first}, {policy}"
-        yield Chart("difference", title, note, _simulated(runs), svg)
+        yield Chart(
+            "difference", title, note, _simulated(runs), svg, _read(curves, "{:.1e}".format)
+        )
 
 
 def _across(result: Result, places: dict[str, int]) -> Iterator[Chart]:
@@ -101,9 +104,9 @@ def _across(result: Result, places: dict[str, int]) -> Iterator[Chart]:
         text = f"Relative loss difference from {name} at each step. Largest: {_largest_of(curves)}."
         svg = inline(figure, f"mp-across-{index}", text)
         note = "shaded: rounding noise of the lowest of these policies" if noise else "relative"
-        yield Chart(
-            "difference", f"Difference from {name}", note, _simulated([*others.values()]), svg
-        )
+        simulated = _simulated([*others.values()])
+        data = _read(curves, "{:.1e}".format)
+        yield Chart("difference", f"Difference from {name}", note, simulated, svg, data)
 
 
 def _relative(runs: Sequence[Run]) -> dict[str, list[float]]:
@@ -146,7 +149,8 @@ def _curves(
         text = f"{title} of each step under {policy}. Last values: {ends}."
         note = f"shaded: rounding noise around {first}" if noise else ""
         svg = inline(figure, f"mp-{group}-{index}", text)
-        yield Chart(group, f"{title}, {policy}", note, _simulated(runs), svg)
+        data = _read(curves, format_loss)
+        yield Chart(group, f"{title}, {policy}", note, _simulated(runs), svg, data)
 
 
 def _scales(result: Result, places: dict[str, int]) -> Iterator[Chart]:
@@ -164,7 +168,10 @@ def _scales(result: Result, places: dict[str, int]) -> Iterator[Chart]:
         text = f"Loss scale of each step under {policy}. {_scale_words(runs)}"
         note = "cross: the step was skipped" if any(skips) else "no step was skipped"
         svg = inline(figure, f"mp-scale-{index}", text)
-        yield Chart("scale", f"Loss scale, {policy}", note, _simulated(runs), svg)
+        scales = {run.backend: _finite(run.scale) for run in runs}
+        flat = not any(skips) and all(len(set(curve)) < 2 for curve in scales.values())
+        name, data = f"Loss scale, {policy}", _read(scales, format_scale)
+        yield Chart("scale", name, note, _simulated(runs), svg, data, flat)
 
 
 def _scale_words(runs: Iterable[Run]) -> str:
@@ -179,6 +186,14 @@ def _scale_words(runs: Iterable[Run]) -> str:
 def _skips(run: Run, steps: int | None = None) -> list[int]:
     """Return which of the first ``steps`` steps moved nothing."""
     return [step for step, moved in enumerate(run.stepped[:steps]) if not moved]
+
+
+def _read(curves: dict[str, list[float]], form: Callable[[float], str]) -> str:
+    told = {
+        name: [form(value) if math.isfinite(value) else "-" for value in curve]
+        for name, curve in curves.items()
+    }
+    return readable(told)
 
 
 # --- numbers --------------------------------------------------------------------------------

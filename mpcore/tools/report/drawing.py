@@ -5,6 +5,7 @@ One chart is one panel of the width of a phone: the page arranges them.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class Chart:
         note: one line on how to read it; may be empty.
         simulated: backends in it whose numbers come from simulated arithmetic.
         svg: the drawing, safe to put into a page as it is.
+        data: of curves, what the pointer reads off, as JSON; ``""`` for none.
+        flat: whether nothing moves in it.
     """
 
     group: str
@@ -62,6 +65,8 @@ class Chart:
     note: str
     simulated: tuple[str, ...]
     svg: str
+    data: str = ""
+    flat: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,12 @@ def curve_panel(steps: int, scale: str, limits: tuple[float, float]) -> tuple[Fi
         axes.minorticks_off()
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     return figure, axes
+
+
+def readable(curves: Mapping[str, Sequence[str]]) -> str:
+    """Return what the pointer reads off a curve panel: each step's value by curve, as JSON."""
+    box = {"left": _LEFT / _WIDTH, "right": 1 - _RIGHT / _WIDTH}
+    return json.dumps({**box, "curves": {name: list(texts) for name, texts in curves.items()}})
 
 
 def _figure(height: float, box: tuple[float, float, float, float]) -> tuple[Figure, Any]:

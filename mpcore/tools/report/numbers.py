@@ -142,14 +142,16 @@ def format_percent(size: float | None) -> str:
 
     Examples:
         >>> format_percent(0.0046), format_percent(4e-6), format_percent(None)
-        ('0.46%', '4e-04%', '-')
+        ('0.46%', '0.0004%', '-')
     """
     if size is None:
         return NONE
     percent = size * 100
     if not math.isfinite(percent) or percent == 0:
         return f"{percent:.0f}"
-    for limit, form in ((0.01, ".0e"), (0.995, ".2f"), (99.5, ".1f"), (1e5, ".0f")):
+    if percent < 1e-4:
+        return "<0.0001%"
+    for limit, form in ((1e-3, ".4f"), (0.01, ".3f"), (0.995, ".2f"), (99.5, ".1f"), (1e5, ".0f")):
         if percent < limit:
             return f"{percent:{form}}%"
     return f"{percent:.0e}%"
