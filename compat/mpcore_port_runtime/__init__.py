@@ -26,3 +26,6 @@ from mpcore_port_runtime.regions import *  # noqa: F403
 from mpcore_port_runtime.schedules import *  # noqa: F403
 from mpcore_port_runtime.sequences import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
+
+VERSION = 2
+"""Of the names that ported files import; docs/reference/port-runtime.md has them."""

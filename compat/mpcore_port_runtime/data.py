@@ -23,7 +23,6 @@ __all__ = [
     "Subset",
     "TensorDataset",
     "collate",
-    "random_order",
     "random_split",
 ]
 

@@ -8,7 +8,6 @@ import mindspore as ms
 from mindspore import nn
 
 __all__ = [
-    "DataParallel",
     "all_reduce",
     "barrier",
     "data_parallel",

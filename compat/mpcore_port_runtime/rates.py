@@ -17,7 +17,7 @@ from mindspore import Tensor, ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Group", "LRScheduler", "each", "rate_of", "set_lr"]
+__all__ = ["Group", "LRScheduler", "set_lr"]
 
 _EXACT = "exact_lr"
 

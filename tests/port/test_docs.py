@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mpcore_port import runtime_page
 from mpcore_port.docs import renewed
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "porting.md"
@@ -20,3 +21,11 @@ def test_a_stale_table_is_renewed() -> None:
     stale = page.replace("| `torch.npu.Event` |", "| `torch.npu.Evnt` |")
     assert stale != page
     assert renewed(stale) == page
+
+
+def test_the_page_of_the_runtime_is_current() -> None:
+    here = Path(__file__).parents[2] / "docs" / "reference" / "port-runtime.md"
+    assert here.read_text("utf-8") == runtime_page.page(), (
+        "python -m mpcore_port.runtime_page " + str(here)
+    )
+    assert all(meaning for names in runtime_page.surface().values() for meaning in names.values())

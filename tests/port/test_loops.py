@@ -101,6 +101,11 @@ def test_loops_train_as_torch_does(path, options, mode, tmp_path):
             "    optimizer.step()\n    optimizer.zero_grad()",
             "decides whether the optimizer steps",
         ),
+        (
+            "optimizer.zero_grad()\n    loss.backward()\n"
+            "    nn.utils.clip_grad_norm_(other.parameters(), 1.0)\n    optimizer.step()",
+            "clips other gradients",
+        ),
     ],
 )
 def test_what_the_description_cannot_hold_keeps_torchs_form_and_says_so(lines, why):

@@ -137,7 +137,7 @@ class Taken:
             return None
         first = self.block(statement.body.body, None, home).lines
         second = self.block(orelse.body.body, None, home).lines
-        if not _backwards(first) or not _backwards(second):
+        if not _moves(first) or not _moves(second):
             return None
         one, other = _bare(first), _bare(second)
         test = code_of(statement.test)
@@ -156,14 +156,15 @@ class Taken:
         return kept
 
 
-def _backwards(lines: list[Line]) -> bool:
-    return any(line.act is not None and line.act.kind == "backward" for line in lines)
+def _moves(lines: list[Line]) -> bool:
+    """Return whether a gradient or an optimizer moves in lines."""
+    return any(line.act is not None and line.act.kind in ("backward", "step") for line in lines)
 
 
 def _scaled(lines: list[Line]) -> bool:
-    return any(
-        line.act is not None and line.act.scaler and line.act.kind == "step" for line in lines
-    )
+    """Return whether a scaler has part in what lines do."""
+    acts = [line.act for line in lines if line.act is not None]
+    return any(act.scaler or (act.sink is not None and act.sink.scaler) for act in acts)
 
 
 def _bare(lines: list[Line]) -> list[object]:

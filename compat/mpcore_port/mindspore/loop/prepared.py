@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.loop.makers import maker_of, stepping
 from mpcore_port.mindspore.rules.flow import assigned, calls_in
 from mpcore_port.names import code_of, dotted
 from mpcore_port.policy import number
-from mpcore_port.scan import SCALERS, arguments, is_optimizer
+from mpcore_port.scan import SCALERS, arguments
 
 if TYPE_CHECKING:
-    from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line
+    from mpcore_port.mindspore.loop.description import Block, Forward, Group
     from mpcore_port.mindspore.loop.recognise import Steps
     from mpcore_port.mindspore.loop.scalers import Scalers
     from mpcore_port.rule import At
@@ -120,7 +121,7 @@ def _without_scaler(group: Group, steps: Steps, at: At) -> Prepared | None:
     region = group.forwards[0].region
     if region is None or region.dtype != "bfloat16" or region.enabled:
         return None
-    call = _maker_of(_stepping(group.steps[0]), at)
+    call = maker_of(stepping(group.steps[0]), at)
     if call is None or at.names.enclosing(call, cst.FunctionDef) is not _scope(steps):
         return None
     model = _model_of(call)
@@ -131,19 +132,6 @@ def _without_scaler(group: Group, steps: Steps, at: At) -> Prepared | None:
 
 def _scope(steps: Steps) -> Any:
     return None if isinstance(steps.node, cst.Module) else steps.node
-
-
-def _stepping(line: Line) -> Any:
-    """Return the optimizer in a step's line."""
-    call = line.source.value
-    return call.args[0].value if call.args else call.func.value
-
-
-def _maker_of(node: Any, at: At) -> cst.Call | None:
-    """Return the call that makes an optimizer, if there is one alone."""
-    found = [o for o in at.names.origins(node) if is_optimizer(at.names.called(o))]
-    whole = at.names.origins(node)
-    return found[0] if len(found) == 1 == len(whole) and isinstance(found[0], cst.Call) else None
 
 
 def _model_of(call: cst.Call) -> str:
@@ -174,7 +162,7 @@ def _is_assigned(made: cst.Call, at: At) -> bool:
 
 
 def _by_maker(group: Group, before: Any, at: At) -> tuple[str, str] | None:
-    call = _maker_of(_stepping(group.steps[0]), at)
+    call = maker_of(stepping(group.steps[0]), at)
     if call is None or not _is_assigned(call, at):
         return None
     statement, model = at.names.statement(call), _model_of(call)

@@ -11,6 +11,7 @@ import libcst as cst
 from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
+from mpcore_port.mindspore.loop.makers import maker_of, stepping
 from mpcore_port.mindspore.rules.flow import assigned, jumps, read
 from mpcore_port.names import code_of
 
@@ -113,6 +114,8 @@ class _Grouping:
                 raise NotPlain(line.node, "an optimizer steps without a loss of its own")
             if self.last.scaler != act.scaler:
                 raise NotPlain(line.node, "one loss moves optimizers with and without a scaler")
+            if self.last.clips or self.last.early_clips:
+                raise NotPlain(line.node, "it clips for one of several optimizers")
             self.last.optimizers.append(act.holder)
             self.last.steps.append(line)
             return
@@ -136,12 +139,29 @@ class _Grouping:
         assert act is not None  # noqa: S101  # a clip
         if home is not block:
             raise NotPlain(line.node, "it clips in another block than it steps in")
+        if not self._covers(act.of, group, line):
+            raise NotPlain(line.node, "it clips other gradients than the optimizer's")
         if not group.scaler or group.optimizers[0] in self.unscaled:
             group.clips.append(act)
         elif act.bound:
             raise NotPlain(line.node, "the norm of scaled gradients is kept")
         else:
             group.early_clips.append(act)
+
+    def _covers(self, of: str, group: Group, line: Line) -> bool:
+        """Return whether gradients that are clipped are those that the step is made of.
+
+        Networks are compared by name where the optimizer is made in the same scope.
+        """
+        call = maker_of(stepping(group.steps[0]), self.at)
+        if call is None:
+            return True
+        home = self.at.names.enclosing(call, cst.FunctionDef)
+        if home is not self.at.names.enclosing(line.source, cst.FunctionDef):
+            return True
+        made = code_of(call.args[0].value) if call.args else ""
+        named = made.endswith(".parameters()") and of.endswith(".parameters()")
+        return not named or made == of
 
     def _is_apart(self, line: Line, block: Block) -> bool:
         """Return whether backward pass and step are in different blocks of one window."""

@@ -1,0 +1,89 @@
+"""The page of what ported files may import, from the sources of the runtime.
+
+``python -m mpcore_port.runtime_page docs/reference/port-runtime.md`` renews it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["page", "surface"]
+
+_HEAD = """# What ported files may import
+
+<!-- made by python -m mpcore_port.runtime_page -->
+
+A port to MindSpore imports `mindspore`; `mpcore`, where its step is a train cell of a policy; and
+`mpcore_port_runtime as port`, where MindSpore has no equal of what torch does. Version {version} of
+that package has the names below and no others; a name that changes its meaning gets a new version.
+Ports of `--plain` import the last two only for what the report lists.
+
+"""
+_PARTS = ("apex", "pictures", "vision")
+
+
+def _folder() -> Path:
+    spec = find_spec("mpcore_port_runtime")
+    if spec is None or spec.origin is None:
+        msg = "mpcore_port_runtime is not installed"
+        raise ModuleNotFoundError(msg)
+    return Path(spec.origin).parent
+
+
+def _names(tree: ast.Module) -> list[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def _meaning(tree: ast.Module, name: str) -> str:
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+            return (ast.get_docstring(node) or "").partition("\\n\\n")[0].replace("\\n", " ")
+    return ""
+
+
+def surface() -> dict[str, dict[str, str]]:
+    """Return by module what each public name means; nothing is imported."""
+    found = {}
+    for path in sorted(_folder().glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = _names(tree)
+        if path.stem != "__init__" and names:
+            found[path.stem] = {name: _meaning(tree, name) for name in names}
+    return found
+
+
+def page() -> str:
+    """Return the page."""
+    init = ast.parse((_folder() / "__init__.py").read_text(encoding="utf-8"))
+    version = next(
+        ast.literal_eval(node.value)
+        for node in init.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VERSION"
+    )
+    stars = {
+        n.module for n in init.body if isinstance(n, ast.ImportFrom) and n.names[0].name == "*"
+    }
+    lines = [_HEAD.format(version=version), "| name | meaning |\\n|---|---|\\n"]
+    for module, names in surface().items():
+        if f"mpcore_port_runtime.{module}" not in stars and module not in _PARTS:
+            continue
+        prefix = f"port.{module}." if module in _PARTS else "port."
+        for name, meaning in sorted(names.items()):
+            text = meaning.replace("|", "\\\\|")
+            lines.append(f"| `{prefix}{name}` | {text} |\\n")
+    return "".join(lines)
+
+
+def _main(path: Path) -> int:
+    path.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(Path(sys.argv[1])))
