@@ -86,7 +86,7 @@ def apply_pass(
     rules: Sequence[Rule],
     source: Source,
     tree: Read,
-    scan: Scan,
+    scan: Callable[[], Scan],
     project: Scan,
     options: Options,
 ) -> tuple[str, list[Edit], list[str], At]:

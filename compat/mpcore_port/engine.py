@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -261,7 +261,8 @@ def port_part(text: str, path: str, target: Target, options: Options, project: S
 
 
 def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:
-    source, tree, found = one.source, one.tree, one.scan
+    source, tree = one.source, one.tree
+    found: Callable[[], Scan] = lambda: one.scan  # noqa: E731
     text = apart(source.text, target.name)
     edits: list[Edit] = []
     failures: list[str] = []
@@ -271,7 +272,7 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
     for rules in target.passes(options):
         if text != known:
             tree = read(text)
-            found = scan(tree, source.path)
+            found = cache(partial(scan, tree, source.path))
             known = text
         new, noted, failed, at = apply_pass(rules, source, tree, found, project, options)
         edits += [replace(edit, line=back(edit.line)) for edit in noted]

@@ -100,7 +100,6 @@ class At:
         source: the file.
         module: its tree.
         names: what names mean; ask about nodes of the original tree.
-        scan: what was found in the module.
         project: the same, of all files together.
         options: what the user asked for.
         edits: what rules have noted.
@@ -112,13 +111,13 @@ class At:
         source: Source,
         module: cst.Module,
         names: Names,
-        scan: Scan,
+        scan: Callable[[], Scan],
         project: Scan,
         options: Options,
         positions: Any,
     ) -> None:
         self.source, self.module, self.names = source, module, names
-        self.scan, self.project, self.options = scan, project, options
+        self._scan, self.project, self.options = scan, project, options
         self.edits: list[Edit] = []
         self.comments: dict[cst.CSTNode, list[str]] = {}
         self.dropped: set[int] = set()  # by identity: nodes compare by it too
@@ -129,6 +128,11 @@ class At:
         self._kept_alive: list[cst.CSTNode] = []
         self._positions = positions
         self._taken: dict[str, str] = {}
+
+    @property
+    def scan(self) -> Scan:
+        """What was found in the module."""
+        return self._scan()
 
     # --- where ------------------------------------------------------------------------------
 

@@ -185,7 +185,8 @@ class Blocked:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Blocked())
-for script in sys.argv[1:]:
+scripts, sys.argv[1:] = sys.argv[1:], []
+for script in scripts:
     runpy.run_path(script, run_name="__main__")
     print("ran", script)
 """

@@ -111,7 +111,7 @@ class _Native:
             self.recorder.ended(float((raw[0] if compiled else self.scaled).asnumpy()))
             if bool(raw[1]):
                 self.recorder.write("step", type(amp.optimizer).__name__)
-            if self.mode != "float32":
+            if self.mode != "float32" and str(amp.policy) != "float32":
                 self.recorder.write("scale", float(raw[4].asnumpy()))
             return raw
 

@@ -30,7 +30,7 @@ def loss_function(recon, x, mu, logvar):
 
 vae = VAE().to(device)
 opt = torch.optim.AdamW(vae.parameters(), lr=4e-3)
-grad_scaler = torch.amp.GradScaler("cuda", growth_interval=4)
+grad_scaler = torch.amp.GradScaler("cuda", init_scale=256.0)
 for it in range(20):
     x = torch.rand(8, 16).to(device)
     eps = torch.randn(8, 3).to(device)
