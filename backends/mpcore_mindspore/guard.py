@@ -10,7 +10,7 @@ from mindspore.graph.api import _pynative_executor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["guarded", "settle"]
+__all__ = ["guarded"]
 
 
 @contextmanager
@@ -29,13 +29,3 @@ def guarded() -> Iterator[None]:
     except BaseException:
         _pynative_executor.clear_res()
         raise
-
-
-def settle() -> None:
-    """Forget what an exception in an eager Cell of somebody else has left: see ``guarded``.
-
-    A call outside of ``with amp.autocast():`` with a wrong shape, say, after which a step would run
-    in another precision without a word. Both together take 2 us.
-    """
-    _pynative_executor.clear_res()
-    _pynative_executor.set_grad_flag(False)

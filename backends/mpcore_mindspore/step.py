@@ -11,7 +11,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.step.transaction import StepCall, Transaction
-from mpcore_mindspore.guard import guarded, settle
+from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
 from mpcore_mindspore.overflow import on_all_ranks
 from mpcore_mindspore.stagnation import StoredSample
@@ -272,7 +272,6 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.journal.clear(self.optimizers)
         whole = self.run is not None or ms.get_context("mode") == ms.GRAPH_MODE
         runs = self.runs
-        settle()
         # Not in what is mended: half of the copies would be those of a step before. They are made
         # again in `begin`, which a compiled step runs without coming through here.
         self.save()

@@ -4,7 +4,8 @@
 
 Both interpreters stay alive with the same variants built; a few steps are taken in one, then in the
 other, so that noise of the machine hits both. Printed and written: the ratio of neighbours in time,
-this tree to the other one, its median and its tenths. 1.00 is no change.
+this tree to the other one, its median and its tenths. 1.00 is no change. On a machine that others
+use, `--clock cpu` counts the processor time of the process and its threads instead.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ STEPS = 4  # in a row, in one tree, before it is the other's turn
 class Tree:
     """One interpreter with its variants built, waiting for orders."""
 
-    def __init__(self, python: str, framework: str, model: str) -> None:
+    def __init__(self, python: str, framework: str, model: str, clock: str) -> None:
         command = [python, str(HERE / "alternate.py"), framework, "--worker", model]
+        command += ["--clock", clock]
         # the child must find its own mpcore, not the parent's
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         self._process = subprocess.Popen(
@@ -52,7 +54,11 @@ class Tree:
         self._process.wait()
 
 
-def worker(framework: str, model: str) -> None:
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def worker(framework: str, model: str, clock: str) -> None:
+    now = CLOCKS[clock]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what frameworks print is no answer
     from step_overhead import batches
@@ -70,10 +76,10 @@ def worker(framework: str, model: str) -> None:
     print(json.dumps(list(variants)), file=answers, flush=True)
     for line in sys.stdin:
         step = variants[line.strip()]
-        start = time.perf_counter()
+        start = now()
         for _ in range(STEPS):
             step()
-        print(json.dumps((time.perf_counter() - start) / STEPS), file=answers, flush=True)
+        print(json.dumps((now() - start) / STEPS), file=answers, flush=True)
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -87,17 +93,19 @@ def main() -> None:
     parser.add_argument("--against", help="the other tree's interpreter")
     parser.add_argument("--models", default="mlp,cnn,transformer")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--no-write", action="store_true", help="print only")
     parser.add_argument("--worker", metavar="MODEL", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        worker(given.framework, given.worker)
+        worker(given.framework, given.worker, given.clock)
         return
     if not given.against:
         parser.error("--against must name the other tree's interpreter")
     rows = []
     for model in given.models.split(","):
-        trees = [Tree(python, given.framework, model) for python in (sys.executable, given.against)]
+        pythons = (sys.executable, given.against)
+        trees = [Tree(python, given.framework, model, given.clock) for python in pythons]
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in trees[0].variants}
         for index in range(given.rounds):
             for name in times:
@@ -127,7 +135,7 @@ def main() -> None:
     if not given.no_write:
         name = f"alternate_{given.framework}"
         about = {"threads": 1, "rounds": given.rounds, "steps_a_round": STEPS, "device": "cpu"}
-        keep(name, **about, rows=rows)
+        keep(name, **about, clock=given.clock, load=os.getloadavg()[0], rows=rows)
 
 
 if __name__ == "__main__":

@@ -439,13 +439,6 @@ def shared_layer_prepared_again(run):
     mp.prepare(other, nn.Momentum(other.trainable_params(), 0.1, 0.9), run.case.policy)
 
 
-@thing()
-def shared_layer_trained_in_another_network(run):
-    other = nn.SequentialCell(run.model.fc1, nn.Dense(16, 4)).set_train()
-    train = nn.TrainOneStepCell(WithLoss(other), nn.SGD(other.trainable_params(), 0.1))
-    train(*run.batch[:2])
-
-
 def model_of_cell(run, **given):
     cell = run.amp.train_cell(run.loss_fn, clip_norm=run.case.clip, micro_batches=run.case.micro)
     parts = tuple(part.asnumpy() for part in run.batch)
