@@ -104,8 +104,10 @@ def apply_plan(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any]]
     Returns:
         Attributes that were set besides, as (module, name, value before).
     """
-    if plan.policy.by == "graph" or (casts_nothing(plan) and not has_low(model)):
+    if casts_nothing(plan) and not has_low(model):
         return []
+    if plan.policy.by == "graph":  # its calls are cast where they stand
+        return list(_leave_fast_paths(model))
     modules = leaves(model)
     for entry in plan.layers:
         module = modules[entry.path]

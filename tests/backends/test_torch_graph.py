@@ -174,6 +174,24 @@ def test_other_shapes_modes_and_copies_run_under_the_plan() -> None:
     assert amp.step(lambda x, y: loss_fn(model(x), y), x[:3], y[:3], micro_batches=1).stepped
 
 
+def test_layers_with_a_path_of_their_own_in_evaluation_take_the_plan_there_too() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2), torch.randn(2, 5, 16)
+    reference = copy.deepcopy(model)
+    mp.prepare(model, None, "autocast_bfloat16, by=graph", example=x)
+    amp = mp.prepare(reference, None, "autocast_bfloat16")
+    model.eval(), reference.eval()
+    with torch.no_grad():
+        with amp.autocast():
+            expected = reference(x)
+        # Attention has a kernel of its own for evaluation, which autocast alone keeps it from.
+        assert torch.allclose(model(x), expected, atol=0.03)
+        with _Casts() as casts:
+            model(x)
+    assert casts.calls > 8
+
+
 def test_release_gives_the_model_back() -> None:
     model, (x, _), _ = _made("unet")
     before = model(x)
