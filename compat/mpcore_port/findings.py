@@ -131,7 +131,7 @@ _MENDED = {"fused-with-scaler": "fused", "scaler-without-device": "Scaler("}
 
 def repaired(findings: Iterable[Finding], edits: Iterable[Edit]) -> list[Finding]:
     """Return findings, those noted as repaired that an edit of a port has mended."""
-    made = [edit for edit in edits if edit.kind in ("exact", "changed") and edit.new != edit.old]
+    made = [edit for edit in edits if edit.kind != "refused" and edit.new != edit.old]
     return [replace(f, repaired=_is_mended(f, made)) for f in findings]
 
 
