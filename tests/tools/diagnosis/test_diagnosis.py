@@ -17,6 +17,7 @@ from mpcore.tools.diagnosis.locate import headroom, locate, passes
 from mpcore.tools.diagnosis.read import read_record
 from mpcore.tools.diagnosis.record import load_post_mortem
 from mpcore.tools.diagnosis.timeline import backward, forward, owner
+from mpcore.tools.diagnosis.words import skipped_until
 from mpcore.tools.inspection import Inspection, LayerCall, summarize
 
 INF = np.inf
@@ -259,3 +260,40 @@ def test_a_comparisons_report_is_read(tmp_path: Path) -> None:
     with_one, without = read_record(tmp_path)["runs"]
     assert with_one["postmortems"] == [DEAD.to_dict()]
     assert "kept no post-mortem" in without["note"]
+
+
+def test_skipped_steps_until_a_scale_passes_are_counted() -> None:
+    rule = mp.LossScale(init_scale=2.0**16)
+    assert skipped_until(2.0**15, 2.0**16, rule) == 1
+    assert skipped_until(0.0625, 2.0**16, replace(rule, min_scale=2.0**-10)) == 20
+
+
+def _cast_of(values: np.ndarray) -> LayerCall:
+    low = summarize(np.where(np.abs(values) > 65504, np.copysign(INF, values), values), "float16")
+    return LayerCall("0:cast", "cast", "op", (summarize(values),), (low,))
+
+
+def test_the_largest_pixel_of_a_batch_is_no_constant() -> None:
+    values = np.float32([[1.0, 1e6], [2.0, 3.0]])
+    seen = _pass(_cast_of(values))
+    assert [constant.value for constant in lint(seen, {})] == [1e6]
+    assert lint(replace(seen, batch=(summarize(values),)), {}) == ()
+
+
+def _dying(layer, op) -> Inspection:
+    calls = (
+        _call("norm", FINE, layer, "norm"),
+        LayerCall("norm/0:mul", "mul", "op", (FINE,), (op,)),
+    )
+    return _pass(*calls, grads={"norm.weight": BIG})
+
+
+def test_zeros_that_float32_has_not_are_an_overflow_that_died() -> None:
+    dead, live = _t(0.0, 0.0), _t(1.0, 2.0)
+    seen, reference = _dying(dead, BIG), _dying(live, _t(9e4, 1.0, dtype="float32"))
+    found = locate(seen, reference, {"norm": "float16"})
+    assert (found.phase, found.layer, found.op, found.dies) == ("forward", "norm", "mul", True)
+    assert found.peak == pytest.approx(9e4)
+    # What is small in float32, too, underflowed: no overflow.
+    small = _dying(_t(1e-9, 2e-9, dtype="float32"), FINE)
+    assert not locate(_dying(dead, FINE), small, {"norm": "float16"}).dies

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpcore.capabilities import cases
+from mpcore.capabilities.differences import Shown
 from mpcore.capabilities.examine import read_cpu, requirements
 from mpcore.capabilities.load import Moment, moment, used_by_others
 from mpcore.policy.layer import CATEGORIES
@@ -479,3 +480,19 @@ def test_error_of_another_shape_or_of_what_is_not_finite_is_infinite() -> None:
     assert cases.error(np.ones(4), want) == float("inf")
     assert cases.error(np.array([[1.0, np.nan], [1, 1]]), want) == float("inf")
     assert cases.error(want * 1.5, want) == 0.5
+
+
+def test_known_differences_that_show_are_limits_and_the_wrong_ones_come_first() -> None:
+    shown = (
+        Shown("biased_moving_variance", 0.2),
+        Shown("bias_gradient_in_bfloat16", 0.94),
+        Shown("place_of_adams_eps", 0.0),
+        Shown("double_rounding_before_bias", error="ValueError: no"),
+    )
+    report = Report(ABLE, (Framework("tensorflow", "ok", differences=shown),))
+    lines = [finding for finding in examine(report) if finding.where == "tensorflow"]
+    assert [finding.kind for finding in lines] == ["limit"] * 3
+    assert lines[0].text.startswith("bias gradient in bfloat16, wrong in tensorflow (0.94 off")
+    assert "use_bias=False" in lines[0].remedy
+    assert any("could not be shown here (ValueError: no)" in finding.text for finding in lines)
+    assert not any("adams" in finding.text for finding in lines)
