@@ -518,7 +518,7 @@ def own_train_step(run):
     own.fit(run.batch[0], run.batch[1], batch_size=8, epochs=1, verbose=0)
 
 
-@thing(trains=True)
+@thing(trains=True, fits=fits_keras)
 def own_train_step_without_scaling(run):
     class Own(keras.Model):
         def train_step(self, data):
