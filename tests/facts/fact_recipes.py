@@ -237,7 +237,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.histc": {"input": ["v"], "bins": ["5"], "min": ["-1"], "max": ["2"]},
     "torch.searchsorted": {
         "sorted_sequence": ["so"],
-        "values": ["v"],
+        "values": ["so", "v"],
         "out_int32": ["True"],
         "right": _FLAG,
         "side": ["'right'"],
