@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mindspore import nn, ops
+from mindspore import Parameter, nn, ops
 
 if TYPE_CHECKING:
     from mpcore.backend.driver import OptimizerSpec
@@ -21,7 +21,34 @@ _SLOTS = {
 }
 
 
-class AdamW(nn.Adam):  # type: ignore[misc]  # mindspore has no types
+class Adam(nn.Adam):  # type: ignore[misc]  # mindspore has no types
+    """Adam that adds eps to the corrected root, as torch does: equal settings move equally.
+
+    MindSpore adds it before: the same eps is larger there by 1 / sqrt(1 - beta2**step).
+    """
+
+    def __init__(self, params: Any, rate: float, **constants: Any) -> None:
+        """Let eps change from step to step."""
+        super().__init__(params, rate, **constants)
+        self._eps_given = float(constants["eps"])
+        self.eps: Any = Parameter(self.eps, name="eps", requires_grad=False)
+
+    def decay_weight(self, gradients: Any) -> Any:
+        """Place eps; the first thing that ``nn.Adam.construct`` calls.
+
+        Not in a ``construct`` of its own: ``nn.Adam``'s is compiled under that name, so that the
+        one of a subclass would run twice (mindspore 2.10.0).
+        """
+        self.place_eps()
+        return super().decay_weight(gradients)
+
+    def place_eps(self) -> None:
+        """Let eps be that of the step to come."""
+        left = 1 - self.beta2_power * self.beta2
+        ops.assign(self.eps, self._eps_given * ops.sqrt(left).reshape(self.eps.shape))
+
+
+class AdamW(Adam):
     """Adam, with a share of each weight taken off before.
 
     MindSpore's AdamWeightDecay is another formula: it does not correct the bias of its averages.
@@ -33,11 +60,8 @@ class AdamW(nn.Adam):  # type: ignore[misc]  # mindspore has no types
         self._taken_off = decay
 
     def decay_weight(self, gradients: Any) -> Any:
-        """Take off the share; the first thing that ``nn.Adam.construct`` calls.
-
-        Not in a ``construct`` of its own: ``nn.Adam``'s is compiled under that name, so that the
-        one of a subclass would run twice (mindspore 2.10.0).
-        """
+        """Take off the share."""
+        self.place_eps()  # no super(): a graph finds none from a subclass of a subclass
         kept = 1 - self.get_lr() * self._taken_off
         for param in self._parameters:
             ops.assign(param, param * kept)
@@ -71,7 +95,7 @@ def optimizer_of(spec: OptimizerSpec, params: Any) -> Any:
         return nn.AdaMax(params, rate, weight_decay=decay, **constants)
     if spec.name == "adamw":
         return AdamW(params, rate, decay, **constants)
-    return nn.Adam(params, rate, weight_decay=decay, **constants)
+    return Adam(params, rate, weight_decay=decay, **constants)
 
 
 def slot_names(optimizer: Any) -> dict[str, str]:

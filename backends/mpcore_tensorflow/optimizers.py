@@ -17,6 +17,8 @@ __all__ = ["optimizer_of", "slot_lists"]
 def optimizer_of(spec: OptimizerSpec) -> Any:
     """Return Keras's own optimizer."""
     kind, settings = _kind(spec)
+    if spec.name in ("adam", "adamw"):
+        kind = _eps_behind_correction(kind)
     if spec.weight_decay and spec.name != "adamw":
         # Keras takes every decay off the weight; the others add it to the gradient.
         return _added_decay(kind)(spec.weight_decay, spec.learning_rate, **settings)
@@ -38,6 +40,27 @@ def _kind(spec: OptimizerSpec) -> tuple[Any, dict[str, Any]]:
         settings = {"rho": spec.betas[1], "momentum": spec.momentum, "epsilon": spec.eps**2}
         return keras.optimizers.RMSprop, settings
     return keras.optimizers.Adam, betas
+
+
+def _eps_behind_correction(kind: Any) -> Any:
+    """Return an Adam that adds eps to the corrected root, as torch does.
+
+    Keras adds it before: the same eps is larger there by 1 / sqrt(1 - beta_2**step).
+    """
+
+    class Placed(kind):  # type: ignore[misc]  # a class that is chosen
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            eps: Any = getattr(self, "epsilon")  # noqa: B009  # its class is chosen above
+            step = keras.ops.cast(self.iterations + 1, variable.dtype)
+            beta = keras.ops.cast(self.beta_2, variable.dtype)
+            self.epsilon = eps * keras.ops.sqrt(1 - keras.ops.power(beta, step))
+            try:
+                super().update_step(gradient, variable, learning_rate)
+            finally:
+                self.epsilon = eps
+
+    Placed.__name__ = kind.__name__
+    return Placed
 
 
 def _added_decay(kind: Any) -> Any:

@@ -191,6 +191,8 @@ def _tensors(compute: str, steps: Sequence[StepSizes], noise: Noise) -> list[_Te
         for quantity, tensors in sizes.items():
             for name, apart in tensors.items():
                 key = quantity, name
+                if quantity == "update" and _aimless(compute, sizes, name):
+                    continue
                 if key not in found:
                     margins = _MARGINS[compute != "float32"]
                     found[key] = _Tensor(quantity, name, floor_of(quantity, compute), margins)
@@ -200,6 +202,16 @@ def _tensors(compute: str, steps: Sequence[StepSizes], noise: Noise) -> list[_Te
                 if moved is not None:
                     found[key].noise.append(moved)
     return list(found.values())
+
+
+def _aimless(compute: str, sizes: StepSizes, name: str) -> bool:
+    """Return whether rounding alone decides where a tensor moves: its gradient is nothing else.
+
+    Adam moves a bias before a normalisation, whose gradient is zero but for rounding, as far as
+    any other parameter, to either side.
+    """
+    gradient = sizes.get("gradient", {}).get(name)
+    return gradient is not None and gradient.share < floor_of("gradient", compute)
 
 
 def _kinks(

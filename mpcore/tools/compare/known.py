@@ -152,8 +152,10 @@ def _is_biased(tensor: str, steps: Steps) -> bool:
     """
     rows = []
     for reference, own in steps:
-        before, after = (_array(layers, tensor) for layers in (reference.before, reference.after))
-        mine = [_array(layers, tensor) for layers in (own.before, own.after)]
+        before, after = (
+            _array(reference, layers, tensor) for layers in (reference.before, reference.after)
+        )
+        mine = [_array(reference, layers, tensor) for layers in (own.before, own.after)]
         if before is not None and after is not None and mine[0] is not None and mine[1] is not None:
             rows.append((after - before, mine[1] - mine[0], before))
     if not rows:
@@ -171,9 +173,13 @@ def _is_biased(tensor: str, steps: Steps) -> bool:
     )
 
 
-def _array(layers: Sequence[Any], tensor: str) -> npt.NDArray[np.float64] | None:
+def _array(
+    reference: StepTensors, layers: Sequence[Any], tensor: str
+) -> npt.NDArray[np.float64] | None:
+    """Return an array of either side; it is named by the reference's path, layers are in order."""
     path, _, name = tensor.rpartition(".")
-    found = next((w.arrays.get(name) for w in layers if w.path == path), None)
+    pairs = zip(reference.before, layers, strict=True)
+    found = next((mine.arrays.get(name) for ref, mine in pairs if ref.path == path), None)
     return None if found is None else np.asarray(found, np.float64).ravel()
 
 

@@ -58,12 +58,14 @@ class Apart:
         size: norm of the reference, or what it is measured against.
         own: norm of the own tensor.
         inner: inner product of (own - reference) and own: what another factor would do to it.
+        share: norm of the larger one over that of the average tensor of its quantity.
     """
 
     relative: float
     size: float = 1.0
     own: float = 0.0
     inner: float = 0.0
+    share: float = 1.0
 
     def scaled(self, error: float) -> float:
         """Return the relative distance if the own tensor were ``1 + error`` times as large."""
@@ -134,19 +136,20 @@ def _distances(pairs: Mapping[str, _Arrays], least: float = _LEAST) -> dict[str,
         for n, (a, b) in pairs.items()
     }
     norms = [float(np.linalg.norm(a)) for a, _ in wide.values()]
-    floor = least * float(np.sqrt(np.mean(np.square(norms)))) if norms else 0.0
-    return {n: _apart(a, b, floor) for n, (a, b) in wide.items()}
+    average = float(np.sqrt(np.mean(np.square(norms)))) if norms else 0.0
+    return {n: _apart(a, b, average, least * average) for n, (a, b) in wide.items()}
 
 
-def _apart(a: npt.NDArray[Any], b: npt.NDArray[Any], floor: float) -> Apart:
+def _apart(a: npt.NDArray[Any], b: npt.NDArray[Any], average: float, floor: float) -> Apart:
     size, own = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     away = float(np.linalg.norm(b - a))
+    share = max(size, own) / average if average else 1.0
     size = max(size, floor)
     if isnan(away):
         return Apart(inf, size or 1.0)
     if not size:
         return Apart(0.0 if not away else inf)
-    return Apart(away / size, size, own, float((b - a) @ b))
+    return Apart(away / size, size, own, float((b - a) @ b), share)
 
 
 def _one_sided(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
