@@ -69,6 +69,7 @@ _NEWER = (
     "weights_file",
     "optimizer_state",
     "op_list",
+    "place",
     "defaults",
     "inputs",
     "float32",

@@ -463,6 +463,7 @@ def train(maker, judge, xs, low):
             loss = criterion(judge(maker(x[:, :4])), torch.ones(8, 1))
         second.zero_grad()
         loss.backward()
+        assert maker.net[0].weight.grad is not None  # it looks at gradients: torch's form stays
         second.step()
         found.append(loss.item())
     maker.eval()
@@ -516,6 +517,14 @@ def test_compiled_networks_train_as_eager_ones(low, module_of):
     set_all([other])
     np.testing.assert_array_equal(nets[1](xs[0]).asnumpy(), before)
     assert abs(other(xs[0]).asnumpy() - before).max() > 0.01
+
+
+def test_networks_of_steps_that_are_functions_are_not_compiled_by_themselves():
+    """Their compiled form has a backward pass of its own, that of the loop that keeps torch's."""
+    steps = COMPILED.replace("        assert maker.net[0].weight.grad is not None", "        #")
+    text = port_text(steps, TARGET, Options(jit=True)).text
+    assert "ms.value_and_grad(" in text
+    assert "port.compiled(" not in text
 
 
 def test_a_network_that_is_called_often_in_one_loss_runs_eagerly(module_of):

@@ -45,6 +45,7 @@ class ModeRule(PortRule):
         """Append ``set_train()`` to the call that makes a network."""
         kind = _makes(old, at)
         compiled = at.options.jit and (kind or _is_layer(at.names.called(old)))
+        compiled = compiled and not at.once(_differentiates_functions)
         if not (kind or compiled) or not isinstance(new, cst.Call) or _is_inside(old, at):
             return None
         made = new
@@ -55,6 +56,15 @@ class ModeRule(PortRule):
             made = cst.Call(cst.parse_expression(wording(at, "port.compiled")), [cst.Arg(made)])
             at.note(self, old, made, "changed", _JIT, _JIT_EFFECT)
         return made
+
+
+def _differentiates_functions(at: At) -> bool:
+    """Return whether steps of the file are functions: those are compiled, not their networks.
+
+    ``port.compiled`` is for the loop that keeps torch's form: it has a backward pass of its own.
+    """
+    text = at.module.code
+    return "value_and_grad(" in text or ".train_cell(" in text
 
 
 def _trained(new: cst.Call, kind: str, at: At) -> cst.Call:
