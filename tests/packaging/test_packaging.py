@@ -99,8 +99,9 @@ def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> N
     _run(*pip, *limits, f"{wheel}[compare,monitor]", *tools, cwd=tmp_path)
     for part in ("core", "golden"):
         shutil.copytree(ROOT / "tests" / part, tmp_path / "tests" / part)
-    for file in ("conftest.py", "seconds.json"):
-        shutil.copy(ROOT / "tests" / file, tmp_path / "tests")
+    (tmp_path / "tests" / "borders").mkdir()
+    for file in ("conftest.py", "seconds.json", "borders/planted.py"):
+        shutil.copy(ROOT / "tests" / file, tmp_path / "tests" / file)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")  # tests compare its tables with the data
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     # Two of them read the repository's own sources, which are not here.
