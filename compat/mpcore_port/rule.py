@@ -140,6 +140,12 @@ class At:
         """Return the line of an original node, from 1."""
         return int(self._positions[old].start.line)
 
+    def original(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return a node, or where it was put together the first of its parts that was not."""
+        if node in self._positions:
+            return node
+        return next(found for found in map(self.original, node.children))
+
     def last_line(self, old: cst.CSTNode) -> int:
         """Return the line that an original node ends in."""
         return int(self._positions[old].end.line)

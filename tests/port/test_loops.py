@@ -118,6 +118,63 @@ def test_what_the_description_cannot_hold_keeps_torchs_form_and_says_so(lines, w
     assert place > text[: text.index("for x, y")].count("\n")
 
 
+GAN = """
+import torch
+from torch import nn
+
+maker, judge = nn.Linear(4, 6), nn.Linear(6, 1)
+slow = torch.optim.SGD(maker.parameters(), lr=0.1)
+fast = torch.optim.SGD(judge.parameters(), lr=0.1)
+
+
+def train(data{arguments}):
+    for x in data:
+        with torch.autocast("cuda"):
+            made = maker(x)
+            {first}
+        {a}.zero_grad()
+        loss.backward()
+        {a}.step()
+        with torch.autocast("cuda"):
+            {second}
+        {b}.zero_grad()
+        loss.backward()
+        {b}.step()
+"""
+FOOLS, TELLS = "loss = -judge(made).mean()", "loss = judge(made.detach()).mean()"
+
+
+def gan(first, second, a, b, arguments=""):
+    text = GAN.format(first=first, second=second, a=a, b=b, arguments=arguments)
+    found = port_text(text, TARGET)
+    assert not found.failures
+    return found
+
+
+def test_what_two_steps_are_made_of_is_computed_again_while_its_network_stands_still():
+    text = gan(TELLS, FOOLS, "fast", "slow").text
+    assert text.count("made = maker(x)") == 2
+    assert "ms.value_and_grad(" in text
+
+
+def test_what_a_later_step_reads_detached_is_the_value_of_the_step_before():
+    """Computed again it would be another one: the maker has moved."""
+    text = gan(FOOLS, TELLS, "slow", "fast").text
+    assert text.count("made = maker(x)") == 1
+    assert "made = train_step_slow(x)" in text
+    assert "train_step_fast(made)" in text
+    # In torch's form, too.
+    kept_so = gan(f"{FOOLS}; loss.register_hook(print)", TELLS, "slow", "fast", ", slow, fast")
+    assert "port.loss(" in kept_so.text
+    assert kept_so.text.count("made = maker(x)") == 1
+
+
+def test_what_two_steps_differentiate_is_not_computed_by_a_network_that_moved():
+    found = gan(FOOLS, "loss = judge(made).mean() + made.mean()", "slow", "fast")
+    assert "ms.value_and_grad(" not in found.text
+    assert "its networks may move between them" in " ".join(why for _, why in kept(found))
+
+
 def test_a_scaler_that_one_loop_needs_as_torchs_stays_torchs_in_all():
     loop = (
         "def {1}(data):\n    for x, y in data:\n        optimizer.zero_grad()\n"

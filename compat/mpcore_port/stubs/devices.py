@@ -163,17 +163,21 @@ def _any_on_device(values: Any) -> bool:
 class _Move(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
     """Give functions of torch the CPU wherever they are given the device."""
 
-    def __init__(self, moved: Any) -> None:
+    def __init__(self, moved: Any, kind: str) -> None:
         super().__init__()
-        self._moved = moved
+        self._moved, self._kind = moved, kind
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         on_device = _any_on_device(args)
-        kwargs = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
             args = (args[0], _DEVICE, *args[2:])  # `to(0)`: an index of the device
+        if func is torch.device:  # `torch.device("cuda", 0)`: the kind in one word with its index
+            given = [*args, *((kwargs or {}).get(name) for name in ("type", "index"))]
+            if self._kind in given:
+                return _DEVICE
+        kwargs = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         if type(kwargs.get("device")) is int:
             kwargs["device"] = _DEVICE
         args = tuple(map(self._moved, args))
@@ -230,7 +234,7 @@ def install(kind: str) -> types.ModuleType:
     _move_autocast(kind, moved)
     _move_loading(moved)
     _move_parallel(kind)
-    _Move(functools.partial(named, place=_DEVICE)).__enter__()  # for the life of the process
+    _Move(functools.partial(named, place=_DEVICE), kind).__enter__()  # for the life of the process
     return module
 
 
@@ -307,7 +311,9 @@ def _move_loading(moved: Any) -> None:
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(map_location, dict):
             map_location = {k: moved(v) for k, v in map_location.items()}
-        return original(f, moved(map_location), *args, **kwargs)
+        place = moved(map_location)
+        # A file knows of no CPU with a number, which stands for the device here.
+        return original(f, _MOVED_TO_CPU if _names_device(place) else place, *args, **kwargs)
 
     torch.load = load
 

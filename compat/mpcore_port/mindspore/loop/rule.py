@@ -183,7 +183,14 @@ class LoopRule(PortRule):
         self._tell(steps, at)
         for group, node, shown in written.firsts:
             effect = "; ".join(_effects(group, written, loops))
-            at.note(self, node, shown, "changed" if effect else "exact", self.reason, effect)
+            at.note(
+                self,
+                at.original(node),
+                shown,
+                "changed" if effect else "exact",
+                self.reason,
+                effect,
+            )
         fresh = {id(line): now for line, now in zip(old.body, new.body, strict=True)}
         inside = _Scaling(self, loops.scalers)
         body = [

@@ -11,11 +11,20 @@ from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mpcore_port.rule import At
 
-__all__ = ["Slice", "assigned", "assigned_first", "jumps", "read", "read_first", "slice_of"]
+__all__ = [
+    "Slice",
+    "assigned",
+    "assigned_first",
+    "constant",
+    "jumps",
+    "read",
+    "read_first",
+    "slice_of",
+]
 
 _INNER = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
@@ -131,6 +140,39 @@ def read(node: cst.CSTNode) -> set[str]:
     found = _Read()
     node.visit(found)
     return found.names
+
+
+def constant(nodes: Iterable[cst.CSTNode], names: set[str]) -> bool:
+    """Return whether ``nodes`` read ``names`` detached alone: they are values, computed before.
+
+    ``names`` are plain ones; ``made.detach()`` and ``made.data`` are such, ``made`` is not.
+    """
+    detached = _Detached()
+    made: set[str] = set()
+    for node in nodes:
+        bare = node.visit(detached)
+        if read_first(bare, made) & names:
+            return False
+        made |= set(assigned_first(node))
+    return True
+
+
+class _Detached(cst.CSTTransformer):
+    """Puts None in the place of what is detached from its gradients."""
+
+    def leave_Call(  # noqa: N802  # libcst's
+        self, original_node: cst.Call, updated_node: cst.Call
+    ) -> Any:
+        func = updated_node.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "detach":
+            return cst.Name("None") if isinstance(func.value, cst.Name) else updated_node
+        return updated_node
+
+    def leave_Attribute(  # noqa: N802  # libcst's
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> Any:
+        plain = isinstance(updated_node.value, cst.Name)
+        return cst.Name("None") if plain and updated_node.attr.value == "data" else updated_node
 
 
 def read_first(node: Any, made: set[str]) -> set[str]:

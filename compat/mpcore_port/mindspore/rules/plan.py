@@ -12,6 +12,7 @@ from mpcore_port.mindspore.rules.flow import (
     assigned,
     assigned_first,
     calls_in,
+    constant,
     jumps,
     read,
     read_first,
@@ -239,6 +240,9 @@ class _Planner:
         if not places:
             self._refuse(sink, "a second backward pass through one forward pass: add the losses")
             return
+        made = {name for place in again for name in assigned(block.body[place])}
+        if constant([*(block.body[place] for place in places), sink.loss], made):
+            again = []  # as they were computed: by other weights than those of now, perhaps
         places = self._with_between(block, places)
         if any(jumps(block.body[place]) for place in places):
             self._refuse(sink, "a jump stands between the statements that make its loss: move it")
