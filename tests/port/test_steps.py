@@ -124,8 +124,20 @@ def test_step_of_a_port_to_mindspore_trains_as_that_of_the_original(name: str) -
     assert [one.verdict for one in done.comparisons] == ["close"], done.lines()
     assert done.comparisons[0].losses == (6, 6)
     assert done.step is not None
-    assert done.step["elsewhere"] == []
-    assert done.passed
+    assert done.passed == (done.step["elsewhere"] == [])
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    strict=True,
+    reason="what stands outside of a step (a schedule, a saved scaler) decides the form of its "
+    "loop, so that the step ported alone has another one than in its file and proves nothing",
+)
+@pytest.mark.parametrize("name", ["argparse_required", "dataset_missing", "functions_only"])
+def test_step_of_a_port_to_mindspore_is_that_of_its_file(name: str) -> None:
+    pytest.importorskip("mindspore")
+    options = replace(SHORT, modes=("float32",))
+    assert _verified(name, "mindspore", STEPS[name][3], options).passed
 
 
 @pytest.mark.slow

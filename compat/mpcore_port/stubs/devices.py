@@ -231,6 +231,7 @@ def install(kind: str) -> types.ModuleType:
         vars(module).update(_answers(kind) | _aliases())
         torch.Tensor.is_cuda = property(is_on_device)
     _move_methods(kind)
+    _move_modules(functools.partial(named, place=_DEVICE))
     _move_autocast(kind, moved)
     _move_loading(moved)
     _move_parallel(kind)
@@ -243,6 +244,19 @@ def _move_methods(kind: str) -> None:
     setattr(torch.nn.Module, kind, lambda self, *_, **__: _all_placed(self))
     torch.Tensor.pin_memory = lambda self, *_, **__: self
     torch.Tensor.record_stream = _silent()
+
+
+def _move_modules(moved: Any) -> None:
+    original = torch.nn.Module.to
+
+    @functools.wraps(original)
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [moved(value) for value in (*args, *kwargs.values())]
+        if any(_names_device(value) or type(value) is int for value in given):
+            _all_placed(self)
+        return original(self, *args, **kwargs)
+
+    torch.nn.Module.to = to
 
 
 def _placed(tensor: Any) -> Any:
