@@ -35,9 +35,9 @@ class OptimizerSpec:
         momentum: in [0, 1), for sgd and rmsprop.
         betas: decay of the two running averages, each in [0, 1), for adam, adamw and adamax; the
             second is that of rmsprop, too.
-        eps: added to the denominator, > 0, for all but sgd. Keras and MindSpore add it before the
-            bias correction of adam and torch after, so their first updates differ by up to
-            32 * eps / abs(gradient), relative.
+        eps: added to the denominator, > 0, for all but sgd; of adam and adamw behind the
+            bias correction, as torch does. Keras and MindSpore add it before: their drivers convert
+            it at each step.
         weight_decay: >= 0; of adamw a share of the weight taken off at the learning rate, of the
             others added to the gradient, times the weight.
         nesterov: whether sgd looks ahead; needs momentum.

@@ -13,7 +13,9 @@ from mpcore import Data, OptimizerSpec
 task = os.environ["MPCORE_TASK"]
 _NAME = os.environ.get("MPCORE_OPTIMIZER", "sgd")
 # The first steps of RMSprop are thirty times as long.
-optimizer = OptimizerSpec(_NAME, 0.0005 if _NAME == "rmsprop" else 0.02, weight_decay=0.01)
+_EPS = 1e-3 if _NAME in ("adam", "adamw") else 1e-8  # large: where it stands shows
+_RATE = 0.0005 if _NAME == "rmsprop" else 0.02
+optimizer = OptimizerSpec(_NAME, _RATE, weight_decay=0.01, eps=_EPS)
 batch = 4
 loss = "mse" if task == "volumes" else "cross_entropy"
 
