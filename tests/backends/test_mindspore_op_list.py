@@ -48,6 +48,7 @@ def comes_out(text: str, call, x) -> str:
     amp = prepared(net, text)
     with amp.autocast():
         net(x)
+    amp.release()  # some of the layers are called again, in another network
     return net.seen[-1]
 
 
@@ -100,6 +101,7 @@ def test_release_takes_the_lists_away() -> None:
 
 
 def test_a_step_trains_under_the_portable_list() -> None:
+    ms.set_seed(1)  # some first weights are so near that a step goes past the minimum
     net = nn.SequentialCell(nn.Dense(4, 4), nn.LayerNorm((4,)), nn.Dense(4, 1))
     amp = prepared(net, f"{PORTABLE}, loss_scale=static(init_scale=8.0)")
     results = [

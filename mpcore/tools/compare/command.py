@@ -176,7 +176,10 @@ def compare(
 def _recorded(reference: Path, own: Path | None, form: str) -> int:
     """Compare two recorded runs; return 0 whatever is found, as for an experiment."""
     if own is None:
-        msg = f"`compare` must be given two runs, or an experiment, got {str(reference)!r} alone"
+        msg = (
+            f"`compare` must be given an experiment or two recorded runs, {str(reference)!r} is a "
+            "folder alone"
+        )
         raise ExperimentError(msg)
     answer = Answer("mpcore-runs", form, None)
     found = compare_runs(reference, own)

@@ -105,9 +105,11 @@ def locate(
         return _forward(inspection, reference, computes)
     judged = _judged(inspection, names)
     if not all(grad.finite for grad in judged.values()):
-        found = _died(inspection, reference, computes)
-        found = found or _swallowed(inspection, reference, computes)
-        return found or _backward(inspection, reference, computes)
+        died = _died(inspection, reference, computes)
+        swallowed = _swallowed(inspection, reference, computes)
+        if died and swallowed and swallowed.layer in died.before:
+            died = None  # a ReLU of -inf, say: what it was given had overflowed before
+        return died or swallowed or _backward(inspection, reference, computes)
     paths = _types(inspection)
     name = _divides_out(inspection, names)
     if name:

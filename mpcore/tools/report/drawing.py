@@ -29,6 +29,7 @@ __all__ = [
     "lines",
     "mark_steps",
     "powers_of_two",
+    "readable",
     "shade",
     "shade_around",
     "spread",

@@ -417,7 +417,7 @@ def test_wrong_files(place: Place, text: str, message: str) -> None:
 def test_no_file(place: Place) -> None:
     place.write("hello", "exp.txt", base="")
     assert "'none.py' does not exist" in place.refused("compare", "none.py")
-    assert "'.' is a folder" in place.refused("compare", ".")
+    assert "'.' is a folder alone" in place.refused("compare", ".")
     assert "must be Python (.py), got 'exp.txt'" in place.refused("compare", "exp.txt")
 
 

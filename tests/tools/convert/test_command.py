@@ -156,7 +156,7 @@ def test_bfloat16_and_nan_are_kept(tmp_path: Path) -> None:
         ("x.keras y.pt", {}, "`--model` must be given"),
         ("x.pt y.ckpt", {"model": "m.py"}, r"must be FILE\.py:NAME"),
         ("x.pt y.ckpt", {"model": "m.py:f", "from_": "mindspore"}, "`--from` must fit 'x.pt'"),
-        ("x.pt y.ckpt", {"model": "m.py:f", "to": "jax"}, "`--to` must be one of"),
+        ("x.pt y.ckpt", {"model": "m.py:f", "to": "paddle"}, "`--to` must be one of"),
         ("x.safetensors y.pt", {"experiment": "m.py"}, "`--from` must name the framework"),
     ],
 )
