@@ -51,9 +51,10 @@ def _eps_behind_correction(kind: Any) -> Any:
     class Placed(kind):  # type: ignore[misc]  # a class that is chosen
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             eps: Any = getattr(self, "epsilon")  # noqa: B009  # its class is chosen above
-            step = keras.ops.cast(self.iterations + 1, variable.dtype)
-            beta = keras.ops.cast(self.beta_2, variable.dtype)
-            self.epsilon = eps * keras.ops.sqrt(1 - keras.ops.power(beta, step))
+            # In float32: in bfloat16 0.999 is 1.
+            step = keras.ops.cast(self.iterations + 1, "float32")
+            left = keras.ops.sqrt(1 - keras.ops.power(keras.ops.cast(self.beta_2, "float32"), step))
+            self.epsilon = keras.ops.cast(eps * left, variable.dtype)
             try:
                 super().update_step(gradient, variable, learning_rate)
             finally:

@@ -115,7 +115,7 @@ def runner_for(model: nn.Module, original: Callable[..., Any], lowering: Lowerin
     """Return what runs ``original`` on ``model`` as its graphs."""
     runner = Runner(model, lowering, closed=lowering.policy is not None)
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return original(model, *args, **kwargs)
 
     runner.bind(forward)

@@ -67,7 +67,7 @@ class Runner:
         self._compiled: Any = None
 
     def bind(self, function: Callable[..., Any]) -> None:
-        """Say what runs: a function whose calls are those of the model."""
+        """Say what runs: a function of the model, which dynamo must not keep, and arguments."""
         self._compiled = torch.compile(
             function,
             backend=self._backend,
@@ -83,7 +83,7 @@ class Runner:
         around = regions.off() if closes else contextlib.nullcontext()
         try:
             with settings, around, one_forward(), self._without_modes(), _tracing():
-                made = self._compiled(*args, **kwargs)
+                made = self._compiled(self.model(), *args, **kwargs)
         except BackendCompilerFailed as exc:
             inner = exc.inner_exception
             if isinstance(inner, GraphError):

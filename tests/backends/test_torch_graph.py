@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -520,3 +522,20 @@ def test_the_command_writes_a_picture(tmp_path: Path, monkeypatch: pytest.Monkey
         main()
     assert done.value.code == 0
     assert "conv2d" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("release", [False, True])
+def test_a_model_dies_with_its_last_name(release: bool) -> None:
+    def gone() -> weakref.ref[nn.Module]:
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        x = torch.randn(3, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        amp = mp.prepare(model, optimizer, "autocast_bfloat16, by=graph", example=x)
+        amp.step(lambda x: model(x).square().mean(), x)
+        if release:
+            amp.release()
+        return weakref.ref(model)
+
+    model = gone()
+    gc.collect()
+    assert model() is None
