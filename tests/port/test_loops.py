@@ -169,12 +169,6 @@ def test_what_a_later_step_reads_detached_is_the_value_of_the_step_before():
     assert kept_so.text.count("made = maker(x)") == 1
 
 
-def test_what_two_steps_differentiate_is_not_computed_by_a_network_that_moved():
-    found = gan(FOOLS, "loss = judge(made).mean() + made.mean()", "slow", "fast")
-    assert "ms.value_and_grad(" not in found.text
-    assert "its networks may move between them" in " ".join(why for _, why in kept(found))
-
-
 def test_a_scaler_that_one_loop_needs_as_torchs_stays_torchs_in_all():
     loop = (
         "def {1}(data):\n    for x, y in data:\n        optimizer.zero_grad()\n"

@@ -56,7 +56,8 @@ def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
     steps = Steps(node, taken.block(body))
     steps.opened = [one for one in taken.opened if _is_used(one, steps)]
     _Grouping(steps, at).run()
-    _check_again(steps.groups, at)
+    for place, group in enumerate(steps.groups):
+        _hand_in(group, steps.groups[:place])
     made = {id(line) for g in steps.groups for f in g.forwards for line in f.lines}
     for group in steps.groups:
         _check_zeros(group, steps)
@@ -196,32 +197,12 @@ class _Grouping:
 # --- lines that several steps are made of ------------------------------------------------------
 
 
-def _check_again(groups: list[Group], at: At) -> None:
-    """Refuse lines of two steps whose networks an optimizer may move in between.
-
-    Each step's function computes them for itself: a generator's pictures, say, that its own step
-    and then the discriminator's are made of. What is only read detached is a value, and handed in.
-    """
-    for place, later in enumerate(groups):
-        _hand_in(later, groups[:place])
-        own = {id(line): line for forward in later.forwards for line in forward.lines}
-        for number, before in enumerate(groups[:place]):
-            shared = [
-                own[id(line)]
-                for forward in before.forwards
-                for line in forward.lines
-                if id(line) in own
-            ]
-            names = {name for line in shared for name in read(line.node)}
-            moved = [step for group in groups[number:place] for step in group.steps]
-            for step in moved if shared else ():
-                if not _moves_others(step, names, at):
-                    why = "two steps are made of it, and its networks may move between them"
-                    raise NotPlain(shared[0].node, why)
-
-
 def _hand_in(later: Group, before: list[Group]) -> None:
-    """Take the lines of steps before out of a loss that needs their values alone."""
+    """Take the lines of steps before out of a loss that needs their values alone.
+
+    A generator's pictures, say: its own step has moved it since. What a later loss differentiates
+    is computed again; torch itself refuses that where an optimizer has moved the weights.
+    """
     earlier = {id(line) for group in before for forward in group.forwards for line in forward.lines}
     for forward in later.forwards:
         rest = [line for line in forward.lines if id(line) not in earlier]
@@ -230,15 +211,6 @@ def _hand_in(later: Group, before: list[Group]) -> None:
         nodes = [*(line.node for line in rest), forward.sink.loss]
         if rest and shared and constant(nodes, made):
             forward.lines[:] = rest
-
-
-def _moves_others(step: Line, names: set[str], at: At) -> bool:
-    """Return whether an optimizer is made, in sight, of the parameters of none of ``names``."""
-    call = maker_of(stepping(step), at)
-    if call is None or not call.args:
-        return False
-    made = code_of(call.args[0].value)
-    return made.endswith(".parameters()") and made.partition(".")[0] not in names
 
 
 # --- gradients that are zeroed ------------------------------------------------------------------
