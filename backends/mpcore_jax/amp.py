@@ -134,7 +134,7 @@ class JaxAmp(Amp):
             raise BackendError(msg)
         values, grads, moved = self._compiled(loss_fn, call)(self._moved(), batch)
         names = [n for key in call.optimizers for n in self._parts.optimizers[key].names]
-        ordered = [name for name in self._params if name in set(names)]
+        ordered = [name for name in self._variables if name in set(names)]
         done = StepValues(*values)
         result = StepResult(done, ordered, np.asarray, grads or None, call.optimizers)
         self.held.now()

@@ -166,7 +166,9 @@ class JaxTransaction(Transaction):
         """Multiply by 1 / scale in float32; look at every element."""
         # One float32 division rounds as one in double and a second rounding: 53 >= 2 * 24 + 2 bits.
         factor = jnp.float32(1) / scale
-        true = {name: grad.astype(jnp.float32) * factor for name, grad in grads.items()}
+        # In the model's order, which names the norms outside: a trace sorts dicts by their keys.
+        order = [name for name in self.parts.variables if name in grads]
+        true = {name: grads[name].astype(jnp.float32) * factor for name in order}
         norms = jnp.stack([jnp.sqrt(jnp.sum(jnp.square(grad))) for grad in true.values()])
         return true, norms, tuple(_all_finite(own) for own in self._owned(true))
 

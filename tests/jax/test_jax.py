@@ -206,6 +206,16 @@ def test_two_optimizers_and_a_loss_for_each():
         mp.prepare(model, both, "float32")
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "two"])
+def test_a_norm_has_the_name_of_its_own_gradient(optimizer):
+    """A trace sorts dicts by their keys, and names are in the order of definition."""
+    result = Trained(kit, "float32", optimizer=optimizer).step()
+    norms = dict(zip(result.names, np.asarray(result._value("norms")), strict=True))
+    assert list(result.names) != sorted(result.names)
+    for name, grad in result.grads.items():
+        assert norms[name] == pytest.approx(np.linalg.norm(np.asarray(grad)), rel=1e-5), name
+
+
 def test_restore_on_skip_and_after_step():
     counter = nnx.BatchStat(jnp.zeros(3))
     calls = []
