@@ -503,12 +503,11 @@ def train_on_batch(run):
     compiled(run).train_on_batch(x, y, sample_weight=boost)
 
 
-@thing(trains=True, fits=fits_keras)
-def own_train_step(run):
+def _fit_own_step(run, scaled):
     class Own(keras.Model):
         def train_step(self, data):
             with tf.GradientTape() as tape:
-                loss = self.optimizer.scale_loss(run.loss_fn(*run.batch))
+                loss = scaled(run.loss_fn(*run.batch))
             found = tape.gradient(loss, run.model.trainable_variables)
             self.optimizer.apply(found, run.model.trainable_variables)
             return {"loss": loss}
@@ -516,21 +515,16 @@ def own_train_step(run):
     own = Own(run.model.inputs, run.model.outputs)
     own.compile(optimizer=run.amp.optimizer)
     own.fit(run.batch[0], run.batch[1], batch_size=8, epochs=1, verbose=0)
+
+
+@thing(trains=True, fits=fits_keras)
+def own_train_step(run):
+    _fit_own_step(run, run.amp.optimizer.scale_loss)
 
 
 @thing(trains=True, fits=fits_keras)
 def own_train_step_without_scaling(run):
-    class Own(keras.Model):
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = run.loss_fn(*run.batch)
-            found = tape.gradient(loss, run.model.trainable_variables)
-            self.optimizer.apply(found, run.model.trainable_variables)
-            return {"loss": loss}
-
-    own = Own(run.model.inputs, run.model.outputs)
-    own.compile(optimizer=run.amp.optimizer)
-    own.fit(run.batch[0], run.batch[1], batch_size=8, epochs=1, verbose=0)
+    _fit_own_step(run, lambda loss: loss)
 
 
 @thing(trains=True, fits=fits_keras)
