@@ -13,6 +13,7 @@ from flax import nnx
 from flax.nnx.tracers import TraceState
 
 from mpcore.errors import BackendError
+from mpcore.step.micro_batches import cut
 from mpcore.step.transaction import Transaction
 from mpcore_jax.casting import set_value
 
@@ -99,7 +100,7 @@ class JaxTransaction(Transaction):
     def differentiate(self, scale: Any, index: int, count: int, *batch: Any) -> tuple[Any, Any]:
         """Run ``batch[0]``, the loss function or several, on the rest or a part of it."""
         losses, *inputs = batch
-        rows = [_part(item, index, count) for item in inputs]
+        rows = inputs if count == 1 else [cut(item, index, count) for item in inputs]
         if not isinstance(losses, dict):
             return self._one(losses, scale, rows, self.taking)
         total, merged = jnp.float32(0), dict[str, Any]()
@@ -290,16 +291,3 @@ def _all_finite(values: Any) -> Any:
 def _choose(condition: Any, x: Arrays, y: Arrays) -> Arrays:
     chosen: Arrays = jax.lax.cond(condition, lambda a, b: a, lambda a, b: b, x, y)
     return chosen
-
-
-def _part(item: Any, index: int, count: int) -> Any:
-    if count == 1 or not getattr(item, "ndim", 0):
-        return item
-    if len(item) % count:
-        msg = (
-            f"`micro_batches` must divide the batch evenly, got {count} for {len(item)} rows; "
-            "choose a divisor, or leave out the last rows"
-        )
-        raise BackendError(msg)
-    size = len(item) // count
-    return item[index * size : (index + 1) * size]

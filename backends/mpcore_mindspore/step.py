@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from mpcore.errors import BackendError
+from mpcore.step.micro_batches import uneven
 from mpcore.step.transaction import StepCall, Transaction
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
@@ -122,11 +123,7 @@ def _rank_reducer(params: ms.ParameterTuple) -> Any:
 def _check_parts(batch: tuple[Any, ...], count: int) -> None:
     for item in batch:
         if isinstance(item, Tensor) and item.ndim > 0 and item.shape[0] % count:
-            msg = (
-                f"`micro_batches` must divide the batch evenly, got {count} for {item.shape[0]} "
-                "rows; choose a divisor, or leave out the last rows"
-            )
-            raise BackendError(msg)
+            raise BackendError(uneven(item.shape[0], count))
 
 
 class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

@@ -10,6 +10,7 @@ from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import round_to
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore.scaling.transition import LossScaleState, initial_state, inverse, narrow
+from mpcore.step.micro_batches import cut
 from mpcore.step.stagnation import measures
 from mpcore.step.transaction import StepOptions, Transaction
 from mpcore_numpy.ascend import EmulatedAscend
@@ -96,7 +97,7 @@ class NumpyTransaction(Transaction):
         """Run ``batch[0]``, the loss function or several, on the rest or a part of it."""
         losses, *inputs = batch
         if count > 1:
-            inputs = [_slice(item, index, count) for item in inputs]
+            inputs = [cut(item, index, count) for item in inputs]
         if not isinstance(losses, dict):
             loss, grads = self._one(losses, scale, inputs)
             wanted = {name for optimizer in self.taking for name in optimizer.names}
@@ -239,16 +240,3 @@ def _arrays(guard: tuple[Any, ...]) -> list[npt.NDArray[Any]]:
             msg = f"`restore_on_skip` must hold arrays, dicts of them or models, got {kind}"
             raise BackendError(msg)
     return found
-
-
-def _slice(item: Any, index: int, count: int) -> Any:
-    if not isinstance(item, np.ndarray) or item.ndim == 0:
-        return item
-    if len(item) % count:
-        msg = (
-            f"`micro_batches` must divide the batch evenly, got {count} for {len(item)} rows; "
-            "choose a divisor, or leave out the last rows"
-        )
-        raise BackendError(msg)
-    size = len(item) // count
-    return item[index * size : (index + 1) * size]

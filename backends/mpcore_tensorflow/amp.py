@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from mpcore.amp.amp import Amp
 from mpcore.errors import BackendError, MpcoreWarning
+from mpcore.step.micro_batches import uneven
 from mpcore.step.result import StepResult, StepValues
 from mpcore.step.stagnation import JUDGED_STEPS, measures
 from mpcore_tensorflow.ascend import unsaturated
@@ -494,15 +495,11 @@ class _CompiledStep:
 
 
 def _uneven(rows: int, micro_batches: int, replicas: int) -> str:
-    hint = "choose a divisor, or leave out the last rows"
     if replicas == 1:
-        return (
-            f"`micro_batches` must divide the batch evenly, got {micro_batches} for {rows} rows; "
-            f"{hint}"
-        )
+        return uneven(rows, micro_batches)
     return (
         f"`batch` must divide evenly into {replicas} replicas times {micro_batches} "
-        f"micro-batches, got {rows} rows; {hint}"
+        f"micro-batches, got {rows} rows; choose a divisor, or leave out the last rows"
     )
 
 

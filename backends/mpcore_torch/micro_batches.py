@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpcore.errors import BackendError
 from mpcore.step.transaction import Transaction
 from mpcore_torch.gradients import any_found, check_and_unscale_, plains, summed
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from mpcore_torch.buffers import BufferGuard, Saved
     from mpcore_torch.gradients import Grads
 
-__all__ = ["MicroBatches", "cut"]
+__all__ = ["MicroBatches"]
 
 
 class MicroBatches(Transaction):
@@ -64,18 +63,3 @@ class MicroBatches(Transaction):
         if not clean:
             return total, summed, count
         return (total + loss if count else loss), self.add(sums[1], grads), count + 1.0
-
-
-def cut(item: Any, index: int, count: int) -> Any:
-    """Return part ``index`` of ``count`` equal parts of a tensor or array; others as they are."""
-    if not getattr(item, "shape", ()):  # no tensor, or one without rows
-        return item
-    rows = item.shape[0]
-    if rows % count:
-        msg = (
-            f"`micro_batches` must divide the batch evenly, got {count} for {rows} rows; "
-            "choose a divisor, or leave out the last rows"
-        )
-        raise BackendError(msg)
-    size = rows // count
-    return item[index * size : (index + 1) * size]

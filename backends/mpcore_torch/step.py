@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from mpcore._lib.interrupts import Held
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, inverse, narrow
+from mpcore.step.micro_batches import cut
 from mpcore_torch import ranks
 from mpcore_torch.assigned import Assigned
 from mpcore_torch.buffers import BufferGuard
@@ -34,7 +35,7 @@ from mpcore_torch.gradients import (
 )
 from mpcore_torch.graph_casts import SCALE
 from mpcore_torch.layers import parameter_names
-from mpcore_torch.micro_batches import MicroBatches, cut
+from mpcore_torch.micro_batches import MicroBatches
 from mpcore_torch.overflow import detector_for
 from mpcore_torch.regions import KINDS, off
 from mpcore_torch.stagnation import LostUpdates
