@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from mpcore._lib.records import from_plain, to_plain
 from mpcore.errors import GraphError, check_choice
@@ -33,7 +33,6 @@ __all__ = [
 FLOATS = ("float32", "float16", "bfloat16")
 """The dtypes that a plan casts; float64 is never cast, as in every autocast."""
 
-_Record = TypeVar("_Record")
 _VALUE_KINDS = ("input", "param", "buffer", "const", "result")
 _NODE_KINDS = ("op", "call", "branch", "loop", "opaque")
 
@@ -46,6 +45,27 @@ def is_float(dtype: str) -> bool:
 def is_16_bit(dtype: str) -> bool:
     """Return whether ``dtype`` is one that a plan lowers to; words such as ``"-"`` are none."""
     return is_float(dtype) and is_low(dtype)
+
+
+class _Json:
+    """A record that goes into JSON and comes back."""
+
+    def to_json(self) -> str:
+        """Return a JSON object; ``from_json`` reads it back."""
+        return json.dumps(to_plain(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return what ``to_json`` wrote.
+
+        Raises:
+            GraphError: the text is no such object.
+        """
+        try:
+            return from_plain(cls, json.loads(text))
+        except (ValueError, TypeError) as exc:
+            msg = f"`text` must be what {cls.__name__}.to_json wrote: {exc}"
+            raise GraphError(msg) from exc
 
 
 @dataclass(frozen=True)
@@ -143,7 +163,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(_Json):
     """Nodes in the order in which they run, and the values between them.
 
     Attributes:
@@ -198,19 +218,6 @@ class Graph:
             for body in node.graphs:
                 yield from body.walk()
 
-    def to_json(self) -> str:
-        """Return a JSON object; ``from_json`` reads it back."""
-        return json.dumps(to_plain(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Graph:
-        """Return the graph that ``to_json`` wrote.
-
-        Raises:
-            GraphError: the text is no such object.
-        """
-        return _read(cls, text)
-
     def changed(self, **parts: Any) -> Graph:
         """Return a copy with other parts."""
         return replace(self, **parts)
@@ -240,7 +247,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class GraphPlan:
+class GraphPlan(_Json):
     """A policy resolved over one graph.
 
     Attributes:
@@ -271,19 +278,6 @@ class GraphPlan:
     def opaque(self) -> tuple[str, ...]:
         """Names of the nodes that were not lifted."""
         return tuple(node.name for node in self.graph.walk() if node.kind == "opaque")
-
-    def to_json(self) -> str:
-        """Return a JSON object; ``from_json`` reads it back."""
-        return json.dumps(to_plain(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> GraphPlan:
-        """Return the plan that ``to_json`` wrote.
-
-        Raises:
-            GraphError: the text is no such object.
-        """
-        return _read(cls, text)
 
     def __str__(self) -> str:
         """Return a line a node, then the casts."""
@@ -364,11 +358,3 @@ def _check(graph: Graph) -> None:
         if name not in ready:
             msg = f"`graph.outputs` must be values of the graph, {name!r} is none"
             raise GraphError(msg)
-
-
-def _read(kind: type[_Record], text: str) -> _Record:
-    try:
-        return from_plain(kind, json.loads(text))
-    except (ValueError, TypeError) as exc:
-        msg = f"`text` must be what {kind.__name__}.to_json wrote: {exc}"
-        raise GraphError(msg) from exc
