@@ -132,13 +132,13 @@ class JaxAmp(Amp):
         if self._released:
             msg = "`step` must not be called after `release`: prepare the model again"
             raise BackendError(msg)
-        values, grads, moved = self._compiled(loss_fn, call)(self._moved(), batch)
-        names = [n for key in call.optimizers for n in self._parts.optimizers[key].names]
-        ordered = [name for name in self._variables if name in set(names)]
+        before = self._moved()
+        values, grads, moved = self._compiled(loss_fn, call)(before, batch)
+        names = {n for key in call.optimizers for n in self._parts.optimizers[key].names}
+        ordered = [name for name in self._variables if name in names]
         done = StepValues(*values)
         result = StepResult(done, ordered, np.asarray, grads or None, call.optimizers)
         self.held.now()
-        before = self._moved()
         self._put(moved)
         late = self._follow(result, before)
         if late:
