@@ -69,8 +69,11 @@ def lines(folders: Sequence[str], at: int | None) -> Iterator[list[tuple[str, in
 def interrupted(body: Callable[[], Any], after: float) -> bool:
     """Run ``body`` and press Ctrl-C once, ``after`` seconds from its start, unless it has ended.
 
+    Python drops what is raised while it runs a callback of a weak reference or a ``__del__``, and
+    reports it: a press at such a moment is lost there, and ``body`` goes on to its end.
+
     Returns:
-        Whether KeyboardInterrupt came out of it.
+        Whether it was pressed before ``body`` had ended.
     """
     main, go = threading.get_ident(), threading.Event()
     ended = False
@@ -91,7 +94,13 @@ def interrupted(body: Callable[[], Any], after: float) -> bool:
             came = True
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, handler)
+    report = sys.unraisablehook
+
+    def dropped(lost: Any) -> None:
+        if lost.exc_type is not KeyboardInterrupt:
+            report(lost)
+
+    before, sys.unraisablehook = signal.signal(signal.SIGINT, handler), dropped
     thread = threading.Thread(target=press)
     thread.start()
     try:
@@ -106,6 +115,7 @@ def interrupted(body: Callable[[], Any], after: float) -> bool:
         thread.join()
         time.sleep(0)
         signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = report
     return came
 
 

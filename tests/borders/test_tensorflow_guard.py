@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
 import pickle
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -290,8 +290,8 @@ def test_nothing_is_left_after_release():
         assert pickle.loads(pickle.dumps(model)).built
 
 
-def test_the_guard_ends_with_the_last_prepared_model():
-    gc.collect()  # those of other tests
+def the_guard_ends_with_the_last_prepared_model():
+    """In a process of its own: models that other tests prepared may still live in this one."""
     kinds = (*keras.optimizers.Adam.__mro__, OwnApply)
     native = {kind: vars(kind)["apply"] for kind in kinds if "apply" in vars(kind)}
     assert len(native) == 2
@@ -303,6 +303,24 @@ def test_the_guard_ends_with_the_last_prepared_model():
     native_step(amps[0].model, keras.optimizers.SGD(0.1))
     amps[1].release()
     assert all(vars(kind)["apply"] is apply for kind, apply in native.items())
+    print("it ended")
+
+
+def test_the_guard_ends_with_the_last_prepared_model():
+    script = (
+        "import sys\n"
+        f"sys.path[:0] = {sys.path!r}\n"
+        f"import {Path(__file__).stem} as tests\n"
+        "tests.the_guard_ends_with_the_last_prepared_model()\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.strip() == "it ended", run.stderr[-2000:]
 
 
 def headed(head, body=None):
