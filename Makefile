@@ -4,6 +4,7 @@
 # make facts     every fact of the porter for MindSpore, run against torch
 # make hosts     the suite beside Lightning, Accelerate and transformers, in .venv-hosts
 # make jax       the suite of the JAX backend, in .venv-jax
+# make seconds   cut the parts of suites anew, by what the last `make test` measured
 # make nightly   the same with full products and long runs (docs/testing.md)
 
 PYTHON ?= python3
@@ -13,8 +14,9 @@ RUN    := TF_CPP_MIN_LOG_LEVEL=3 GLOG_v=3
 
 # Suites that run at once, each on one thread: two of them share two cores well.
 JOBS   ?= 2
-TEST   := OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -m pytest -p no:cacheprovider $(ARGS)
 LOGS   := build/suites
+PYTEST  = -m pytest -p no:cacheprovider --measure $(LOGS)/$@.tests.json $(ARGS)
+TEST    = OMP_NUM_THREADS=1 $(RUN) $(BIN)/python $(PYTEST)
 # Lightning, Accelerate, transformers and what tests of them need, on top of $(VENV), which stays
 # as it is. They bring no torch of their own. timm, and torchvision, which it imports, lie apart:
 # torchvision from an index is built for CUDA and breaks whoever finds it beside a CPU build.
@@ -29,7 +31,7 @@ SUITES := slow porter \
           hosts jax compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
-.PHONY: compare test check facts nightly setup docs benchmark clean $(SUITES) $(CHECKS)
+.PHONY: compare test check facts seconds nightly setup docs benchmark clean $(SUITES) $(CHECKS)
 
 compare: setup
 	$(BIN)/mpcore compare examples/image_cnn/experiment.py $(ARGS)
@@ -44,6 +46,9 @@ check: setup
 	@rm -rf $(LOGS)
 	@$(MAKE) --no-print-directory --keep-going -j$(JOBS) $(CHECKS) || true
 	@$(BIN)/python tests/suites.py summary $(LOGS) $(CHECKS)
+
+seconds:
+	$(BIN)/python tests/suites.py seconds $(LOGS)
 
 nightly:
 	@$(MAKE) --no-print-directory test ARGS=--nightly
@@ -103,12 +108,10 @@ $(filter compat-%,$(SUITES)): setup
 	$(suite) env $(TEST) tests/compat --backend $(second)
 
 hosts: setup $(HOSTS)/.ready
-	$(suite) env OMP_NUM_THREADS=1 $(RUN) $(HOSTS)/bin/python -m pytest -p no:cacheprovider \
-	  tests/hosts --hosts $(ARGS)
+	$(suite) env OMP_NUM_THREADS=1 $(RUN) $(HOSTS)/bin/python $(PYTEST) tests/hosts --hosts
 
 jax: setup $(JAX)/.ready
-	$(suite) env OMP_NUM_THREADS=1 JAX_PLATFORMS=cpu $(JAX)/bin/python -m pytest \
-	  -p no:cacheprovider tests/jax $(ARGS)
+	$(suite) env OMP_NUM_THREADS=1 JAX_PLATFORMS=cpu $(JAX)/bin/python $(PYTEST) tests/jax
 
 porter: setup
 	$(suite) env $(TEST) tests/port tests/facts

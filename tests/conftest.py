@@ -55,8 +55,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--measure",
-        action="store_true",
-        help="write the seconds of each file to tests/seconds.json, which shards are made by",
+        type=Path,
+        metavar="FILE",
+        help="write the CPU seconds of each test; `make seconds` cuts shards by them",
     )
 
 
@@ -66,7 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["MPCORE_CACHE"] = folder.name
     config.add_cleanup(folder.cleanup)
     if config.getoption("--measure"):
-        config.pluginmanager.register(Stopwatch(config.getoption("--backend")))
+        from stopwatch import Stopwatch
+
+        watch = Stopwatch(group_of(config), config.getoption("--measure").absolute())
+        config.pluginmanager.register(watch)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -86,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out, not skip, what another process or another night runs."""
     backend, nightly = config.getoption("--backend"), config.getoption("--nightly")
     mine = [item for item in items if _runs(item, backend, nightly)]
-    shard = files_of_shard(config.getoption("--shard"), mine, backend)
+    shard = files_of_shard(config.getoption("--shard"), mine, group_of(config))
     kept = [item for item in mine if file_of(item.nodeid) in shard]
     if len(kept) < len(items):
         left = set(kept)
@@ -105,7 +109,12 @@ def file_of(nodeid: str) -> str:
     return nodeid.split("::")[0]
 
 
-def files_of_shard(text: str, items: list[pytest.Item], backend: str) -> set[str]:
+def group_of(config: pytest.Config) -> str:
+    """Return what else decides which tests of a file run: the framework, and ``-m``."""
+    return " ".join(filter(None, (config.getoption("--backend"), config.getoption("markexpr"))))
+
+
+def files_of_shard(text: str, items: list[pytest.Item], group: str) -> set[str]:
     """Return the files of one shard: the longest first, each to the shard that has least.
 
     Every process of one suite collects the same tests and so finds the same parts.
@@ -115,7 +124,7 @@ def files_of_shard(text: str, items: list[pytest.Item], backend: str) -> set[str
         msg = f"`--shard` must be I/N with 1 <= I <= N, got {text!r}"
         raise pytest.UsageError(msg)
     tests = Counter(file_of(item.nodeid) for item in items)
-    measured = json.loads(SECONDS.read_text(encoding="utf-8")).get(backend, {})
+    measured = json.loads(SECONDS.read_text(encoding="utf-8")).get(group, {})
     seconds = {file: measured.get(file, USUAL * tests[file]) for file in tests}
     loads, parts = [0.0] * int(count), [set() for _ in range(int(count))]
     for file in sorted(seconds, key=lambda file: (-seconds[file], file)):
@@ -123,24 +132,6 @@ def files_of_shard(text: str, items: list[pytest.Item], backend: str) -> set[str
         loads[least] += seconds[file]
         parts[least].add(file)
     return parts[int(index) - 1]
-
-
-class Stopwatch:
-    """Sums what each file took, and puts it beside what is known of the others."""
-
-    def __init__(self, backend: str) -> None:
-        self.backend = backend
-        self.seconds: Counter[str] = Counter()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[file_of(report.nodeid)] += report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        known = json.loads(SECONDS.read_text(encoding="utf-8"))
-        files = known.setdefault(self.backend, {})
-        files.update({file: round(seconds, 1) for file, seconds in self.seconds.items()})
-        known[self.backend] = {file: files[file] for file in sorted(files) if Path(file).exists()}
-        SECONDS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 python tests/suites.py run FOLDER NAME COMMAND...    output to FOLDER/NAME.log, figures beside it
 python tests/suites.py summary FOLDER NAME...        a table, failures last, exit code 1 if any
+python tests/suites.py seconds FOLDER                what each file took, into tests/seconds.json
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter, defaultdict
 from pathlib import Path
+
+HERE = Path(__file__).parent
+SECONDS = HERE / "seconds.json"
 
 # pytest's last line: "3 failed, 1799 passed, 84 deselected in 358.66s (0:05:58)"
 COUNTS = re.compile(r"(\d+) (failed|passed|errors?|xfailed|skipped)\b")
@@ -78,8 +83,30 @@ def summary(folder: Path, names: list[str]) -> int:
     return int(bool(failed))
 
 
-if __name__ == "__main__":
-    action, where, *rest = sys.argv[1:]
+def seconds(folder: Path, kept: Path = SECONDS) -> int:
+    """Put what the last run measured of each file beside what is known of the others."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for file in sorted(folder.glob("*.tests.json")):
+        told = json.loads(file.read_text(encoding="utf-8"))
+        for nodeid, spent in told["tests"].items():
+            found[told["group"]][nodeid.split("::")[0]] += spent
+    known = json.loads(kept.read_text(encoding="utf-8"))
+    for group, files in found.items():
+        rows = {**known.get(group, {}), **{file: round(s, 1) for file, s in files.items()}}
+        known[group] = {file: s for file, s in rows.items() if (HERE.parent / file).exists()}
+    kept.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(f"{sum(map(len, found.values()))} files measured; {kept.name} is written")
+    return int(not found)
+
+
+def main(action: str, where: str, *rest: str) -> int:
+    """Do what the first word says."""
     if action == "run":
-        sys.exit(run(Path(where), rest[0], rest[1:]))
-    sys.exit(summary(Path(where), rest))
+        return run(Path(where), rest[0], list(rest[1:]))
+    if action == "seconds":
+        return seconds(Path(where))
+    return summary(Path(where), list(rest))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

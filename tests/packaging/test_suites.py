@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import stopwatch
 
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "tests" / "suites.py"
+_SPEC = importlib.util.spec_from_file_location("suites", SUITES)
+suites = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(suites)
 
 
 def collected(*options: str) -> list[str]:
@@ -72,3 +78,38 @@ def test_a_suite_that_never_ran_has_failed(tmp_path: Path):
     told = summary(tmp_path, "lost")
     assert told.returncode == 1
     assert "failed: lost" in told.stdout
+
+
+def test_each_test_of_a_run_is_measured(tmp_path: Path):
+    output = tmp_path / "new" / "one.tests.json"
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "tests/core/test_machine.py"]
+    done = subprocess.run(
+        [*command, "--measure", output], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    told = json.loads(output.read_text())
+    assert told["group"] == "numpy not slow"
+    assert f"{len(told['tests'])} passed" in done.stdout
+    assert all(nodeid.startswith("tests/core/test_machine.py::") for nodeid in told["tests"])
+
+
+def test_processes_count_while_they_run_and_afterwards():
+    before = stopwatch.started()
+    code = "sum(range(10_000_000)); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        running = stopwatch.started()
+    assert before < running <= stopwatch.started()
+
+
+def test_what_a_run_measured_is_kept_by_group_and_file(tmp_path: Path):
+    here = "tests/packaging/test_suites.py"
+    for name, spent in (("a", 1.0), ("b", 0.5)):
+        told = {"group": "numpy", "tests": {f"{here}::one": spent, f"{here}::two": 2.0}}
+        (tmp_path / f"{name}.tests.json").write_text(json.dumps(told))
+    kept = tmp_path / "seconds.json"
+    kept.write_text('{"numpy": {"tests/gone.py": 9.0}, "torch": {}}')
+    suites.seconds(tmp_path, kept)
+    assert json.loads(kept.read_text()) == {"numpy": {here: 5.5}, "torch": {}}
