@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import gc
 import pickle
 import warnings
 from types import MethodType
@@ -16,7 +15,6 @@ from torch import distributed, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
-from torch.nn.modules import module as torch_module
 from torch.nn.utils import clip_grad_norm_, parametrize, prune
 
 import mpcore as mp
@@ -344,20 +342,6 @@ def test_other_models_are_none_of_its_business():
     plain.first.weight = nn.Parameter(torch.zeros(16, 8))
     plain.half()
     assert amp.step(entropy(model), *batch()).stepped
-
-
-def test_the_hooks_of_registration_go_with_the_last_prepared_model():
-    gc.collect()
-    tables = (
-        torch_module._global_module_registration_hooks,
-        torch_module._global_parameter_registration_hooks,
-    )
-    _, first = prepared()
-    _, second = prepared()
-    assert [len(table) for table in tables] == [1, 1]
-    first.release()
-    second.release()
-    assert [len(table) for table in tables] == [0, 0]
 
 
 def test_scripting_is_refused_in_words():

@@ -10,10 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.nn import functional
-from torch.optim.optimizer import (
-    _global_optimizer_pre_hooks,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import mpcore as mp
 from mpcore.errors import GuardError
@@ -219,22 +216,6 @@ def test_after_release_nothing_of_ours_is_on_the_optimizer(policy):
     assert set(vars(optimizer)) == state
     entropy(model)(*batch()).backward()
     optimizer.step()
-
-
-def test_the_hook_for_all_optimizers_goes_with_the_last_prepared_model():
-    gc.collect()
-    one, two = net(), net()
-    first = mp.prepare(one, adam(one), "mixed_bfloat16")
-    assert len(_global_optimizer_pre_hooks) == 1
-    second = mp.prepare(two, adam(two), "mixed_bfloat16")
-    assert len(_global_optimizer_pre_hooks) == 1
-    first.release()
-    del two, second
-    gc.collect()
-    three = net()
-    last = mp.prepare(three, adam(three), "mixed_bfloat16")
-    last.release()
-    assert not _global_optimizer_pre_hooks
 
 
 def test_a_model_may_die_while_torch_goes_through_its_hooks():

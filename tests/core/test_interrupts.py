@@ -196,11 +196,11 @@ def test_another_thread_holds_nothing() -> None:
     def work() -> None:
         with Held():
             ready.set()
-            go.wait(10)
+            go.wait(300)
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(300)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(KeyboardInterrupt):
         interrupt()

@@ -29,7 +29,7 @@ def run(python: str, folder: Path, *arguments: str, **environment: str) -> tuple
         input="given",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
@@ -77,13 +77,13 @@ def test_processes_share_nothing(warm_python: str, tmp_path: Path) -> None:
 
 
 def test_who_is_killed_takes_its_process_along(warm_python: str, tmp_path: Path) -> None:
-    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     asking = subprocess.Popen([warm_python, "-c", code], stdout=subprocess.PIPE, text=True)
     assert asking.stdout is not None
     pid = int(asking.stdout.readline())
     asking.kill()
     asking.communicate()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -30,12 +30,12 @@ def ranks(tmp_path_factory):
     binaries = Path(sys.executable).parent
     command = [
         *(str(binaries / "msrun"), "--worker_num=2", "--local_worker_num=2", "--join=True"),
-        *(f"--master_port={free_port()}", f"--log_dir={folder / 'log'}", "--cluster_time_out=120"),
+        *(f"--master_port={free_port()}", f"--log_dir={folder / 'log'}", "--cluster_time_out=600"),
         *(str(SCRIPT), str(folder)),
     ]
     environment = os.environ | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
     )
     logs = "".join(path.read_text()[-3000:] for path in folder.glob("log/worker_*.log"))
     assert done.returncode == 0, logs

@@ -15,7 +15,7 @@ import pytest
 pytestmark = [pytest.mark.backend("torch"), pytest.mark.slow]
 
 WORKER = Path(__file__).with_name("worker_torch.py")
-LIMIT = 120.0  # seconds for one scenario; a rank that waits for the other would wait for ever
+LIMIT = 600.0  # seconds for one scenario; a rank that waits for the other would wait for ever
 
 
 class Ranks:

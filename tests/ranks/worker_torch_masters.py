@@ -131,7 +131,7 @@ def main():
         store=distributed.FileStore(sys.argv[2], 2),
         rank=rank,
         world_size=2,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=600),
     )
     torch.set_num_threads(1)
     for check in (under_ddp, first_truth_is_rank_0s, under_fsdp):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,11 @@ def build_south():
 
     return in_run(south.mlp(), 2, lambda: {act})
 """
-SLOW_SOUTH = SOUTH_FAILS.format(act="time.sleep(300)")
+# The mark says that it has come there, two steps of south being done.
+HANGS = "(open(os.environ['MARK'], 'w').close(), time.sleep(300))"
+SLOW_SOUTH = SOUTH_FAILS.format(act=HANGS)
+
+LIMIT = 300.0  # seconds after which a test gives up
 
 
 @pytest.fixture(scope="session")
@@ -226,6 +230,7 @@ class Place:
 
     def __init__(self, folder: Path, plugins: Path, python: str) -> None:
         self.work, self.scratch, self.plugins = folder / "work", folder / "tmp", plugins
+        self.mark = folder / "mark"
         self.python = python
         self.started: list[subprocess.Popen[str]] = []
         for path in (self.work, self.scratch):
@@ -240,6 +245,7 @@ class Place:
             "PYTHONPATH": str(plugins),
             "COLUMNS": "100",
             "TALK": "yes",
+            "MARK": str(self.mark),
             "TERM": "xterm",
         }
 
@@ -259,7 +265,7 @@ class Place:
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=120,
+            timeout=LIMIT,
             check=False,
         )
 
@@ -600,12 +606,12 @@ def test_log_lines_are_plain_and_come_in_time(real_place: Place) -> None:
     child = real_place.start("compare", "exp.py", "--policy", "float32")
     assert child.stdout is not None
     seen = ""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT
     while "south float32: start" not in seen and time.monotonic() < deadline:
         if select.select([child.stdout], [], [], 1)[0]:
             seen += os.read(child.stdout.fileno(), 4096).decode()
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=30)
+    child.communicate(timeout=LIMIT)
     assert re.search(r"^north float32: ok loss 1\.\d+ 4/4$", seen, re.MULTILINE), seen
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", seen)
 
@@ -628,7 +634,7 @@ def test_terminal_shows_bars(real_place: Place) -> None:
         if not part:
             break
         shown += part
-    assert child.wait(timeout=30) == 0
+    assert child.wait(timeout=LIMIT) == 0
     text = shown.decode()
     assert "\x1b[" in text
     assert "━" in text
@@ -658,7 +664,7 @@ def test_two_comparisons_at_once_do_not_mix(real_place: Place) -> None:
         for n in (3, 5)
     ]
     for child in children:
-        assert (child.communicate(timeout=60), child.returncode)[1] == 0
+        assert (child.communicate(timeout=LIMIT), child.returncode)[1] == 0
     for n in (3, 5):
         assert [len(run["loss"]) for run in real_place.report(f"out{n}")["runs"]] == [n, n]
 
@@ -839,10 +845,10 @@ def test_builder_that_kills_the_process(place: Place) -> None:
 def test_hang_ends_at_the_time_limit(real_place: Place) -> None:
     # The grandchild holds the worker's pipes: it has to go as well.
     real_place.write(SOUTH_FAILS.format(act="(os.fork(), time.sleep(300))"))
-    done = real_place.compare("--time-limit", "4")
+    done = real_place.compare("--time-limit", "8")
     assert done.returncode == 1
     south = real_place.runs()["south", "float32"]
-    assert south["error"].startswith("stopped after the time limit of 4 s")
+    assert south["error"].startswith("stopped after the time limit of 8 s")
     assert "train, step 2 of 4" in south["error"]
     assert len(south["loss"]) == 2
     assert real_place.workers() == []
@@ -902,15 +908,23 @@ def _until(place: Place, child: subprocess.Popen[str], words: str) -> None:
         seen += line
 
 
+def _wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
 @pytest.mark.slow
 @needs_proc
 def test_interrupt_reports_what_was_done(real_place: Place) -> None:
     real_place.write(SLOW_SOUTH)
     child = real_place.start("compare", "exp.py", "--policy", "float32,mixed_float16")
     _until(real_place, child, "south float32: start")
-    time.sleep(2)
+    _wait_for(real_place.mark.exists)
+    time.sleep(1)  # what was written before the mark is read by now
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=LIMIT)
     assert child.returncode == 130, (out, err)
     assert "Traceback" not in out + err
     assert "interrupted" in out
@@ -932,15 +946,12 @@ def test_end_from_outside_leaves_nothing(real_place: Place, number: int, code: i
     real_place.write(SLOW_SOUTH)
     child = real_place.start("compare", "exp.py", "--policy", "float32")
     _until(real_place, child, "south float32: start")
-    time.sleep(1)
+    _wait_for(real_place.mark.exists)
     assert len(real_place.workers()) == 2
     child.send_signal(number)
-    child.communicate(timeout=30)
+    child.communicate(timeout=LIMIT)
     assert child.returncode == code
-    deadline = time.monotonic() + 10
-    while real_place.workers() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert real_place.workers() == []
+    _wait_for(lambda: real_place.workers() == [])
     if number != signal.SIGKILL:  # nobody can clean up after that one
         assert list(real_place.scratch.iterdir()) == []
     assert sorted(path.name for path in real_place.work.iterdir()) == ["exp.py"]
@@ -953,7 +964,7 @@ def test_interrupt_before_the_first_run(real_place: Place) -> None:
     child = real_place.start("compare", "exp.py")
     _until(real_place, child, "north: inspect")
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=LIMIT)
     assert (child.returncode, err) == (130, "stopped\n")
     assert real_place.workers() == []
     assert list(real_place.scratch.iterdir()) == []

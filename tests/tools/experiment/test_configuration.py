@@ -76,7 +76,7 @@ def test_numpy_has_no_modes() -> None:
 def _hold(folder: str, ready: object, go: object) -> None:
     with locked(Path(folder)):
         ready.set()  # type: ignore[attr-defined]
-        go.wait(60)  # type: ignore[attr-defined]
+        go.wait(300)  # type: ignore[attr-defined]
 
 
 def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
     other = context.Process(target=_hold, args=(str(tmp_path / "a"), ready, go))
     other.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(300)
         with (
             pytest.raises(ExperimentError, match="another comparison writes"),
             locked(tmp_path / "b" / ".." / "a"),
