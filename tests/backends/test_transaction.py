@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from harness import Trained, X, Y, assert_same, covering
+from harness import Trained, X, Y, assert_same
 
 import mpcore as mp
 
@@ -54,9 +54,9 @@ def test_two_optimizers_move_as_one(kit, mode):
     assert two.amp.state == one.amp.state
 
 
-def test_overflow_for_one_optimizer_stops_both(kit, mode):
+def test_overflow_for_one_optimizer_stops_both(kit, step_mode):
     """F5: torch steps the optimizer that saw nothing."""
-    trained = Trained(kit, FLOAT32, mode, "two")
+    trained = Trained(kit, FLOAT32, step_mode, "two")
     trained.use(kit.losses(trained.model))
     trained.step()
     before = trained.snapshot()
@@ -68,8 +68,8 @@ def test_overflow_for_one_optimizer_stops_both(kit, mode):
     assert trained.step().stepped
 
 
-def test_each_optimizer_for_itself_where_the_rule_says_so(kit, mode):
-    trained = Trained(kit, EACH, mode, "two")
+def test_each_optimizer_for_itself_where_the_rule_says_so(kit, step_mode):
+    trained = Trained(kit, EACH, step_mode, "two")
     trained.use(kit.losses(trained.model))
     trained.step()
     before = trained.snapshot()
@@ -87,8 +87,8 @@ def test_each_optimizer_for_itself_where_the_rule_says_so(kit, mode):
     assert (trained.amp.state.skipped_steps, trained.amp.scale) == (1, 512.0)
 
 
-def test_one_optimizer_is_not_clipped_by_the_overflow_of_another(kit, mode):
-    free, clipped = (Trained(kit, EACH, mode, "two") for _ in range(2))
+def test_one_optimizer_is_not_clipped_by_the_overflow_of_another(kit, step_mode):
+    free, clipped = (Trained(kit, EACH, step_mode, "two") for _ in range(2))
     free.use(kit.losses(free.model))
     clipped.use(kit.losses(clipped.model), clip_norm=1e6)  # far above any norm here
     assert free.step(float("inf")).stepped_by == {"a": True, "b": False}
@@ -98,9 +98,9 @@ def test_one_optimizer_is_not_clipped_by_the_overflow_of_another(kit, mode):
         np.testing.assert_allclose(one[name], two[name], rtol=1e-6, err_msg=name)
 
 
-def test_losses_by_optimizer_are_taken_at_the_same_weights(kit, mode):
+def test_losses_by_optimizer_are_taken_at_the_same_weights(kit, step_mode):
     """One loss for all equals that loss for each: nothing has moved in between."""
-    one, each = Trained(kit, FLOAT32, mode, "two"), Trained(kit, FLOAT32, mode, "two")
+    one, each = Trained(kit, FLOAT32, step_mode, "two"), Trained(kit, FLOAT32, step_mode, "two")
     each.use(kit.losses(each.model))
     first, second = one.step(), each.step()
     assert second.loss == pytest.approx(2 * first.loss, rel=1e-6)
@@ -110,8 +110,8 @@ def test_losses_by_optimizer_are_taken_at_the_same_weights(kit, mode):
             np.testing.assert_allclose(a[name], b[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-def test_one_of_several_optimizers_moves_alone(kit, mode):
-    trained = Trained(kit, FLOAT32, mode, "two")
+def test_one_of_several_optimizers_moves_alone(kit, step_mode):
+    trained = Trained(kit, FLOAT32, step_mode, "two")
     trained.use(kit.loss_fn(trained.model), optimizer="a")
     before = trained.snapshot()
     result = trained.step()
@@ -155,9 +155,9 @@ def test_optimizers_must_not_share_parameters(kit):
 # --- micro-batches
 
 
-def test_micro_batches_give_the_mean(kit, mode):
+def test_micro_batches_give_the_mean(kit, step_mode):
     """Against the reference: each part runs through BatchNorm by itself."""
-    own = Trained(kit, FLOAT32, mode, micro_batches=4)
+    own = Trained(kit, FLOAT32, step_mode, micro_batches=4)
     result = own.step()
     assert result.stepped
     assert result.dropped == 0
@@ -177,37 +177,39 @@ def test_window_of_one_is_a_step(kit, mode):
     assert_same(plain.snapshot(), window.snapshot())
 
 
-@pytest.mark.parametrize("part", [0, 2, 3])
-def test_bad_micro_batch_spoils_its_step(kit, mode, part):
-    trained = Trained(kit, FLOAT32, mode, micro_batches=4)
+def test_bad_micro_batch_spoils_its_step(kit, step_mode):
+    trained = Trained(kit, FLOAT32, step_mode, micro_batches=4)
     trained.step()
     before = trained.snapshot()
-    result = trained.step(x=poisoned(part, 4))
-    assert not result.stepped
-    assert result.dropped == 0
-    assert_same(before, trained.snapshot())
-    assert trained.amp.scale == 512.0
+    for skipped, part in enumerate([0, 2, 3], 1):
+        result = trained.step(x=poisoned(part, 4))
+        assert not result.stepped
+        assert result.dropped == 0
+        assert_same(before, trained.snapshot())
+        assert trained.amp.scale == 1024.0 / 2**skipped
+    assert trained.step().stepped
 
 
-@pytest.mark.parametrize(("part", "optimizer"), covering([0, 2, 3], ["sgd", "adam"]))
-def test_dropped_micro_batch_leaves_no_trace_but_the_scale(kit, mode, part, optimizer):
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_dropped_micro_batch_leaves_no_trace_but_the_scale(kit, step_mode, optimizer):
     """P14: equals accumulation over the others, bit for bit."""
     drop = {"on_bad_micro_batch": "drop"}
-    bad = Trained(kit, FLOAT32, mode, optimizer, options=drop, micro_batches=4)
-    good = Trained(kit, FLOAT32, mode, optimizer, options=drop, micro_batches=3)
-    x, y = without(part, 4)
-    expected, result = good.step(x=x, y=y), bad.step(x=poisoned(part, 4))
-    assert (result.stepped, result.dropped, expected.dropped) == (True, 1, 0)
-    assert result.loss == expected.loss
-    assert_same(good.snapshot(), bad.snapshot())
-    assert bad.amp.scale == 512.0
-    assert bad.amp.state.skipped_steps == 0
+    bad = Trained(kit, FLOAT32, step_mode, optimizer, options=drop, micro_batches=4)
+    good = Trained(kit, FLOAT32, step_mode, optimizer, options=drop, micro_batches=3)
+    for steps, part in enumerate([0, 2, 3], 1):
+        x, y = without(part, 4)
+        expected, result = good.step(x=x, y=y), bad.step(x=poisoned(part, 4))
+        assert (result.stepped, result.dropped, expected.dropped) == (True, 1, 0)
+        assert result.loss == expected.loss
+        assert_same(good.snapshot(), bad.snapshot())
+        assert bad.amp.scale == 1024.0 / 2**steps
+        assert bad.amp.state.skipped_steps == 0
     assert bad.step().stepped
 
 
-def test_window_of_bad_micro_batches_is_skipped(kit, mode):
+def test_window_of_bad_micro_batches_is_skipped(kit, step_mode):
     drop = {"on_bad_micro_batch": "drop"}
-    trained = Trained(kit, FLOAT32, mode, options=drop, micro_batches=2)
+    trained = Trained(kit, FLOAT32, step_mode, options=drop, micro_batches=2)
     trained.step()
     before = trained.snapshot()
     result = trained.step(x=X * np.float32(np.inf))
