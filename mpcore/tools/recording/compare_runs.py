@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpcore.tools.divergence.evidence import Evidence
 
-__all__ = ["Runs", "compare_runs", "is_run"]
+__all__ = ["Runs", "compare_runs"]
 
 _SAME_START = 1e-6  # relative: weights that were handed over, in another layout
 _DRIFT = 30.0  # times the distance of the weights: how far it may be carried within one step
@@ -62,11 +62,6 @@ class Runs:
             "drift": [float(value) for value in self.drift],
             "advice": self.advice,
         }
-
-
-def is_run(path: Path) -> bool:
-    """Return whether ``path`` is a folder that ``mp.record`` wrote."""
-    return any(path.glob("rank-*/run.json"))
 
 
 def compare_runs(reference: Path, own: Path) -> dict[int, Runs]:
