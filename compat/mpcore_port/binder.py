@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import WHITE, children_of
 from mpcore_port.scopes import Binding, Scope, dotted
 
 if TYPE_CHECKING:
     from mpcore_port.names import Names
 
 __all__ = ["Binder"]
-
-
-_WHITE = (cst.SimpleWhitespace, cst.ParenthesizedWhitespace, cst.EmptyLine, cst.Comment)
 
 
 class Binder:
@@ -31,12 +29,12 @@ class Binder:
         self._children(self.names.module)
 
     def _children(self, node: cst.CSTNode) -> None:
-        for child in node.children:
+        for child in children_of(node):
             self.names.parents[child] = node
             self._node(child)
 
     def _node(self, node: cst.CSTNode) -> None:
-        if isinstance(node, _WHITE):
+        if type(node) in WHITE:
             return
         handler = _HANDLERS.get(type(node))
         if handler is not None:

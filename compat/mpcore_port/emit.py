@@ -6,16 +6,19 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
 
+from mpcore_port.children import paths_to
 from mpcore_port.imports import add_imports
 from mpcore_port.names import STATEMENTS, Names
+from mpcore_port.places import placed
 from mpcore_port.refusals import checked
 from mpcore_port.rule import KEEP, At, Edit, Rule
 from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from libcst.metadata import CodeRange
 
     from mpcore_port.facts import Scan
     from mpcore_port.source import Source
@@ -23,28 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Read", "apply_pass", "line_map", "read"]
 
-_WHITE = (
-    cst.SimpleWhitespace,
-    cst.ParenthesizedWhitespace,
-    cst.TrailingWhitespace,
-    cst.EmptyLine,
-    cst.Comment,
-    cst.Newline,
-)
-
 
 class Read:
-    """A tree and what is known about it: ``module``, ``names``, ``positions``.
+    """A tree and what is known about it: ``module``, its ``code``, ``names``, ``positions``.
 
     ``tail`` is white space and comments at the end that libcst would not give back (1.9.0 loses
     empty lines before a line of blanks there); it is put back as it was.
     """
 
     def __init__(self, text: str) -> None:
-        module, self.tail = _parsed(text)
-        wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.module = wrapper.module
-        self.positions = wrapper.resolve(PositionProvider)
+        self.module, self.code, self.positions, self.tail = _parsed(text)
         self.names = Names(self.module, EXPORTS)
 
     def line(self, node: cst.CSTNode) -> int:
@@ -52,10 +43,11 @@ class Read:
         return int(self.positions[node].start.line)
 
 
-def _parsed(text: str) -> tuple[cst.Module, str]:
+def _parsed(text: str) -> tuple[cst.Module, str, Mapping[cst.CSTNode, CodeRange], str]:
     module = cst.parse_module(text)
-    if module.code == text:
-        return module, ""
+    code, positions = placed(module)
+    if code == text:
+        return module, code, positions, ""
     lines = text.split("\n")
     for comments in (False, True):
         end = len(lines)
@@ -64,9 +56,10 @@ def _parsed(text: str) -> tuple[cst.Module, str]:
         head = "".join(f"{line}\n" for line in lines[:end])
         if end < len(lines) and text.startswith(head):
             shorter = cst.parse_module(head)
-            if shorter.code == head:
-                return shorter, text[len(head) :]
-    return module, ""
+            code, places = placed(shorter)
+            if code == head:
+                return shorter, code, places, text[len(head) :]
+    return module, code, positions, ""
 
 
 def _is_white(line: str, *, comments: bool) -> bool:
@@ -91,12 +84,14 @@ def apply_pass(
     options: Options,
 ) -> tuple[str, list[Edit], list[str], At]:
     """Return the new text, the edits, and what went wrong in rules."""
-    at = At(source, tree.module, tree.names, scan, project, options, tree.positions)
+    at = At(source, tree.module, tree.code, tree.names, scan, project, options, tree.positions)
     walk = _Walk(rules, at)
     module = tree.module.visit(walk)
     if not isinstance(module, cst.Module):
         msg = f"{source.path}: a rule took the module away"
         raise TypeError(msg)
+    if not walk.touched and not at.says_something:
+        return tree.code + tree.tail, at.edits, walk.failures, at
     module = add_imports(module, at)
     return module.code + tree.tail, at.edits, walk.failures, at
 
@@ -107,14 +102,23 @@ class _Walk(cst.CSTTransformer):
         self.at = at
         self.failures: list[str] = []
         self._rules = rules
-        self._touched: set[cst.CSTNode | None] = set()
+        self.touched: set[cst.CSTNode | None] = set()
         self._by_type: dict[type[cst.CSTNode], list[Rule]] = {}
+        kinds = {type(node) for node in at.names.parents}
+        wanted = {kind for kind in kinds if issubclass(kind, STATEMENTS) or self._of(kind)}
+        self._paths = paths_to(wanted, at.names.parents) | {at.module}
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        return not isinstance(node, _WHITE) and not _is_kept(node)
+        return node in self._paths and not _is_kept(node)
+
+    def on_visit_attribute(self, _: Any, attribute: str) -> None:
+        """Do nothing, without looking for a method of that name."""
+
+    def on_leave_attribute(self, original_node: Any, attribute: str) -> None:
+        """Do nothing, without looking for a method of that name."""
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        if isinstance(original_node, _WHITE) or _is_kept(original_node):
+        if original_node not in self._paths or _is_kept(original_node):
             return updated_node
         new = updated_node
         for rule in self._of(type(original_node)):
@@ -122,7 +126,7 @@ class _Walk(cst.CSTTransformer):
             if result is None:
                 continue
             new = result
-            self._touched.add(self.at.names.statement(original_node))
+            self.touched.add(self.at.names.statement(original_node))
             if not isinstance(new, type(original_node)):
                 break
         return self._finish(original_node, new)
@@ -148,7 +152,7 @@ class _Walk(cst.CSTTransformer):
     def _finish(self, old: cst.CSTNode, new: Any) -> Any:
         if isinstance(old, (cst.IndentedBlock, cst.Module)) and isinstance(new, type(old)):
             return fold(new, self.at.dropped)
-        if old in self._touched:
+        if old in self.touched:
             new = checked(old, new, self.at)
         if old in self.at.comments and isinstance(old, STATEMENTS):
             return _commented(new, self.at.comments[old])

@@ -162,7 +162,7 @@ def scan_tree(
             reason = f"libcst cannot parse it: {' '.join(str(exc).split())[:200]}"
             unread.append(Unread(source.path, reason, copied=True))
             continue
-        if parsed.module.code + parsed.tail != source.text:
+        if parsed.code + parsed.tail != source.text:
             feed = source.text.find("\x0c")
             what = "the form feed" if feed >= 0 else "some white space"
             line = source.text[: max(feed, 0)].count("\n") + 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import children_of
 from mpcore_port.names import code_of
 from mpcore_port.scan import AUTOCASTS, arguments
 from mpcore_port.values import Values
@@ -173,7 +174,7 @@ def _early_return(function: cst.FunctionDef) -> Iterator[tuple[str, cst.CSTNode,
 
 
 def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    for child in node.children:
+    for child in children_of(node):
         if isinstance(child, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
             continue
         yield child

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from typing import Any
 
 import libcst as cst
@@ -22,7 +24,7 @@ def apart(text: str, target: str) -> str:
 
     A rule of ``target`` replaces whole lines; everything else stays as it is, byte for byte.
     """
-    if not _SHARED.search(text):
+    if not _SHARED.search(text) or not _is_shared(text):
         return text
     module = cst.parse_module(text)
     if module.code != text:
@@ -30,6 +32,24 @@ def apart(text: str, target: str) -> str:
     splitter = _Splitter(target == "mindspore")
     made = module.visit(splitter)
     return made.code if splitter.found else text
+
+
+def _is_shared(text: str) -> bool:
+    """Return whether a statement does not begin its line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's script, such as invalid escapes
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return True
+    lines = [line.encode() for line in re.split(r"\r\n|\r|\n", text)]
+
+    def begins(node: ast.stmt) -> bool:
+        above = lines[node.lineno - 2] if node.lineno > 1 else b""
+        before = lines[node.lineno - 1][: node.col_offset].strip()
+        return not before and not above.rstrip().endswith(b"\\")
+
+    return not all(begins(node) for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
 class _Splitter(cst.CSTTransformer):

@@ -99,6 +99,7 @@ class At:
     Attributes:
         source: the file.
         module: its tree.
+        code: its text.
         names: what names mean; ask about nodes of the original tree.
         project: the same, of all files together.
         options: what the user asked for.
@@ -110,6 +111,7 @@ class At:
         self,
         source: Source,
         module: cst.Module,
+        code: str,
         names: Names,
         scan: Callable[[], Scan],
         project: Scan,
@@ -117,6 +119,7 @@ class At:
         positions: Any,
     ) -> None:
         self.source, self.module, self.names = source, module, names
+        self.code = code
         self._scan, self.project, self.options = scan, project, options
         self.edits: list[Edit] = []
         self.comments: dict[cst.CSTNode, list[str]] = {}
@@ -133,6 +136,11 @@ class At:
     def scan(self) -> Scan:
         """What was found in the module."""
         return self._scan()
+
+    @property
+    def says_something(self) -> bool:
+        """Whether a rule has asked for comments, imports or lines of ours."""
+        return bool(self.comments or self.wanted_imports or self.preambles)
 
     # --- where ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port import facts
+from mpcore_port.children import children_of
 from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.policy import policy_of
 
@@ -406,5 +407,5 @@ def _is_loss(name: str) -> bool:
 
 def _below(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
     yield node
-    for child in node.children:
+    for child in children_of(node):
         yield from _below(child)

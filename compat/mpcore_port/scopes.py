@@ -22,6 +22,9 @@ __all__ = [
 ]
 
 
+_EMPTY = cst.Module([])
+
+
 def dotted(node: cst.CSTNode) -> str:
     """Return ``"a.b.c"`` for a chain of attributes on a name, else ``""``."""
     parts: list[str] = []
@@ -36,7 +39,9 @@ def dotted(node: cst.CSTNode) -> str:
 
 def code_of(node: cst.CSTNode) -> str:
     """Return the code of a node, without the lines around it."""
-    return cst.Module([]).code_for_node(node).strip()
+    if isinstance(node, cst.Name) and not node.lpar:
+        return node.value
+    return _EMPTY.code_for_node(node).strip()
 
 
 def alias_text(alias: cst.ImportAlias) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import Walker
 from mpcore_port.mindspore.loop.description import Block, Line, NotPlain, Region
 from mpcore_port.names import code_of
 
@@ -186,14 +187,14 @@ def _text(node: Any) -> str:
     return "\n".join(line.partition("#")[0].rstrip() for line in code_of(bare).splitlines())
 
 
-class _Finder(cst.CSTVisitor):
+class _Finder(Walker):
     def __init__(self, acts: Acts) -> None:
         self.acts, self.any = acts, False
 
     @classmethod
     def found(cls, node: cst.CSTNode, acts: Acts) -> bool:
         finder = cls(acts)
-        node.visit(finder)
+        finder.walk(node)
         return finder.any
 
     def on_visit(self, node: cst.CSTNode) -> bool:

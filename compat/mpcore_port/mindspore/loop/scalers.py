@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import Walker
 from mpcore_port.mindspore.loop.description import NotPlain
 from mpcore_port.mindspore.rules.place import need
 from mpcore_port.names import code_of, dotted
@@ -29,16 +30,14 @@ _ACTS = {"scale", "unscale_", "step", "update"}
 _OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
 
 
-class _Compared(cst.CSTVisitor):
+class _Compared(Walker):
     def __init__(self, scalers: Scalers) -> None:
         self.scalers, self.any = scalers, False
 
-    def visit_Comparison(self, node: cst.Comparison) -> bool:  # noqa: N802  # libcst's name
-        self.any = self.any or self.scalers.is_one(node.left)
-        return not self.any
-
-    def visit_If(self, node: cst.If) -> bool:  # noqa: N802
-        self.any = self.any or self.scalers.is_one(node.test)
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, (cst.Comparison, cst.If)):
+            asked = node.left if isinstance(node, cst.Comparison) else node.test
+            self.any = self.any or self.scalers.is_one(asked)
         return not self.any
 
 
@@ -89,7 +88,7 @@ class Scalers:
     def compared(self) -> bool:
         """Return whether the module asks whether there is a scaler."""
         found = _Compared(self)
-        self.at.module.visit(found)
+        found.walk(self.at.module)
         return found.any
 
     def _none(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import Walker
 from mpcore_port.mindspore.loop.body import apply_body, values_of
 from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
 from mpcore_port.mindspore.loop.forwards import fixed_names, free_names, made_in
@@ -184,7 +185,7 @@ class _Writer:
         found = _Outside(smalls)
         node = self.steps.node
         for part in node.body if isinstance(node, cst.Module) else (node.body,):
-            part.visit(found)
+            found.walk(part)
         return found.names
 
     # --- the functions ----------------------------------------------------------------------
@@ -463,24 +464,23 @@ class _Outside(Reading):
         return False if id(node) in self.skipped else super().on_visit(node)
 
 
-class _Bare(cst.CSTVisitor):
+class _Bare(Walker):
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802  # libcst's name
-        return not isinstance(node.value, cst.Name)
-
-    def visit_Call(self, node: cst.Call) -> bool:  # noqa: N802
-        if isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Name):
-            self.names.add(node.func.value.value)
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Attribute):
+            return not isinstance(node.value, cst.Name)
+        if isinstance(node, cst.Name):
+            self.names.add(node.value)
+        func = node.func if isinstance(node, cst.Call) else None
+        if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Name):
+            self.names.add(func.value.value)
         return True
-
-    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
-        self.names.add(node.value)
 
 
 def _bare(node: cst.CSTNode) -> set[str]:
     """Return names that are used themselves, not for an attribute of theirs alone."""
     found = _Bare()
-    node.visit(found)
+    found.walk(node)
     return found.names

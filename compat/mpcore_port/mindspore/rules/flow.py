@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import Walker
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import dotted
 
@@ -30,7 +31,7 @@ _INNER = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
 
-class _Assigned(cst.CSTVisitor):
+class _Assigned(Walker):
     def __init__(self) -> None:
         self.names: list[str] = []
 
@@ -72,7 +73,7 @@ class _Assigned(cst.CSTVisitor):
 def assigned(node: cst.CSTNode) -> list[str]:
     """Return the names that ``node`` assigns or changes, dotted ones too, in order."""
     found = _Assigned()
-    node.visit(found)
+    found.walk(node)
     return found.names
 
 
@@ -88,11 +89,11 @@ class _Plain(_Assigned):
 def assigned_first(node: cst.CSTNode) -> list[str]:
     """Return the plain names that become local to a function that holds ``node``."""
     found = _Plain()
-    node.visit(found)
+    found.walk(node)
     return found.names
 
 
-class _Read(cst.CSTVisitor):
+class _Read(Walker):
     def __init__(self) -> None:
         self.names: set[str] = set()
 
@@ -103,7 +104,7 @@ class _Read(cst.CSTVisitor):
         elif isinstance(node, cst.Attribute):
             self._attribute(node)
         elif isinstance(node, cst.Arg):
-            node.value.visit(self)
+            self.walk(node.value)
         elif isinstance(node, cst.Param):
             self._each(node.default)
         elif isinstance(node, cst.AssignTarget):
@@ -117,12 +118,12 @@ class _Read(cst.CSTVisitor):
     def _each(self, *nodes: cst.CSTNode | None) -> None:
         for node in nodes:
             if node is not None:
-                node.visit(self)
+                self.walk(node)
 
     def _attribute(self, node: cst.Attribute) -> None:
         text = dotted(node)
         if not text:
-            node.value.visit(self)
+            self.walk(node.value)
             return
         parts = text.split(".")
         self.names.update(".".join(parts[: i + 1]) for i in range(len(parts)))
@@ -132,13 +133,13 @@ class _Read(cst.CSTVisitor):
             for element in target.elements:
                 self._inside(element.value)
         elif not isinstance(target, cst.Name):
-            target.visit(self)
+            self.walk(target)
 
 
 def read(node: cst.CSTNode) -> set[str]:
     """Return the names that ``node`` reads, of dotted ones each beginning too."""
     found = _Read()
-    node.visit(found)
+    found.walk(node)
     return found.names
 
 
@@ -206,7 +207,7 @@ def _named(target: cst.CSTNode) -> list[str]:
     return []
 
 
-class _Jumps(cst.CSTVisitor):
+class _Jumps(Walker):
     def __init__(self) -> None:
         self.found: list[cst.CSTNode] = []
         self._loops = 0
@@ -222,15 +223,15 @@ class _Jumps(cst.CSTVisitor):
             self.found.append(node)
         return True
 
-    def on_leave(self, original_node: cst.CSTNode) -> None:
-        if isinstance(original_node, (cst.For, cst.While)):
+    def on_leave(self, node: cst.CSTNode) -> None:
+        if isinstance(node, (cst.For, cst.While)):
             self._loops -= 1
 
 
 def jumps(node: cst.CSTNode) -> list[cst.CSTNode]:
     """Return the statements that leave ``node``: return, yield, a break of a loop around it."""
     found = _Jumps()
-    node.visit(found)
+    found.walk(node)
     return found.found
 
 
@@ -282,7 +283,7 @@ def _surely(statement: Any) -> bool:
     return False
 
 
-class _Calls(cst.CSTVisitor):
+class _Calls(Walker):
     def __init__(self) -> None:
         self.calls: list[cst.Call] = []
 
@@ -295,7 +296,7 @@ class _Calls(cst.CSTVisitor):
 def calls_in(node: cst.CSTNode) -> list[cst.Call]:
     """Return the calls in ``node``, outer ones first."""
     found = _Calls()
-    node.visit(found)
+    found.walk(node)
     return found.calls
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import children_of
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of
 
@@ -72,7 +73,7 @@ def _is_groups(node: cst.CSTNode) -> bool:
 
 def _below(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
-    for child in node.children:
+    for child in children_of(node):
         yield from _below(child)
 
 

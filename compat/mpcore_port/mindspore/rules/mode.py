@@ -63,7 +63,7 @@ def _differentiates_functions(at: At) -> bool:
 
     ``port.compiled`` is for the loop that keeps torch's form: it has a backward pass of its own.
     """
-    text = at.module.code
+    text = at.code
     return "value_and_grad(" in text or ".train_cell(" in text
 
 

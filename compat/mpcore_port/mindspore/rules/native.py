@@ -42,7 +42,7 @@ _IMPORT = re.compile(r"^import mpcore_port_runtime as (\w+)$", re.M)
 
 def runtime_name(at: At) -> str:
     """Return what the module calls the runtime of ports; ``""`` if it does not import it."""
-    found = _IMPORT.search(code_of(at.module))
+    found = _IMPORT.search(at.code)
     return found[1] if found else ""
 
 
@@ -103,7 +103,7 @@ class NativeRule(PortRule):
         if any(arg.star for arg in old.args):
             return None
         if name == "compiled" and len(old.args) == 1:
-            text = code_of(at.module)
+            text = at.code
             whole = ".jit\n" in text or at.options.plain
             return new.args[0].value if whole and "port.loss(" not in text else None
         if name in _RANDOM and "generator" not in given:
@@ -166,7 +166,7 @@ class NativeRule(PortRule):
         if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
             return False
         name = code_of(parent.targets[0].target).rpartition(".")[2]
-        text = code_of(at.module)
+        text = at.code
         asked = re.findall(rf"\b{re.escape(name)}\.(\w+)\(([^)]*)\)", text)
         inside = re.search(r"SequentialLR|ChainedScheduler", text)
         handed = re.search(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import Walker
 from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
@@ -466,7 +467,7 @@ def _parts(root: Any) -> list[_Part]:
     def add(names: Iterable[str], made: Iterable[str] = ()) -> None:
         found.append(_Part(frozenset(stack), frozenset(names), tuple(made)))
 
-    class _Walk(cst.CSTVisitor):
+    class _Walk(Walker):
         def on_visit(self, node: cst.CSTNode) -> bool:
             if isinstance(node, cst.BaseStatement):
                 stack.append(id(node))
@@ -483,11 +484,11 @@ def _parts(root: Any) -> list[_Part]:
                 add(read(node))
             return True
 
-        def on_leave(self, original_node: cst.CSTNode) -> None:
-            if isinstance(original_node, cst.BaseStatement):
+        def on_leave(self, node: cst.CSTNode) -> None:
+            if isinstance(node, cst.BaseStatement):
                 stack.pop()
 
-    root.visit(_Walk())
+    _Walk().walk(root)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import Walker
 from mpcore_port.mindspore.rules.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.names import code_of, string_of
@@ -53,9 +54,12 @@ class TidyRule(PortRule):
 def _without_runtime(body: list[Any], at: At) -> list[Any]:
     """Leave the import of the runtime of ports out if nothing is asked of it."""
     name = at.once(runtime_name)
+    if not name:
+        return body
     line = f"import mpcore_port_runtime as {name}"
-    kept = [one for one in body if not (name and hasattr(one, "body") and code_of(one) == line)]
-    used = any(re.search(rf"\b{name}\.", code_of(one)) for one in kept) if name else True
+    codes = [code_of(one) for one in body]
+    kept = [one for one, code in zip(body, codes, strict=True) if code != line]
+    used = any(re.search(rf"\b{name}\.", code) for code in codes if code != line)
     return body if used else kept
 
 
@@ -91,24 +95,21 @@ def _is_idle(name: str, value: cst.BaseExpression, at: At) -> bool:
 def _uses(at: At) -> dict[str, int]:
     """Return how often each plain name stands in the module."""
     counter = _Counter()
-    at.module.visit(counter)
+    counter.walk(at.module)
     return counter.found
 
 
-class _Counter(cst.CSTVisitor):
+class _Counter(Walker):
     def __init__(self) -> None:
         self.found: dict[str, int] = {}
 
-    def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802  # libcst's name
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:  # noqa: N802
-        node.value.visit(self)
-        return False
-
-    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
-        self.found[node.value] = self.found.get(node.value, 0) + 1
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, (cst.Attribute, cst.Arg)):
+            self.walk(node.value)
+            return False
+        if isinstance(node, cst.Name):
+            self.found[node.value] = self.found.get(node.value, 0) + 1
+        return True
 
 
 def _named(before: Any, now: Any, at: At) -> Any:
@@ -129,5 +130,5 @@ def _named(before: Any, now: Any, at: At) -> Any:
 
 def _asks_kind(at: At) -> bool:
     """Return whether something is asked of a device that the name of a target does not answer."""
-    text = code_of(at.module)
+    text = at.code
     return bool(re.search(r"device\w*\.(type|index)\b|device\w*\s*(==|!=)|in device\w*\b", text))

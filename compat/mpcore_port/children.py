@@ -1,0 +1,100 @@
+"""The parts of a node of libcst in the order of the code, and walks that only look.
+
+libcst's own ``children`` and ``visit`` make a copy of every node that they come to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+__all__ = ["WHITE", "Walker", "children_of", "paths_to"]
+
+WHITE = (
+    cst.SimpleWhitespace,
+    cst.ParenthesizedWhitespace,
+    cst.TrailingWhitespace,
+    cst.EmptyLine,
+    cst.Comment,
+    cst.Newline,
+)
+
+
+class _Fields(cst.CSTTransformer):
+    """Notes the fields that a node hands its visitor, children or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def on_visit(self, _: cst.CSTNode) -> bool:
+        return False
+
+    def on_leave(self, _: Any, updated_node: Any) -> Any:
+        return updated_node
+
+    def on_visit_attribute(self, _: cst.CSTNode, attribute: str) -> None:
+        self.names.append(attribute)
+
+    def on_leave_attribute(self, original_node: cst.CSTNode, attribute: str) -> None:
+        pass
+
+
+_FIELDS: dict[type[cst.CSTNode], tuple[str, ...]] = {}
+_BY_HAND = {"FormattedStringExpression", "TemplatedStringExpression"}  # a field they may leave out
+
+
+def children_of(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return what ``node.children`` does."""
+    kind = type(node)
+    if kind.__name__ in _BY_HAND:
+        return list(node.children)
+    if kind not in _FIELDS:
+        fields = _Fields()
+        node._visit_and_replace_children(fields)
+        _FIELDS[kind] = tuple(fields.names)
+    found: list[cst.CSTNode] = []
+    for name in _FIELDS[kind]:
+        value = getattr(node, name)
+        if isinstance(value, (tuple, list)):
+            found += value
+        elif isinstance(value, cst.CSTNode):
+            found.append(value)
+    return found
+
+
+class Walker:
+    """A walk over a node and all below it, white space and comments left out; for subclasses."""
+
+    def walk(self, node: cst.CSTNode) -> None:
+        """Come to ``node`` and, where ``on_visit`` says so, to its parts."""
+        if self.on_visit(node):
+            for child in children_of(node):
+                if type(child) not in WHITE:
+                    self.walk(child)
+        self.on_leave(node)
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Return whether to go on below ``node``."""
+        raise NotImplementedError
+
+    def on_leave(self, node: cst.CSTNode) -> None:
+        """Look at ``node`` after all that is below it."""
+
+
+def paths_to(
+    wanted: Collection[type[cst.CSTNode]], parents: Mapping[cst.CSTNode, cst.CSTNode]
+) -> set[cst.CSTNode]:
+    """Return the nodes of some exact types and all that stand above one."""
+    found: set[cst.CSTNode] = set()
+    for node in parents:
+        if type(node) in wanted:
+            above: cst.CSTNode | None = node
+            while above is not None and above not in found:
+                found.add(above)
+                above = parents.get(above)
+    return found
