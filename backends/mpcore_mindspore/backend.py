@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
+    from mpcore.backend.rebuild import Rebuild
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
@@ -188,6 +189,12 @@ class MindsporeBackend:
         from mpcore_mindspore import listener
 
         return listener
+
+    def rebuild(self) -> Rebuild:
+        """Return what writes one layer as code."""
+        from mpcore_mindspore import rebuild
+
+        return rebuild
 
     def recorder(self) -> Recorder:
         """Return what tells layers, primitives and gradients of a batch."""

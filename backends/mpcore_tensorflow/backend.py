@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
+    from mpcore.backend.rebuild import Rebuild
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
@@ -234,6 +235,12 @@ class TensorflowBackend:
         from mpcore_tensorflow import listener
 
         return listener
+
+    def rebuild(self) -> Rebuild:
+        """Return what writes one layer as code."""
+        from mpcore_tensorflow import rebuild
+
+        return rebuild
 
     def recorder(self) -> Recorder:
         """Return what tells layers, ops and gradients of a batch."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
+    from mpcore.backend.rebuild import Rebuild
     from mpcore.graph.part import GraphPart
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
@@ -168,6 +169,12 @@ class TorchBackend:
         from mpcore_torch import listener
 
         return listener
+
+    def rebuild(self) -> Rebuild:
+        """Return what writes one layer as code."""
+        from mpcore_torch import rebuild
+
+        return rebuild
 
     def recorder(self) -> Recorder:
         """Return what tells layers, kernels and gradients of a batch."""

@@ -13,6 +13,7 @@ from mpcore._lib.process import ended_cleanly
 from mpcore.errors import ExperimentError, check_choice
 from mpcore.tools.compare.lock import locked
 from mpcore.tools.compare.pairs import FLOAT64, LAYERS, PAIRS, Options
+from mpcore.tools.compare.reproduce import Reproduction
 from mpcore.tools.compare.runner import compare as run_comparison
 from mpcore.tools.experiment.answer import Answer
 from mpcore.tools.experiment.configuration import read_configurations
@@ -93,6 +94,15 @@ _OtherRun = Annotated[
         show_default=False,
     ),
 ]
+_Reproduce = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.py",
+        help="Write a script that runs the first layer that parts alone, its values beside it, "
+        "and say what it printed.",
+        show_default=False,
+    ),
+]
 _Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the report.")]
 
 # --- commands -------------------------------------------------------------------------------
@@ -115,6 +125,7 @@ def compare(
     float64: _Float64 = "auto",
     threads: Threads = None,
     time_limit: TimeLimit = 600,
+    reproduce: _Reproduce = None,
     form: Format = "text",
     output: _Output = Path("compare-report"),
 ) -> int:
@@ -136,6 +147,8 @@ def compare(
 
     Example: mpcore compare model.py --backend torch --policy float32,mixed_bfloat16 --format json
 
+    Example: mpcore compare model.py --backend torch,tensorflow --reproduce parts.py
+
     Example: mpcore compare run-a run-b
     """
     # Here, not above: it brings matplotlib, half a second that --help should not cost.
@@ -149,6 +162,7 @@ def compare(
     check_choice("layers", layers, LAYERS, ExperimentError)
     check_choice("float64", float64, FLOAT64, ExperimentError)
     check_folder(output)
+    reproduction = None if reproduce is None else Reproduction(reproduce)
     texts = read_policies(policy or _POLICIES)
     asked = [str(one) for one in read_configurations(parts(backend))]
     loaded, names = load(experiment, asked, every=True)
@@ -162,6 +176,7 @@ def compare(
             Settings(*sizes, seed, lockstep_steps, noise_runs, threads=threads),
             time_limit=time_limit,
             options=Options(pairs, layers, float64),
+            reproduction=reproduction,
             on_event=display,
         )
     written = write_report(result, output)
@@ -169,6 +184,8 @@ def compare(
         sys.stdout.write(json_text(result))
     else:
         console.print(table(result))
+    if reproduction is not None:
+        say(console, f"reproduce: {reproduction.words}")
     say(console, f"report: {output / 'report.html'} (and {len(written) - 1} more files)")
     return _exit_code(result)
 

@@ -29,18 +29,12 @@ if TYPE_CHECKING:
     from mpcore.tools.experiment.job import Job
     from mpcore.tools.report.result import Run
 
-__all__ = ["exact", "layers_of", "one_step", "with_trajectory"]
+__all__ = ["at_step", "exact", "layers_of", "one_step", "with_trajectory"]
 
 
 def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:
     """Collect the evidence of one configuration, and leave it in the job's folder."""
-    data = read_data(job.data)
-    run = Prepared(job, experiment, data, load_weights(job.initial))
-    run.setup.set_rate(run.amp, max(job.step, 0))
-    if job.step >= 0 and not load_state(job.before(job.step), run):
-        msg = f"the reference left no state before step {job.step}"
-        raise ExperimentError(msg)
-    x, y = _batch(job, data)
+    run, (x, y) = at_step(job, experiment)
     emit(phase="depth", step=0, of=1)
     look = frozenset(job.look)
     evidence = collect(
@@ -49,7 +43,7 @@ def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
         run.amp,
         run.loss_fn,
         run.batch(x, y),
-        request=Request(keep=look, ops=look, layout=data.batch_layout),
+        request=Request(keep=look, ops=look, layout=run.data.batch_layout),
         moved=0 if look else job.settings.noise_runs,
         steps=0 if look else STEPS,
         seed=job.settings.seed,
@@ -59,6 +53,17 @@ def one_step(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dic
     save(evidence, job.own("evidence"))
     emit(phase="depth", step=1, of=1)
     return {}
+
+
+def at_step(job: Job, experiment: Experiment) -> tuple[Prepared, Any]:
+    """Return the model as it is before the job's step, and the batch of that step."""
+    data = read_data(job.data)
+    run = Prepared(job, experiment, data, load_weights(job.initial))
+    run.setup.set_rate(run.amp, max(job.step, 0))
+    if job.step >= 0 and not load_state(job.before(job.step), run):
+        msg = f"the reference left no state before step {job.step}"
+        raise ExperimentError(msg)
+    return run, _batch(job, data)
 
 
 def exact(job: Job, experiment: Experiment, emit: Callable[..., None]) -> dict[str, Any]:

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
     from mpcore.tools.report.layers import RootCause
-    from mpcore.tools.report.result import Lockstep, Number, Run
+    from mpcore.tools.report.result import Number, Run
 
     Events = Callable[[str, str, dict[str, Any]], None]
     _Key = tuple[Configuration, str]
 
-__all__ = ["FLOAT64", "LAYERS", "PAIRS", "Options", "Pairs", "read_records"]
+__all__ = ["FLOAT64", "LAYERS", "PAIRS", "Options", "Pairs", "looked_at", "read_records"]
 
 PAIRS = ("auto", "backends", "policies", "both")
 LAYERS = ("auto", "always", "never")
@@ -251,7 +251,7 @@ class Pairs:
         return replace(pair, verdict=verdict(pair.numbers, tuple(kinks), steps=count))
 
     def _depth(self, pair: Pair, options: Options, on_event: Events) -> Layers:
-        step = -1 if pair.across or pair.lockstep is None else _telling(pair.lockstep)
+        step = looked_at(pair)
 
         def look(paths: frozenset[str]) -> tuple[Evidence, Evidence]:
             found = [self._evidence(key, step, tuple(sorted(paths)), on_event) for key in pair.keys]
@@ -317,8 +317,11 @@ class Pairs:
         return found
 
 
-def _telling(lockstep: Lockstep) -> int:
+def looked_at(pair: Pair) -> int:
     """Return the step that is looked at: the first that lies apart, or -1 for the first of all."""
+    lockstep = pair.lockstep
+    if pair.across or lockstep is None:
+        return -1
     unproved = [kink.step for kink in lockstep.kinks if not kink.layer]
     return next((step for step in (lockstep.first, *unproved) if step), -1)
 

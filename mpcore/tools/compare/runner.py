@@ -36,6 +36,7 @@ from mpcore.tools.report.result import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mpcore.tools.compare.reproduce import Reproduction
     from mpcore.tools.experiment.experiment import Experiment
 
     Events = Callable[[str, str, dict[str, Any]], None]
@@ -53,6 +54,7 @@ def compare(
     *,
     time_limit: float = 600.0,
     options: Options | None = None,
+    reproduction: Reproduction | None = None,
     on_event: Events = lambda *_: None,
 ) -> Result:
     """Return the result of the whole comparison, ready for ``report.write_report``.
@@ -65,6 +67,7 @@ def compare(
         settings: numbers of the comparison.
         time_limit: seconds that one run may take.
         options: which runs are compared, and how deep; the defaults if None.
+        reproduction: the script to write of the first layer that parts; None for none.
         on_event: called with (configuration, policy, event) while runs go on.
 
     Raises:
@@ -80,7 +83,7 @@ def compare(
         comparison = _Comparison(experiment, configurations, texts, settings, folder, time_limit)
         write_data(folder / "data", data)
         comparison.tested = min(len(as_tuple(data.x_test)[0]), TESTED)
-        return comparison.run(options or Options(), on_event)
+        return comparison.run(options or Options(), reproduction, on_event)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,7 +114,7 @@ class _Comparison:
         path = self.experiment.path.resolve()
         return Job(kind, configuration, policy, path, self.folder, reference, self.settings)
 
-    def run(self, options: Options, on_event: Events) -> Result:
+    def run(self, options: Options, reproduction: Reproduction | None, on_event: Events) -> Result:
         self.inspect(on_event)
         runs, interrupted = [], False
         for policy in self.policies:
@@ -135,6 +138,8 @@ class _Comparison:
                     found[place] = pairs.look_closer(pair, options, on_event)
                 except KeyboardInterrupt:
                     interrupted = True
+        if reproduction is not None and not interrupted:
+            reproduction.write(found, runs, self.job, lambda job: self.work(job, lambda _: None))
         return Result(
             experiment=self.experiment.name,
             runs=tuple(runs),

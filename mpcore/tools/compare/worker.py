@@ -21,6 +21,7 @@ from mpcore.errors import BackendError, ExperimentError, MpcoreError
 from mpcore.policy.policy import Policy
 from mpcore.preparation import prepare
 from mpcore.tools.compare.depth import exact, one_step
+from mpcore.tools.compare.reproduce import one_layer
 from mpcore.tools.compare.training import train
 from mpcore.tools.experiment.data import check_against_model
 from mpcore.tools.experiment.experiment import OWN, Experiment, load_experiment
@@ -146,6 +147,7 @@ _JOBS: dict[str, Callable[[Job, Experiment, Callable[..., None]], dict[str, Any]
     "depth": one_step,
     "exact": exact,
     "proofs": _proofs,
+    "layer": one_layer,
 }
 
 

@@ -65,6 +65,9 @@ def _bytes(result: Result) -> str:
     for policy, group in grouped(runs, itemgetter(0)).items():
         plans = dict.fromkeys(f"{memory.predicted_bytes_per_param:.3g}" for *_, memory in group)
         told = [(backend, f"{memory.measured_bytes_per_param:.3g}") for _, backend, memory in group]
+        if {size for _, size in told} == set(plans) and len(plans) == 1:
+            words.append(f"{policy} {told[0][1]}, as predicted")
+            continue
         words.append(", ".join([f"{policy} {' or '.join(plans)} predicted", *_measured(told)]))
     return "; ".join(words) + "." if words else ""
 

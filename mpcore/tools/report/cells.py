@@ -81,6 +81,11 @@ class Layer:
     note: str
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether anything of it could be compared."""
+        return any(cell.numbers for cell in self.cells)
+
+    @property
     def label(self) -> str:
         """Return the path in at most 44 letters; its end says most."""
         whole = self.path

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
-from mpcore.tools.report.numbers import short_power
+from mpcore.tools.report.numbers import format_times, short_power
 
 if TYPE_CHECKING:
     from mpcore.tools.report.result import Number, Pair
 
-__all__ = ["judged_rows", "judged_words", "power_words"]
+__all__ = ["JudgedRow", "decisive_words", "judged_rows", "judged_words", "nearness", "power_words"]
 
 _MEANS = {
     "loss": "loss of one step",
@@ -22,18 +24,72 @@ _MEANS = {
 }
 
 
-def judged_rows(pair: Pair) -> list[tuple[str, str, str, str, str]]:
-    """Return (number, size, what noise explains, worst tensor and step, what would have shown)."""
+@dataclass(frozen=True)
+class JudgedRow:
+    """One number that a verdict judged, ready for the cells of a table."""
+
+    name: str
+    size: str
+    tolerance: str
+    where: str
+    shows: str
+    beyond: bool
+    known: str
+
+
+def judged_rows(pair: Pair) -> list[JudgedRow]:
+    """Return every number of a pair beside what noise explains, the worst tensor and the power."""
     return [
-        (
-            _MEANS[number.name] + (" (beyond)" if number.beyond else ""),
+        JudgedRow(
+            _MEANS[number.name],
             short_power(number.size, 1),
             short_power(number.tolerance, 1),
             _where(number),
             _shows(number),
+            number.beyond,
+            number.known.replace("_", " "),
         )
         for number in pair.numbers
     ]
+
+
+def _decisive(pair: Pair) -> Number | None:
+    """Return the number that decided the verdict: the farthest beyond noise, or the nearest to it.
+
+    A number that a known difference explains decides only where no other is beyond.
+    """
+    ranked = sorted(pair.numbers, key=lambda n: (n.beyond, not n.known, _share(n)))
+    return ranked[-1] if ranked else None
+
+
+def nearness(pair: Pair) -> float:
+    """Return how many times what noise explains the decisive number is; 0 without one."""
+    number = _decisive(pair)
+    return 0.0 if number is None else _share(number)
+
+
+def decisive_words(pair: Pair) -> str:
+    """Return the decisive number in words; empty where nothing was judged."""
+    number = _decisive(pair)
+    if number is None:
+        return ""
+    name, where = _MEANS[number.name], _where(number)
+    said = f"{name} {short_power(number.size, 1)} apart" + (f" ({where})" if where else "")
+    share = _share(number)
+    if not isfinite(share):
+        return f"{said}, where noise explains none"
+    if number.known:
+        return f"{said}, explained by the known difference {number.known.replace('_', ' ')}"
+    if number.beyond:
+        return f"{said}, {format_times(share)} what noise explains"
+    explained = short_power(number.tolerance, 1)
+    return f"{said}, where noise explains {explained}"
+
+
+def _share(number: Number) -> float:
+    if number.tolerance > 0:
+        return number.size / number.tolerance
+    return inf if number.size > 0 else 0.0
 
 
 def judged_words(pair: Pair) -> str:

@@ -16,7 +16,7 @@ from mpcore.tools.report.numbers import raised, short_power
 from mpcore.tools.report.overflow import overflow_views
 from mpcore.tools.report.svg import HEAT, PALETTE, series
 from mpcore.tools.report.view import matrices, pair_views, run_views
-from mpcore.tools.report.words import findings, headline
+from mpcore.tools.report.words import decided, findings, headline
 
 if TYPE_CHECKING:
     from mpcore.tools.report.result import Result
@@ -50,6 +50,7 @@ def page(result: Result) -> str:
         runs=runs,
         pairs=pairs,
         headline=headline(runs, pairs, interrupted=result.interrupted),
+        decided=decided(pairs),
         findings=findings(runs, pairs, answers(result, causes, overflows)),
         matrices=matrices(pairs),
         depths=sorted(depths, key=lambda depth: not depth.root_causes),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, TypeVar
 
+from mpcore.tools.report.judged import decisive_words, judged_rows, nearness, power_words
 from mpcore.tools.report.numbers import (
     NONE,
     format_difference,
@@ -20,6 +21,7 @@ from mpcore.tools.report.numbers import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from mpcore.tools.report.judged import JudgedRow
     from mpcore.tools.report.result import Pair, Result, Run
 
 __all__ = ["PairView", "RunView", "grouped", "matrices", "pair_views", "run_views"]
@@ -62,7 +64,8 @@ class PairView:
     """One comparison of two runs.
 
     ``policy`` names both where they are two. ``left`` and ``right`` name the two
-    configurations, with their policies then.
+    configurations, with their policies then. ``decided`` tells the number that decided, and
+    ``nearness`` how many times its tolerance that is.
     """
 
     a: str
@@ -76,6 +79,10 @@ class PairView:
     tolerance: str
     verdict: str
     reason: str
+    decided: str
+    nearness: float
+    judged: tuple[JudgedRow, ...]
+    power: str
 
     @property
     def look(self) -> tuple[str, str, str]:
@@ -144,6 +151,10 @@ def _pair_view(pair: Pair) -> PairView:
         tolerance=format_percent(free.tolerance if free else None),
         verdict=verdict,
         reason=reason,
+        decided=decisive_words(pair),
+        nearness=nearness(pair),
+        judged=tuple(judged_rows(pair)),
+        power=power_words(pair),
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mpcore.tools.report.view import PairView, RunView
 
-__all__ = ["INTERRUPTED", "findings", "headline"]
+__all__ = ["INTERRUPTED", "decided", "findings", "headline"]
 
 INTERRUPTED = "The comparison was interrupted: this is what was done until then."
 """What the reader of an incomplete result must know first."""
@@ -60,12 +60,27 @@ def headline(
     return f"{stopped}{', '.join(words)}. {_verdict_words(verdicts)}", worst
 
 
+def decided(pairs: Sequence[PairView]) -> str:
+    """Return the number that decides the whole, in a sentence; empty where none was judged."""
+    judged = [pair for pair in pairs if pair.decided]
+    looks = {pair.look[1] for pair in judged}
+    worst = next((look for look in _LOOKS if look in looks), "")
+    found = [pair for pair in judged if pair.look[1] == worst]
+    if not found:
+        return ""
+    pair = max(found, key=lambda each: each.nearness)
+    start = "Nearest to its tolerance" if worst == "good" else "Farthest apart"
+    return f"{start}: {pair.left} and {pair.right}, {pair.policy}, {pair.decided}."
+
+
 def _verdict_words(verdicts: Counter[str]) -> str:
     total = sum(verdicts[look] for look in _LOOKS)
     if not total:
         return "No two runs were compared."
     if verdicts["good"] == total:
         return "The comparison agrees." if total == 1 else f"All {total} comparisons agree."
+    if total == 1 and verdicts["bad"]:
+        return "The comparison differs."
     parts = [f"{verdicts['good']} of {_count(total, 'comparison')} agree"]
     if verdicts["bad"]:
         parts.append(f"{verdicts['bad']} differ{'s' if verdicts['bad'] == 1 else ''}")
@@ -116,7 +131,10 @@ def _policy_words(pairs: Sequence[PairView]) -> str:
     else:
         words += [f"{pair.left} and {pair.right} agree" for pair in same]
     size = max((pair.lockstep_loss for pair in same if isfinite(pair.lockstep_loss)), default=None)
-    if size is not None:
+    judged = [pair for pair in same if pair.decided]
+    if judged:
+        words[-1] += f" ({max(judged, key=lambda pair: pair.nearness).decided})"
+    elif size is not None:
         words[-1] += f" (in lock-step, losses differ by at most {format_difference(size)})"
     for pair in apart[:_SHOWN]:
         reason = f" ({pair.reason})" if pair.reason else ""
