@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from mpcore.tools.monitor.monitor import Monitor as Monitor
     from mpcore.tools.recording.record import Recording as Recording
     from mpcore.tools.recording.record import record as record
+    from mpcore.tools.tune.tune import Tuned as Tuned
+    from mpcore.tools.tune.tune import tune as tune
 
 _HOMES = {
     "Amp": "mpcore.amp.amp",
@@ -115,6 +117,8 @@ _HOMES = {
     "Rule": "mpcore.policy.rule",
     "StepResult": "mpcore.step.result",
     "transition": "mpcore.scaling.transition",
+    "tune": "mpcore.tools.tune.tune",
+    "Tuned": "mpcore.tools.tune.tune",
 }
 """Every public name, and the module that holds it. No room of the package may have such a name:
 importing the room would hide it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.files import path_of
 from mpcore.errors import PolicyError, check_choice
 from mpcore.numerics.dtypes import dtype_of, is_low, parse_dtype
 from mpcore.numerics.master_weights import MasterWeights
@@ -17,6 +18,7 @@ from mpcore.policy.words import check_word, meant, translate
 from mpcore.scaling.loss_scale import LossScale
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
 
 __all__ = ["PRESETS", "Policy", "Rule"]
@@ -309,6 +311,26 @@ class Policy:
     def from_toml(cls, text: str) -> Policy:
         """Return the policy that ``to_toml`` wrote."""
         return cls.from_dict(read_object(tomllib.loads, text, "TOML"))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """Return the policy of a file that ``to_toml`` or ``to_json`` wrote; its name says which.
+
+        ``mpcore tune`` writes such files: their comments are the evidence.
+
+        Raises:
+            PolicyError: there is no such file, or it holds no policy.
+        """
+        file = path_of(path, PolicyError)
+        if file.suffix not in (".toml", ".json"):
+            msg = f"`path` must end in .toml or .json, got {file.name!r}"
+            raise PolicyError(msg)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as exc:
+            msg = f"the policy file {str(file)!r} cannot be read: {exc}"
+            raise PolicyError(msg) from exc
+        return cls.from_toml(text) if file.suffix == ".toml" else cls.from_json(text)
 
 
 def _read_value(name: str, text: str) -> str | LossScale:

@@ -223,7 +223,8 @@ def _for_functions(
             for pattern, paths in _producers(plan, homes).items():
                 rule = _rule_for(False, "path", pattern)
                 why = f"{name} behind it follows what comes in: {told}"
-                if rule is not None:
+                if rule is not None:  # full, and handed on so: else the function runs in 16 bits
+                    rule = replace(rule, output="")
                     found.append(_adding(policy, rule, why, seconds, paths))
     return found
 

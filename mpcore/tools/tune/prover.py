@@ -1,0 +1,128 @@
+"""The proof of a search: policies trained beside float32, the fastest first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from statistics import stdev
+from typing import TYPE_CHECKING, Any
+
+from mpcore.policy.policy import Policy
+from mpcore.tools.tune.proof import ORDERS, Trainer, within
+
+if TYPE_CHECKING:
+    from mpcore.tools.tune.bench import Bench
+    from mpcore.tools.tune.log import Entry
+
+__all__ = ["Prover"]
+
+_MOST = 4  # policies that are trained, cures of the first included; after that it is float32
+_SPARE = 1.2  # on top of what the training is expected to take
+
+
+class Prover:
+    """Trains policies of one search; the runs of float32 are shared."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._cannot = ""
+
+    @cached_property
+    def _trainer(self) -> Trainer:
+        b = self._bench
+        return Trainer(
+            b.experiment, b.task.backend, b.data, b.steps, b.batch, b.weights, self._tell
+        )
+
+    def _tell(self, **event: Any) -> None:
+        self._bench.check_time()
+        self._bench.emit(**event)
+
+    @cached_property
+    def _float32(self) -> list[Entry]:
+        return [self._trained("float32", order) for order in range(ORDERS)]
+
+    def proven(self, queue: list[str], prefer: str = "") -> str:
+        """Return the first policy of ``queue`` that trains as well, float32 at worst.
+
+        Args:
+            queue: policies, the fastest first.
+            prefer: what is returned if none does; ``""`` for float32.
+
+        Returns:
+            ``""`` where nothing could be proven, which the log tells.
+        """
+        if not self._can():
+            return ""
+        queue = [policy for policy in queue if policy != "float32"]
+        for _ in range(_MOST):
+            if not queue:
+                break
+            policy = queue.pop(0)
+            found = self._proof(policy)
+            if found["passed"]:
+                self._bench.log.tell("winner", policy=policy, stage="proven")
+                return policy
+            if found["rule"].startswith("full "):
+                rules = Policy.parse(f"float32; {found['rule']}").rules
+                parsed = Policy.parse(policy)
+                cured = replace(parsed, rules=(*parsed.rules, *rules))
+                if cured != parsed:
+                    queue.insert(0, str(cured))
+        answer = prefer or "float32"
+        self._bench.log.tell("winner", policy=answer, stage="proven")
+        return answer
+
+    def _can(self) -> bool:
+        """Return whether float32 can be trained here, and learns."""
+        b, why = self._bench, self._cannot
+        if not why and "_float32" not in vars(self):
+            needed = (ORDERS + 1) * b.steps * float(b.quick()["wall"]) * _SPARE
+            if needed > b.seconds_left():
+                why = f"training {ORDERS + 1} runs of {b.steps} steps takes {needed:.0f} s, more "
+                why += "than is left of the budget; give more --budget or fewer --steps"
+            elif not self._float32[0]["loss"] < self._float32[0]["first"]:
+                why = f"the loss of float32 does not fall in {b.steps} steps, so that nothing is "
+                why += "proven by it; give more --steps"
+        if why and not self._cannot:
+            self._cannot = why
+            b.log.tell("unproven", why=why)
+        return not why
+
+    def _trained(self, policy: str, order: int) -> Entry:
+        self._bench.check_time()
+
+        def train() -> dict[str, Any]:
+            run = self._trainer.train(policy, order)
+            return {
+                "loss": run.loss,
+                "in_float32": run.in_float32,
+                "first": run.first,
+                "skipped": run.skipped,
+                "rule": run.rule,
+                "held_out": self._trainer.held_out,
+            }
+
+        return self._bench.log.once("trained", {"policy": policy, "order": order}, train)
+
+    def _proof(self, policy: str) -> Entry:
+        run, tolerance = self._trained(policy, 0), self._bench.task.tolerance
+        losses = [float(one["loss"]) for one in self._float32]
+        good, band = within(float(run["loss"]), losses, tolerance)
+        weights, _ = within(float(run["in_float32"]), losses, tolerance)
+        fields = {
+            "policy": policy,
+            "passed": good and weights,
+            "loss": run["loss"],
+            "in_float32": run["in_float32"],
+            "float32": losses,
+            "sd": stdev(losses),
+            "band": band,
+            "steps": self._bench.steps,
+            "held_out": run["held_out"],
+            "skipped": run["skipped"],
+            "rule": run["rule"],
+            "evaluate_in_float32": weights and not good,
+        }
+        self._bench.log.tell("proof", **fields)
+        return fields

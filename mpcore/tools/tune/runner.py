@@ -1,0 +1,103 @@
+"""A search from outside: a worker, its log file, and the answer from what came of it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpcore._lib.process import run_worker, thread_variables
+from mpcore.errors import ExperimentError
+from mpcore.tools.tune.evidence import Evidence, gather
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpcore.tools.tune.log import Entry
+    from mpcore.tools.tune.task import Task
+
+__all__ = ["Runner"]
+
+_KEPT = ("screen", "culprits", "looked", "duel", "trained")  # what costs something to find out
+_LATE = 1.1  # of the budget: then a worker is ended that does not end by itself
+
+
+class Runner:
+    """One search of an experiment file.
+
+    Args:
+        path: the file.
+        task: how it is searched.
+        log: file of entries, which a later search reads.
+        threads: inside an operation; None for the framework's choice.
+        on_event: called with each event of the worker.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        task: Task,
+        log: Path,
+        threads: int | None,
+        on_event: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._path, self._task, self._log = path, task, log
+        self._threads, self._on_event = threads, on_event
+        self._entries: list[Entry] = []
+        self._key = self._error = ""
+
+    def run(self) -> Evidence:
+        """Search to the end, or to that of the budget.
+
+        Raises:
+            ExperimentError: the search failed, or its budget ended before anything was measured.
+        """
+        with tempfile.TemporaryDirectory(prefix="mpcore-tune-") as folder:
+            told = {
+                "experiment": str(self._path.resolve()),
+                "folder": folder,
+                "log": str(self._log.resolve()),
+                "began": time.time(),
+                "task": asdict(self._task),
+            }
+            ended = run_worker(
+                "mpcore.tools.tune.worker",
+                json.dumps(told),
+                Path(folder) / "log.txt",
+                time_limit=max(self._task.budget * _LATE, self._task.budget + 1.0),
+                on_event=self._event,
+                environment=thread_variables(self._threads),
+            )
+        if ended.how and not ended.late:
+            raise ExperimentError(self._error or ended.how)
+        if ended.late:
+            self._entries.append({"kind": "stopped", "why": self._spent()})
+        found = self.so_far()
+        if not found.policy and not found.of("checked"):
+            msg = f"{self._spent()} before anything was measured: nothing was written"
+            raise ExperimentError(msg)
+        return found
+
+    def _spent(self) -> str:
+        return f"the budget of {self._task.budget:g} s was spent"
+
+    def so_far(self, why: str = "") -> Evidence:
+        """Return what has been found by now; ``why`` it ends there."""
+        return gather([*self._entries, *([{"kind": "stopped", "why": why}] if why else [])])
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self._key = event.get("key", self._key)
+        self._error = event.get("error", self._error)
+        entry = event.get("found")
+        if entry is not None:
+            self._entries.append(entry)
+            if entry["kind"] in _KEPT and not event["known"]:
+                self._keep(entry)
+        self._on_event(event)
+
+    def _keep(self, entry: Entry) -> None:
+        with self._log.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"key": self._key, **entry}) + "\n")

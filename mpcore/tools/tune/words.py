@@ -1,0 +1,131 @@
+"""The answer in six lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpcore.policy.policy import Policy
+
+if TYPE_CHECKING:
+    from mpcore.tools.tune.evidence import Evidence
+    from mpcore.tools.tune.log import Entry
+
+__all__ = ["checked", "lines"]
+
+
+def lines(found: Evidence) -> list[str]:
+    """Return what it is, how fast, what is full and why, the proof, the cost, where it holds."""
+    return [
+        f"policy    {found.policy}",
+        f"speed     {_speed(found)}",
+        f"full      {_kept(found)}",
+        f"proof     {_proof(found)}",
+        f"cost      {_cost(found)}",
+        f"holds for {_holds(found)}",
+    ]
+
+
+def checked(found: Evidence) -> list[str]:
+    """Return what a check of one policy says."""
+    entry = found.last("checked")
+    if not entry:
+        why = found.last("stopped").get("why", "it was stopped")
+        return [f"not checked: {why}"]
+    told = [f"policy    {entry['policy']}"]
+    rivals = [e for e in found.of("duel") if e["challenger"] == entry["policy"]]
+    if not found.speed_known:
+        told.append("speed     not known: 16 bits are simulated here")
+    for duel in rivals:
+        told.append(f"speed     {_times(duel, duel['champion'])}{_verdict(duel)}")
+    screen = found.last("screen")
+    good = "as it should be" if entry["passed"] else "too much: tune again"
+    told.append(f"error     {float(screen['rho']):.2g} of the noise between batches: {good}")
+    return [*told, f"holds for {_holds(found)}"]
+
+
+def _verdict(duel: Entry) -> str:
+    verdicts = {"faster": "still faster", "slower": "slower here: tune again"}
+    return f": {verdicts.get(duel['decision'], 'too close to tell apart')}"
+
+
+def _times(duel: Entry, base: str) -> str:
+    spread = f"{duel['low']:.2f} to {duel['high']:.2f}, {duel['pairs']} pairs"
+    return f"{duel['ratio']:.2f} of {base}'s time ({spread})"
+
+
+def _speed(found: Evidence) -> str:
+    if not found.speed_known:
+        return "speed not known: 16 bits are simulated here, by rounding around float32"
+    told: list[str] = []
+    if found.policy == "float32":
+        tried = [e["policy"] for e in found.of("time") if e["policy"] != "float32"]
+        duels = [(policy, found.against("float32", policy)) for policy in tried]
+        told = [f"{policy} takes {_times(duel, 'float32')}" for policy, duel in duels if duel]
+        return "; ".join(told) or "no policy with 16 bits runs here"
+    for base in dict.fromkeys(("float32", found.best_named)):
+        duel = found.against(base, found.policy) if base and base != found.policy else None
+        if duel is not None:
+            close = "" if duel["decision"] else ", too close to tell apart"
+            told.append(_times(duel, base) + close)
+    if found.best_named == found.policy:
+        told.append("a named policy: nothing that was tried beats it")
+    return "; ".join(told) or "not measured"
+
+
+def _kept(found: Evidence) -> str:
+    policy = Policy.parse(found.policy)
+    reasons = []
+    for entry in found.of("culprits"):
+        if entry["dtype"] == policy.compute and entry["units"]:
+            units = ", ".join(entry["units"])
+            reasons.append(
+                f"{units}: their error in {entry['dtype']} is beyond rounding "
+                f"({entry['evaluations']} steps)"
+            )
+    for entry in found.of("promise"):
+        if entry["policy"] == found.policy:
+            rule = "" if entry["rule"] == found.policy else f"{entry['rule']}: "
+            reasons.append(f"{rule}{entry['why']}")
+    return "; ".join(reasons) or "nothing beyond what the named policy keeps"
+
+
+def _proof(found: Evidence) -> str:
+    proofs = [e for e in found.of("proof") if e["policy"] == found.policy]
+    failed = [
+        e["policy"] for e in found.of("proof") if not e["passed"] and e["policy"] != found.policy
+    ]
+    behind = f"; {', '.join(failed)} did not train as well" if failed else ""
+    if not proofs or not proofs[-1]["passed"]:
+        if found.policy == "float32":
+            return f"float32 needs none{behind}"
+        why = found.last("unproven").get("why") or found.last("stopped").get("why")
+        return f"not proven by training{f': {why}' if why else ' (--fast)'}{behind}"
+    one = proofs[-1]
+    what = "held-out loss" if one["held_out"] else "loss of the last steps"
+    others = ", ".join(f"{value:.5g}" for value in one["float32"][1:])
+    return (
+        f"trained {one['steps']} steps: {what} {one['loss']:.5g} (its weights in float32 "
+        f"{one['in_float32']:.5g}), float32 {one['float32'][0]:.5g}, in other orders {others}"
+        f"{behind}"
+    )
+
+
+def _cost(found: Evidence) -> str:
+    cost, duels = found.last("cost"), found.of("duel")
+    measured = {e["policy"] for e in found.of("looked")} | {e["challenger"] for e in duels}
+    told = f"{len(measured)} policies on whole steps"
+    if cost:
+        told = f"{cost['seconds']:.0f} s, {cost['steps']} timed steps, {told}"
+        told += f", {cost['reused']} results from the log" if cost["reused"] else ""
+    why = found.last("stopped").get("why")
+    return f"{told}; ended early: {why}" if why else told
+
+
+def _holds(found: Evidence) -> str:
+    about = found.last("about")
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    threads = f"{about['threads']} thread{'s' if about['threads'] != 1 else ''}"
+    told = f"batch {about['batch']}, {threads}, {about['device']} of this machine, {versions}"
+    if about["load"] > about["cores"]:
+        told += f" (it was busy: load {about['load']:.1f} on {about['cores']} cores)"
+    return f"{told}; elsewhere: mpcore tune --check"
