@@ -199,7 +199,7 @@ def test_result_names_the_culprit_and_reads_as_data(kit: Kit, mode: str) -> None
 def test_gradients_are_those_of_the_reference(kit: Kit, mode: str) -> None:
     reference = find_kit("numpy")
     wanted = Trained(reference, "float32", weights=oracle_weights()).step()
-    trained = Trained(kit, "float32", weights=oracle_weights())
+    trained = Trained(kit, "float32", mode, weights=oracle_weights())
     result = trained.step()
     assert result.loss == pytest.approx(wanted.loss, rel=1e-6)
     grads = kit.gradients(trained.model, result.grads)

@@ -16,8 +16,9 @@ EACH = FLOAT32.with_loss_scale(
 )
 
 
-STEPS = {"tensorflow": 100, "mindspore": 100}
-"""Steps of a long run by day."""
+# Steps of a long run by day in a framework: all batches and patterns with Adam, with SGD the
+# patterns alone.
+STEPS = {"adam": 100, "sgd": 30}
 
 
 def with_rule(**fields):
@@ -272,10 +273,8 @@ def test_what_cannot_be_called_is_refused(kit):
 def test_run_with_a_tenth_overflowing_equals_a_run_without(kit, mode, optimizer, length):
     """A hundred steps have all that a thousand have: each of the 32 batches more than once, one,
     two and three bad steps in a row, and a bad one first and last."""
-    bad = (
-        np.random.default_rng(11).random(STEPS.get(kit.name, 1000) if length == "day" else 1000)
-        < 0.1
-    )
+    short = length == "day" and kit.name != "numpy"
+    bad = np.random.default_rng(11).random(STEPS[optimizer] if short else 1000) < 0.1
     bad[[0, 5, 11, 12, 23, 24, 25, -1]] = True
     bad[[1, 4, 6, 10, 13, 22, 26, -2]] = False
     fixed = FLOAT32.with_loss_scale("static(1024)")
@@ -368,8 +367,9 @@ def test_no_saturating_overflow_is_missed(kit, mode, length):
     1e5 to 1e30, in any order, so that few steps meet the small and the large as well."""
     rng = np.random.default_rng(5)
     steps = kit.saturating_steps
-    if (kit.name, mode, length) == ("mindspore", "eager", "day"):
-        steps = 4  # each takes seconds, on an emulated device
+    if length == "day":
+        slow = (kit.name, mode) == ("mindspore", "eager")  # seconds each, on an emulated device
+        steps = 4 if slow else min(steps, 100)
     missed = {"values": 0, "status_register": 0}
     with kit.emulated_ascend():
         for detector in missed:
