@@ -162,6 +162,7 @@ def test_parts_are_bit_for_bit_those_of_numpy(shape):
 # --- training
 
 
+@pytest.mark.parametrize("steps", [40, pytest.param(200, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("architecture", "other", "copied", "optimizer"),
     [
@@ -170,13 +171,14 @@ def test_parts_are_bit_for_bit_those_of_numpy(shape):
         ("cnn", "split:nearest", "copy", "adamw"),
     ],
 )
-def test_split_trains_as_copies_do_bit_for_bit(architecture, other, copied, optimizer):
+def test_split_trains_as_copies_do_bit_for_bit(architecture, other, copied, optimizer, steps):
+    """Each step rounds thousands of weights up, down and over a carry, so 40 meet what 200 meet."""
     entry, runs = zoo_torch.ZOO[architecture], []
     for master in (copied, other):
         model, amp = ready(master, OPTIMIZERS[optimizer], model=entry.build())
         rng, loss_fn, losses = np.random.default_rng(0), entry.loss(model), []
         torch.manual_seed(1)
-        for _ in range(200):
+        for _ in range(steps):
             losses.append(amp.step(loss_fn, *entry.tensors(entry.batch(rng))).loss)
         runs.append((losses, amp.weights(), model.state_dict()))
     assert runs[0][0] == runs[1][0]

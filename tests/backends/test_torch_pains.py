@@ -256,13 +256,14 @@ def test_losses_that_need_a_scale_below_one(policy):
     assert learnt[2.0**-10][1] <= 2.0**-6
 
 
-def test_a_million_good_steps_stay_finite():
+def test_any_number_of_good_steps_stays_finite():
     """P6: the machine alone, growing whenever it may."""
     rule = mp.LossScale(growth_interval=1)
     state = initial_state(rule)
     pick = lambda condition, x, y: x if condition else y  # noqa: E731
-    for _ in range(10**6):
-        state = mp.transition(rule, state, True, pick, float)
+    for _ in range(100):
+        before, state = state, mp.transition(rule, state, True, pick, float)
+    assert before == state  # so that more of them change nothing
     assert state[0] == rule.max_scale
 
 
