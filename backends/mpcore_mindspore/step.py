@@ -12,7 +12,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mpcore.errors import BackendError
 from mpcore.step.micro_batches import uneven
 from mpcore.step.transaction import StepCall, Transaction
-from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.guard import guarded, undisturbed
 from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
 from mpcore_mindspore.overflow import on_all_ranks
 from mpcore_mindspore.stagnation import StoredSample
@@ -273,7 +273,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         # again in `begin`, which a compiled step runs without coming through here.
         self.save()
         try:
-            with guarded():
+            with guarded(), undisturbed():
                 if not whole:
                     return nn.Cell.__call__(self, *batch)
                 self.held.now()

@@ -1,7 +1,8 @@
 """Refuse what would move or change a prepared network past its steps, where that happens.
 
 All of it hangs on instances until ``release``: a class of our own would change what ``super()``
-means to the graph compiler. It is in the way of changes alone; no forward pass comes through here.
+means to the graph compiler. It is in the way of changes alone, but for Cells with a precision: what
+they leave when they fail is cleared.
 What stands for the ``construct`` of an optimizer is asked by eager mode and by the graph compiler
 alike, so that a foreign graph is refused while it is being compiled.
 """
@@ -20,6 +21,7 @@ from mindspore._c_expression import Cell_
 from mindspore.graph.api import _pynative_executor
 
 from mpcore.errors import BackendError, GuardError
+from mpcore_mindspore.guard import CellCall
 from mpcore_mindspore.other_optimizers import CONSTRUCTS, ask, ask_no_more
 from mpcore_mindspore.saving import SAVES
 from mpcore_mindspore.stored_low import write
@@ -87,9 +89,14 @@ class Mover(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 class Watch:
     """The watched Cells, optimizers and Parameters of one prepared network."""
 
-    def __init__(self, net: nn.Cell, optimizers: Iterable[Any], guard: Guard) -> None:
-        """Begin to watch."""
+    def __init__(
+        self, net: nn.Cell, beside: Iterable[nn.Cell], optimizers: Iterable[Any], guard: Guard
+    ) -> None:
+        """Begin to watch ``net``, and ``beside`` it the Cells that run in the place of its own."""
         self._cells = [cell for _, cell in net.cells_and_names()]
+        for each in beside:
+            for _, cell in each.cells_and_names():
+                cell.__dict__["_complex_call"] = CellCall(cell)
         self._optimizers = list(optimizers)
         self._instances: list[Any] = []  # constructs that were set on the optimizers themselves
         params = [*net.get_parameters(), *(p for o in self._optimizers for p in o.parameters)]
@@ -100,6 +107,7 @@ class Watch:
             held["_params"] = _Watched(held, "_params", guard, f"a Parameter of {_name(cell)}")
             held |= {"add_flags": _Flags(cell, guard), "_apply": _Cast(cell, guard)}
             held |= {"__deepcopy__": partial(_copied, cell), "__reduce_ex__": _not_pickled}
+            held["_complex_call"] = CellCall(cell)
         for optimizer in self._optimizers:
             held = optimizer.__dict__
             self._instances.append(held.get("construct"))
@@ -257,7 +265,7 @@ class _Cast:
         return type(self._cell)._apply(self._cell, fn, recurse)
 
 
-_OURS = ("add_flags", "_apply", "__deepcopy__", "__reduce_ex__")
+_OURS = ("add_flags", "_apply", "_complex_call", "__deepcopy__", "__reduce_ex__")
 
 
 class _Watched(OrderedDict[str, Any]):

@@ -33,6 +33,7 @@ from mpcore_torch.op_list import keep_in_backward, op_list_of, region
 from mpcore_torch.plan_guard import PlanGuard
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
+from mpcore_torch.saving import mark, unmark
 from mpcore_torch.scaled_gradients import ScaledGradients
 from mpcore_torch.schedule import held
 from mpcore_torch.step import TorchTransaction
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
     from mpcore.step.transaction import StepOptions
 
 __all__ = ["TorchAmp"]
+
+_NO_GRADIENTS = (
+    "`apply` must find the gradients that `backward` has left, there are none: call "
+    "`optimizer.zero_grad()` before `backward`, or `amp.abort_step()` to give the step up"
+)
 
 
 def _lowered(model: nn.Module, plan: Plan, options: StepOptions) -> Sequence[GraphPlan]:
@@ -137,6 +143,8 @@ class TorchAmp(Amp):
         )
         self._watch_root(model)
         self._plan_guard = self._tx.plan_guard = PlanGuard(model, self.guard)
+        if self.kept_beside():
+            mark(self)
 
     def _watch_root(self, model: nn.Module) -> None:
         transaction, update_guard = self._tx, self._update_guard
@@ -557,6 +565,8 @@ class TorchAmp(Amp):
             tx.taking = names
             wanted = set(tx.trained(names))
             grads = {param: grad for param, grad in grads.items() if param in wanted}
+            if not grads and not ranks.in_group():
+                raise BackendError(_NO_GRADIENTS)
             _, saved = tx.begin()
             stepped, norms, after, grads = tx.settle(call, before, saved, grads, good, number)
             self._close()
@@ -614,6 +624,7 @@ class TorchAmp(Amp):
         self._prepared.check_release(tx.calls)
         with Held():
             tx.forget()
+            unmark(self)
             self._update_guard.release()
             self._prepared.release()
             self._plan_guard.release()

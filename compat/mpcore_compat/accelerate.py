@@ -168,6 +168,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # accelerate i
         else:
             # It never steps; with an optimizer the float32 values are kept, to be given back.
             amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.0), self._policy)
+        amp.told_of_files = True  # `save_state` writes `amp.state_dict()` beside
         self._prepared.append(amp)
         if self._policy.by == "op":
             self._regions.append(_Region(amp))
