@@ -12,10 +12,10 @@ from mpcore.amp.amp import Home
 from mpcore.amp.arguments import Arguments, keep, prepared_before
 from mpcore.amp.mistakes import check_arguments, check_entries
 from mpcore.backend.backend import find_backend
-from mpcore.backend.parts import DRIVER
+from mpcore.backend.parts import DRIVER, FORETELLER
 from mpcore.capabilities.capabilities import honour
 from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
-from mpcore.policy.coverage import coverage
+from mpcore.policy.coverage import coverage, tell_products
 from mpcore.policy.policy import Policy
 from mpcore.step.transaction import StepOptions
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.amp.amp import Amp
-    from mpcore.backend.backend import Capabilities
+    from mpcore.backend.backend import Backend, Capabilities
     from mpcore.numerics.overflow import OverflowDetector
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
@@ -157,8 +157,9 @@ def prepare(
         strict: whether to refuse a policy that cannot be honoured for the layers that the model
             has. False: those layers stay float32, or are simulated, with one MpcoreWarning, and
             ``amp.plan`` says why; see ``mpcore.capabilities.capabilities``.
-        example: what the model is called with, for by="graph" alone: a tuple of arguments, a dict
-            of them by name, or the only one. The graph is lifted and proved with it.
+        example: what the model is called with: a tuple of arguments, a dict of them by name, or
+            the only one. By="graph" needs it: the graph is lifted and proved with it. Else, in
+            torch alone, one warning tells which of its multiply-adds stay float32, and where.
 
     Raises:
         PolicyError: the policy's text is wrong.
@@ -177,8 +178,8 @@ def prepare(
     )
     optimizers = _named(optimizer)
     policy = Policy.of(policy)
-    _check_example(policy, example)
     backend = find_backend(model)
+    _check_example(backend, policy, example)
     arguments = Arguments(model, optimizers, policy, options, strict)
     before: Amp | None = prepared_before(model)
     if before is not None and (again := _again(before, arguments)) is not None:
@@ -200,6 +201,7 @@ def prepare(
     if policy.by != "graph":
         _warn_unused(plan)
     _warn_uncovered(plan, layers)
+    _warn_products(backend, model, plan, example)
     with Held():  # the model is prepared and known, so that `prepare` again gives it, or it is not
         amp = backend.attach(model, optimizers, plan, options, simulated=simulated)
         amp.backend = Home(backend.name, partial(DRIVER.of, backend))
@@ -209,14 +211,23 @@ def prepare(
     return amp
 
 
-def _check_example(policy: Policy, example: Any) -> None:
-    if (policy.by == "graph") == (example is not None):
+def _check_example(backend: Backend, policy: Policy, example: Any) -> None:
+    if policy.by == "graph" and example is None:
+        msg = "`example` must be given when by='graph': the model is lifted with it"
+        raise BackendError(msg)
+    if policy.by != "graph" and example is not None:
+        FORETELLER.of(backend)
+
+
+def _warn_products(backend: Backend, model: Any, plan: Plan, example: Any) -> None:
+    if plan.policy.by == "graph" or example is None:
         return
-    rule = "given when by='graph': the model is lifted with it"
-    if example is not None:
-        rule = f"left out unless by='graph', here by={policy.by!r}"
-    msg = f"`example` must be {rule}"
-    raise BackendError(msg)
+    try:
+        told = tell_products(plan, FORETELLER.of(backend).products(model, plan, example))
+    except BackendError as error:
+        told = f"which multiply-adds of `example` are in 16 bits is not known: {error}"
+    if told:
+        warnings.warn(f"{plan.policy}: {told}", MpcoreWarning, stacklevel=3)
 
 
 def _again(before: Amp, arguments: Arguments) -> Amp | None:

@@ -55,11 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchAmp"]
 
-_NO_GRADIENTS = (
-    "`apply` must find the gradients that `backward` has left, there are none: call "
-    "`optimizer.zero_grad()` before `backward`, or `amp.abort_step()` to give the step up"
-)
-
 
 def _lowered(model: nn.Module, plan: Plan, options: StepOptions) -> Sequence[GraphPlan]:
     if plan.policy.by != "graph":
@@ -493,6 +488,7 @@ class TorchAmp(Amp):
         window = self._window
         if tx.calls.state == UNSCALED or window is None:
             return
+        window.check_there()
         self._scaled.check(self.guard)
         thread = self._thread()
         try:
@@ -542,6 +538,7 @@ class TorchAmp(Amp):
             msg = "`mean` must be given to `unscale`, which has divided the gradients already"
             raise BackendError(msg)
         if self._unscaled is None:
+            window.check_there()
             self._scaled.check(self.guard)
         with self.held:
             result = self._apply(window, names, call, mean=mean)
@@ -565,8 +562,6 @@ class TorchAmp(Amp):
             tx.taking = names
             wanted = set(tx.trained(names))
             grads = {param: grad for param, grad in grads.items() if param in wanted}
-            if not grads and not ranks.in_group():
-                raise BackendError(_NO_GRADIENTS)
             _, saved = tx.begin()
             stepped, norms, after, grads = tx.settle(call, before, saved, grads, good, number)
             self._close()

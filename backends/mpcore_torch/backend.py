@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mpcore.backend.driver import Driver
     from mpcore.backend.exact import Exact
+    from mpcore.backend.foreteller import Foreteller
     from mpcore.backend.listener import Listener
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
@@ -181,6 +182,12 @@ class TorchBackend:
         from mpcore_torch import recorder
 
         return recorder
+
+    def foreteller(self) -> Foreteller:
+        """Return what tells multiply-adds before a model is prepared."""
+        from mpcore_torch import foreteller
+
+        return foreteller
 
     def dry_run(self) -> DryRun:
         """Return what runs a model without values."""

@@ -34,7 +34,7 @@ from mpcore_torch.op_list import op_list_of
 from mpcore_torch.recorder import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mpcore.policy.plan import Plan
     from mpcore.tools.inspection.dtypes import Dtypes
@@ -48,9 +48,24 @@ _NO_KERNELS = ("not linked with support", "not compiled with CUDA")
 
 
 def dry_run(
-    model: nn.Module, plan: Plan, batch: tuple[Any, ...], device: str, calls: Dtypes
+    model: nn.Module,
+    plan: Plan,
+    batch: tuple[Any, ...],
+    device: str,
+    calls: Dtypes,
+    named: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Tell ``calls`` what would run, were ``plan`` applied to ``model`` on ``device``.
+
+    On CPU a model in training mode runs as for a backward pass: torch chooses its kernels by it.
+
+    Args:
+        model: the model.
+        plan: the plan for it.
+        batch: what it is called with; values do not matter.
+        device: the device.
+        calls: what is told.
+        named: arguments by name, besides.
 
     Raises:
         BackendError: fake tensors are not known to tell about that device, or the model depends
@@ -66,13 +81,20 @@ def dry_run(
     with fake, _unlogged():
         _move(ghost, kind)
         given = tree_map(lambda x: _like(x, kind), batch)
+        others = tree_map(lambda x: _like(x, kind), dict(named or {}))
+        trains = kind == "cpu" and model.training
         _apply(ghost, plan)
+
+        def forward(*args: Any) -> Any:
+            with torch.set_grad_enabled(trains):
+                return ghost(*args, **others)
+
         how = f"fake tensors on {kind}: foretold, nothing was computed"
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "PyTorch was compiled without cuDNN")
                 region = _region(ghost, plan, kind)
-                return run(ghost, region, given, [(None, [])], 1.0, calls, how)
+                return run(ghost, region, given, [(forward, [])], 1.0, calls, how)
         except (
             DataDependentOutputException,
             DynamicOutputShapeException,
@@ -129,7 +151,8 @@ def _move(model: nn.Module, device: str) -> None:
                 if param not in made:
                     values = torch.empty(param.shape, dtype=param.dtype, device=device)
                     # A gradient of a device that is not there ends the process.
-                    made[param] = nn.Parameter(values, requires_grad=False)
+                    moves = param.requires_grad and device == "cpu"
+                    made[param] = nn.Parameter(values, requires_grad=moves)
                 module._parameters[name] = made[param]
         for name, buffer in module._buffers.items():
             if buffer is not None:

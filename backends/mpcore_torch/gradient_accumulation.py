@@ -47,6 +47,7 @@ class Window:
         """Gather for ``transaction``, whose step is open."""
         self._tx = transaction
         self._losses: dict[tuple[str, ...], _Losses] = {}
+        self._left = 0
         _, self._before = transaction.begin()
 
     @property
@@ -75,8 +76,25 @@ class Window:
         part.number += 1
         if not tx.apart:
             part.loss, part.good = part.loss + as_loss(loss), part.good + 1.0
+            self._left = self._there()
             return
         self._fold(part, as_loss(loss), tx.gradients(names))
+
+    def _there(self) -> int:
+        return sum(param.grad is not None for param in self._tx.trained(self.names))
+
+    def check_there(self) -> None:
+        """Raise BackendError if gradients that ``add`` has left were taken away since.
+
+        ``optimizer.zero_grad()`` takes some of them, where the optimizer holds float32 values in
+        the place of others.
+        """
+        if self._left and not self._tx.apart and self._there() < self._left:
+            msg = (
+                "gradients that `backward` has left must be there until `apply`, some are gone: "
+                "call `zero_grad()` before `backward`, or `amp.abort_step()` to give the step up"
+            )
+            raise BackendError(msg)
 
     def prepare(self, names: tuple[str, ...]) -> None:
         """From the second loss on, or the first one for others, add up here where needed.

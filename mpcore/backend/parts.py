@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
     from mpcore.backend.exact import Exact
+    from mpcore.backend.foreteller import Foreteller
     from mpcore.backend.modes import Modes
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
@@ -28,6 +29,7 @@ __all__ = [
     "DIFFERENCES",
     "DRIVER",
     "EXACT",
+    "FORETELLER",
     "MODES",
     "PROBE",
     "PROFILER",
@@ -95,6 +97,11 @@ CALLBACK: Part[MakeCallback[Any]] = Part(
 DIFFERENCES: Part[Differences] = Part("differences", "is not known to differ from others")
 """Where the framework is known to differ, each with a proof that runs."""
 
+FORETELLER: Part[Foreteller] = Part(
+    "foreteller",
+    "cannot tell which multiply-adds of an example will be in 16 bits",
+    "leave out `example`; mpcore.observe tells it of what was prepared",
+)
 MODES: Part[Modes[Any]] = Part("modes", "has no modes or devices to choose")
 """Eager or compiled, and on which device."""
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from mpcore.numerics.dtypes import FORMATS, is_low
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
 
-__all__ = ["Coverage", "coverage"]
+__all__ = ["Coverage", "Products", "coverage", "tell_products"]
 
 _MOST_NAMED = 3
 _NOT_LOWERED = ("float32", "follow")
@@ -44,6 +44,51 @@ class Coverage:
             f"their layers: {named}{more}; say what such a layer computes with "
             f'mp.register_layer({first}, "linear"), or that float32 is meant with "other"'
         )
+
+
+@dataclass(frozen=True)
+class Products:
+    """Multiply-adds of a forward pass that are done in one place in one dtype.
+
+    Attributes:
+        path: of the layer, or of the container around a function.
+        name: of the function that is called in a container; ``""`` in a layer.
+        dtype: that they are done in.
+        count: how many.
+    """
+
+    path: str
+    name: str
+    dtype: str
+    count: int
+
+
+def tell_products(plan: Plan, products: Iterable[Products]) -> str:
+    """Return which multiply-adds stay in more than 16 bits that no rule keeps so; "" for none.
+
+    Examples:
+        >>> from mpcore import Layer, ParamInfo, Policy, resolve_plan
+        >>> fc = Layer("fc", "linear", "Linear", (ParamInfo("w", (9,), "float32"),))
+        >>> plan = resolve_plan(Policy.named("mixed_bfloat16"), [fc])
+        >>> low = Products("fc", "", "bfloat16", 3)
+        >>> tell_products(plan, [low, Products("", "attention", "float32", 1)])
+        '25.0 % of the multiply-adds of `example` are in float32: attention in the model'
+        >>> tell_products(plan, [low])
+        ''
+    """
+    found = list(products)
+    meant = {entry.path for entry in plan.layers if entry.compute == "float32"}
+    wide = [each for each in found if not is_low(each.dtype) and each.path not in meant]
+    if not is_low(plan.policy.compute) or not wide:
+        return ""
+    wide.sort(key=lambda each: -each.count)
+    share = sum(each.count for each in wide) / sum(each.count for each in found)
+    named = ", ".join(
+        f"{each.name or 'the layer'} in {each.path or 'the model'}" for each in wide[:_MOST_NAMED]
+    )
+    more = f" and {len(wide) - _MOST_NAMED} more" if wide[_MOST_NAMED:] else ""
+    dtypes = " and ".join(dict.fromkeys(each.dtype for each in wide))
+    return f"{_percent(share)} of the multiply-adds of `example` are in {dtypes}: {named}{more}"
 
 
 def _percent(share: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import functools
 import pickle
@@ -249,6 +250,64 @@ def test_a_layer_of_two_prepared_networks_is_refused():
     for old, new in zip(before, arrays(net, optimizer), strict=True):
         np.testing.assert_array_equal(old, new)
     assert np.isfinite(float(amp.step(_loss_of(net), X, Y).loss))
+
+
+def _call(net):
+    net(X[:, :3])
+
+
+def _call_under_gradients(net):
+    ms.value_and_grad(lambda x: net(x).sum(), None, net.trainable_params())(X[:, :3])
+
+
+def _call_of_a_layer(net):
+    net.fc1(X[:, :3])
+
+
+def _call_of_another(net):
+    nn.Dense(3, 2).to_float(ms.float16)(X[:, :2])
+
+
+FAILED = [_call, _call_under_gradients, _call_of_a_layer, _call_of_another]
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "model_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("fail", FAILED)
+def test_a_call_that_failed_outside_of_a_step_does_not_change_the_next_one(fail, policy):
+    ends = []
+    for body in (None, fail):
+        net, _, amp = prepared(f"{policy}, loss_scale=dynamic(init_scale=16)")
+        loss_fn = _loss_of(net)
+        amp.step(loss_fn, X, Y)
+        if body is not None:
+            with pytest.raises(ValueError, match="dimensions must be equal"):
+                body(net)  # MindSpore leaves the precision of that Cell behind
+            if body is not _call_of_another:
+                assert (X * 2.0).dtype == ms.float32
+        amp.step(loss_fn, X, Y)
+        ms.graph.api._pynative_executor.clear_res()  # of the Cell of another network
+        ends.append(amp.weights())
+    for name, values in ends[0].items():
+        np.testing.assert_array_equal(values, ends[1][name])
+
+
+def test_an_error_that_a_loss_catches_leaves_the_step_as_it_is():
+    ends = []
+    for catches in (False, True):
+        net, _, amp = prepared("mixed_float16, loss_scale=dynamic(init_scale=16)")
+        plain = _loss_of(net)
+
+        def loss_fn(x, y, catches=catches, net=net, plain=plain):
+            if catches:
+                with contextlib.suppress(ValueError):
+                    net.fc1(x[:, :3])
+            return plain(x, y)
+
+        for _ in range(2):
+            amp.step(loss_fn, X, Y)
+        ends.append(amp.weights())
+    for name, values in ends[0].items():
+        np.testing.assert_array_equal(values, ends[1][name])
 
 
 def test_a_recomputed_layer_is_refused_where_it_would_run_uncast():

@@ -10,6 +10,7 @@ import copy
 import math
 import warnings
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -890,3 +891,54 @@ def test_what_cannot_be_called_is_told_and_nothing_breaks(kind):
 
     found = list_layers(nn.Sequential(nn.Linear(8, 8), Odd()))[2]
     assert (found.category, bool(found.unknown)) == ("other", True)
+
+
+class Attention(nn.Module):
+    """Attention with dropout: torch's plain kernel on CPU computes in float32 inside."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.inp, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x, *, scale=1.0):
+        q, k, v = self.inp(x).view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
+        p = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=p)
+        return self.out(mixed.transpose(1, 2).flatten(2)) * scale
+
+
+@pytest.mark.parametrize("example", [torch.ones(2, 5, 16), {"x": torch.ones(2, 5, 16)}])
+def test_prepare_with_an_example_tells_which_multiply_adds_stay_float32(example):
+    for dropout in (0.0, 0.1):
+        model = Attention(dropout)
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            amp = mp.prepare(model, optimizer, "mixed_bfloat16", example=example)
+        lines = [str(one.message) for one in seen]
+        counts = mp.observe(amp, torch.ones(2, 5, 16)).multiply_adds
+        wide = 1 - counts["bfloat16"] / sum(counts.values())
+        assert bool(wide) is bool(dropout)
+        assert lines == [
+            f"mixed_bfloat16: {100 * wide:.1f} % of the multiply-adds of `example` are in float32: "
+            "F.scaled_dot_product_attention in the model"
+        ] * bool(dropout)
+        for name, value in amp.weights().items():
+            np.testing.assert_array_equal(value, weights[name].numpy())
+
+
+def test_prepare_says_that_an_example_cannot_be_foretold():
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fc(x[x[:, 0] > 0])
+
+    model = Chosen()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.warns(MpcoreWarning, match="is not known: `model` must not depend on values"):
+        mp.prepare(model, optimizer, "mixed_bfloat16", example=torch.ones(3, 4))

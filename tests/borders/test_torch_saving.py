@@ -82,16 +82,3 @@ def test_safetensors_is_as_it_was_once_no_model_needs_it():
     saving = __import__("mpcore_torch.saving").saving
     if not saving._MARKED:  # what another test has left alive may hold it
         assert all(getattr(files, name).__module__ == "safetensors.torch" for name in names)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_apply_says_that_somebody_took_the_gradients(policy):
-    model, amp = prepared(policy)
-    before = amp.weights()
-    amp.backward(model(torch.ones(4, 4)).float().mean())
-    amp.optimizer.zero_grad()
-    with pytest.raises(mp.MpcoreError, match="zero_grad|between|gradients"):
-        amp.apply()
-    amp.abort_step()
-    assert all((before[name] == value).all() for name, value in amp.weights().items())
-    assert amp.step(lambda x: model(x).float().square().mean(), torch.ones(4, 4)).stepped

@@ -290,3 +290,28 @@ def test_a_learning_rate_of_zero_is_no_way_around():
     entropy(model)(*batch()).backward()
     with pytest.raises(GuardError):
         optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["mixed_bfloat16", "mixed_float16, loss_scale=dynamic(init_scale=16)", "model_bfloat16"],
+)
+@pytest.mark.parametrize("take", ["optimizer", "model", "one"])
+def test_gradients_that_are_gone_before_apply_are_missed(policy, take):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), policy)
+    before = amp.weights()
+    with amp.autocast():
+        loss = model(torch.ones(4, 4)).float().square().mean()
+    amp.backward(loss)
+    if take == "one":
+        next(model.parameters()).grad = None
+    else:
+        (amp.optimizer if take == "optimizer" else model).zero_grad()
+    with pytest.raises(mp.MpcoreError, match=r"zero_grad|gradients"):
+        amp.apply()
+    amp.abort_step()
+    for name, value in amp.weights().items():
+        assert (value == before[name]).all()
+    assert amp.step(lambda x: model(x).float().square().mean(), torch.ones(4, 4)).stepped

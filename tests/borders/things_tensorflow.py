@@ -8,12 +8,13 @@ import pickle
 import signal
 import tempfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
-from fuzz import COMMON, Case, Run, Things, fresh, main
+from fuzz import COMMON, Case, Run, Things, fresh, main, same_but_for_rounding
 from keras import layers
 
 import mpcore as mp
@@ -568,6 +569,73 @@ def session_cleared(run):
 @thing()
 def optimizer_built_again(run):
     run.amp.optimizer.build(run.model.trainable_variables)
+
+
+@contextmanager
+def _eager_functions():
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+# A graph adds up otherwise than eager mode does, natively too.
+@thing()
+def functions_run_eagerly(run):
+    same_but_for_rounding(run, _eager_functions())
+
+
+@thing(trains=True)
+def apply_gradients_of_its_optimizer(run):
+    with tf.GradientTape() as tape:
+        loss = run.loss_fn(*run.batch)
+    weights = run.model.trainable_variables
+    run.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+
+@thing(trains=True)
+def a_trainer_around_it(run):
+    class Trainer(keras.Model):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def call(self, x, training=False):
+            return self.inner(x, training=training)
+
+    outer = Trainer(run.model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    outer.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss)
+    outer.fit(run.batch[0], run.batch[1], batch_size=8, verbose=0)
+
+
+@thing(trains=True)
+def default_float_type(run):
+    keras.backend.set_floatx("float16")
+    try:
+        run.step()
+    finally:
+        keras.backend.set_floatx("float32")
+    run.index -= 1
+
+
+@thing(trains=True)
+def saved_whole_and_gone_on(run):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    run.model.compile(optimizer=run.amp.optimizer, loss=loss)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "net.keras"))
+        run.model.save(path)
+        model = keras.saving.load_model(path, custom_objects={"Centred": Centred})
+    amp = mp.prepare(model, model.optimizer, run.case.policy)
+    amp.load_state_dict(run.amp.state_dict())
+    clip, micro = run.case.clip, run.case.micro
+    amp.step(loss_of(model), *run.batch, clip_norm=clip, micro_batches=micro)
+    run.step()
+    run.index -= 1
+    for name, value in run.amp.weights().items():
+        assert np.array_equal(value, amp.weights()[name]), f"{name} parts from the file's"
 
 
 # --- Interrupted

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from fuzz import COMMON, Case, Run, Things, fresh, main, planted
+from safetensors import torch as safetensors
 from torch import nn
 from torch.nn import functional as F  # noqa: N812, as torch's own documents
 
@@ -323,6 +324,76 @@ def step_in_outer_autocast(run):
     run.index -= 1
 
 
+@thing(trains=True)
+def optimizer_of_one_line_each(run):
+    hooks = [
+        param.register_post_accumulate_grad_hook(lambda p: torch.optim.SGD([p], 0.01).step())
+        for param in run.model.parameters()
+    ]
+    try:
+        plain(run).backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@thing(trains=True)
+def gradients_by_hand(run):
+    params = list(run.model.parameters())
+    for param, grad in zip(params, torch.autograd.grad(plain(run), params), strict=True):
+        param.grad = grad
+    run.optimizer.step()
+
+
+@thing(trains=True)
+def own_step_compiled(run):
+    step = torch.compile(run.optimizer.step, backend="eager")
+    plain(run).backward()
+    step()
+
+
+@thing(trains=True, fits=lambda case: case.micro == 1 and case.clip is None)
+def zero_grad_between(run):
+    with run.amp.autocast():
+        loss = plain(run)
+    try:
+        run.amp.backward(loss)
+        run.optimizer.zero_grad()
+        run.amp.apply()
+    except mp.MpcoreError:
+        run.amp.abort_step()
+        raise
+
+
+@thing(trains=True)
+def data_parallel(run):
+    clip, micro = run.case.clip, run.case.micro
+    outer = nn.DataParallel(run.model)
+    run.amp.step(loss_of(outer), *run.batch, clip_norm=clip, micro_batches=micro)
+
+
+@thing(trains=True)
+def another_default_dtype(run):
+    torch.set_default_dtype(torch.float64)
+    try:
+        run.step()
+        run.index -= 1
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@thing()
+def vector_and_back(run):
+    params = list(run.model.parameters())
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(params), params)
+
+
+@thing(fits=lambda case: case.model != "conv")
+def parameter_replaced(run):
+    layer = first_linear(run.model)
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+
+
 # --- The plan is changed
 
 
@@ -623,6 +694,18 @@ def resumed_without_amp(run):
     new = fresh(run)
     new.model.load_state_dict(model)
     new.optimizer.load_state_dict(optimizer)
+    new.amp.state = run.amp.state
+    return new
+
+
+@thing(warns=True)
+def resumed_from_safetensors(run):
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "net.safetensors"))
+        safetensors.save_model(run.model, path)
+        new = fresh(run)
+        safetensors.load_model(new.model, path)
+    new.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
     new.amp.state = run.amp.state
     return new
 

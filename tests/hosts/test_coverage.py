@@ -3,7 +3,7 @@
 The multiply-adds are counted by the kernels of a training step, forward and backward, not by
 what mpcore says of them. torch's own attention, where it takes its plain kernel on CPU (dropout,
 a mask that is trained), computes in float32 whatever comes in: that share is told apart, by
-running the same step without dropout.
+running the same step without dropout, and ``prepare`` tells it of an example.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ MODELS = {
 }
 
 
-def built(name: str) -> tuple[nn.Module, dict]:
+def built(name: str, models: dict[str, Any] = MODELS) -> tuple[nn.Module, dict]:
     transformers = pytest.importorskip("transformers")
-    kind, first, second, options = MODELS[name]
+    kind, first, second, options = models[name]
     options = {k: v for k, v in options.items() if not (kind == "picture" and k == "vocab_size")}
     torch.manual_seed(0)
     return {"text": text, "picture": picture}[kind](transformers, first, second, **options)
@@ -148,6 +148,42 @@ def test_95_percent_of_multiply_adds_run_in_bfloat16_and_nothing_is_told(name: s
     attention = sum(each.count for each in wide)
     total = sum(seen.multiply_adds.values())
     assert seen.multiply_adds["bfloat16"] / (total - attention) == 1.0
+
+
+DROPOUT = {
+    "gpt2": ("text", "GPT2", "LMHeadModel", GPT | {"n_embd": 64, "n_layer": 2, "n_head": 4}),
+    "llama": (
+        "text",
+        "Llama",
+        "ForCausalLM",
+        SMALL | {"num_key_value_heads": 2, "attention_dropout": 0.1},
+    ),
+    "bert": ("text", "Bert", "ForSequenceClassification", SMALL),
+    "roberta": ("text", "Roberta", "ForSequenceClassification", SMALL),
+    "vit": ("picture", "ViT", 32, SMALL | VIT | {"attention_probs_dropout_prob": 0.1}),
+    "swin": MODELS["swin"],
+    "swin-middle": MODELS["swin-middle"],
+    "convnext": MODELS["convnext"],
+}
+
+
+@pytest.mark.parametrize("name", DROPOUT)
+def test_prepare_with_an_example_says_which_multiply_adds_stay_float32(name: str) -> None:
+    model, batch = built(name, DROPOUT)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+        amp = mp.prepare(model, optimizer, "mixed_bfloat16", example=batch)
+    lines = [str(w.message) for w in seen if issubclass(w.category, MpcoreWarning)]
+    found = mp.observe(amp, torch.zeros(1), loss_fn=lambda *_: loss_of(model(**batch)))
+    counts = found.multiply_adds
+    wide = 1 - counts["bfloat16"] / sum(counts.values())
+    if not wide:
+        assert lines == []
+        return
+    (line,) = lines
+    assert line.startswith(f"mixed_bfloat16: {100 * wide:.1f} % of the multiply-adds of `example`")
+    assert "F.scaled_dot_product_attention" in line
 
 
 TIMM = {
