@@ -116,8 +116,13 @@ class MindsporeAmp(Amp):
         self._bindings = bind(
             cast, self.optimizers, plan, options, detection, self.guard, self.held
         )
-        shadows = self._original.shadows
-        self._watch = Watch(net, shadows, self.optimizers.values(), self.guard)
+        self._watch = Watch(
+            net,
+            self._original.shadows,
+            self.optimizers.values(),
+            self.guard,
+            emulates=bool(cast.rounded),
+        )
         if self.kept_beside():
             tell = partial(tell_of_low_file, self, "`mindspore.save_checkpoint`", stacklevel=4)
             mark(self._master_states().values(), tell)

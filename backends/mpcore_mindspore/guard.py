@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.graph.api import _pynative_executor
 
+from mpcore.errors import BackendError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mindspore import nn
 
-__all__ = ["CellCall", "guarded", "undisturbed"]
+__all__ = ["CellCall", "check_alone", "guarded", "undisturbed"]
+
+_DIFFERENTIATES = ("_pynative_func_grad_forward", "_complex_call")
 
 
 class _Depth:
@@ -61,6 +66,35 @@ def undisturbed() -> Iterator[None]:
     _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
     yield
     _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, is_push=False)
+
+
+def check_alone(cell: nn.Cell) -> None:
+    """Raise BackendError in the middle of somebody else's differentiation; forget one that failed.
+
+    MindSpore keeps recording after a function that was differentiated has raised, and the next
+    step would fail in its backward pass.
+    """
+    if not (cell.requires_grad or _pynative_executor.grad_flag()):
+        return
+    if cell.requires_grad or _is_inside():
+        msg = (
+            "a step must not be differentiated, it has a backward pass of its own: call "
+            "`amp.step` or the train cell by itself, not in `value_and_grad`, "
+            "`nn.TrainOneStepCell` or a Cell after `set_grad()`"
+        )
+        raise BackendError(msg)
+    _pynative_executor.clear_res()
+    _pynative_executor.set_grad_flag(False)
+
+
+def _is_inside() -> bool:
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        home = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if home == "mindspore" and frame.f_code.co_name in _DIFFERENTIATES:
+            return True
+    return False
 
 
 class CellCall:

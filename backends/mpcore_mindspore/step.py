@@ -12,7 +12,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mpcore.errors import BackendError
 from mpcore.step.micro_batches import uneven
 from mpcore.step.transaction import StepCall, Transaction
-from mpcore_mindspore.guard import guarded, undisturbed
+from mpcore_mindspore.guard import check_alone, guarded, undisturbed
 from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
 from mpcore_mindspore.overflow import on_all_ranks
 from mpcore_mindspore.stagnation import StoredSample
@@ -265,6 +265,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     def run_once(self, *batch: Any) -> Any:
         """Run one step; from its commit on, Ctrl-C is held until ``held`` is left."""
         self.check_prepared()
+        check_alone(self)
         _check_parts(batch, self.call.micro_batches)
         self.journal.clear(self.optimizers)
         whole = self.run is not None or ms.get_context("mode") == ms.GRAPH_MODE

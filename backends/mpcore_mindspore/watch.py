@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import types
+import warnings
 import weakref
 from collections import OrderedDict
 from functools import partial
@@ -20,7 +21,7 @@ from mindspore import Tensor, nn
 from mindspore._c_expression import Cell_
 from mindspore.graph.api import _pynative_executor
 
-from mpcore.errors import BackendError, GuardError
+from mpcore.errors import BackendError, GuardError, MpcoreWarning
 from mpcore_mindspore.guard import CellCall
 from mpcore_mindspore.other_optimizers import CONSTRUCTS, ask, ask_no_more
 from mpcore_mindspore.saving import SAVES
@@ -90,9 +91,23 @@ class Watch:
     """The watched Cells, optimizers and Parameters of one prepared network."""
 
     def __init__(
-        self, net: nn.Cell, beside: Iterable[nn.Cell], optimizers: Iterable[Any], guard: Guard
+        self,
+        net: nn.Cell,
+        beside: Iterable[nn.Cell],
+        optimizers: Iterable[Any],
+        guard: Guard,
+        *,
+        emulates: bool,
     ) -> None:
-        """Begin to watch ``net``, and ``beside`` it the Cells that run in the place of its own."""
+        """Begin to watch.
+
+        Args:
+            net: the network.
+            beside: Cells that run in the place of its own.
+            optimizers: those that were prepared.
+            guard: open while a step moves something.
+            emulates: whether float32 Parameters are rounded while the network runs.
+        """
         self._cells = [cell for _, cell in net.cells_and_names()]
         for each in beside:
             for _, cell in each.cells_and_names():
@@ -106,7 +121,10 @@ class Watch:
             held["_cells"] = _Watched(held, "_cells", guard, f"a layer of {_name(cell)}")
             held["_params"] = _Watched(held, "_params", guard, f"a Parameter of {_name(cell)}")
             held |= {"add_flags": _Flags(cell, guard), "_apply": _Cast(cell, guard)}
-            held |= {"__deepcopy__": partial(_copied, cell), "__reduce_ex__": _not_pickled}
+            held |= {
+                "__deepcopy__": partial(_copied, cell, emulates),
+                "__reduce_ex__": _not_pickled,
+            }
             held["_complex_call"] = CellCall(cell)
         for optimizer in self._optimizers:
             held = optimizer.__dict__
@@ -311,8 +329,15 @@ class _Watched(OrderedDict[str, Any]):
         return copy.deepcopy(OrderedDict(self), memo)
 
 
-def _copied(cell: Any, memo: dict[int, Any]) -> Any:
+def _copied(cell: Any, emulates: bool, memo: dict[int, Any]) -> Any:
     """Return a copy that runs as ``cell`` does, shares nothing with it, and is not watched."""
+    if emulates and not memo:
+        msg = (
+            f"a copy of this {_name(cell)} has float32 weights, which the prepared one rounds to "
+            "an emulated bfloat16 while it runs: prepare the copy too, or take "
+            "`mp.EMA(amp)` for an average"
+        )
+        warnings.warn(msg, MpcoreWarning, stacklevel=3)
     return _copied_with(cell, cell.__dict__, memo)
 
 

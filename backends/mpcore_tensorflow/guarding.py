@@ -21,6 +21,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from mpcore._lib.in_classes import InClasses
 from mpcore.errors import BackendError, GuardError
+from mpcore.numerics.dtypes import is_low
 from mpcore_tensorflow.following import follow_fit
 from mpcore_tensorflow.layers import MARK
 from mpcore_tensorflow.saving import saver_of_layer, saver_of_model
@@ -190,11 +191,19 @@ def _setattr_hook(layer: Any, amp: KerasAmp) -> Callable[[str, Any], Any]:
     return hook
 
 
+def _holds_float32(layer: Any) -> bool:
+    """Return whether float variables of ``layer`` itself have more bits than its policy says."""
+    own = [*layer._trainable_variables, *layer._non_trainable_variables]
+    dtypes = {keras.backend.standardize_dtype(variable.dtype) for variable in own}
+    return is_low(layer.variable_dtype) and "float32" in dtypes and not any(map(is_low, dtypes))
+
+
 def _get_config(layer: Any) -> Callable[[], dict[str, Any]]:
     """Return the configuration with the user's own dtype, of which a clone is made.
 
     Files keep the dtypes of the plan: 16-bit weights are in them, and what the optimizer
-    holds of them.
+    holds of them. A layer whose own variables stayed float32 beside 16-bit ones of layers inside
+    it (SpectralNormalization) says so: Keras would read them into 16 bits.
     """
     original = layer.get_config
 
@@ -205,6 +214,9 @@ def _get_config(layer: Any) -> Callable[[], dict[str, Any]]:
         saving = global_state.get_global_attribute(_SAVING) is not None
         if before is not None and "dtype" in config and not saving:
             config["dtype"] = keras.saving.serialize_keras_object(before.policy)
+        elif before is not None and "dtype" in config and _holds_float32(layer):
+            mixed = keras.DTypePolicy(f"mixed_{layer.variable_dtype}")
+            config["dtype"] = keras.saving.serialize_keras_object(mixed)
         return config
 
     return get_config
