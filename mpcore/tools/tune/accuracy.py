@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import MpcoreError
+from mpcore.numerics.dtypes import FORMATS
 from mpcore.policy.policy import Policy
 from mpcore.tools.tune.candidates import following, kept_full, lowering_only, units
 from mpcore.tools.tune.culprits import MOST, find_culprits
@@ -80,7 +81,7 @@ class Accuracy:
                 self._bench.emit(phase="culprits", step=tested, of=MOST)
                 return self._screen.error(lowering_only(base, low, every, follows))
 
-            found = find_culprits(every, error)
+            found = find_culprits(every, error, rounding=FORMATS[dtype].spacing / 2)
             return {
                 "units": list(found.units),
                 "evaluations": found.evaluations,

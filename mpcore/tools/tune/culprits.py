@@ -18,6 +18,7 @@ MOST = 60
 
 _SINGLES = 7  # units that are run low alone, for the model's own ordinary rounding
 _PLAIN = 10.0  # beyond that many times what others have, one unit alone is a culprit
+_ROUNDINGS = 4.0
 _FACTOR = 3.0  # beyond that many times what ordinary rounding adds up to, a set holds a culprit
 
 
@@ -38,21 +39,29 @@ class Culprits:
 
 
 def find_culprits(
-    units: Sequence[str], error: Callable[[frozenset[str]], float], *, seed: int = 0
+    units: Sequence[str],
+    error: Callable[[frozenset[str]], float],
+    *,
+    rounding: float = 0.0,
+    seed: int = 0,
 ) -> Culprits:
     """Return the units whose 16 bits do more harm than rounding does.
 
-    A set of units is bad if its error is beyond three times the ordinary one of its size: the
-    median of single units, times the root of their number. A bad set is halved until one unit is
-    left; that one is kept full, and the rest tested again. In the end each that was found is given
-    back for a test: one that was only bad beside another one is lowered again.
+    A set of units is bad if its error is beyond three times the ordinary one of its size, which is
+    the median of single units times the root of their number; and beyond four roundings of the
+    format, as the first layer and the last may have more than others and harm nothing. A bad set is
+    halved until one unit is left; that one is kept full, and the rest tested again. In the end each
+    that was found is given back for a test: one that was only bad beside another one is lowered
+    again.
 
     Args:
         units: all that may be lowered, in the model's order.
-        error: of one step in which those units alone are low; inf where it is not finite.
+        error: of one step in which those units alone are low, relative; inf where it is not
+            finite.
+        rounding: relative, of one number in the 16-bit format.
         seed: of the units that are tried alone.
     """
-    search = _Search(units, error, random.Random(seed))
+    search = _Search(units, error, rounding, random.Random(seed))
     found, whole = search.all_bad()
     kept = search.needed(found) if whole else found
     return Culprits(tuple(u for u in units if u in kept), search.evaluations, whole)
@@ -64,9 +73,14 @@ class _SpentError(Exception):
 
 class _Search:
     def __init__(
-        self, units: Sequence[str], error: Callable[[frozenset[str]], float], rng: random.Random
+        self,
+        units: Sequence[str],
+        error: Callable[[frozenset[str]], float],
+        rounding: float,
+        rng: random.Random,
     ) -> None:
         self._units, self._error = list(units), error
+        self._least = _ROUNDINGS * rounding
         self._known: dict[frozenset[str], float] = {}
         self.evaluations = 0
         tried = rng.sample(self._units, min(_SINGLES, len(self._units)))
@@ -83,12 +97,16 @@ class _Search:
         return self._known[low]
 
     def _is_bad(self, low: Sequence[str]) -> bool:
-        allowed = _FACTOR * self._ordinary * sqrt(len(low))
+        allowed = max(_FACTOR * self._ordinary * sqrt(len(low)), self._least)
         return bool(low) and self._run(frozenset(low)) > allowed
 
     def all_bad(self) -> tuple[list[str], bool]:
         """Return units without which the rest is ordinary; False where that was not reached."""
-        found = [unit for unit, error in self._alone.items() if error > _PLAIN * self._ordinary]
+        found = [
+            unit
+            for unit, error in self._alone.items()
+            if error > max(_PLAIN * self._ordinary, self._least)
+        ]
         left = [unit for unit in self._units if unit not in found]
         try:
             while self._is_bad(left):

@@ -46,15 +46,18 @@ class Prover:
         """Return the first policy of ``queue`` that trains as well, float32 at worst.
 
         Args:
-            queue: policies, the fastest first.
+            queue: policies, the fastest first; what comes behind float32 is not looked at.
             prefer: what is returned if none does; ``""`` for float32.
 
         Returns:
             ``""`` where nothing could be proven, which the log tells.
         """
+        queue = queue[: queue.index("float32")] if "float32" in queue else list(queue)
+        if not queue:
+            self._bench.log.tell("winner", policy="float32", stage="proven")  # nothing to prove
+            return "float32"
         if not self._can():
             return ""
-        queue = [policy for policy in queue if policy != "float32"]
         for _ in range(_MOST):
             if not queue:
                 break

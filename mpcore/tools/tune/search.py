@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.backend import check_policy
 from mpcore.policy.policy import Policy
-from mpcore.tools.profiling.duel import FASTER
+from mpcore.tools.profiling.duel import FASTER, SLOWER
 from mpcore.tools.profiling.looking import look
 from mpcore.tools.tune.accuracy import FAILURES, Accuracy, line_of
 from mpcore.tools.tune.bench import BATCHES, Bench, OverError
@@ -92,12 +92,12 @@ class _Search:
             self._log.tell("refused", policy=winner, why="it did not win again with fresh models")
             winner = champion
         if winner == champion != "float32":
-            self.contest.fight("confirm", "float32", champion, either=True)
+            found = self.contest.fight("confirm", "float32", champion, either=True)
+            winner = "float32" if found["decision"] == SLOWER else champion
         self._log.tell("winner", policy=winner, stage="measured")
         if not b.task.fast:
-            slower = sorted(lowering, key=lambda name: times[name])
-            proven = self._prover.proven([winner, *(p for p in slower if p != winner)])
-            self._prune(proven)
+            slower = sorted(times, key=lambda name: times[name])
+            self._prune(self._prover.proven([winner, *(p for p in slower if p != winner)]))
 
     def _looked(self, policy: str, *, profiled: bool) -> Entry:
         """Return the seconds of a step, and what the kernels promise if it is profiled."""

@@ -1,0 +1,133 @@
+"""Planted culprits: how many nets tune's delta debugging gets exactly right, and in how many steps.
+
+    python tests/benchmarks/tune_culprits.py NETS CLEAN FIRST_SEED
+
+Each net is a residual one of 60 or more layers, in bfloat16 by real kernels, with 0 to 5 layers
+that lose their digits in 16 bits. One line of JSON a net; a summary at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from mpcore import Data, OptimizerSpec
+from mpcore.tools.experiment.experiment import Experiment
+from mpcore.tools.tune.accuracy import Accuracy
+from mpcore.tools.tune.bench import Bench
+from mpcore.tools.tune.task import Task
+
+WIDTH = 24
+
+
+class Cancels(nn.Module):
+    """Adds a large constant and takes it off again."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x):
+        return (x + self.size) - self.size
+
+
+class HandMadeNorm(nn.Module):
+    """Takes a variance as the difference of two large numbers."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x):
+        y = x + self.size
+        var = (y * y).mean(-1, keepdim=True) - y.mean(-1, keepdim=True) ** 2
+        return (y - y.mean(-1, keepdim=True)) / (var.abs() + 0.1).sqrt()
+
+
+class Drifts(nn.Module):
+    """A running average of many small steps."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.share = 0.002 / size
+
+    def forward(self, x):
+        held = torch.ones_like(x)
+        for _ in range(64):
+            held = held + self.share * (x - held)
+        left = (1 - self.share) ** 64
+        return (held - left) / (1 - left)
+
+
+KINDS = {"cancels": (Cancels, 300.0), "norm": (HandMadeNorm, 60.0), "drifts": (Drifts, 1.0)}
+
+
+class Residual(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.up, self.inner, self.down = nn.Linear(WIDTH, WIDTH), inner, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + 0.2 * self.down(self.inner(self.up(x)))
+
+
+def net(seed: int, *, clean: bool) -> tuple[nn.Module, list[str]]:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    blocks = 20 + seed % 3
+    planted = [] if clean else sorted(rng.sample(range(blocks), rng.randint(0, 5)))
+    parts = []
+    for place in range(blocks):
+        inner: nn.Module = nn.Tanh()
+        if place in planted:
+            make, size = KINDS[rng.choice(sorted(KINDS))]
+            inner = make(size * rng.uniform(0.8, 2.0))
+        parts.append(Residual(inner))
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *parts, nn.Linear(WIDTH, 8))
+    return model, [f"{place + 1}.inner" for place in planted]
+
+
+def found_in(seed: int, *, clean: bool) -> dict[str, object]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(96, WIDTH)).astype(np.float32)
+    y = np.abs(x[:, :8]).argmax(1).astype(np.int32)
+    _, planted = net(seed, clean=clean)
+    experiment = Experiment(
+        f"net {seed}", Path("(none)"), lambda: Data(x, y, x[:0], y[:0]), "cross_entropy",
+        OptimizerSpec("adamw", learning_rate=1e-3), {"torch": lambda: net(seed, clean=clean)[0]},
+        batch=16,
+    )  # fmt: skip
+    bench = Bench(experiment, Task("torch", budget=1e6), lambda **_: None, lambda _: ())
+    accuracy = Accuracy(bench)
+    kept = accuracy._culprits("bfloat16")
+    entry = next(e for e in bench.log.entries if e["kind"] == "culprits")
+    return {
+        "seed": seed, "clean": clean, "planted": planted, "found": kept, "exact": kept == planted,
+        "steps": entry["evaluations"], "of": entry["of"],
+    }  # fmt: skip
+
+
+def main() -> None:
+    nets, clean, first = map(int, sys.argv[1:4])
+    torch.set_num_threads(1)
+    rows: list[dict] = []
+    for number in range(nets + clean):
+        rows.append(found_in(first + number, clean=number >= nets))
+        print(json.dumps(rows[-1]), flush=True)
+    own, plain = [r for r in rows if not r["clean"]], [r for r in rows if r["clean"]]
+    print(
+        f"{sum(r['exact'] for r in own)} of {len(own)} nets exact, "
+        f"{sum(r['exact'] for r in plain)} of {len(plain)} clean ones without a culprit, "
+        f"at most {max(r['steps'] for r in rows)} steps; load {os.getloadavg()[0]:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
