@@ -16,7 +16,7 @@ from mpcore.step.micro_batches import uneven
 from mpcore.step.result import StepResult, StepValues
 from mpcore.step.stagnation import JUDGED_STEPS, measures
 from mpcore_tensorflow.ascend import unsaturated
-from mpcore_tensorflow.casting import release_plan
+from mpcore_tensorflow.casting import plans_in, release_plan
 from mpcore_tensorflow.collapse import CollapseCallback
 from mpcore_tensorflow.following import Record, packed, places, to_numpy
 from mpcore_tensorflow.gradients import dense
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import keras
     import numpy.typing as npt
 
+    from mpcore.graph.ir import GraphPlan
     from mpcore.numerics.overflow import OverflowDetector
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
@@ -130,6 +131,11 @@ class KerasAmp(Amp):
             )
             raise BackendError(msg)
         return self._first
+
+    @property
+    def graphs(self) -> tuple[GraphPlan, ...]:
+        """Under by="graph", the plan of every graph so far; empty otherwise."""
+        return plans_in(self.model)
 
     @property
     def state(self) -> LossScaleState:

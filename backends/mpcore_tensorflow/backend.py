@@ -18,6 +18,7 @@ from mpcore_tensorflow.amp import KerasAmp
 from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.casting import apply_plan, is_prepared
+from mpcore_tensorflow.graph_forward import proved
 from mpcore_tensorflow.guarding import check_unshared, protect, unprotect
 from mpcore_tensorflow.layers import check_model, set_apart, usual_dtype, variable_names, walk
 from mpcore_tensorflow.master_weights import master_state_of, redirect_assignments
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
     from mpcore.backend.rebuild import Rebuild
+    from mpcore.graph.part import GraphPart
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
@@ -77,6 +79,14 @@ class TensorflowBackend:
                 "op": Support("absent", _NO_OP_LISTS),
                 "layer": Support("native"),
                 "model": Support("native"),
+                "graph": Support("native"),
+            },
+            op_lists=("native", "portable"),
+            rules={
+                "op": (),
+                "layer": ("path", "layer", "op"),
+                "model": ("path", "layer", "op"),
+                "graph": ("path", "layer", "op"),
             },
             overflow=_overflow_kind(),
             masters=tuple(SCHEMES),
@@ -164,6 +174,9 @@ class TensorflowBackend:
         detector = _detector(options.detector, strategy)
         guarded = guarded_variables(options.restore_on_skip)
         _check_storable(plan.policy, list(inners.values()), strategy)
+        by_graph = None
+        if plan.policy.by == "graph":
+            by_graph = proved(model, plan.policy, options.example)
         came = CameLow.of(model, previous, moves=moves)
         if previous is None:
             _warn_lowered(model, plan)
@@ -172,7 +185,7 @@ class TensorflowBackend:
             unprotect(model)  # of an earlier prepare
             beside = [stored for one in masters.values() for stored in one.beside]
             guard = BufferGuard(model, guarded, detector, beside)
-            apply_plan(model, plan, guard)
+            apply_plan(model, plan, guard, by_graph)
             trained = {id(v) for v in model.trainable_variables}
             first = Preparation(
                 masters,
@@ -193,6 +206,12 @@ class TensorflowBackend:
         amp.widened = {paths[key]: dtype for key, dtype in came.trained.items()}
         protect(amp)
         return amp
+
+    def graph(self) -> GraphPart:
+        """Return what lifts models to graphs, builds them anew, and writes them to files."""
+        from mpcore_tensorflow import graph
+
+        return graph
 
     def driver(self) -> Driver[KerasAmp]:
         """Return what builds and trains an experiment's model, and reads and writes weights."""

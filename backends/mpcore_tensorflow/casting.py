@@ -24,18 +24,24 @@ from mpcore_tensorflow.layers import MARK, walk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mpcore.graph.ir import GraphPlan
     from mpcore.policy.plan import LayerPlan, Plan
     from mpcore.policy.policy import Policy
     from mpcore_tensorflow.buffers import BufferGuard
     from mpcore_tensorflow.layers import Entry
 
-__all__ = ["apply_plan", "cast_floats", "is_prepared", "release_plan"]
+__all__ = ["apply_plan", "cast_floats", "is_prepared", "plans_in", "release_plan"]
 
 _LOW = ("float16", "bfloat16")
 _PROMOTES = ("GaussianNoise", "GaussianDropout", "AlphaDropout")  # they draw float32 numbers
 
 
-def apply_plan(model: keras.Model, plan: Plan, guard: BufferGuard) -> None:
+def apply_plan(
+    model: keras.Model,
+    plan: Plan,
+    guard: BufferGuard,
+    by_graph: Callable[[Any], Any] | None = None,
+) -> None:
     """Apply ``plan`` to a built ``model`` in place; a plan applied before is taken off first.
 
     A dtype that the user set on a layer is in the plan, where no rule overrides it. Variables
@@ -45,7 +51,21 @@ def apply_plan(model: keras.Model, plan: Plan, guard: BufferGuard) -> None:
         model: the model.
         plan: one entry for each entry of ``walk(model)``.
         guard: told when a training-mode call of the model begins.
+        by_graph: under by="graph", what makes of the model's ``call`` one that casts; its layers
+            are left as they are.
     """
+    if by_graph is not None:
+        for layer in model._flatten_layers():
+            _restore(layer)
+
+        def call(original: Any) -> Any:
+            made = by_graph(original)
+            vars(model)[MARK].plans = made.plans
+            return _root(model, guard, plan.policy)(made)
+
+        _replace(model, "call", call)
+        model.train_function = model.test_function = model.predict_function = None
+        return
     for entry, layer_plan in zip(walk(model), plan.layers, strict=True):
         for layer in entry.layer._flatten_layers():
             if entry.category != "container" or layer is entry.layer:
@@ -142,6 +162,7 @@ class _Originals:
 
     def __init__(self, methods: dict[str, Any], autocast: Any, policy: keras.DTypePolicy) -> None:
         self.methods, self.autocast, self.policy = methods, autocast, policy
+        self.plans: list[GraphPlan] = []
 
 
 def _restore(layer: keras.Layer) -> None:
@@ -156,6 +177,12 @@ def _restore(layer: keras.Layer) -> None:
             delattr(layer, name)
     layer.autocast = before.autocast
     layer._dtype_policy = before.policy
+
+
+def plans_in(model: keras.Model) -> tuple[GraphPlan, ...]:
+    """Return the plans of the graphs that a model runs as, where it does."""
+    marked = vars(model).get(MARK)
+    return () if marked is None else tuple(marked.plans)
 
 
 def release_plan(model: keras.Model) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "Entry",
     "buffers",
     "check_model",
+    "kind_of",
     "set_apart",
     "sublayers",
     "usual_dtype",
@@ -281,6 +282,11 @@ def _walk(
         seen.add(id(child))
         name = _name(layer, child, names, renumbered)
         yield from _walk(child, f"{path}.{name}" if path else name, seen, renumbered)
+
+
+def kind_of(layer: keras.Layer) -> tuple[str, str]:
+    """Return category and neutral op of a layer."""
+    return _category(layer, is_root=False), _op(layer)
 
 
 def _category(layer: keras.Layer, *, is_root: bool) -> str:

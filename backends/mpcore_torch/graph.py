@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mpcore.graph.part import Changed
     from mpcore.policy.policy import Policy
 
-__all__ = ["arrays", "build", "changed", "export", "lift", "plan"]
+__all__ = ["arrays", "build", "changed", "export", "find", "lift", "plan"]
 
 
 def lift(model: nn.Module, example: Any, /, *, whole: bool) -> Lifted:
@@ -81,6 +81,16 @@ def build(lifted: Lifted, graph: Graph, new: Mapping[str, npt.NDArray[Any]], /) 
     module.graph._codegen = made.graph._codegen  # arguments as the model takes them
     module.recompile()
     return module.eval()
+
+
+def find(model: nn.Module, path: str, /) -> Any:
+    """Return the module, parameter or buffer of a dotted path; None where there is none."""
+    home: Any = model
+    for part in path.split(".") if path else ():
+        home = home[int(part)] if part.isdigit() else getattr(home, part, None)
+        if home is None:
+            return None
+    return home
 
 
 def changed(

@@ -109,12 +109,7 @@ class _Draft:
         return [Node(self, node.name) for node in self.graph.nodes]
 
     def layer(self, path: str) -> Any:
-        home = self.model
-        for part in path.split(".") if path else ():
-            home = home[int(part)] if part.isdigit() else getattr(home, part, None)
-            if home is None:
-                return None
-        return home
+        return GRAPH.of(find_backend(self.model)).find(self.model, path)
 
 
 class Output:

@@ -200,7 +200,10 @@ def _support_of(
     entry: LayerPlan, dtype: str, policy: Policy, can: Capabilities, *, probe: bool
 ) -> Support:
     # A layer that a rule gives a dtype runs outside of the op lists.
-    by = "op" if policy.by == "graph" else policy.by  # the same kernels in other places
+    by = policy.by
+    if by == "graph":  # the same kernels in other places
+        has_lists = can.by.get("op", Support("absent")).level != "absent"
+        by = "op" if has_lists else "layer"
     by = "layer" if by == "op" and entry.compute != "op" else by
     return answer(can, Question(entry.category, dtype, by, entry.type), probe=probe)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mpcore.errors import GraphError
 from mpcore.graph.cut import Network
 from mpcore.graph.deciding import Word
+from mpcore.graph.flow import kept_exactly
 from mpcore.graph.ir import Cast, is_16_bit, is_float
 from mpcore.graph.walk import CAST_BYTES, Merged, Walk
 from mpcore.numerics import ops
@@ -83,6 +84,8 @@ def sides_of(
 
 def promotes(node: Node) -> bool:
     """Return whether a call itself widens what comes in to the widest."""
+    if node.exact:  # a framework whose calls take one dtype
+        return False
     known = {row.name: row for row in ops.ops()}
     return node.op in known and known[node.op].category == "promote"
 
@@ -194,6 +197,9 @@ class Sides:
         ends = [(at[node.name], self.lifts_free(node, name)) for node in readers]
         if self.output and name in self.graph.outputs:
             ends.append((0 if is_16_bit(self.output) else 1, False))
+        for node in self.graph.users[name]:
+            if name in kept_exactly(node, self.graph):
+                ends.append((0 if is_16_bit(self.graph.value[name].dtype) else 1, False))
         if not ends:
             return
         maker = self.maker(name)

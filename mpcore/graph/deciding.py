@@ -27,7 +27,8 @@ class Word:
     """What one call does.
 
     Attributes:
-        compute: ``"lower"``, ``"full"``, ``"promote"``, ``"follow"``, a dtype, or ``"native"``
+        compute: ``"lower"``, ``"full"``, ``"promote"``, ``"follow"``, ``"along"`` (in what its
+            activations are; parameters and constants are cast along), a dtype, or ``"native"``
             for what is left to the framework's own list.
         output: dtype handed on in the same words; ``""`` for what comes out.
         why: what decided, in words.

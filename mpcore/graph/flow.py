@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from mpcore.graph.ir import Graph, Node
 
-__all__ = ["Results", "by_promotion", "castable", "widest"]
+__all__ = ["Results", "by_promotion", "castable", "kept_exactly", "widest"]
 
 
 class Results(Protocol):
@@ -54,3 +54,11 @@ def castable(node: Node, now: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         name for i, name in enumerate(node.inputs) if i not in node.keeps and is_float(now[name])
     )
+
+
+def kept_exactly(node: Node, graph: Graph) -> tuple[str, ...]:
+    """Return the names of floating-point inputs that a call takes as they were lifted alone."""
+    if not node.exact:
+        return ()
+    names = (node.inputs[i] for i in node.keeps)
+    return tuple(name for name in names if is_float(graph.value[name].dtype))

@@ -128,6 +128,7 @@ class Node:
         fixed: whether its results have the dtypes that they had, whatever comes in: a cast that
             stands in the model, or something that no dtype reaches.
         region: what it must not leave: values made in another region are not shared with it.
+        exact: whether it takes what it ``keeps`` in no other dtype than it had; else in any.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Node:
     keeps: tuple[int, ...] = ()
     fixed: bool = False
     region: str = ""
+    exact: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a kind that there is not."""

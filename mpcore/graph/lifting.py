@@ -84,7 +84,8 @@ def export(model: Any, path: str | PathLike[str], policy: Policy | str, *example
 
     Args:
         model: the model; it stays as it is.
-        path: its ending says the form: ``.onnx`` or ``.pt2`` of a torch model.
+        path: its ending says the form: ``.onnx`` or ``.pt2`` of a torch model; of a Keras model a
+            new folder, for a SavedModel.
         policy: what is lowered; a system may be named by ``"op_list=portable"``.
         example: what the model is called with.
 

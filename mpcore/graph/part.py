@@ -127,6 +127,10 @@ class GraphPart(Protocol):
         """
         ...
 
+    def find(self, model: Any, path: str, /) -> Any:
+        """Return the layer, parameter or buffer of a dotted path; None where there is none."""
+        ...
+
     def export(
         self, model: Any, path: str | PathLike[str], policy: Policy, example: Any, /
     ) -> Exported:
@@ -139,6 +143,6 @@ class GraphPart(Protocol):
 
 
 GRAPH: Part[GraphPart] = Part(
-    "graph", "cannot lift a model to a graph", "use by='layer', or a model of torch"
+    "graph", "cannot lift a model to a graph", "use by='layer', or a model of torch or tf.keras"
 )
 """The graph of a model: ``by="graph"``, ``mp.graph``, ``mp.export``."""

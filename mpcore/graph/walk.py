@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mpcore.graph.flow import castable, widest
+from mpcore.graph.flow import castable, kept_exactly, widest
 from mpcore.graph.ir import Cast, GraphPlan, is_float
 from mpcore.numerics.dtypes import is_low
 
@@ -29,6 +29,7 @@ class Walk:
         low: the 16-bit dtype.
         results: says what comes out.
         now: dtype of every value so far.
+        weak: values that depend on no input of the graph.
     """
 
     graph: Graph
@@ -39,24 +40,31 @@ class Walk:
     compute: dict[str, str] = field(default_factory=dict)
     output: dict[str, str] = field(default_factory=dict)
     rules: dict[str, str] = field(default_factory=dict)
+    weak: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Know what comes in."""
+        """Know what comes in; parameters and constants are cast along with activations."""
         made = self.graph.producer
         for value in self.graph.values:
             if value.name not in made:
                 self.now.setdefault(value.name, value.dtype)
+                if value.kind in ("param", "buffer", "const"):
+                    self.weak.add(value.name)
 
     def run(self, node: Node, word: Word) -> None:
         """Cast what a node reads, and note what it hands on."""
         wanted = word.dtype(self.low)
         names = castable(node, self.now)
-        if word.compute == "promote":
-            wanted = widest([self.now[name] for name in names])
+        if word.compute in ("promote", "along"):
+            counted = [n for n in names if n not in self.weak] if word.compute == "along" else []
+            wanted = widest([self.now[name] for name in counted or names])
+        if node.outputs and all(name in self.weak for name in node.inputs):
+            self.weak.update(node.outputs)
         native = word.compute == "native" or node.kind == "opaque"
         if native:
             wanted = ""
         self.cast(node, names, wanted, word.why)
+        self.cast_back(node)
         read = self.reads(node, names, wanted)
         out = self.results(self.graph, node, read)
         kept = [d for d in (self.now[n] for n in names) if is_float(d)]
@@ -75,6 +83,13 @@ class Walk:
         for name in names:
             if wanted and self.now[name] != wanted:
                 self.casts.append(Cast(name, wanted, (node.name,), rule=why))
+
+    def cast_back(self, node: Node) -> None:
+        """Cast what a node takes in no other dtype than it was lifted in."""
+        for name in kept_exactly(node, self.graph):
+            before = self.graph.value[name].dtype
+            if self.now[name] != before:
+                self.casts.append(Cast(name, before, (node.name,), rule="taken in no other dtype"))
 
     def hand_on(self, node: Node, out: tuple[str, ...], wanted: str, why: str) -> None:
         """Note the results of a node; those that a rule wants in another dtype are cast."""

@@ -1,0 +1,181 @@
+"""The proof of a graph: without casts it gives what the model gives, on its example."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
+
+from mpcore.errors import GraphError
+from mpcore_tensorflow.graph_trace import UNTRACEABLE, untraceable
+from mpcore_tensorflow.recorder import text
+from mpcore_tensorflow.snapshot import left_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import keras
+
+    from mpcore_tensorflow.graph_run import Runner
+
+__all__ = ["calling", "prove"]
+
+_ORDER = 2e-6  # relative to all gradients: sums of float32 in another order
+
+
+def prove(
+    model: keras.Model,
+    make: Callable[[Any], Runner],
+    args: tuple[Any, ...],
+    ways: list[dict[str, Any]],
+) -> Runner:
+    """Return what runs the graphs of a model, which give what it gives.
+
+    Args:
+        model: the model, not changed.
+        make: makes of the model's own call one that runs its graphs without casts.
+        args: arguments of the example.
+        ways: other arguments, one entry for each way of calling.
+
+    Raises:
+        GraphError: they do not, with what is the first to differ.
+    """
+    original = model.call
+    runner = make(original)
+    for kwargs in ways:
+        try:
+            own = _ran(model, original, args, kwargs)
+        except UNTRACEABLE as exc:
+            raise untraceable(model, exc) from exc
+        found = _ran(model, runner, args, kwargs)
+        why = _difference(own, found)
+        if why:
+            random = [
+                node.name
+                for lowered in runner.met.values()
+                for node in lowered.piece.graph.walk()
+                if node.target.startswith("Random")
+            ]
+            if random:
+                why = f"{why}; {random[0]} draws from TensorFlow's own generator"
+            else:
+                why = f"{why}; {_first_difference(model, original, runner, args, kwargs)}"
+            msg = (
+                f"the graph of {type(model).__name__} does not give its own {why}. Random numbers "
+                "of tf.random, a count or a cache in Python cannot be lifted: use "
+                "keras.random.SeedGenerator, or by='layer'"
+            )
+            raise GraphError(msg)
+    return runner
+
+
+@contextlib.contextmanager
+def calling(model: keras.Model, call: Any) -> Iterator[None]:
+    """Let the model's ``call`` be another one for a while."""
+    own = vars(model).get("call")
+    vars(model)["call"] = call
+    try:
+        yield
+    finally:
+        if own is None:
+            del vars(model)["call"]
+        else:
+            vars(model)["call"] = own
+
+
+def _ran(
+    model: keras.Model, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return outputs with losses, what variables hold then, and gradients."""
+    weights = [v.value for v in model.trainable_variables]
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow is not followed
+    def run() -> Any:
+        with tf.GradientTape() as tape:
+            outputs = [x for x in tf.nest.flatten(model(*args, **kwargs)) if tf.is_tensor(x)]
+            losses = [tf.convert_to_tensor(x) for x in model.losses]
+            total = tf.add_n(
+                [_weighed(x) for x in (*outputs, *losses) if x.dtype.is_floating]
+                or [tf.constant(0.0)]
+            )
+        found = tape.gradient(total, weights) if weights else []
+        there = [g is not None for g in found]
+        kept.append(there)
+        return outputs + losses, [tf.convert_to_tensor(g) for g in found if g is not None]
+
+    kept: list[list[bool]] = []
+    with left_alone(model, None), calling(model, call):
+        outputs, grads = run.get_concrete_function()()
+        state = [np.array(v.value) for v in model.variables]
+    left = iter(grads)
+    gradients = [np.asarray(next(left), np.float32) if has else None for has in kept[-1]]
+    return [np.array(x) for x in outputs], state, gradients
+
+
+def _weighed(x: Any) -> Any:
+    """Return one number in which each element of ``x`` counts another way."""
+    wide = tf.cast(x, tf.float32)
+    return tf.reduce_sum(
+        wide * tf.cos(tf.reshape(tf.range(tf.size(x), dtype=tf.float32), tf.shape(x)))
+    )
+
+
+def _difference(own: Any, found: Any) -> str:
+    for what, mine, theirs in zip(("outputs", "assigned variables"), own, found, strict=False):
+        if len(mine) != len(theirs) or not all(map(_equal, mine, theirs)):
+            return what
+    pairs = list(zip(own[2], found[2], strict=True))
+    if any((a is None) != (b is None) for a, b in pairs):
+        return "gradients (one is missing)"
+    there = [(a, b) for a, b in pairs if a is not None]
+    size = np.sqrt(sum(float(np.sum(np.square(a, dtype=np.float64))) for a, _ in there))
+    off = np.sqrt(sum(float(np.sum(np.square(a - b, dtype=np.float64))) for a, b in there))
+    if not np.isfinite(size):
+        return ""  # nothing can be said of gradients that are no numbers
+    return f"gradients (off by {off / size:.1e} of their norm)" if off > _ORDER * size else ""
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.dtype.kind in "fc":
+        return bool(np.array_equal(a, b, equal_nan=True))
+    return bool(np.array_equal(a, b))
+
+
+def _first_difference(
+    model: keras.Model, original: Any, runner: Runner, args: Any, kwargs: Any
+) -> str:
+    """Return in words which operation is the first that makes something else, run eagerly."""
+    own, found = _made(model, original, args, kwargs), _made(model, runner, args, kwargs)
+    for (kind, value), (other, again) in zip(own, found, strict=False):
+        if kind != other or not _equal(value, again):
+            return f"the first operation that differs is a {other} of {list(again.shape)}"
+    return f"its {len(own)} operations became {len(found)}"
+
+
+def _made(model: keras.Model, call: Any, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+    seen: list[tuple[str, Any]] = []
+
+    def made(
+        kind: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
+        del inputs, attrs, op_name
+        if graph is None and text(kind) not in ("ReadVariableOp", "Identity"):
+            seen.extend(
+                (text(kind), np.array(x))
+                for x in outputs
+                if x.dtype.is_floating and hasattr(x, "numpy")
+            )
+
+    with left_alone(model, None), calling(model, call):
+        model(*args, **kwargs)  # what is made once is there
+        op_callbacks.add_op_callback(made)
+        try:
+            model(*args, **kwargs)
+        finally:
+            op_callbacks.remove_op_callback(made)
+    return seen

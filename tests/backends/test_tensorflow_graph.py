@@ -1,0 +1,295 @@
+"""by="graph" in tf.keras: what is lifted, trained, written to a file, and refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.backend("tensorflow")
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+from graph_models_tensorflow import MODELS, adds, functional, masked, raw  # noqa: E402
+
+import mpcore as mp  # noqa: E402
+from mpcore.graph import P  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+L = keras.layers
+BY_GRAPH = "mixed_bfloat16, by=graph"
+FAST = ("functional", "raw", "adds", "masked")
+
+
+def _weighed(outputs: Any) -> Any:
+    wide = [tf.cast(x, tf.float32) for x in tf.nest.flatten(outputs)]
+    return tf.add_n([tf.reduce_mean(x * tf.cos(x * 7.0)) for x in wide])
+
+
+def _prepared(make: Callable[[], Any], policy: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    model, args = make()
+    amp = mp.prepare(model, keras.optimizers.AdamW(1e-3), policy, example=args)
+    return model, args, amp
+
+
+def _step(model: Any, args: Any, amp: Any) -> Any:
+    return amp.step(lambda: _weighed(model(*args, training=True)) + sum(model.losses))
+
+
+def _ops(model: Any, args: Any) -> list[tuple[str, str]]:
+    graph = tf.function(lambda: model(*args), autograph=False).get_concrete_function().graph
+    return [(op.type, op.inputs[0].dtype.name) for op in graph.get_operations() if op.inputs]
+
+
+@pytest.mark.parametrize(
+    "name", [*FAST, *(pytest.param(n, marks=pytest.mark.slow) for n in MODELS if n not in FAST)]
+)
+def test_a_model_trains_by_its_graph(name: str) -> None:
+    """Lifting proves itself: outputs, assigned variables and gradients are the model's own."""
+    model, args, amp = _prepared(MODELS[name], BY_GRAPH)
+    assert any(dtype == "bfloat16" for plan in amp.graphs for dtype in plan.compute.values())
+    losses = [float(_step(model, args, amp).loss) for _ in range(3)]
+    assert np.all(np.isfinite(losses))
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_graph_without_casts_trains_as_the_model_does(name: str) -> None:
+    """In float32, but for the order of sums in the gradients."""
+    seen = []
+    for policy in ("float32", "float32, by=graph"):
+        keras.utils.set_random_seed(3)
+        model, args = MODELS[name]()
+        example = {"example": args} if "graph" in policy else {}
+        amp = mp.prepare(model, keras.optimizers.SGD(0.1), policy, **example)
+        losses = [float(_step(model, args, amp).loss) for _ in range(2)]
+        seen.append((losses, [np.array(v.value) for v in model.variables]))
+    np.testing.assert_allclose(seen[0][0], seen[1][0], rtol=1e-5)
+    for one, other in zip(seen[0][1], seen[1][1], strict=True):
+        if one.dtype.kind == "f":
+            np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
+def test_a_rule_reaches_an_op_between_layers() -> None:
+    model, args, amp = _prepared(raw, f"{BY_GRAPH}; full op=softmax; full path=matmul_2")
+    compute = amp.graphs[0].compute
+    assert compute["softmax"] == compute["matmul_2"] == "float32"
+    assert compute["matmul"] == compute["dense/linear"] == "bfloat16"
+    ran = _ops(model, args)
+    assert ("Softmax", "float32") in ran
+    assert {d for op, d in ran if op == "MatMul"} == {"bfloat16", "float32"}
+    assert "rule: full op=softmax" in str(amp.graphs[0])
+
+
+def test_what_does_not_fit_the_dtype_stays_float32() -> None:
+    """A mask of -1e9 would be -inf in float16, and 0 * -inf no number."""
+    policy = mp.Policy.of("mixed_float16, by=graph; lower op=softmax").with_loss_scale("static(8)")
+    model, args, amp = _prepared(raw, policy)
+    plan = amp.graphs[0]
+    why = [why for why in plan.rules.values() if "is no number of float16" in why]
+    assert why
+    assert np.all(np.isfinite(model(*args).numpy()))
+    assert _step(model, args, amp).stepped
+
+
+def test_list_exact_and_cheapest() -> None:
+    found = {}
+    for place in ("list", "exact", "cheapest"):
+        model, args, amp = _prepared(functional, f"{BY_GRAPH}, place={place}")
+        outputs = [x.numpy() for x in model(*args)]
+        found[place] = outputs, sum(len(plan.casts) for plan in amp.graphs)
+    for one, other in zip(found["list"][0], found["exact"][0], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert found["cheapest"][1] <= found["exact"][1] <= found["list"][1]
+
+
+def test_a_skipped_step_puts_back_what_the_graph_assigned() -> None:
+    policy = mp.Policy.of("mixed_float16, by=graph").with_loss_scale(f"static({2.0**126})")
+    keras.utils.set_random_seed(3)
+    model, args = adds()
+    amp = mp.prepare(model, keras.optimizers.SGD(0.1), policy, example=args)
+    before = [np.array(v.value) for v in model.variables]
+    result = _step(model, args, amp)
+    assert not result.stepped
+    for one, other in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(one, np.array(other.value))
+
+
+def test_losses_and_masks_are_handed_on() -> None:
+    model, args = adds()
+    expected = [float(x) for x in (model(*args), model.losses)[1]]
+    mp.prepare(model, None, "float32, by=graph", example=args)
+    model(*args)
+    np.testing.assert_allclose([float(x) for x in model.losses], expected, rtol=1e-6)
+    model, args = masked()
+    mp.prepare(model, None, BY_GRAPH, example=args)
+    np.testing.assert_array_equal(model(*args)._keras_mask, args[0] != 0)
+
+
+def test_fit_save_and_release(tmp_path: Path) -> None:
+    i = keras.Input((8,))
+    h = L.BatchNormalization()(L.Dense(16, activation="relu")(i))
+    model = keras.Model(i, L.Dense(3, activation="softmax")(h))
+    x = np.random.default_rng(0).random((32, 8), np.float32)
+    y = (x[:, 0] * 3).astype(np.int32)
+    policy = f"{BY_GRAPH}; full op=softmax"
+    amp = mp.prepare(model, keras.optimizers.Adam(1e-2), policy, example=x[:4])
+    model.compile(optimizer=amp.optimizer, loss="sparse_categorical_crossentropy")
+    losses = model.fit(x, y, batch_size=16, epochs=6, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    model.save(tmp_path / "m.keras")
+    amp.release()
+    loaded = keras.models.load_model(tmp_path / "m.keras", compile=False)
+    np.testing.assert_array_equal(loaded(x), model(x))
+    assert amp.graphs == ()
+
+
+def test_a_saved_model_has_the_casts_in_it(tmp_path: Path) -> None:
+    model, args = functional()
+    path = tmp_path / "saved"
+    made = mp.export(model, path, f"{BY_GRAPH}; full op=softmax", *args)
+    loaded = tf.saved_model.load(str(path))
+    function = loaded.signatures["serving_default"]
+    outputs = function(
+        **dict(
+            zip(
+                sorted(function.structured_input_signature[1]),
+                [tf.constant(x[:2]) for x in args[0]],
+                strict=True,
+            )
+        )
+    )
+    assert [tuple(outputs[f"output_{i}"].shape) for i in (0, 1)] == [(2, 2), (2, 5)]
+    assert 0 < made.difference < 0.05
+    assert "any batch size" in made.checks
+    with pytest.raises(mp.GraphError, match="new folder for a SavedModel"):
+        mp.export(model, path, BY_GRAPH, *args)
+    with pytest.raises(mp.GraphError, match="leave the ending out"):
+        mp.export(model, tmp_path / "m.onnx", BY_GRAPH, *args)
+
+
+def test_a_clipped_gradient() -> None:
+    model, args = raw()
+    clipped = mp.graph.clip_gradient(model, P("linear"), *args, norm=1e-3)
+    for training in (False, True):
+        np.testing.assert_array_equal(
+            model(*args, training=training), clipped(*args, training=training)
+        )
+
+    def gradient(net: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(net(*args, training=True) ** 2)
+        return tape.gradient(loss, model.dense.kernel.value)
+
+    own, bounded = gradient(model), gradient(clipped)
+    # The gradient of x @ kernel is x.T @ clipped, so at most the norm of x times the bound.
+    assert float(tf.norm(own)) > float(tf.norm(bounded)) > 0
+    assert float(tf.norm(bounded)) <= 1e-3 * float(tf.norm(args[0])) * 1.001
+
+
+def test_programs_of_the_rewriting_api() -> None:
+    from mpcore_compat import mindspore_rewrite as rw
+
+    model, args = functional()
+    seen = []
+
+    @rw.pattern(L.Dense)
+    def rule(node: Any) -> None:
+        if node.get_node_type() is rw.NodeType.Dense:
+            seen.append((node.units, list(node.state), node.has_grad()))
+            node.output = rw.clip_gradient(node.output, norm=1.0)
+
+    helper = rw.MixedPrecisionHelper("bfloat16").set_white_list([rw.NodeType.Softmax])
+    engine = rw.SymbolicEngine().add_rule(rule).add_rule(helper)
+    net = engine.rewrite(model, *args)
+    assert (8, ["kernel"], True) in seen
+    for one, other in zip(model(*args), net(*args), strict=True):
+        np.testing.assert_allclose(one, tf.cast(other, tf.float32), atol=0.05)
+    assert len(net.trainable_variables) == len(model.trainable_variables)
+    assert ("MatMul", "bfloat16") in _ops(net, args)
+    assert ("Softmax", "float32") in _ops(net, args)
+
+
+def test_explain_draws_the_graph() -> None:
+    model, args = raw()
+    found = mp.explain(model, f"{BY_GRAPH}; full op=softmax", *args)
+    assert "dense/linear" in str(found)
+    assert "<svg" in found.html()
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "graph.md").read_text(encoding="utf-8")
+    _, _, own = page.partition("## tf.keras")
+    (block, *_) = re.findall(r"```python\n(.*?)```", own, re.S)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert names["amp"].graphs[0].compute["softmax"] == "float32"
+    assert tf.saved_model.contains_saved_model(str(tmp_path / "scores"))
+
+
+class Refused(keras.Model):  # type: ignore[misc]  # keras is not followed
+    def __init__(self, then: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.dense, self.then = L.Dense(8), then
+
+    def call(self, x: Any) -> Any:
+        return self.then(self.dense(x))
+
+
+@tf.custom_gradient
+def _reversed(x: Any) -> Any:
+    return tf.identity(x), lambda grad: -grad
+
+
+def _decides(x: Any) -> Any:
+    return x * 2 if keras.ops.mean(x) > 0 else x
+
+
+class _Counts:
+    calls = 0
+
+    def __call__(self, x: Any) -> Any:
+        self.calls += 1
+        return x * float(self.calls)
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        pytest.param(_reversed, "gradient written by hand", id="custom-gradient"),
+        pytest.param(_decides, "decides by the value of a tensor has no graph", id="python-if"),
+        pytest.param(_Counts(), "does not give its own outputs", id="a-count-in-python"),
+    ],
+)
+def test_what_has_no_graph_is_refused(then: Any, message: str) -> None:
+    model, x = Refused(then), np.ones((4, 8), np.float32)
+    model(x)
+    before = [np.array(v.value) for v in model.variables]
+    with pytest.raises(mp.GraphError, match=message):
+        mp.prepare(model, keras.optimizers.SGD(0.1), BY_GRAPH, example=x)
+    assert "call" not in vars(model)
+    for one, other in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(one, np.array(other.value))
+
+
+def test_refusals_say_the_way_out() -> None:
+    model = keras.Sequential([keras.Input((8,)), L.Dense(4, dtype="bfloat16")])
+    x = np.ones((4, 8), np.float32)
+    with pytest.raises(mp.BackendError, match="needs a model of float32 parameters"):
+        mp.prepare(model, keras.optimizers.SGD(0.1), BY_GRAPH, example=x)
+    model, args, _ = _prepared(functional, BY_GRAPH)
+    with pytest.raises(mp.GraphError, match="must be lifted before it is prepared"):
+        mp.graph.lift(model, *args)
+    model, args = functional()
+    with pytest.warns(mp.MpcoreWarning, match="decided for no call of the graph"):
+        mp.prepare(model, None, f"{BY_GRAPH}; full op=conv2d", example=args)
+    model, args = functional()
+    with pytest.raises(mp.GraphError, match="a layer of Keras is several operations"):
+        mp.graph.fold_batch_norm(model, *args)
