@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mpcore.backend.backend import find_backend
 from mpcore.capabilities.capabilities import honour
+from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import is_low
 from mpcore_tensorflow.casting import apply_plan, release_plan
 from mpcore_tensorflow.layers import MARK, walk
@@ -49,6 +50,9 @@ def under(amp: KerasAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
         BackendError: Keras cannot honour it; nothing has changed.
     """
     model, backend = amp.model, find_backend(amp.model)
+    if policy.by == "graph":
+        msg = "a policy by='graph' is not tried on a prepared Keras model; prepare it anew"
+        raise BackendError(msg)
     with contextlib.ExitStack() as stack:
         layers = [model, *model._flatten_layers()]
         layers += [layer._functional for layer in layers if hasattr(layer, "_functional")]
