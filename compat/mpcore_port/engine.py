@@ -138,7 +138,7 @@ class Result:
             return "not verified: --no-verify"
         for run in found["runs"]:
             if run["script"] == path:
-                return f"not verified: {run['why_not']}" if run["why_not"] else "verified"
+                return f"not verified: {run['why_not']}" if run["why_not"] else _verified(run)
         return f"not verified: {found['why_not'] or 'it trains nothing by itself'}"
 
     @property
@@ -298,6 +298,16 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
     kept = replace(one.scan, unmapped=tuple(unmapped))
     findings = tuple(repaired(_findings(one, project), ordered))
     return Ported(source, text, tuple(ordered), tuple(failures), kept, findings)
+
+
+def _verified(run: dict[str, Any]) -> str:
+    """Return what was verified: a whole script, or its step, and with what in place of what."""
+    if run["step"] is None:
+        return "verified"
+    names = run["step"]["stand_ins"]
+    return "its training step verified" + (
+        f", with stand-ins for {', '.join(names)}" if names else ""
+    )
 
 
 def _in_its_words(edits: list[Edit], source: Source) -> list[Edit]:

@@ -10,6 +10,7 @@ device are those of the CPU, with the device's default dtype float16. The module
 from __future__ import annotations
 
 import functools
+import os
 import re
 import time
 import types
@@ -19,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-__all__ = ["install", "is_on_device"]
+__all__ = ["DEVICE", "install", "is_on_device"]
 
 _MARK = "_mpcore_on_device"
 _ALIASES = {  # as torch_npu.npu has them: no DoubleTensor
@@ -35,7 +36,7 @@ _ALIASES = {  # as torch_npu.npu has them: no DoubleTensor
 }
 
 _MOVED_TO_CPU = torch.device("cpu")
-_DEVICE = torch.device("cpu:0")  # the device that is stood in for; the CPU itself has no number
+DEVICE = torch.device("cpu:0")  # the device that is stood in for; the CPU itself has no number
 _QUIET = (  # calls that change nothing a CPU has
     "set_device",
     "synchronize",
@@ -172,14 +173,14 @@ class _Move(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
     ) -> Any:
         on_device = _any_on_device(args)
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
-            args = (args[0], _DEVICE, *args[2:])  # `to(0)`: an index of the device
+            args = (args[0], DEVICE, *args[2:])  # `to(0)`: an index of the device
         if func is torch.device:  # `torch.device("cuda", 0)`: the kind in one word with its index
             given = [*args, *((kwargs or {}).get(name) for name in ("type", "index"))]
             if self._kind in given:
-                return _DEVICE
+                return DEVICE
         kwargs = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         if type(kwargs.get("device")) is int:
-            kwargs["device"] = _DEVICE
+            kwargs["device"] = DEVICE
         args = tuple(map(self._moved, args))
         moves = any(map(_names_device, (*args, *kwargs.values()))) or (
             kwargs.get("device") is None
@@ -198,7 +199,7 @@ def _names_device(value: Any) -> bool:
     return (
         value == "cpu:0"
         if isinstance(value, str)
-        else isinstance(value, torch.device) and (value == _DEVICE)
+        else isinstance(value, torch.device) and (value == DEVICE)
     )
 
 
@@ -231,11 +232,11 @@ def install(kind: str) -> types.ModuleType:
         vars(module).update(_answers(kind) | _aliases())
         torch.Tensor.is_cuda = property(is_on_device)
     _move_methods(kind)
-    _move_modules(functools.partial(named, place=_DEVICE))
+    _move_modules(functools.partial(named, place=DEVICE))
     _move_autocast(kind, moved)
     _move_loading(moved)
     _move_parallel(kind)
-    _Move(functools.partial(named, place=_DEVICE), kind).__enter__()  # for the life of the process
+    _Move(functools.partial(named, place=DEVICE), kind).__enter__()  # for the life of the process
     return module
 
 
@@ -332,6 +333,12 @@ def _move_loading(moved: Any) -> None:
     torch.load = load
 
 
+def _network(module: Any) -> Any:
+    """Return a network; what stands in for one is no ``nn.Module`` itself."""
+    made = getattr(module, "_mpcore_module", None)
+    return module if made is None else made()
+
+
 def _move_parallel(kind: str) -> None:
     group = torch.distributed.init_process_group
     wrapped = torch.nn.parallel.DistributedDataParallel.__init__
@@ -339,17 +346,21 @@ def _move_parallel(kind: str) -> None:
     @functools.wraps(group)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("device_id", None)
+        alone = kwargs.get("world_size", -1) in (-1, 1) and os.environ.get("WORLD_SIZE", "1") == "1"
+        if alone and not args and "store" not in kwargs:  # a port would be shared by two runs
+            kwargs.pop("init_method", None)
+            kwargs |= {"store": torch.distributed.HashStore(), "rank": 0, "world_size": 1}
         return group("gloo", *args, **kwargs)
 
     @functools.wraps(wrapped)
     def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("output_device", None)
-        wrapped(self, module, None, *args, **kwargs)
+        wrapped(self, _network(module), None, *args, **kwargs)
 
     @functools.wraps(torch.nn.DataParallel.__init__)
     def alone(self: Any, module: Any, *_: Any, **__: Any) -> None:
         torch.nn.Module.__init__(self)
-        self.module, self.device_ids = module, []
+        self.module, self.device_ids = _network(module), []
 
     torch.distributed.init_process_group = init_process_group
     torch.distributed.is_nccl_available = lambda: True

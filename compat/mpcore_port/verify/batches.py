@@ -15,6 +15,9 @@ _TARGET = re.compile(
 )
 
 
+_TEXT = ("input_ids", "attention_mask", "labels")  # what models that take **batch ask for
+
+
 @dataclass(frozen=True)
 class Layout:
     """The tensors of a batch: in a ``"tuple"``, in a ``"dict"``, or one ``"alone"``.
@@ -23,15 +26,18 @@ class Layout:
         kind: one of these.
         names: what the loop calls them, or the keys of the dict; "" where it has no name for one.
         form: how tuples lie in each other, ``"(({}, {}), {})"``; "" for a flat one.
+        first: of several loaders, how many tensors the first one gives; 0 for one loader.
     """
 
     kind: str
     names: tuple[str, ...]
     form: str = ""
+    first: int = 0
 
-    def code(self) -> str:
-        """Return the code that makes a batch of ``_mpcore_parts``."""
-        parts = [f"torch.from_numpy(_mpcore_parts[{i}])" for i in range(len(self.names))]
+    def code(self, first: int = 0) -> str:
+        """Return the code that makes a batch of ``_mpcore_parts``, from part ``first`` on."""
+        places = range(first, first + len(self.names))
+        parts = [f"torch.from_numpy(_mpcore_parts[{i}])" for i in places]
         if self.form:
             return self.form.format(*parts)
         if self.kind == "alone":
@@ -44,10 +50,11 @@ class Layout:
     @property
     def target(self) -> int | None:
         """Which of the tensors the loss compares with; None if a loss gets none."""
-        named = [i for i, name in enumerate(self.names) if _TARGET.fullmatch(name)]
+        names = self.names[: self.first] if self.first else self.names
+        named = [i for i, name in enumerate(names) if _TARGET.fullmatch(name)]
         if named:
             return named[-1]
-        return len(self.names) - 1 if len(self.names) > 1 else None
+        return len(names) - 1 if len(names) > 1 else None
 
 
 def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
@@ -95,8 +102,7 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
         if isinstance(node, ast.Call):
             passed += [(node, i) for i, a in enumerate(node.args) if ast.unparse(a) == name]
             if any(k.arg is None and ast.unparse(k.value) == name for k in node.keywords):
-                msg = f"line {node.lineno}: batches are passed on as **{name}"
-                raise StepError(msg)
+                keys |= dict.fromkeys(_TEXT)
     if keys and all(isinstance(key, str) for key in keys):
         return Layout("dict", tuple(map(str, keys)))
     if keys and all(isinstance(key, int) for key in keys):

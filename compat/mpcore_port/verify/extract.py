@@ -12,33 +12,41 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.batches import Layout, layout_of
+from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.guess import Guess, guess_call
-from mpcore_port.verify.module import Module, StepError, function_name, walk
-from mpcore_port.verify.needs import Needs
+from mpcore_port.verify.module import Module, StepError, function_name
+from mpcore_port.verify.needs import Loop, Needs
 from mpcore_port.verify.required import required_arguments
 from mpcore_port.verify.stubs import Stubs
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
 __all__ = ["HEAD", "Step", "extract"]
 
 _HEAD = """\
 import sys
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 import torch
+from mpcore_port.verify.absent import install as _mpcore_install
 from mpcore_port.verify.synthetic import Batches as _mpcore_batches
-from mpcore_port.verify.synthetic import Missing as _mpcore_missing
+from mpcore_port.verify.synthetic import missing as _mpcore_missing
+from mpcore_port.verify.synthetic import settings as _mpcore_settings
 from mpcore_port.verify.synthetic import arrays as _mpcore_arrays
-_mpcore_all = _mpcore_batches([{batch} for _mpcore_parts in _mpcore_arrays({inputs!r})])
-def _mpcore_endless():
+_mpcore_install()
+_mpcore_given = _mpcore_arrays({inputs!r})
+_mpcore_all = [{batches}]
+def _mpcore_endless(batches):
     while True:
-        yield from _mpcore_all
-_mpcore_stream = _mpcore_endless()
-def _mpcore_loader():
-    return _mpcore_all
-def _mpcore_next():
-    return next(_mpcore_stream)
+        yield from batches
+_mpcore_streams = [_mpcore_endless(batches) for batches in _mpcore_all]
+def _mpcore_loader(number=0):
+    return _mpcore_all[number]
+def _mpcore_next(number=0):
+    return next(_mpcore_streams[number])
+def _mpcore_spawn(function, args=(), nprocs=1, **_):
+    function(0, *args)
 """
 HEAD = _HEAD.count("\n")
 """Lines that stand in front of a step; line N of the script is line N + HEAD of the step."""
@@ -51,7 +59,7 @@ class Step:
     Attributes:
         body: its lines, with those that went left empty, so that line numbers stay.
         future: ``from __future__`` imports.
-        layout: how a batch is taken apart; None if the step makes its batches itself.
+        layouts: how batches are taken apart, one for each loader; () if the step makes its own.
         loop: first and last line of the training loop.
         function: the function it is in; "" at the top.
         kept: how many lines stayed.
@@ -62,7 +70,7 @@ class Step:
 
     body: str
     future: str
-    layout: Layout | None
+    layouts: tuple[Layout, ...]
     loop: tuple[int, int]
     function: str
     kept: int
@@ -71,27 +79,43 @@ class Step:
     args: tuple[str, ...] = ()
     touched: frozenset[int] = field(default=frozenset(), repr=False)
 
-    def script(self, folder: Path, inputs: str) -> str:
+    @property
+    def layout(self) -> Layout | None:
+        """How all tensors of a step are taken apart; None if it makes its batches itself."""
+        if len(self.layouts) < 2:
+            return self.layouts[0] if self.layouts else None
+        names = tuple(name for layout in self.layouts for name in layout.names)
+        return Layout("tuple", names, first=len(self.layouts[0].names))
+
+    def script(self, folder: Path, inputs: str, above: Sequence[Path] = ()) -> str:
         """Return the step as a script.
 
         Args:
             folder: where modules beside the script are imported from.
             inputs: what a batch is made of, as of ``--inputs``.
+            above: more such folders.
         """
-        batch = self.layout.code() if self.layout is not None else "None"
-        head = _HEAD.format(folder=str(folder), batch=batch, inputs=inputs or "float32[1]")
+        first, batches = 0, []
+        for layout in self.layouts:
+            made = layout.code(first)
+            batches.append(f"_mpcore_batches([{made} for _mpcore_parts in _mpcore_given])")
+            first += len(layout.names)
+        folders = in_order(folder, above)
+        given = ", ".join(batches) or "_mpcore_batches([None] * len(_mpcore_given))"
+        head = _HEAD.format(folders=folders, batches=given, inputs=inputs or "float32[1]")
         lines = [*head.splitlines(), *self.body.splitlines()]
         if self.future:
             lines[0] = f"{self.future}; {lines[0]}"
         return "\n".join(lines) + "\n"
 
 
-def extract(text: str, folder: Path) -> Step:
+def extract(text: str, folder: Path, absent: Collection[int] = ()) -> Step:
     """Return the training step of a script.
 
     Args:
         text: the script.
         folder: where it lies; modules beside it are not missing.
+        absent: lines whose imports and calls give nothing: they were tried and failed.
 
     Raises:
         StepError: with what stands in the way.
@@ -100,14 +124,16 @@ def extract(text: str, folder: Path) -> Step:
     if not any(_is_backward(node) for node in ast.walk(module.tree)):
         msg = "there is no backward pass in it"
         raise StepError(msg)
-    _refuse_spawn(module)
-    stubs = Stubs(module, folder)
+    stubs = Stubs(module, folder, absent)
     needs = Needs(module, stubs)
     guess = Guess()
     top = next((s for s in module.tree.body if module.reaches(s)), None)
     if top is None:
         guess = guess_call(module, stubs)
-        needs.path_function(guess.function)
+        if guess.layout is None:
+            needs.path_function(guess.function)
+        else:
+            needs.loop = guess.function
         needs.want(ast.parse(guess.code))
     else:
         needs.path_block(module.tree.body)
@@ -118,9 +144,7 @@ def extract(text: str, folder: Path) -> Step:
     return _step(module, stubs, needs, needs.loop, guess)
 
 
-def _step(
-    module: Module, stubs: Stubs, needs: Needs, loop: ast.For | ast.While, guess: Guess
-) -> Step:
+def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) -> Step:
     lines, replaced, touched = _replaced(module, stubs, needs)
     kept = {number for number in needs.kept if lines[number - 1].strip()}
     body = [line if n in kept else "" for n, line in enumerate(lines, 1)]
@@ -129,16 +153,16 @@ def _step(
         for s in module.tree.body
         if isinstance(s, ast.ImportFrom) and s.module == "__future__"
     ]
-    target = needs.target
     owner = module.enclosing(loop, ast.FunctionDef, ast.AsyncFunctionDef)
+    layouts = tuple(layout_of(module, loop, target) for target in needs.targets)
     return Step(
         "\n".join([*body, guess.code]),
         "; ".join(future),
-        layout_of(module, loop, target) if target is not None else None,
+        (guess.layout,) if guess.layout is not None else layouts,
         (loop.lineno, loop.end_lineno or loop.lineno),
         function_name(module, owner) if isinstance(owner, ast.FunctionDef) else "",
         len(kept),
-        tuple(sorted((line, what) for line, what in replaced)),
+        tuple(sorted(replaced)),
         guess.assumed,
         required_arguments(module),
         frozenset(touched),
@@ -170,6 +194,8 @@ def _replaced(
 
 
 def _what(text: str) -> str:
+    if "_mpcore_spawn" in text:
+        return "one process"
     if "_mpcore_loader" in text or "_mpcore_next" in text:
         return "synthetic batches"
     return "nothing" if "_mpcore_missing" in text else "the module beside the script"
@@ -190,10 +216,3 @@ def _is_backward(node: ast.AST) -> bool:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "backward"
     )
-
-
-def _refuse_spawn(module: Module) -> None:
-    for node in walk(module.tree):
-        if isinstance(node, ast.Call) and module.qualified(node.func).endswith(".spawn"):
-            msg = f"line {node.lineno}: spawn starts the training in processes of its own"
-            raise StepError(msg)

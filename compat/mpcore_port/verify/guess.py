@@ -7,19 +7,34 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.batches import Layout
 from mpcore_port.verify.module import Module, StepError, function_name, walk
+from mpcore_port.verify.required import defaults
+from mpcore_port.verify.roles import SETTINGS, flag_of, number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from mpcore_port.verify.module import Function
     from mpcore_port.verify.stubs import Stubs
 
 __all__ = ["Guess", "guess_call"]
 
 _OPTIMIZER = "torch.optim.SGD({model}.parameters(), lr=0.01, momentum=0.9)"
+_MODEL = '_mpcore_missing("model")'
+_DATA = re.compile(
+    r"(real_?|fake_?|src_?|tgt_?|input_?|batch_?|train_?)?"
+    r"(x|y|a|b|imgs?|images?|inputs?|targets?|labels?|batch(es)?|data|samples?|masks?|features?|"
+    r"tokens?|audios?|waves?|obs(ervations?)?|states?|actions?|rewards?|text|src|tgt|sources?)",
+    re.I,
+)
 _ROLES = (  # what a parameter's name says, and what it is given
     (r"(train_?|data_?)*(loader|dl|batches|iter(ator)?|data_loader)", "_mpcore_loader()"),
     (r"(\w+_)?optim(izer)?|opt", _OPTIMIZER),
     (r"(grad_|loss_)?scaler", "torch.cuda.amp.GradScaler()"),
+    (r"loss(es)?", '_mpcore_missing("loss")(torch.ones(8, 16, device="cuda"))'),
+    (r"parameters", '_mpcore_missing("model").parameters()'),
     (r"criterion|loss_f(n|unc|unction)|objective|crit", "torch.nn.CrossEntropyLoss()"),
     (r"device|dev", 'torch.device("cuda")'),
     (r"rank|local_rank|gpu|(start_)?epoch|seed", "0"),
@@ -53,6 +68,7 @@ class Guess:
     code: str = ""
     assumed: tuple[str, ...] = ()
     function: Any = None
+    layout: Layout | None = None
 
 
 def guess_call(module: Module, stubs: Stubs) -> Guess:
@@ -61,21 +77,39 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     Raises:
         StepError: nothing is known about one of its parameters.
     """
-    function = _first(module)
-    maker = _Maker(module, function)
+    function, loops = _first(module)
+    maker = _Maker(module, function, stubs.folder)
     owner = module.parents.get(function)
-    lines = maker.arguments(function, skip=isinstance(owner, ast.ClassDef))
-    call = f"{function.name}({', '.join(lines)})"
+    data = [] if loops else _data(function)
+    given = maker.arguments(function, skip=isinstance(owner, ast.ClassDef), data=data)
+    call = f"{function.name}({', '.join(given)})"
     if isinstance(owner, ast.ClassDef):
         init = module.methods(owner).get("__init__")
-        given = maker.arguments(init, skip=True) if init is not None else []
-        call = f"{owner.name}({', '.join(given)}).{call}"
+        made = maker.arguments(init, skip=True) if init is not None else []
+        maker.lines.append(f"_mpcore_owner = {owner.name}({', '.join(made)})")
+        name = "" if function.name == "__call__" else f".{function.name}"
+        call = f"_mpcore_owner{name}({', '.join(given)})"
     maker.said.append(f"nothing calls {function_name(module, function)}: {call}")
-    return Guess("\n".join([*maker.lines, call]), tuple(maker.said), function)
+    if loops:
+        return Guess("\n".join([*maker.lines, call]), tuple(maker.said), function)
+    names = tuple(data) or ("_mpcore_batch",)
+    each = f"for ({', '.join(names)},) in _mpcore_loader(): {call}"
+    layout = Layout("tuple", names)
+    return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
 
 
-def _first(module: Module) -> Function:
-    """Return the function that leads to the backward pass and is called by no other that does."""
+def _data(function: Function) -> list[str]:
+    """Return the parameters of a function that are tensors of a batch, by their names."""
+    listed = [arg.arg for arg in function.args.args]
+    return [name for name in listed if _DATA.fullmatch(name)]
+
+
+def _first(module: Module) -> tuple[Function, bool]:
+    """Return the function that leads to the backward pass and is called by no other that does.
+
+    Returns:
+        The function, and whether a loop is in it or in what it calls.
+    """
     inner = {
         module.called(call)
         for function in module.reached
@@ -83,12 +117,26 @@ def _first(module: Module) -> Function:
         if isinstance(call, ast.Call)
     }
     roots = [f for f in module.reached if f not in inner]
-    loops = [f for f in roots if any(isinstance(n, (ast.For, ast.While)) for n in ast.walk(f))]
-    if not loops:
-        names = ", ".join(function_name(module, f) for f in roots) or "none"
-        msg = f"no function with a loop leads to the backward pass (there is {names})"
+    loops = [f for f in roots if _loops(module, f, set())]
+    if not (loops or roots):
+        msg = "no function leads to the backward pass from outside"
         raise StepError(msg)
-    return min(loops, key=lambda f: f.lineno)
+    trains = sorted(loops or roots, key=lambda f: ("train" not in f.name.lower(), f.lineno))
+    return trains[0], bool(loops)
+
+
+def _loops(module: Module, function: Function, seen: set[Function]) -> bool:
+    """Return whether a loop that leads to the backward pass is in a function or what it calls."""
+    seen.add(function)
+    for node in walk_all(function):
+        if isinstance(node, (ast.For, ast.While)) and module.reaches(node):
+            return True
+        called = module.called(node) if isinstance(node, ast.Call) else None
+        if called is None or called not in module.reached or called in seen:
+            continue
+        if _loops(module, called, seen):
+            return True
+    return False
 
 
 def walk_all(function: Function) -> list[ast.AST]:
@@ -97,14 +145,17 @@ def walk_all(function: Function) -> list[ast.AST]:
 
 
 class _Maker:
-    def __init__(self, module: Module, function: Function) -> None:
-        self.module, self.function = module, function
+    def __init__(self, module: Module, function: Function, folder: Path) -> None:
+        self.module, self.function, self.folder = module, function, folder
         self.lines: list[str] = []
         self.said: list[str] = []
         self.model = ""
 
-    def arguments(self, function: Function, *, skip: bool) -> list[str]:
-        """Return code for the arguments of a function; those with a default keep it."""
+    def arguments(self, function: Function, *, skip: bool, data: Sequence[str] = ()) -> list[str]:
+        """Return code for the arguments of a function; those with a default keep it.
+
+        ``data`` are parameters that a batch is taken apart into, under their own names.
+        """
         args = function.args
         listed = [*args.posonlyargs, *args.args][int(skip) :]
         plain = listed[: len(listed) - len(args.defaults)] if args.defaults else listed
@@ -112,7 +163,16 @@ class _Maker:
         values = {arg.arg: "" for arg in [*plain, *later]}
         # `scaler=None` and the like: without one there would be no mixed precision to compare
         values |= {a.arg: "" for a in listed if re.fullmatch(r"(grad_|loss_)?scaler", a.arg)}
-        for name in sorted(values, key=lambda n: not self._is_model(n, function)):
+        pairs = zip(listed[len(listed) - len(args.defaults) :], args.defaults, strict=True)
+        for arg, default in pairs:  # "not given" of what a name says a number of
+            nothing = isinstance(default, ast.Constant) and default.value is None
+            if nothing and SETTINGS.fullmatch(arg.arg):
+                values[arg.arg] = ""
+            elif nothing and number_of(arg.arg, 0):
+                values[arg.arg] = repr(number_of(arg.arg))
+        values |= {name: name for name in data if name in [a.arg for a in listed]}
+        open_ = [name for name, value in values.items() if not value]
+        for name in sorted(open_, key=lambda n: not self._is_model(n, function)):
             values[name] = self._value(name, function)
         return [f"{name}={value}" for name, value in values.items()]
 
@@ -120,31 +180,37 @@ class _Maker:
         if re.fullmatch(r"(model|net|network|module)", name):
             return True
         text = ast.unparse(function)
-        return f"{name}.parameters()" in text or f"{name}.train()" in text
+        asked = (f"{name}.parameters()", f"{name}.train()", f"{name}.named_parameters()")
+        return any(one in text for one in asked)
 
     def _value(self, name: str, function: Function) -> str:
         if self._is_model(name, function):
             return self._make_model(name)
-        if re.fullmatch(r"args|cfg|config|opts?|hparams|conf", name) and f"{name}." in ast.unparse(
-            function
-        ):
+        asked = re.search(rf"\b{name}(\.(?!step\b|zero_grad\b)\w|\[)", self.module.text)
+        if asked and SETTINGS.fullmatch(name):
             return self._settings(name)
         for pattern, code in _ROLES:
             if re.fullmatch(pattern, name, re.I):
-                return code.format(model=self.model or "model", name=name) if "{" in code else code
-        owner = function_name(self.module, function)
-        msg = f"nothing is known about `{name}` of {owner}, and nothing calls it: "
-        raise StepError(msg + "write the call into the script, then verify that")
+                return code.format(model=self.model or _MODEL, name=name) if "{" in code else code
+        self.said.append(f"{name}: nothing is known of it, a stand-in")
+        return f'_mpcore_missing("{name}")'
 
     def _make_model(self, name: str) -> str:
-        cls = self._model_class()
-        init = self.module.methods(cls).get("__init__")
-        given = _sizes(init, cls.name) if init is not None else []
-        self.model = f"_mpcore_{name}"
-        self.lines.append(f'{self.model} = {cls.name}({", ".join(given)}).to("cuda")')
+        """Return the model of the script; a stand-in where it has none, or several."""
+        made = f"_mpcore_{name}"
+        self.model = self.model or made
+        try:
+            cls = self._model_class()
+            init = self.module.methods(cls).get("__init__")
+            given = _sizes(init, cls.name) if init is not None else []
+        except StepError as exc:
+            self.lines.append(f'{made} = _mpcore_missing("{name}").to("cuda")')
+            self.said.append(f"{name}: a stand-in network: {exc}")
+            return made
+        self.lines.append(f'{made} = {cls.name}({", ".join(given)}).to("cuda")')
         if given:
             self.said.append(f"the sizes of {cls.name}({', '.join(given)})")
-        return self.model
+        return made
 
     def _model_class(self) -> ast.ClassDef:
         module = self.module
@@ -163,7 +229,7 @@ class _Maker:
         return whole[0]
 
     def _settings(self, name: str) -> str:
-        """Return a namespace with the attributes that are asked of ``args``."""
+        """Return settings: the defaults of ``argparse``, and what names say."""
         asked = sorted(
             {
                 node.attr
@@ -171,15 +237,18 @@ class _Maker:
                 if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name
             }
         )
-        values = []
+        known = defaults(self.module.tree, self.folder)
+        values = {}
         for attribute in asked:
             code = next((c for p, c in _ROLES if re.fullmatch(p, attribute, re.I)), None)
-            if code is None or "{" in code:
-                msg = f"nothing is known about `{name}.{attribute}`, and nothing calls "
-                raise StepError(msg + function_name(self.module, self.function))
-            values.append(f"{attribute}={code}")
-        self.said.append(f"{name}: {', '.join(values)}")
-        return f'__import__("types").SimpleNamespace({", ".join(values)})'
+            if attribute in known and not flag_of(attribute):
+                values[attribute] = known[attribute]
+            elif code is not None and "{" not in code:
+                values[attribute] = code
+        listed = [f"{attribute}={values.get(attribute, 'a stand-in')}" for attribute in asked]
+        self.said.append(f"{name}: {', '.join(listed)}")
+        pairs = ", ".join(f"{key!r}: {value}" for key, value in values.items())
+        return f'_mpcore_settings("{name}", {{{pairs}}})'
 
 
 def _sizes(init: Function, owner: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 An item is a dtype, its sizes in brackets, and for whole numbers the bound that they stay below.
 ``float32[8,1]<2`` draws whole numbers too, as float32: the labels of binary losses. Items stand in
-the order in which the training loop takes a batch apart.
+the order in which the training loop takes a batch apart. ``-> same`` behind them says what networks
+give that are not there: ``scores``, ``same`` as what goes in, a ``map`` of scores, or a ``number``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from mpcore.errors import check_choice
 from mpcore_port.errors import PortError
 
-__all__ = ["Input", "draw", "read_inputs"]
+__all__ = ["FORMS", "Input", "draw", "read_inputs", "split_form"]
+
+FORMS = ("scores", "same", "map", "number")
+"""What a network that is not there may give."""
 
 _DTYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
 _ITEM = re.compile(r"(\w+)\s*\[([\d\s,]*)\]\s*(?:<\s*(\d+))?")
@@ -42,8 +47,17 @@ def read_inputs(text: str) -> tuple[Input, ...]:
     Raises:
         PortError: with the item that is wrong.
     """
+    text, form = split_form(text)
+    if form:
+        check_choice("--inputs ->", form, FORMS, PortError)
     items = [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
     return tuple(_item(part, number) for number, part in enumerate(items, 1))
+
+
+def split_form(text: str) -> tuple[str, str]:
+    """Return the items, and what networks give that are not there; "" if that is not said."""
+    items, _, form = text.partition("->")
+    return items.strip(), form.strip()
 
 
 def _item(text: str, number: int) -> Input:

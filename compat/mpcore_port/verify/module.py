@@ -132,13 +132,32 @@ class Module:
 
     def _find_called(self, call: ast.Call) -> Function | None:
         func = call.func
+        if self.spawns(call):
+            first = call.args[0] if call.args else None
+            return self.functions.get(first.id) if isinstance(first, ast.Name) else None
         if isinstance(func, ast.Name):
-            return self.functions.get(func.id) or self._instance_call(func.id)
+            own = self._inner(func) or self.functions.get(func.id)
+            return own or self._instance_call(func.id)
         if not isinstance(func, ast.Attribute):
             return None
         for cls in self._classes_of(func):
             if func.attr in self.methods(cls):
                 return self.methods(cls)[func.attr]
+        return None
+
+    def spawns(self, call: ast.Call) -> bool:
+        """Return whether a call starts a function of the script in processes of its own."""
+        return self.qualified(call.func).endswith("multiprocessing.spawn")
+
+    def _inner(self, name: ast.Name) -> Function | None:
+        """Return the function of that name that is defined in one around the call."""
+        above = self.enclosing(name, *_FUNCTIONS)
+        while isinstance(above, _FUNCTIONS):
+            for statement in above.body:
+                for node in walk(statement):
+                    if isinstance(node, _FUNCTIONS) and node.name == name.id:
+                        return node
+            above = self.enclosing(above, *_FUNCTIONS)
         return None
 
     def _classes_of(self, func: ast.Attribute) -> list[ast.ClassDef]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from mpcore_port.verify.module import Module, StepError, function_name, walk
+from mpcore_port.verify.module import Module, StepError, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from mpcore_port.verify.module import Function
     from mpcore_port.verify.stubs import Stubs
 
-__all__ = ["Needs"]
+__all__ = ["Loop", "Needs"]
+
+Loop = ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef
+"""A training loop; or a function that trains by one batch, where nothing calls it."""
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -27,14 +30,14 @@ class Needs:
 
     Attributes:
         loop: the training loop, once it is found.
-        target: what takes its batches apart; None if it makes them itself.
+        targets: what takes batches apart, one for each loader; [] if it makes them itself.
         kept: numbers of the lines that stay, after ``close``.
     """
 
     def __init__(self, module: Module, stubs: Stubs) -> None:
         self.module, self.stubs = module, stubs
-        self.loop: ast.For | ast.While | None = None
-        self.target: ast.expr | None = None
+        self.loop: Loop | None = None
+        self.targets: list[ast.expr] = []
         self.kept: set[int] = set()
         self._dropped: set[int] = set()
         self._wanted: set[str] = set()
@@ -72,7 +75,6 @@ class Needs:
         if function in self._seen:
             return
         self._seen.add(function)
-        _refuse_foreign(self.module, self.stubs, function)
         self.path_block(function.body)
 
     def want(self, tree: ast.AST) -> None:
@@ -114,7 +116,7 @@ class Needs:
             raise StepError(msg)
         if self.loop is None:
             self.loop = loop
-            self.target = self.stubs.take_batches(loop)
+            self.targets = self.stubs.take_batches(loop)
         return self.loads(loop)
 
     def _loops(self, statement: ast.AST) -> bool:
@@ -275,12 +277,3 @@ def _touched(statement: ast.stmt) -> Iterator[str]:
 
 def _is_setting(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in _SETTINGS
-
-
-def _refuse_foreign(module: Module, stubs: Stubs, function: Function) -> None:
-    for decorator in function.decorator_list:
-        root = module.imports.get(_root(decorator), "").partition(".")[0]
-        if root in {name.partition(".")[0] for name in stubs.missing} and function.args.args:
-            name = function_name(module, function)
-            msg = f"{name} is called by {root}, which is not installed"
-            raise StepError(msg)

@@ -16,9 +16,12 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify.inputs import Input
+from mpcore_port.verify.inputs import FORMS, Input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["main"]
 
@@ -26,6 +29,12 @@ _BATCH = 8
 _SIDES = (32, 28, 64, 16, 224, 14, 8, 128, 96, 256)  # of pictures
 _LENGTHS = (16, 8, 32, 64, 128, 256, 512, 100, 1000)  # of texts and signals
 _WANTED = 3  # losses of a try
+_ANYTHING = [  # where no first layer says it
+    Input("float32", (_BATCH, 3, 32, 32)),
+    Input("int64", (_BATCH, 16), 64),
+    Input("float32", (_BATCH, 16)),
+    Input("float32", (_BATCH, 1, 4096)),
+]
 
 
 class _Found(BaseException):
@@ -50,19 +59,38 @@ def main() -> None:
     until = time.monotonic() + job["time_limit"]
     answer, words = "", ""
     first = _try(job, "", until)
-    words = first.get("error", "")
-    for inputs in _inputs(first.get("layers", [])):
-        for text in _with_targets(job, inputs, until):
-            found = _try(job, text, until)
-            if found.get("losses", 0) >= _WANTED:
-                answer = text
-                break
-            words = found.get("error", "") or words
-        if answer or time.monotonic() > until:
+    words, seconds, line = first.get("error", ""), 0.0, first.get("line", 0)
+    if line and not first.get("layers") and "stand_ins" in first:
+        until = 0.0  # it fails before it asks for a batch
+    for text in _candidates(job, first, until) if until else ():
+        found = _try(job, text, until)
+        if found.get("losses", 0) >= _WANTED:
+            answer, seconds = text, found["seconds"]
+            break
+        words, line = found.get("error", "") or words, found.get("line", 0) or line
+        if time.monotonic() > until:
             break
     layer = first.get("layers", [["", 0, 0]])[0][0] if first.get("layers") else ""
-    result = {"inputs": answer, "words": words, "layer": layer}
+    result = {
+        "inputs": answer,
+        "words": words,
+        "layer": layer,
+        "seconds": seconds,
+        "line": line,
+        "stand_ins": found.get("stand_ins", []) if answer else [],
+    }
     (Path(job["folder"]) / "answer.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def _candidates(job: dict[str, Any], first: dict[str, Any], until: float) -> Iterator[str]:
+    """Yield batches that the step may run with, and forms of networks that are not there."""
+    if not job["count"]:
+        yield from (f"float32[1] -> {form}" for form in FORMS)
+    for form in FORMS if first.get("stand_ins") is not None else ("",):
+        for inputs in _inputs(first.get("layers", [])) or _ANYTHING:
+            tail = f" -> {form}" if form else ""
+            for text in _with_targets(job, inputs, until, tail):
+                yield text + tail
 
 
 def _inputs(layers: list[list[Any]]) -> list[Input]:
@@ -89,7 +117,7 @@ def _inputs(layers: list[list[Any]]) -> list[Input]:
     return found
 
 
-def _with_targets(job: dict[str, Any], item: Input, until: float) -> list[str]:
+def _with_targets(job: dict[str, Any], item: Input, until: float, tail: str) -> list[str]:
     """Return whole batches with ``item`` in it: the targets are those of the loss."""
     place, count = job["target"], job["count"]
     others = [item] * count
@@ -97,8 +125,8 @@ def _with_targets(job: dict[str, Any], item: Input, until: float) -> list[str]:
         return [", ".join(map(str, others))]
     texts = []
     others[place] = Input("int64", (_BATCH,), 1)
-    seen = _try(job, ", ".join(map(str, others)), until, look=True)
-    for target in _targets(seen, item):
+    seen = _try(job, ", ".join(map(str, others)) + tail, until, look=True)
+    for target in _targets(seen, item) or [Input("int64", (_BATCH,), 10), item]:
         others[place] = target
         texts.append(", ".join(map(str, others)))
     return texts
@@ -143,7 +171,10 @@ def _try(job: dict[str, Any], inputs: str, until: float, *, look: bool = False) 
             break
         time.sleep(0.01)
     else:
-        os.killpg(pid, signal.SIGKILL)
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has not come so far as to have a group
+            os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -157,6 +188,7 @@ def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     from mpcore_port.verify.recorder import turn_autocast_off
+    from mpcore_port.verify.stand_in import used
 
     told: dict[str, Any] = {"losses": 0}
     _watch(told, ask=not inputs, look=look)
@@ -173,7 +205,9 @@ def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
     except BaseException as exc:
         traceback.print_exc()
         line = _line(exc, script)
+        told["line"] = line
         told["error"] = f"{type(exc).__name__}: {exc}"[:300] + (f" (line {line})" if line else "")
+    told["stand_ins"] = used()
     path.write_text(json.dumps(told), encoding="utf-8")
     return 0
 
@@ -218,6 +252,8 @@ def _watch(told: dict[str, Any], *, ask: bool, look: bool) -> None:
     @functools.wraps(backward)
     def count(tensor: Any, *args: Any, **kwargs: Any) -> None:
         backward(tensor, *args, **kwargs)
+        now = time.monotonic()
+        told["seconds"], told["at"] = now - told.get("at", now), now
         told["losses"] += 1
         if told["losses"] >= _WANTED:
             raise _Found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import tempfile
 import time
@@ -9,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpcore_port.verify.along import port_along
+from mpcore_port.verify.beside import Beside, roots
 from mpcore_port.verify.judge import Verification, VerifyOptions, allow_rounding
-from mpcore_port.verify.module import Module
+from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.run import verify
 from mpcore_port.verify.step import Place, script_text, verify_step
 from mpcore_port.write import write_port
@@ -133,13 +136,34 @@ class _Runs:
 
     def step(self, file: Ported, whole: str) -> Verification:
         """Compare the training step of a file."""
-        within = Path(file.source.path).parent
-        place = Place((self.tree.folder / within).resolve(), (self.port / within).resolve())
+        try:
+            place = self._place(file)
+        except StepError as exc:
+            said = f"its step was not taken out: {exc}"
+            none = {"refused": str(exc), "lines": [said]}
+            return Verification(file.source.path, self.result.target, (), whole, none)
         options = replace(self.options, time_limit=max(self.left, 1.0))
         done = verify_step(
             file, self.result, self.target, place, options, self.inputs, whole, self.tell
         )
         return _judged(done, file)
+
+    def _place(self, file: Ported) -> Place:
+        """Return where a script and its port import from; ports what lies beside a single one."""
+        folder = (self.tree.folder / file.source.path).resolve().parent
+        if not self.tree.single:
+            port = (self.port / file.source.path).resolve().parent
+            above = roots(ast.parse(script_text(file)), folder)
+            whole = self.tree.folder.resolve()
+            inside = [at for at in above if at.is_relative_to(whole)]
+            there = [self.port.resolve() / at.relative_to(whole) for at in inside]
+            return Place(folder, port, tuple(inside), tuple(there))
+        beside = Beside(script_text(file), folder)
+        copy = self.spare / "beside"
+        along = port_along(beside, copy, self.target, self.result.options)
+        first, *more = beside.places(copy)
+        first.mkdir(parents=True, exist_ok=True)
+        return Place(folder, first, tuple(beside.roots), tuple(more), along)
 
     def _scripts(self, file: Ported) -> tuple[Path, Path]:
         path, notebook = file.source.path, file.source.notebook

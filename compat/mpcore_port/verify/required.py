@@ -5,12 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.roles import flag_of
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mpcore_port.verify.module import Module
 
-__all__ = ["required_arguments"]
+__all__ = ["defaults", "required_arguments"]
 
 _VALUES = {"int": "1", "float": "0.1", "bool": "1"}
+_LONGEST = 400_000  # bytes of one
+_MOST = 60  # files beside a script whose options are read
 
 
 def required_arguments(module: Module) -> tuple[str, ...]:
@@ -27,6 +33,8 @@ def _argument(node: ast.Call) -> list[str]:
     given = {k.arg: k.value for k in node.keywords if k.arg}
     option = next((name for name in names if name.startswith("--")), names[0] if names else "")
     if option.startswith("-"):
+        if _constant(given.get("action")) == "store_true" and flag_of(option.lstrip("-")):
+            return [option]  # without it there is no mixed precision to compare
         required = given.get("required")
         if not (isinstance(required, ast.Constant) and required.value is True):
             return []
@@ -35,6 +43,42 @@ def _argument(node: ast.Call) -> list[str]:
     count = _constant(given.get("nargs"))
     values = [_value(given)] * (count if isinstance(count, int) else 1)
     return [option, *values] if option.startswith("-") else values
+
+
+def defaults(tree: ast.AST, folder: Path) -> dict[str, str]:
+    """Return the code of the defaults of all options, those of modules beside the script too."""
+    found: dict[str, str] = {}
+    paths = sorted(folder.glob("*.py"))[:_MOST]
+    texts = [p.read_text("utf-8", errors="replace") for p in paths if p.stat().st_size < _LONGEST]
+    for one in (*(_parsed(text) for text in texts if "add_argument" in text), tree):
+        for node in ast.walk(one):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
+                found |= _default(node)
+    return found
+
+
+def _parsed(text: str) -> ast.AST:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def _default(node: ast.Call) -> dict[str, str]:
+    names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    given = {k.arg: k.value for k in node.keywords if k.arg}
+    long = next((name for name in names if name.startswith("--")), names[0] if names else "")
+    name = str(_constant(given.get("dest")) or long.lstrip("-")).replace("-", "_")
+    value = given.get("default")
+    if _constant(given.get("action")) in ("store_true", "store_false") and value is None:
+        return {name: str(_constant(given["action"]) == "store_false")}
+    plain = isinstance(value, (ast.Constant, ast.List, ast.Tuple, ast.UnaryOp))
+    literal = (
+        value is not None
+        and plain
+        and not any(isinstance(part, (ast.Name, ast.Call)) for part in ast.walk(value))
+    )
+    return {name: ast.unparse(value)} if literal and value is not None and name else {}
 
 
 def _value(given: dict[str, ast.expr]) -> str:

@@ -23,9 +23,11 @@ from mpcore_port.verify.judge import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["STUBS", "verify"]
+__all__ = ["ALONE", "STUBS", "verify"]
 
 STUBS = Path(__file__).parents[1] / "stubs" / "path"
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+"""The environment of a script that torchrun starts: it is the one rank of its world."""
 _STOCK = VerifyOptions()
 
 
@@ -108,13 +110,12 @@ def _run(script: Path, device: str, options: VerifyOptions) -> list[Run]:
             "time_limit": options.time_limit,
         }
         path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))
-        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         child = subprocess.run(
             [sys.executable, "-m", "mpcore_port.verify.child", json.dumps(job)],
             cwd=folder,
             env={
                 **os.environ,
-                **alone,  # a script that torchrun starts is the one rank of its world
+                **ALONE,
                 "MASTER_PORT": str(_free_port()),
                 "PYTHONPATH": path,
                 "OMP_NUM_THREADS": str(options.threads),

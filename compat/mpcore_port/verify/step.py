@@ -6,8 +6,10 @@ whole scripts do. That what was compared is what stands in the port is checked l
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.engine import port_part
+from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.extract import HEAD, Step, extract
+from mpcore_port.verify.inputs import split_form
 from mpcore_port.verify.judge import Verification, VerifyOptions
-from mpcore_port.verify.module import StepError
-from mpcore_port.verify.run import STUBS, verify
+from mpcore_port.verify.module import Module, StepError
+from mpcore_port.verify.run import ALONE, STUBS, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from mpcore_port.engine import Ported, Result
     from mpcore_port.targets import Target
@@ -30,14 +34,31 @@ if TYPE_CHECKING:
 __all__ = ["Place", "script_text", "verify_step"]
 
 _TRIES = 120.0  # seconds for finding inputs
+_LEFT_OUT = 6  # lines
+_SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
+_OF_HEAD = ("while True:", "yield from batches", "function(0, *args)")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a script and its port lie: modules beside them are imported from there."""
+    """Where a script and its port lie: modules beside them are imported from there.
+
+    Attributes:
+        original, port: their folders.
+        above, port_above: other folders that they import from.
+        along: names of modules that were ported along for the run.
+    """
 
     original: Path
     port: Path
+    above: tuple[Path, ...] = ()
+    port_above: tuple[Path, ...] = ()
+    along: tuple[str, ...] = ()
+
+    @property
+    def pairs(self) -> tuple[tuple[Path, tuple[Path, ...]], tuple[Path, tuple[Path, ...]]]:
+        """The folders of the original, and those of the port."""
+        return (self.original, self.above), (self.port, self.port_above)
 
 
 def verify_step(
@@ -68,7 +89,9 @@ def verify_step(
         step = _extracted(file, place)
         args = options.args or step.args
         tell(f"taking the step out of {file.source.path}: lines {step.loop[0]} to {step.loop[1]}")
-        found = _inputs(step, place, args, inputs, options)
+        step, found = _runnable(file, step, place, args, inputs, options)
+        if not inputs:
+            found, options = _shrunk(found, options)
     except StepError as exc:
         said = f"its step was not taken out: {exc}"
         return replace(empty, step={"refused": str(exc), "lines": [said]})
@@ -78,7 +101,7 @@ def verify_step(
             Path(folder) / kind / f"{Path(file.source.path).stem}.py"
             for kind in ("before", "after")
         ]
-        texts = (step.script(place.original, found.text), ported)
+        texts = (step.script(place.original, found.text, place.above), ported)
         for path, text in zip(scripts, texts, strict=True):
             path.parent.mkdir()
             path.write_text(text, encoding="utf-8")
@@ -86,9 +109,53 @@ def verify_step(
     return replace(empty, comparisons=done.comparisons, step=facts)
 
 
-def _extracted(file: Ported, place: Place) -> Step:
+def _runnable(
+    file: Ported,
+    step: Step,
+    place: Place,
+    args: tuple[str, ...],
+    inputs: str,
+    options: VerifyOptions,
+) -> tuple[Step, _Inputs]:
+    """Return a step that runs, and its inputs; what fails before its loop is left out by line."""
+    absent: set[int] = set()
+    text = script_text(file)
+    while True:
+        try:
+            return step, _inputs(step, place, args, inputs, options)
+        except _LineError as exc:
+            if exc.line in absent or len(absent) >= _LEFT_OUT or not _may_go(text, exc.line, step):
+                raise
+            absent.add(exc.line)
+            step = _extracted(file, place, absent)
+
+
+class _LineError(StepError):
+    """A step that failed in one line of the original."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _may_go(text: str, line: int, step: Step) -> bool:
+    """Return whether a line is an import or makes data: not of the loop, nor torch's own."""
+    if not line or step.loop[0] <= line <= step.loop[1]:
+        return False
+    module = Module(text)
+    for node in ast.walk(module.tree):
+        if getattr(node, "lineno", 0) != line:
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            return node.names[0].name != "*"
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            return not module.qualified(node.value.func).startswith(("torch.", "apex."))
+    return False
+
+
+def _extracted(file: Ported, place: Place, absent: Collection[int] = ()) -> Step:
     try:
-        return extract(script_text(file), place.original)
+        return extract(script_text(file), place.original, absent)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as exc:
         what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
         msg = f"the search for it gave up ({what}): a defect, please report"
@@ -111,13 +178,22 @@ class _Inputs:
 
     text: str
     how: str
+    seconds: float = 0.0
+    stand_ins: tuple[str, ...] = ()
 
 
 def _inputs(
     step: Step, place: Place, args: tuple[str, ...], given: str, options: VerifyOptions
 ) -> _Inputs:
     if step.layout is None:
-        return _Inputs("", "made by the step itself")
+        answer = _tried(step, place, args, options)
+        how = "made by the step itself"
+        if answer.get("inputs"):
+            return _found(answer, how)
+        if answer.get("line"):
+            msg = f"it does not run ({answer.get('words')})"
+            raise _LineError(msg, answer["line"])
+        return _Inputs("", how)
     count = len(step.layout.names)
     if given:
         from mpcore_port.verify.inputs import read_inputs
@@ -132,9 +208,30 @@ def _inputs(
         names = ", ".join(step.layout.names)
         words = answer.get("words") or "nothing that was tried ran"
         msg = f"inputs for {names} were not found ({words}); give them with --inputs"
-        raise StepError(msg)
-    how = f"found by trying: the first layer is {answer['layer']}"
-    return _Inputs(answer["inputs"], how)
+        raise _LineError(msg, answer.get("line", 0))
+    layer = answer["layer"]
+    how = f"found by trying{f': the first layer is {layer}' if layer else ''}"
+    return _found(answer, how)
+
+
+def _found(answer: dict[str, Any], how: str) -> _Inputs:
+    text, stand_ins = answer["inputs"], tuple(answer["stand_ins"])
+    return _Inputs(text if stand_ins else split_form(text)[0], how, answer["seconds"], stand_ins)
+
+
+def _shrunk(found: _Inputs, options: VerifyOptions) -> tuple[_Inputs, VerifyOptions]:
+    """Return a smaller batch and fewer losses where all would not fit in the time limit."""
+    if found.seconds * options.losses <= options.time_limit * _SHARE:
+        return found, options
+    small = re.sub(r"\[8\b", "[2", found.text)
+    least = max(options.at + 3, 6)
+    fits = int(options.time_limit * _SHARE / found.seconds * (4 if small != found.text else 1))
+    losses = min(options.losses, max(least, fits))
+    how = (
+        f"{found.how}; a batch of 8 takes {found.seconds:.1f} s a step, so 2 are taken, "
+        f"and {losses} losses (--inputs and --time-limit say otherwise)"
+    )
+    return replace(found, text=small, how=how), replace(options, losses=losses)
 
 
 def _tried(
@@ -142,7 +239,8 @@ def _tried(
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mpcore-step-") as name:
         folder = Path(name)
-        (folder / "template.py").write_text(step.script(place.original, "{INPUTS}"), "utf-8")
+        text = step.script(place.original, "{INPUTS}", place.above)
+        (folder / "template.py").write_text(text, "utf-8")
         layout = step.layout
         job = {
             "script": str(folder / "template.py"),
@@ -156,7 +254,7 @@ def _tried(
         done = subprocess.run(
             [sys.executable, "-m", "mpcore_port.verify.probe", json.dumps(job)],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **ALONE, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
@@ -177,9 +275,10 @@ def _port(
     file: Ported, step: Step, result: Result, target: Target, place: Place, inputs: _Inputs
 ) -> tuple[dict[str, Any], str]:
     """Return what is known of the step, and its port."""
-    text = step.script(place.original, inputs.text)
+    text = step.script(place.original, inputs.text, place.above)
     done = port_part(text, file.source.path, target, result.options, result.scan)
-    ported = done.text.replace(repr(str(place.original)), repr(str(place.port)), 1)
+    folders = [in_order(folder, above) for folder, above in place.pairs]
+    ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
     there = {line.strip() for line in file.source.shown(file.text).splitlines()}
     own = [line.strip() for line in done.text.splitlines()]
     own = [line for line in own if _is_of_script(line)]
@@ -197,6 +296,7 @@ def _port(
         "kept_lines": step.kept,
         "inputs": inputs.text,
         "inputs_are": inputs.how,
+        "stand_ins": list(inputs.stand_ins),
         "args": list(step.args),
         "replaced": [{"line": line, "what": what} for line, what in step.replaced],
         "assumed": list(step.assumed),
@@ -205,6 +305,7 @@ def _port(
         "scalers": places("scalers"),
         "port_lines": len(own),
         "elsewhere": elsewhere,
+        "along": list(place.along),
         "refused": "",
     }
     facts["lines"] = _lines(facts, file)
@@ -213,8 +314,8 @@ def _port(
 
 def _is_of_script(line: str) -> bool:
     """Return whether a line is the script's own: imports depend on what else there is."""
-    ours = "_mpcore_" in line or line.startswith("sys.path.insert(0, ") or line == "while True:"
-    return bool(line) and not ours and not line.startswith(("#", "import ", "from "))
+    ours = "_mpcore_" in line or line.startswith("sys.path[:0] = ") or line in _OF_HEAD
+    return bool(line.strip(")]}, ")) and not ours and not line.startswith(("#", "import ", "from "))
 
 
 def _lines(facts: dict[str, Any], file: Ported) -> list[str]:
@@ -227,6 +328,10 @@ def _lines(facts: dict[str, Any], file: Ported) -> list[str]:
         if found:
             said.append(f"  {kind}: {', '.join(dict.fromkeys(found))}")
     said.append(f"  inputs {facts['inputs']}: {facts['inputs_are']}".replace(" : ", " "))
+    if facts["stand_ins"]:
+        said.append(f"  small networks stand in for {', '.join(facts['stand_ins'])}")
+    if facts["along"]:
+        said.append(f"  ported along for this run: {', '.join(facts['along'])}")
     said += [f"  line {where(r['line'])}: {r['what']}" for r in facts["replaced"]]
     if facts["args"]:
         said.append(f"  assumed: the command line {' '.join(facts['args'])}")

@@ -6,11 +6,15 @@ import ast
 import importlib.util
 from typing import TYPE_CHECKING
 
-from mpcore_port.verify.module import Module, StepError
+from mpcore_port.verify.absent import guarded_lines
+from mpcore_port.verify.beside import absolute, roots
+from mpcore_port.verify.streams import nexts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
+
+    from mpcore_port.verify.module import Module
 
 __all__ = ["LOADER", "NEXT", "Stubs"]
 
@@ -21,6 +25,7 @@ _READS = (
     *("numpy.load", "numpy.memmap", "numpy.fromfile", "numpy.loadtxt", "numpy.genfromtxt"),
     *("pandas.read_csv", "pandas.read_parquet", "pandas.read_json", "pickle.load", "json.load"),
     *("torch.load", "h5py.File", "PIL.Image.open", "safetensors.torch.load_file"),
+    *("os.listdir", "os.scandir", "glob.glob", "yaml.safe_load", "yaml.load", "json.loads"),
 )
 _WITHIN = {"torch.utils.tensorboard": "tensorboard"}  # what modules of torch need
 _AROUND = ("enumerate", "tqdm", "iter", "zip", "track", "islice", "cycle")
@@ -35,17 +40,22 @@ class Stubs:
         missing: modules that are not installed.
     """
 
-    def __init__(self, module: Module, folder: Path) -> None:
+    def __init__(self, module: Module, folder: Path, absent: Collection[int] = ()) -> None:
         self.module, self.folder = module, folder
         self.calls: dict[ast.AST, str] = {}
         self.imports: dict[ast.AST, str] = {}
         self.missing: list[str] = []
+        self._streams: dict[str, int] = {}
+        self.guarded = guarded_lines("", module.text)
+        self.roots = roots(module.tree, folder)
         self.reading = self._reading()
         for node in ast.walk(module.tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._import(node)
             elif isinstance(node, ast.Call):
                 self._call(node)
+            if getattr(node, "lineno", 0) in absent:
+                self._leave_out(node)
 
     # --- imports ------------------------------------------------------------------------------
 
@@ -56,17 +66,14 @@ class Stubs:
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names = names or [alias.name for alias in node.names]
         absent = [name for name in names if not self._is_there(name)]
-        if not absent:
-            return
-        if len(absent) < len(names):
-            msg = (
-                f"line {node.lineno}: import {absent[0]} in a line of its own: it is not installed"
-            )
-            raise StepError(msg)
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            msg = f"line {node.lineno}: everything is imported from {absent[0]}, not installed here"
-            raise StepError(msg)
+        star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        if not absent or len(absent) < len(names) or star or node.lineno in self.guarded:
+            return  # what is missing of it is met when the step is run
         self.missing += [name for name in absent if name not in self.missing]
+        self._give_nothing(node)
+
+    def _give_nothing(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Bind what an import binds to something that is not there."""
         parts = []
         for alias in node.names:
             bound = alias.asname or alias.name.partition(".")[0]
@@ -76,22 +83,20 @@ class Stubs:
             parts.append(f'{bound} = _mpcore_missing("{whole}")')
         self.imports[node] = "; ".join(parts)
 
+    def _leave_out(self, node: ast.AST) -> None:
+        """Have an import, or the call of an assignment, give nothing: it was tried and failed."""
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and node.names[0].name != "*":
+            self._give_nothing(node)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            self.calls[node.value] = self._absent(node.value, ast.unparse(node.value.func)[:40])
+
     def _relative(self, node: ast.ImportFrom) -> None:
-        """Let a module of a package import its sibling: the step is no part of the package."""
-        held = node.module or ""
-        names = [held] if held else [alias.name for alias in node.names]
-        for name in names:
-            if node.level > 1 or not self._is_sibling(name.partition(".")[0]):
-                dots = "." * node.level
-                msg = (
-                    f"line {node.lineno}: {dots}{name} is imported from a package around the script"
-                )
-                raise StepError(msg)
-        listed = ", ".join(ast.unparse(alias) for alias in node.names)
-        self.imports[node] = f"from {held} import {listed}" if held else f"import {listed}"
+        """Let a module of a package import by full names: the step is no part of the package."""
+        self.imports[node] = absolute(node, self.folder)
 
     def _is_sibling(self, name: str) -> bool:
-        return (self.folder / f"{name}.py").is_file() or (self.folder / name).is_dir()
+        places = (self.folder, *self.roots)
+        return any((at / f"{name}.py").is_file() or (at / name).is_dir() for at in places)
 
     def _is_there(self, name: str) -> bool:
         name = _WITHIN.get(name, name.partition(".")[0])
@@ -106,7 +111,9 @@ class Stubs:
 
     def _call(self, node: ast.Call) -> None:
         name = self.module.qualified(node.func)
-        if name in _LOADERS:
+        if self.module.spawns(node):
+            self.calls[node.func] = "_mpcore_spawn"
+        elif name in _LOADERS:
             self.calls[node] = LOADER
         elif self._is_data(node, name) or self.is_read(node):
             self.calls[node] = self._absent(node, name or ast.unparse(node.func))
@@ -125,7 +132,7 @@ class Stubs:
 
     def _absent(self, node: ast.Call, name: str) -> str:
         """Return the code of something absent; as many as the statement takes apart."""
-        text = f'_mpcore_missing("{name}")'
+        text = f"_mpcore_missing({name!r})"
         above = self.module.parents.get(node)
         target = above.targets[0] if isinstance(above, ast.Assign) else None
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -153,34 +160,52 @@ class Stubs:
             for node in ast.walk(statement)
         )
 
-    def take_batches(self, loop: ast.For | ast.While) -> ast.expr | None:
-        """Have a training loop get synthetic batches; return the target that takes them apart."""
+    def take_batches(self, loop: ast.For | ast.While) -> list[ast.expr]:
+        """Have a training loop get synthetic batches.
+
+        Returns:
+            What takes them apart, one for each loader that they come from.
+        """
+        targets: list[ast.expr] = []
         if isinstance(loop, ast.For):
             core, target = self._core(loop.iter, loop.target)
             if not _is_range(core):
                 if not self.is_loader(core):
                     self.calls[core] = LOADER
-                return target
+                targets.append(target)
+        for call, target in nexts(self.module, loop):
+            source = ast.unparse(call)
+            known = self._streams.setdefault(source, len(targets))
+            if known == len(targets):
+                targets.append(target)
+            self.calls[call] = f"_mpcore_next({known})" if known else NEXT
+        return targets or self._read(loop)
+
+    def _read(self, loop: ast.For | ast.While) -> list[ast.expr]:
+        """Return the target of a function's call that reads batches itself."""
+        found = []
         for statement in ast.walk(loop):
             if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
                 call = statement.value
                 if self._gives_batches(call):
-                    self._replace_all(call)
-                    return statement.targets[0]
-        return None
+                    found.append((not self._reads_itself(call), call, statement.targets[0]))
+        if not found:
+            return []
+        _, call, target = min(found, key=lambda one: one[0])
+        self._replace_all(call)
+        return [target]
 
     def _gives_batches(self, call: ast.Call) -> bool:
-        if not isinstance(call.func, ast.Name):
-            return False
-        if call.func.id == "next" and call.args:
-            return self.is_loader(call.args[0])
-        return call.func.id in self.reading and call.func.id in self.module.functions
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        return name in self.reading and name in self.module.functions
+
+    def _reads_itself(self, call: ast.Call) -> bool:
+        function = self.module.functions[call.func.id]  # type: ignore[attr-defined]
+        return any(isinstance(n, ast.Call) and self.is_read(n) for n in ast.walk(function))
 
     def _replace_all(self, call: ast.Call) -> None:
-        """Replace every call of the function that reads batches, unless it is ``next``."""
+        """Replace every call of the function that reads batches."""
         name = call.func.id  # type: ignore[attr-defined]
-        if name == "next":
-            return
         for node in ast.walk(self.module.tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
                 self.calls[node] = NEXT
@@ -193,10 +218,14 @@ class Stubs:
                 break
             if name == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
                 target = target.elts[1]
+            place = 0
             if name == "zip" and isinstance(target, ast.Tuple) and target.elts:
-                msg = f"line {node.lineno}: the loop goes over zip(...): only over one loader"
-                raise StepError(msg)
-            node = node.args[0]
+                loaders = [i for i, one in enumerate(node.args) if not _is_range(one)]
+                if len(loaders) != 1 or len(target.elts) != len(node.args):
+                    return node, target  # a batch of all of them
+                place = loaders[0]
+                target = target.elts[place]
+            node = node.args[place]
         values = self.module.values(node.id) if isinstance(node, ast.Name) else []
         if len(values) == 1 and _is_around(values[0]):
             return self._core(values[0], target)

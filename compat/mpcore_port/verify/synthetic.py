@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any
 
-from mpcore_port.verify.inputs import draw
+from mpcore_port.verify.inputs import draw, split_form
 
-__all__ = ["BATCHES", "Batches", "Missing", "arrays", "first_of"]
+__all__ = ["BATCHES", "Batches", "Missing", "arrays", "first_of", "missing", "passes_on"]
+__all__ += ["settings"]
 
 BATCHES = 64
 """Batches that a loader gives; more than losses are recorded."""
@@ -70,12 +72,8 @@ class Missing:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return something else that is not there."""
-        alone = len(args) == 1 and not kwargs
-        if alone and isinstance(args[0], (types.FunctionType, type)):
-            return args[0]
-        if args and self._mpcore_name.rpartition(".")[2] in _PASSES_ON:
-            return range(args[0]) if isinstance(args[0], int) else args[0]
-        return Missing(self._mpcore_name)
+        handed_on = passes_on(self._mpcore_name, args, kwargs)
+        return Missing(self._mpcore_name) if handed_on is None else handed_on
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
         return ()
@@ -99,8 +97,41 @@ class Missing:
         """Do nothing."""
 
 
+def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a decorator or a progress bar gives back; None if it is neither."""
+    alone = len(args) == 1 and not kwargs
+    if alone and isinstance(args[0], (types.FunctionType, type)):
+        return args[0]
+    if name.endswith(".prepare") and args and not kwargs:  # of what hosts a loop
+        return args if len(args) > 1 else args[0]
+    if args and name.rpartition(".")[2] in _PASSES_ON:
+        return range(args[0]) if isinstance(args[0], int) else args[0]
+    return None
+
+
+def missing(name: str) -> Missing:
+    """Return what stands for something absent; beside torch alone it can be a network."""
+    if "torch" in sys.modules and "mindspore" not in sys.modules:
+        from mpcore_port.verify.stand_in import StandIn
+
+        return StandIn(name)
+    return Missing(name)
+
+
+def settings(name: str, known: dict[str, Any]) -> Missing:
+    """Return what stands for a script's settings, with those that are known."""
+    made = missing(name)
+    vars(made).update(known)
+    return made
+
+
 def arrays(text: str) -> list[tuple[Any, ...]]:
     """Return the arrays of ``BATCHES`` batches, as ``--inputs`` has them; large ones repeat."""
+    text, form = split_form(text)
+    if form:
+        from mpcore_port.verify.stand_in import set_form
+
+        set_form(form)
     (one,) = draw(text, 1)
     size = sum(array.nbytes for array in one)
     different = next(n for n in (64, 32, 16, 8) if n == 8 or n * size <= _BYTES)

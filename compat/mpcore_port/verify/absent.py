@@ -1,0 +1,121 @@
+"""Modules that are not installed, as modules that do nothing: for steps and what lies beside them.
+
+An import that the script itself guards by ``except ImportError`` fails as it would without them.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import linecache
+import os
+import sys
+import types
+from functools import cache
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING, Any
+
+from mpcore_port.verify.synthetic import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["guarded_lines", "install"]
+
+_NEVER = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_compat", "mpcore_port")
+_CATCHES = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+
+
+_POPEN = os.popen
+
+
+def _popen(command: str, *args: Any, **kwargs: Any) -> Any:
+    return io.StringIO("24 80") if command == "stty size" else _POPEN(command, *args, **kwargs)
+
+
+def _eager(model: Any = None, *_: Any, **__: Any) -> Any:
+    return (lambda function: function) if model is None else model
+
+
+class _Absent(types.ModuleType):
+    """A module of which every name is something that is not there."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return missing(f"{self.__name__}.{name}")
+
+
+class _Finder:
+    """The last finder: what nobody found is absent, unless the import may fail."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> ModuleSpec | None:
+        """Return the spec of an absent module; None where the import has to fail."""
+        root, _, rest = name.partition(".")
+        if root in _NEVER or root.startswith("_") or root in sys.stdlib_module_names:
+            return None
+        held = getattr(sys.modules.get(root), "__file__", None) or ""
+        if rest and ("-packages" in held or held.startswith(sys.base_prefix)):
+            return None  # a part of a package that is there; of one's own, it was not built
+        return None if _is_guarded() else ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        """Return the module."""
+        return _Absent(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Do nothing."""
+
+
+def install() -> None:
+    """Let modules that are not there be imported, in this process.
+
+    ``torch.compile`` gives back what it gets, and a terminal that is asked for has a size.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and "mindspore" not in sys.modules:
+        torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
+    os.popen = _popen
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
+        importlib.invalidate_caches()
+
+
+def _is_guarded() -> bool:
+    """Return whether what looks for a module now may not find it.
+
+    Only imports in the script and its modules are answered, not those of packages, nor questions.
+    """
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        if "util" in frame.f_code.co_filename.rpartition("importlib")[2]:
+            return True  # importlib.util.find_spec: the script asks whether it is there
+        frame = frame.f_back
+    file = frame.f_code.co_filename if frame is not None else ""
+    if frame is None or "-packages" in file or file.startswith(sys.base_prefix):
+        return True
+    return frame.f_lineno in guarded_lines(file, "".join(linecache.getlines(file)))
+
+
+@cache
+def guarded_lines(file: str, text: str) -> frozenset[int]:
+    """Return the lines of ``text`` in which a failing import is caught."""
+    try:
+        tree = ast.parse(text, file)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Try) and any(map(_expects, node.handlers)):
+            found |= set(range(node.lineno, (node.body[-1].end_lineno or node.lineno) + 1))
+    return frozenset(found)
+
+
+def _expects(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(ast.unparse(name).rpartition(".")[2] in _CATCHES for name in names)

@@ -1,0 +1,165 @@
+"""Modules beside a script, and of the package around it: where they are imported from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["Beside", "absolute", "in_order", "needed", "roots"]
+
+_ABOVE = 4  # folders above a script that are looked at
+_MOST = 60  # modules that are followed
+_LONGEST = 400_000  # characters of one
+_DEVICE = re.compile(r"cuda|nccl|apex|cudnn|channels_last|autocast|GradScaler|torch\.backends")
+
+
+def absolute(node: ast.ImportFrom, folder: Path) -> str:
+    """Return a relative import as one by full names, from the folder that ``roots`` has for it."""
+    root, base = _package(folder, node.level)
+    parts = [*base.relative_to(root).parts, node.module]
+    held = ".".join(part for part in parts if part)
+    listed = ", ".join(ast.unparse(alias) for alias in node.names)
+    return f"from {held} import {listed}" if held else f"import {listed}"
+
+
+def _package(folder: Path, level: int) -> tuple[Path, Path]:
+    """Return the folder to import from, and the package that ``level`` dots mean."""
+    base = folder
+    for _ in range(level - 1):
+        base = base.parent
+    root = folder
+    while (root / "__init__.py").is_file() and root.parent != root:
+        root = root.parent
+    if root.is_relative_to(base) or base == root:
+        root = base.parent if base.name.isidentifier() else base
+    if not base.is_relative_to(root):
+        root = base.parent
+    return root, base
+
+
+def in_order(folder: Path, above: Sequence[Path]) -> list[str]:
+    """Return the folders that a script imports from; its own last, if it is part of a package."""
+    part = any(folder.is_relative_to(at) and at != folder for at in above)
+    packaged = part and not (folder / "setup.py").exists()
+    return [str(path) for path in ([*above, folder] if packaged else [folder, *above])]
+
+
+def roots(tree: ast.AST, folder: Path) -> list[Path]:
+    """Return the folders above a script from which it imports modules of its own."""
+    found: list[Path] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            found.append(_package(folder, node.level)[0])
+            continue
+        names = _imported(node)
+        for name in names[:1] if isinstance(node, ast.ImportFrom) else names:
+            at = _above(name, folder)
+            if at is not None:
+                found.append(at)
+    return [at for at in dict.fromkeys(found) if at != folder]
+
+
+def _above(name: str, folder: Path) -> Path | None:
+    """Return the nearest folder above that has a module of that name; None if the own one has."""
+    places = [folder, *folder.parents][: _ABOVE + 1]
+    last = next((i for i, at in enumerate(places) if (at / ".git").exists()), len(places))
+    for part in dict.fromkeys((name, name.partition(".")[0])):
+        for at in places[: last + 1]:
+            if part and _module_at(at, part) is not None:
+                return at if at != folder else None
+    return None
+
+
+def _module_at(folder: Path, name: str) -> Path | None:
+    path = folder.joinpath(*name.split("."))
+    if path.with_name(f"{path.name}.py").is_file():
+        return path.with_name(f"{path.name}.py")
+    if (path / "__init__.py").is_file():
+        return path / "__init__.py"
+    has_code = path.is_dir() and next(path.glob("*.py"), None) is not None
+    return path if has_code else None
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        held = node.module or ""
+        return [held, *(f"{held}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def needed(text: str, folder: Path, above: list[Path]) -> list[Path]:
+    """Return the files of the modules beside a script that it imports, and those import."""
+    found: dict[Path, None] = {}
+    waiting = list(_files(text, folder, [folder, *above]))
+    while waiting and len(found) < _MOST:
+        path = waiting.pop(0)
+        if path in found or not path.is_file() or path.stat().st_size > _LONGEST:
+            continue
+        found[path] = None
+        inside = path.read_text(encoding="utf-8", errors="replace")
+        waiting += _files(inside, path.parent, [folder, *above])
+    return list(found)
+
+
+def _files(text: str, folder: Path, places: list[Path]) -> Iterator[Path]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        names = _imported(node)
+        at = places
+        if isinstance(node, ast.ImportFrom) and node.level:
+            up = folder
+            for _ in range(node.level - 1):
+                up = up.parent
+            held = f"{node.module}." if node.module else ""
+            names = [held.rstrip("."), *(f"{held}{alias.name}" for alias in node.names)]
+            at = [up]
+        for name in filter(None, names):
+            for place in at:
+                found = _module_at(place, name)
+                if found is not None:
+                    yield from _with_packages(found, place)
+
+
+def _with_packages(path: Path, root: Path) -> Iterator[Path]:
+    """Yield a module and the ``__init__`` of each package around it."""
+    if path.suffix == ".py":
+        yield path
+    above = path.parent
+    while above != root and root in above.parents:
+        yield above / "__init__.py"
+        above = above.parent
+
+
+class Beside:
+    """The modules beside one script, to be ported along for a run.
+
+    Args:
+        text: the script.
+        folder: where it lies.
+    """
+
+    def __init__(self, text: str, folder: Path) -> None:
+        tree = ast.parse(text)
+        self.folder = folder
+        self.roots = roots(tree, folder)
+        self.files = needed(text, folder, self.roots)
+        every = [folder, *self.roots, *(path.parent for path in self.files)]
+        self.top = min(every, key=lambda path: len(path.parts))
+
+    def touched(self) -> list[Path]:
+        """Return the files that say something of a device or of mixed precision."""
+        return [p for p in self.files if _DEVICE.search(p.read_text("utf-8", errors="replace"))]
+
+    def places(self, copy: Path) -> list[Path]:
+        """Return the folders that a port imports from, in a copy of ``top``."""
+        return [copy / path.relative_to(self.top) for path in (self.folder, *self.roots)]

@@ -1,0 +1,54 @@
+"""What a name says of a value that a script does not give: a number, a flag, or nothing."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["AMP", "LOSS", "SETTINGS", "flag_of", "number_of"]
+
+SETTINGS = re.compile(
+    r"args|cfg|config|opts?|hparams|hps|h|params|conf|flags|options|settings|hyp|hyper\w*", re.I
+)
+"""Names of a script's settings."""
+
+
+AMP = re.compile(
+    r"(use_?|enable_?|with_?)?(torch_?|native_?|apex_?)?"
+    r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled))?",
+    re.I,
+)
+LOSS = re.compile(r"loss|criterion|crit$|objective|cross_?entropy|divergence", re.I)
+_NUMBERS: tuple[tuple[str, float], ...] = (
+    (r"\w*drop(out|path)?(_?(rate|p|prob|path))*", 0.0),
+    (r"(\w+_)?(lr|learning_rate|alpha)", 0.01),
+    (r"(\w+_)?(momentum|beta1|decay|ema_decay)", 0.9),
+    (r"(\w+_)?beta2", 0.999),
+    (r"(\w+_)?(weight_decay|wd)", 0.0001),
+    (r"(\w+_)?(eps|epsilon)", 1e-8),
+    (r"(\w+_)?(clip\w*|max_norm)|clip_grad\w*", 1.0),
+    (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
+    (r"(\w+_)?(grad(ient)?_)?(accum\w*|accumulate)", 2),
+    (r"(\w+_)?(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches|updates)", 64),
+    (r"(\w+_)?(freq|interval|every|\w+_every|\w+_freq|\w+_interval|\w+_period)", 10),
+    (r"(\w+_)?batch(_?size)?", 8),
+    (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),
+    (r"(in_|input_|num_|n_)?(channels?|ch|chans)", 3),
+    (r"in(put)?_?(features|dim|size)", 16),
+    (r"\w*vocab(_size)?|num_embeddings|n_tokens", 64),
+    (r"(n_|num_)?heads?", 4),
+    (r"(n_|num_)?(layers?|blocks?)|depth", 2),
+    (r"block_size|seq_len\w*|max_len(gth)?|context(_length)?", 32),
+    (r"(d_|n_)?(model|embd?|embed(ding)?_?(dim|size)?|hidden(_dim|_size)?|dim|width|hid)", 32),
+    (r"(image|img|input|crop)_?(size|res\w*)", 32),
+)
+
+
+def number_of(name: str, unknown: float = 1) -> float:
+    """Return the number that a name may stand for; ``unknown`` where it says nothing."""
+    last = re.sub(r"\[.*", "", name).rpartition(".")[2].replace("-", "_")
+    return next((n for pattern, n in _NUMBERS if re.fullmatch(pattern, last, re.I)), unknown)
+
+
+def flag_of(name: str) -> bool:
+    """Return whether a flag of that name is on: those of mixed precision are."""
+    return AMP.fullmatch(name.rpartition(".")[2].replace("-", "_")) is not None

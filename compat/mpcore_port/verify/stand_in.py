@@ -1,0 +1,304 @@
+"""What stands in a step of torch for a value, a network or a loss that is not there.
+
+It takes every call and attribute. Called with tensors it is a small network, whose parameters an
+optimizer can be given; one that is called a loss gives a number. Both sides of a comparison have
+the same one. What a network gives has one of ``FORMS``.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import types
+import zlib
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mpcore_port.stubs.devices import DEVICE
+from mpcore_port.verify.roles import LOSS, SETTINGS, flag_of, number_of
+from mpcore_port.verify.synthetic import Missing, passes_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["StandIn", "set_form", "used"]
+
+_WIDTH = 32
+_CLASSES = 10
+_form = ["scores"]
+_used: list[str] = []
+_MOVES = {"to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"}
+_MOVES |= {"requires_grad_", "train", "eval", "apply", "compile", "share_memory"}
+_OF_MODULE = {"parameters", "named_parameters", "buffers", "named_buffers", "modules", "children"}
+_OF_MODULE |= {"named_modules", "named_children", "zero_grad", "state_dict"}
+
+
+def set_form(form: str) -> None:
+    """Say what networks give, one of ``FORMS``."""
+    _form[0] = form
+
+
+def used() -> list[str]:
+    """Return the names of networks and losses that were called."""
+    return _used
+
+
+class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """A small network that takes any tensors."""
+
+    def __init__(self, name: str, classes: int) -> None:
+        super().__init__()
+        self.name, self.classes = name, classes
+        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        shapes = {"first": (_WIDTH, 16), "last": (classes, _WIDTH), "shift": (1,), "gain": (1,)}
+        for key, shape in shapes.items():
+            self.register_parameter(
+                key, nn.Parameter(0.2 * torch.randn(shape, generator=random, device="cpu"))
+            )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the form says, of the first tensor."""
+        tensors = list(_tensors((args, kwargs)))
+        return self._given(tensors) if tensors else StandIn(self.name)
+
+    def _given(self, tensors: list[Any]) -> Any:
+        whole = next((t for t in tensors if t.is_floating_point() and t.dim()), tensors[0])
+        x = whole if whole.is_floating_point() else (whole % 17).to(self.first.dtype) / 17
+        flat = x.reshape(x.shape[0] if x.dim() else 1, -1).to(self.first.dtype)[:, :16]
+        flat = nn.functional.pad(flat, (0, 16 - flat.shape[1]))
+        hidden = torch.relu(nn.functional.linear(flat, self.first))
+        scores = nn.functional.linear(hidden, self.last)
+        if _form[0] == "number":
+            return scores.mean() + self.shift.mean() * self.gain.mean()
+        if _form[0] == "same" and whole.is_floating_point():
+            return x * self.gain + self.shift + scores.mean()
+        if _form[0] == "map" and x.dim() > 2:
+            spread = scores.reshape(*scores.shape, *[1] * (x.dim() - 2))
+            return spread + (x.mean(1, keepdim=True) * self.gain + self.shift)
+        if not whole.is_floating_point() and whole.dim() == 2:
+            return scores[:, None, :] + (x[..., None] * self.gain + self.shift)
+        return scores + self.shift * self.gain
+
+
+class StandIn(Missing):
+    """A value that is not there: a number, a network, a loss, a logger, as it is used."""
+
+    def __init__(self, name: str, classes: int = _CLASSES) -> None:
+        super().__init__(name)
+        self._mpcore_classes = classes
+        self._mpcore_net: Any = None
+
+    # --- a network ----------------------------------------------------------------------------
+
+    def _mpcore_module(self) -> Any:
+        """Return the network that this is."""
+        if self._mpcore_net is None:
+            self._mpcore_net = _Net(self._mpcore_name, self._mpcore_classes)
+        return self._mpcore_net
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("__", "_mpcore")):
+            raise AttributeError(name)
+        if name in _MOVES:
+            return _Method(self, name)
+        if name in _OF_MODULE:
+            return _OfModule(self, name)
+        if name == "module":
+            return self
+        if name == "device":
+            return DEVICE
+        return StandIn(f"{self._mpcore_name}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what a network or a loss gives for tensors, else something that is not there."""
+        handed_on = passes_on(self._mpcore_name, args, kwargs)
+        if handed_on is not None:
+            return handed_on
+        if self._mpcore_name.endswith(".backward") and args:
+            return args[0].backward()  # of what hosts a loop
+        groups = _groups(self._mpcore_name, (*args, *kwargs.values()))
+        if groups:
+            return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+        tensors = list(_tensors((args, kwargs)))
+        if not tensors:
+            return StandIn(self._mpcore_name, _classes(kwargs) or self._mpcore_classes)
+        if self._mpcore_name not in _used:
+            _used.append(self._mpcore_name)
+        parts = _parts_wanted(sys._getframe(1))
+        if LOSS.search(self._mpcore_name):
+            given = next((t for t in tensors if t.is_floating_point()), tensors[0])
+            given = given.float().square().mean() * 0.5
+        else:
+            given = self._mpcore_module()(*args, **kwargs)
+            if not args:  # a model of Hugging Face's, called by keywords
+                given = _Answer(given)
+        return (given,) * parts if parts else given
+
+    # --- a number -----------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        name = self._mpcore_name
+        return flag_of(name) or SETTINGS.fullmatch(name) is not None
+
+    def __index__(self) -> int:
+        return max(int(number_of(self._mpcore_name)), 0)
+
+    def __float__(self) -> float:
+        return float(number_of(self._mpcore_name))
+
+    def __str__(self) -> str:
+        return "mpcore"
+
+    __fspath__ = __format__ = lambda self, *_: "mpcore"
+
+    def __contains__(self, item: Any) -> bool:
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over nothing; as many as the caller takes apart."""
+        count = _parts_wanted(sys._getframe(1))
+        return iter([StandIn(f"{self._mpcore_name}[{i}]") for i in range(count)])
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int) and not isinstance(key, bool):
+            return StandIn(f"{self._mpcore_name}[{key!r}]")
+        return StandIn(f"{self._mpcore_name}.{key}")
+
+    def __deepcopy__(self, memo: Any) -> StandIn:
+        return StandIn(self._mpcore_name, self._mpcore_classes)
+
+
+def _operate(name: str) -> Any:
+    def method(self: StandIn, *others: Any) -> Any:
+        values = [_value(other) for other in others]
+        return getattr(_number(self), name)(*values)
+
+    return method
+
+
+def _number(one: StandIn) -> float | int:
+    number = number_of(one._mpcore_name)
+    return int(number) if float(number).is_integer() else number
+
+
+def _value(other: Any) -> Any:
+    return _number(other) if isinstance(other, StandIn) else other
+
+
+def _binary(name: str) -> Any:
+    def method(self: StandIn, other: Any) -> Any:
+        mine, value = _number(self), _value(other)
+        if isinstance(value, float) and isinstance(mine, int):
+            mine = float(mine)
+        if not isinstance(value, (int, float)):
+            return NotImplemented
+        return getattr(mine, name)(value)
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    for _side in ("", "r"):
+        setattr(StandIn, f"__{_side}{_name}__", _binary(f"__{_side}{_name}__"))
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(StandIn, f"__{_name}__", _binary(f"__{_name}__"))
+for _name in ("neg", "abs", "round"):
+    setattr(StandIn, f"__{_name}__", _operate(f"__{_name}__"))
+
+
+class _Method(StandIn):
+    """``model.to(...)`` and the like: gives back the model, moved; an attribute otherwise."""
+
+    def __init__(self, owner: StandIn, name: str) -> None:
+        super().__init__(f"{owner._mpcore_name}.{name}")
+        self._mpcore_owner = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self._mpcore_name.rpartition(".")[2]
+        if list(_tensors((args, kwargs))):
+            return super().__call__(*args, **kwargs)
+        getattr(self._mpcore_owner._mpcore_module(), name)(*args, **kwargs)
+        return self._mpcore_owner
+
+
+class _OfModule(_Method):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the network's method of that name returns."""
+        name = self._mpcore_name.rpartition(".")[2]
+        return getattr(self._mpcore_owner._mpcore_module(), name)(*args, **kwargs)
+
+
+class _Answer(dict[str, Any]):
+    """What a model gives that is called by keywords: a dict with ``loss`` and ``logits``."""
+
+    def __init__(self, given: Any) -> None:
+        loss = given.float().square().mean() * 0.5
+        super().__init__(loss=loss, logits=given, last_hidden_state=given, sample=given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+
+def _groups(name: str, given: tuple[Any, ...]) -> list[Any]:
+    """Return the parameters that an optimizer is made for; [] where none is made."""
+    for one in given:
+        if isinstance(one, types.GeneratorType) or type(one) is list:
+            listed = list(one)
+            parts = [part.get("params") if isinstance(part, dict) else part for part in listed]
+            if parts and all(map(_is_parameters, parts)):
+                return listed
+    if "optim" not in name.rpartition(".")[2].lower():
+        return []
+    models = [one for one in given if isinstance(one, nn.Module)] + [
+        one._mpcore_module()
+        for one in given
+        if type(one) is StandIn and not SETTINGS.fullmatch(one._mpcore_name)
+    ]
+    return list(models[0].parameters()) if models else []
+
+
+def _is_parameters(part: Any) -> bool:
+    listed = part if isinstance(part, list) else [part]
+    return bool(listed) and all(isinstance(one, nn.Parameter) for one in listed)
+
+
+def _classes(kwargs: dict[str, Any]) -> int:
+    names = ("num_classes", "n_classes", "num_labels", "nc")
+    return next((kwargs[n] for n in names if isinstance(kwargs.get(n), int) and kwargs[n] > 0), 0)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one)
+    elif type(value) in (list, tuple):
+        for one in value:
+            yield from _tensors(one)
+
+
+@cache
+def _unpacked(code: Any) -> dict[int, int]:
+    """Return, by offset of an instruction, into how many parts it or the next one takes apart."""
+    found: dict[int, int] = {}
+    before = 0
+    for step in dis.get_instructions(code):
+        if step.opname == "UNPACK_SEQUENCE":
+            found[step.offset] = found[before] = step.arg or 0
+        if step.opname != "CACHE":
+            before = step.offset
+    return found
+
+
+def _parts_wanted(frame: Any) -> int:
+    """Return into how many parts the caller takes what it is about to get; 0 for none."""
+    return _unpacked(frame.f_code).get(frame.f_lasti, 0)

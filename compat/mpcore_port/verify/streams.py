@@ -1,0 +1,61 @@
+"""Where a training loop takes batches by itself, with ``next``."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from mpcore_port.verify.module import Module, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["nexts"]
+
+_MODEL = {"parameters", "named_parameters", "buffers", "modules", "values", "keys", "items"}
+
+
+def nexts(module: Module, loop: ast.AST) -> list[tuple[ast.Call, ast.expr]]:
+    """Return the calls in a loop that take a batch, and what each is bound to."""
+    found = []
+    for scope in _scopes(module, loop, 2):
+        for node in walk(scope):
+            if isinstance(node, ast.Call) and _takes(node):
+                found.append((node, _target(module, node)))
+    return found
+
+
+def _scopes(module: Module, scope: ast.AST, depth: int) -> Iterator[ast.AST]:
+    """Yield a block, and the statements of the script's functions that it calls."""
+    yield scope
+    for node in walk(scope):
+        function = module.called(node) if isinstance(node, ast.Call) and depth else None
+        for statement in function.body if function is not None else ():
+            yield from _scopes(module, statement, depth - 1)
+
+
+def _takes(call: ast.Call) -> bool:
+    func = call.func
+    if isinstance(func, ast.Attribute):
+        return func.attr in ("next", "__next__") and not call.args
+    if not (isinstance(func, ast.Name) and func.id == "next" and call.args):
+        return False
+    given = call.args[0]
+    last = ast.unparse(given.func).rpartition(".")[2] if isinstance(given, ast.Call) else ""
+    return isinstance(given, (ast.Name, ast.Attribute, ast.Subscript)) or (
+        last in ("iter", "cycle") and last not in _MODEL
+    )
+
+
+def _target(module: Module, call: ast.Call) -> ast.expr:
+    """Return what a batch is bound to; through ``.to(device)`` too."""
+    above = module.parents[call]
+    while isinstance(above, (ast.Attribute, ast.Call)) and not _is_given(above, call):
+        above = module.parents[above]
+    if isinstance(above, ast.Assign):
+        return above.targets[0]
+    return ast.copy_location(ast.Name("batch", ast.Store()), call)
+
+
+def _is_given(node: ast.AST, call: ast.Call) -> bool:
+    return isinstance(node, ast.Call) and call in node.args
