@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from mpcore_port.verify.absent import guarded_lines, install
 from mpcore_port.verify.beside import Beside, absolute, in_order, roots
 from mpcore_port.verify.extract import Step, extract
 from mpcore_port.verify.inputs import read_inputs, split_form
+from mpcore_port.verify.judge import Run, VerifyOptions, compare
 from mpcore_port.verify.required import defaults
 
 TOP = """\
@@ -182,7 +184,8 @@ def test_a_stand_in_is_what_it_is_used_as() -> None:
     model, config = StandIn("model"), StandIn("cfg")
     assert [*range(1, config["epochs"] + 1)] == [1]
     assert config
-    assert config.use_amp
+    assert config.use_amp is True
+    assert config["amp"] is True
     assert not config.verbose
     assert (config.lr * 2, config.train.batch_size // 2, config.eps < 1) == (0.02, 4, True)
     first, second = StandIn("pair")()
@@ -206,3 +209,25 @@ def test_a_stand_in_is_what_it_is_used_as() -> None:
     answer = model(input_ids=torch.ones(4, 6, dtype=torch.int64))
     assert answer.loss.dim() == 0
     assert answer[0] is answer["loss"]
+
+
+def test_runs_that_the_time_limit_ended_are_compared_as_far_as_both_came() -> None:
+    options = VerifyOptions(at=1, time_limit=9.0)
+    whole = Run((3.0, 2.0, 1.0, 0.5), (8.0, 4.0, 4.0), 3, "ok")
+    short = Run((3.0, 2.0, 1.0), (8.0, 4.0), 2, "late")
+    same = compare("overflow", whole, short, options)
+    assert (same.verdict, same.losses) == ("same", (3, 3))
+    assert same.words.endswith("; the time limit of 9 s ended them there")
+    assert compare("overflow", whole, replace(short, losses=(3.0, 2.0, 9.0)), options).first == 2
+    early = compare("overflow", whole, replace(short, losses=(3.0, 2.0)), options)
+    assert (early.verdict, early.words) == ("not compared", "only 2 losses in 9 s")
+    assert compare("overflow", whole, replace(short, end="failed"), options).verdict == "different"
+
+
+def test_a_file_that_may_be_missing_is_looked_for(tmp_path: Path) -> None:
+    read = "    state = torch.load('x.pt')\n"
+    text = "import torch\ntry:\n" + read + "except FileNotFoundError:\n    state = 1\n"
+    loop = "for x in loader:\n    (x * state).backward()\n"
+    assert "torch.load('x.pt')" in _step(text + loop, tmp_path).body
+    plain = "import torch\n" + read.strip() + "\n"
+    assert "torch.load('x.pt')" not in _step(plain + loop, tmp_path).body

@@ -21,10 +21,12 @@ from mpcore_port.verify.synthetic import missing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["guarded_lines", "install"]
+__all__ = ["FILES", "guarded_lines", "install"]
 
 _NEVER = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_compat", "mpcore_port")
-_CATCHES = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+IMPORTS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
+FILES = frozenset({"FileNotFoundError", "OSError", "IOError", "Exception", "BaseException"})
+"""Errors by which a script expects an import, or a file, to be missing."""
 
 
 _POPEN = os.popen
@@ -101,21 +103,23 @@ def _is_guarded() -> bool:
 
 
 @cache
-def guarded_lines(file: str, text: str) -> frozenset[int]:
-    """Return the lines of ``text`` in which a failing import is caught."""
+def guarded_lines(file: str, text: str, caught: frozenset[str] = IMPORTS) -> frozenset[int]:
+    """Return the lines of ``text`` in which an error of the names in ``caught`` is caught."""
     try:
         tree = ast.parse(text, file)
     except (SyntaxError, ValueError, RecursionError):
         return frozenset()
     found: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Try) and any(map(_expects, node.handlers)):
+        if isinstance(node, ast.Try) and any(
+            _expects(handler, caught) for handler in node.handlers
+        ):
             found |= set(range(node.lineno, (node.body[-1].end_lineno or node.lineno) + 1))
     return frozenset(found)
 
 
-def _expects(handler: ast.ExceptHandler) -> bool:
+def _expects(handler: ast.ExceptHandler, caught: frozenset[str]) -> bool:
     if handler.type is None:
         return True
     names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(ast.unparse(name).rpartition(".")[2] in _CATCHES for name in names)
+    return any(ast.unparse(name).rpartition(".")[2] in caught for name in names)

@@ -200,6 +200,14 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
         options: how they ran.
     """
     close = CLOSE[mode]
+    late = ""
+    if "late" in (original.end, port.end) and original.losses and port.losses:
+        original, port = _before_late(original, port)
+        late = f"; the time limit of {options.time_limit:g} s ended them there"
+        if len(original.losses) < options.at + 2:
+            words = f"only {len(original.losses)} losses in {options.time_limit:g} s"
+            counts = (len(original.losses), len(port.losses))
+            return Comparison(mode, "not compared", counts, None, True, None, words)
     counts = (len(original.losses), len(port.losses))
     both = list(zip(original.losses, port.losses, strict=False))
     apart = [_relative(a, b) for a, b in both]
@@ -230,11 +238,25 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
     base = replace(base, alike=alike)
     if largest == 0.0 and scales and alike:
         words = f"{counts[0]} losses equal bit for bit, {_scales(original)}, {original.steps} steps"
+        words += late
         return replace(base, verdict="same", words=words)
     if not differs and scales and alike:
         words = f"{counts[0]} losses within {largest:.1e} relative, {_scales(original)}"
+        words += late
         return replace(base, verdict="close", words=words)
     return replace(base, words=_difference(original, port, base, options))
+
+
+def _before_late(original: Run, port: Run) -> tuple[Run, Run]:
+    """Return both up to where the slower one was ended; where they stopped says nothing else."""
+    losses = min(len(original.losses), len(port.losses))
+    scales = min(len(original.scales), len(port.scales))
+    steps = min(original.steps, port.steps)
+    first, second = (
+        replace(run, losses=run.losses[:losses], scales=run.scales[:scales], steps=steps, end="ok")
+        for run in (original, port)
+    )
+    return first, second
 
 
 def _relative(a: float, b: float) -> float:

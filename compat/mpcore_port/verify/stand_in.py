@@ -28,6 +28,7 @@ __all__ = ["StandIn", "set_form", "used"]
 
 _WIDTH = 32
 _CLASSES = 10
+_LENGTH = 1024  # of a data set: scripts ask for enough
 _form = ["scores"]
 _used: list[str] = []
 _MOVES = {"to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"}
@@ -110,6 +111,13 @@ class StandIn(Missing):
             return self
         if name == "device":
             return DEVICE
+        return self._mpcore_part(name)
+
+    def _mpcore_part(self, name: str) -> Any:
+        """Return what is asked of it by name; settings have mixed precision on."""
+        root = self._mpcore_name.partition(".")[0]
+        if flag_of(name) and SETTINGS.fullmatch(root):
+            return True
         return StandIn(f"{self._mpcore_name}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -152,6 +160,9 @@ class StandIn(Missing):
     def __str__(self) -> str:
         return "mpcore"
 
+    def __len__(self) -> int:
+        return _LENGTH
+
     __fspath__ = __format__ = lambda self, *_: "mpcore"
 
     def __contains__(self, item: Any) -> bool:
@@ -165,7 +176,7 @@ class StandIn(Missing):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, int) and not isinstance(key, bool):
             return StandIn(f"{self._mpcore_name}[{key!r}]")
-        return StandIn(f"{self._mpcore_name}.{key}")
+        return self._mpcore_part(str(key))
 
     def __deepcopy__(self, memo: Any) -> StandIn:
         return StandIn(self._mpcore_name, self._mpcore_classes)

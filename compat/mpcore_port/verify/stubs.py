@@ -6,7 +6,7 @@ import ast
 import importlib.util
 from typing import TYPE_CHECKING
 
-from mpcore_port.verify.absent import guarded_lines
+from mpcore_port.verify.absent import FILES, guarded_lines
 from mpcore_port.verify.beside import absolute, roots
 from mpcore_port.verify.streams import nexts
 
@@ -47,6 +47,7 @@ class Stubs:
         self.missing: list[str] = []
         self._streams: dict[str, int] = {}
         self.guarded = guarded_lines("", module.text)
+        self.files_may_be_missing = guarded_lines("", module.text, FILES)
         self.roots = roots(module.tree, folder)
         self.reading = self._reading()
         for node in ast.walk(module.tree):
@@ -115,6 +116,8 @@ class Stubs:
             self.calls[node.func] = "_mpcore_spawn"
         elif name in _LOADERS:
             self.calls[node] = LOADER
+        elif node.lineno in self.files_may_be_missing and self.is_read(node):
+            return  # it is met when the step is run: there are no files
         elif self._is_data(node, name) or self.is_read(node):
             self.calls[node] = self._absent(node, name or ast.unparse(node.func))
 
