@@ -80,7 +80,7 @@ def install() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and "mindspore" not in sys.modules:
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
-    os.popen = _popen
+    os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
         importlib.invalidate_caches()
