@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mpcore.policy.policy import Policy
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -100,6 +102,20 @@ class Evidence:
         )
         found = [self._point(policy) for policy in policies]
         return sorted(found, key=lambda point: (LEVELS.index(point.level), point.time or 9.0))
+
+    def by_layer(self) -> Point | None:
+        """Return the fastest policy by layer that was measured, where the answer is one by op.
+
+        Policies by layer run in every framework, op rules in some.
+        """
+        if not self.policy or Policy.parse(self.policy).by == "layer":
+            return None
+        fitting = [
+            p for p in self.points()
+            if p.level in ("proven", "measured") and p.policy != "float32"
+            and p.time is not None and p.time < 1 and Policy.parse(p.policy).by == "layer"
+        ]  # fmt: skip
+        return min(fitting, key=lambda p: p.time or 1.0, default=None)
 
     def _point(self, policy: str) -> Point:
         rho = next((e["rho"] for e in self.of("screen") if e["policy"] == policy), None)

@@ -28,7 +28,7 @@ __all__ = ["search"]
 
 _GAIN = 0.01  # a promise below that is not worth a duel
 _DROPS = 3  # challengers in a row that do not win, after which the rest is left
-_DUEL = 15.0  # seconds of one, at most
+_DUEL = 30.0  # seconds of one, at most
 
 
 def search(
@@ -64,7 +64,7 @@ class _Search:
 
     def _duel_seconds(self) -> float:
         self._bench.check_time()
-        return min(_DUEL, max(1.0, self._bench.seconds_left() / 4))
+        return min(_DUEL, max(1.0, self._bench.seconds_left() / 6))
 
     def search(self) -> None:
         """Search."""

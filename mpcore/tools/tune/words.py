@@ -68,7 +68,8 @@ def _speed(found: Evidence) -> str:
             close = "" if duel["decision"] else ", too close to tell apart"
             told.append(_times(duel, base) + close)
     if found.best_named == found.policy:
-        told.append("a named policy: nothing that was tried beats it")
+        early = " so far" if found.of("stopped") else ""
+        told.append(f"a named policy: nothing that was tried{early} beats it")
     return "; ".join(told) or "not measured"
 
 
@@ -128,4 +129,7 @@ def _holds(found: Evidence) -> str:
     told = f"batch {about['batch']}, {threads}, {about['device']} of this machine, {versions}"
     if about["load"] > about["cores"]:
         told += f" (it was busy: load {about['load']:.1f} on {about['cores']} cores)"
+    twin = found.by_layer()
+    if twin is not None:
+        told += f"; by layer, for frameworks without op rules: {twin.policy} ({twin.time:.2f})"
     return f"{told}; elsewhere: mpcore tune --check"

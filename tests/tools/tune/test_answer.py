@@ -85,6 +85,7 @@ def test_the_six_lines() -> None:
     assert "40 steps: held-out loss 1.5" in proof
     assert "300 timed steps" in cost
     assert "load 5.0 on 2 cores" in holds
+    assert "for frameworks without op rules: mixed_bfloat16 (0.80)" in holds
 
 
 def test_what_was_not_proven_says_so() -> None:
