@@ -291,6 +291,9 @@ class TorchTransaction(MicroBatches):
             if loss is None:
                 msg += "; `loss_fn` must return the loss, and leave `backward` to amp.step"
             raise BackendError(msg)
+        if loss.is_complex():
+            msg = f"`loss` must be real, got {loss.dtype}: return its real part, or `.abs()`"
+            raise BackendError(msg)
         if not loss.requires_grad and not self._frozen_beside_others(names):
             msg = (
                 "`loss` must depend on parameters that require gradients, got a constant; it was "

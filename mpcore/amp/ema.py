@@ -52,6 +52,12 @@ class EMA:
             msg = f"`decay` must be in [0, 1), got {decay!r}"
             raise BackendError(msg)
         check_count("every", every, BackendError)
+        if not (hasattr(amp, "observers") and hasattr(amp, "weights")):
+            msg = (
+                f"`amp` must be what mpcore.prepare returned, got {type(amp).__name__}; write "
+                "EMA(amp), not EMA(model)"
+            )
+            raise BackendError(msg)
         self._amp, self._decay, self._every = amp, np.float32(decay), every
         self._steps = 0
         self._values = _copied(amp.weights())

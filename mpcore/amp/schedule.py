@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mpcore.errors import BackendError
+
 if TYPE_CHECKING:
     from mpcore.policy.policy import Policy
     from mpcore.step.result import StepResult
@@ -31,6 +33,12 @@ class Scheduler:
 
     def __init__(self, amp: _Steps, scheduler: Any) -> None:
         """Follow the steps of ``amp``."""
+        if not callable(getattr(scheduler, "step", None)):
+            msg = (
+                f"`scheduler` must have a method `step`, got {type(scheduler).__name__}; Keras "
+                "schedules and MindSpore's dynamic rates count the steps taken by themselves"
+            )
+            raise BackendError(msg)
         self.wrapped = scheduler
         self._amp = amp
 

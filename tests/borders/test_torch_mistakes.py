@@ -65,3 +65,18 @@ def test_what_a_loss_function_must_not_do_is_said_in_one_line(kind):
     assert says in "".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
     assert torch.equal(before, model.weight)
     amp.step(lambda x: model(x).float().square().mean(), x)
+
+
+def test_a_complex_loss_an_average_of_a_model_and_no_scheduler_are_refused():
+    model = torch.nn.Linear(4, 2)
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), "mixed_bfloat16")
+    before = amp.weights()
+    with pytest.raises(mp.BackendError, match=r"must be real, got torch\.complex64"):
+        amp.step(lambda x: model(x).float().mean() * 1j, torch.ones(2, 4))
+    with pytest.raises(mp.BackendError, match=r"got Linear; write EMA\(amp\)"):
+        mp.EMA(model)
+    for wrong in (None, 3, model.forward):
+        with pytest.raises(mp.BackendError, match="`scheduler` must have a method `step`"):
+            amp.scheduler(wrong)
+    for name, value in amp.weights().items():
+        assert (value == before[name]).all()
