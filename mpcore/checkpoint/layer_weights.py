@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["LayerWeights", "Slots", "flatten", "match", "relative_difference", "unflatten"]
+__all__ = [
+    "LayerWeights",
+    "Slots",
+    "by_names",
+    "flatten",
+    "match",
+    "relative_difference",
+    "unflatten",
+]
 
 
 @dataclass(frozen=True)
@@ -51,14 +59,44 @@ class Slots:
     values: dict[str, list[LayerWeights]] = field(default_factory=dict)
 
 
+def by_names(reference: Sequence[LayerWeights], own: Sequence[LayerWeights]) -> list[LayerWeights]:
+    """Return the layers of ``reference`` in the order of ``own``, as far as their names tell it.
+
+    The same paths in another order are taken by path. Else layers of one shape that follow each
+    other, such as query and key, are taken by the last word of their paths, where both sides
+    have the same words there, each once. What names do not tell keeps its order.
+    """
+    known = {layer.path: layer for layer in reference}
+    if len(known) == len(reference) == len(own) and known.keys() == {w.path for w in own}:
+        return [known[layer.path] for layer in own]
+    found = list(reference)
+    if len(reference) != len(own):
+        return found
+    start = 0
+    for end in range(1, len(found) + 1):
+        if end < len(found) and _looks(found[end]) == _looks(found[start]):
+            continue
+        here = {layer.path.rpartition(".")[2]: layer for layer in found[start:end]}
+        words = [layer.path.rpartition(".")[2] for layer in own[start:end]]
+        if len(here) == end - start and sorted(here) == sorted(words):
+            found[start:end] = [here[word] for word in words]
+        start = end
+    return found
+
+
+def _looks(layer: LayerWeights) -> tuple[object, ...]:
+    return layer.category, sorted((name, array.shape) for name, array in layer.arrays.items())
+
+
 def match(reference: Sequence[LayerWeights], own: Sequence[LayerWeights]) -> list[LayerWeights]:
-    """Return ``reference`` with the paths of ``own``: the same layers in the same order.
+    """Return ``reference`` with the paths of ``own``: the same layers, in order or by name.
 
     Raises:
         ExperimentError: another number of layers, another category, array or shape; the
             message names the first layer that differs.
     """
     matched = []
+    reference = by_names(reference, own)
     for number, (ref, mine) in enumerate(zip(reference, own, strict=False), start=1):
         what = f"layer {number} with weights: {ref.path!r} in one model, {mine.path!r} in the other"
         if ref.category != mine.category:

@@ -39,7 +39,9 @@ def script(folder: Path, fault: str = "", **more: Any) -> None:
         y = torch.randint(0, 5, (4,), generator=draw)
         if fault == "labels" and number == 6:
             y = (y + 1) % 5
-        loss = nn.functional.cross_entropy(model(x), y) / (1 if fault == "sum" else 2)
+        smoothing = 0.1 if fault == "smoothed" else 0.0
+        loss = nn.functional.cross_entropy(model(x), y, label_smoothing=smoothing)
+        loss = loss / (1 if fault == "sum" else 2)
         loss.backward()
         if number % 2:
             nn.utils.clip_grad_norm_(model.parameters(), 0.01 if fault == "clip" else 10.0)
@@ -72,6 +74,7 @@ def test_the_same_script_twice_is_the_same(reference: Path, tmp_path: Path) -> N
         ("labels", 3, "input", "label"),
         ("clip", 0, "backward", ""),
         ("sum", 0, "loss", ""),
+        ("smoothed", 0, "loss", "unknown"),
     ],
 )
 def test_a_fault_is_found_where_it_is(
@@ -86,6 +89,31 @@ def test_a_fault_is_found_where_it_is(
     assert found.found.first.phase == phase, found.verdict
     if kind:
         assert found.found.root_causes[0].kind == kind
+
+
+def test_smoothed_labels_are_named_once_the_output_is_kept(tmp_path: Path) -> None:
+    for keep, kind in (((), "unknown"), (("5",), "label")):
+        for name, fault in (("a", ""), ("b", "smoothed")):
+            script(tmp_path / name, fault, keep=keep, steps=1)
+        for sides in (("a", "b"), ("b", "a")):
+            (found,) = compare_runs(*(tmp_path / side for side in sides)).values()
+            assert found.found is not None
+            assert found.found.root_causes[0].kind == kind
+            assert ("keep=('5',)" in found.advice) == (not keep)
+
+
+def test_a_rank_whose_gradients_alone_differ_is_behind_the_one_that_parts(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank, fault in ((0, "clip"), (1, "eps")):
+        monkeypatch.setenv("RANK", str(rank))
+        script(tmp_path / "a")
+        script(tmp_path / "b", fault)
+    found = compare_runs(tmp_path / "a", tmp_path / "b")
+    assert "forward, 1" in found[1].verdict
+    assert found[0].verdict.endswith("behind rank 1")
+    assert found[0].found is not None
+    assert found[0].found.root_causes[0].fix == "look at rank 1 first"
 
 
 def test_the_script_ends_as_it_would_have(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mpcore.checkpoint.layer_weights import by_names
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -105,7 +107,8 @@ def align_weights(
 ) -> list[tuple[LayerWeights, LayerWeights]]:
     """Return the layers with weights of two models side by side; those without partner left out.
 
-    By path where the paths are the same, else one after the other within a category.
+    By path where the paths are the same, else one after the other within a category, layers of
+    one shape by name where both sides have the same ones (``by_names``).
     """
     if [w.path for w in reference] == [w.path for w in own]:
         return list(zip(reference, own, strict=True))
@@ -114,7 +117,7 @@ def align_weights(
         return [(w, by_path[w.path]) for w in reference if w.path in by_path]
     found = []
     waiting: dict[str, list[LayerWeights]] = {}
-    for layer in own:
+    for layer in by_names(own, reference):
         waiting.setdefault(layer.category, []).append(layer)
     for layer in reference:
         if waiting.get(layer.category):

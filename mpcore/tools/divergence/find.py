@@ -166,6 +166,8 @@ def _placed(first: First | None, causes: list[RootCause]) -> First | None:
         return first
     if first is None:
         return First(best.phase, best.layer, best.own_layer)
+    if first.phase == "backward" and best.phase == "loss":
+        return replace(first, phase="loss", layer=best.layer, own_layer=best.own_layer)
     if first.phase in ("update", "backward") and best.phase == "update":
         return replace(first, phase="update", layer=best.layer, own_layer=best.own_layer)
     return first

@@ -14,6 +14,7 @@ from mpcore.tools.divergence.align import align_weights
 from mpcore.tools.divergence.distance import apart
 from mpcore.tools.divergence.files import load
 from mpcore.tools.divergence.find import Verdict, find
+from mpcore.tools.divergence.root_cause import RootCause
 from mpcore.tools.recording.record import FORMAT
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = ["Runs", "compare_runs"]
 
 _SAME_START = 1e-6  # relative: weights that were handed over, in another layout
 _DRIFT = 30.0  # times the distance of the weights: how far it may be carried within one step
+_OWN = ("input", "forward", "loss")  # phases that other ranks have no part in
 _TOGETHER = 3  # steps from which an optimizer's constants are told
 
 
@@ -75,7 +77,42 @@ def compare_runs(reference: Path, own: Path) -> dict[int, Runs]:
     if not common:
         msg = f"the runs have no rank in common: {sorted(ranks[0])} against {sorted(ranks[1])}"
         raise CheckpointError(msg)
-    return {rank: _compare(ranks[0][rank], ranks[1][rank]) for rank in common}
+    return _led({rank: _compare(ranks[0][rank], ranks[1][rank]) for rank in common})
+
+
+def _led(runs: dict[int, Runs]) -> dict[int, Runs]:
+    """Return the ranks, those whose gradients alone differ behind the rank that parted before.
+
+    Ranks average their gradients: what one makes of its own batch is in the update of all.
+    """
+    parted = {r: each for r, each in runs.items() if each.found is not None and each.found.first}
+    own = [
+        (each.step, rank)
+        for rank, each in parted.items()
+        if each.found and each.found.first and each.found.first.phase in _OWN
+    ]
+    if not own:
+        return runs
+    step, leader = min((step or 0, rank) for step, rank in own)
+    words = parted[leader].verdict
+    for rank, each in parted.items():
+        first = each.found.first if each.found else None
+        if first is None or first.phase in _OWN or (each.step or 0) < step or each.found is None:
+            continue
+        sentence = f"rank {leader} parts before ({words}), and its gradients are averaged in"
+        cause = RootCause(
+            "unknown",
+            first.layer,
+            first.own_layer,
+            first.phase,
+            (sentence,),
+            f"look at rank {leader} first",
+            "possible",
+        )
+        found = replace(each.found, root_causes=(cause,))
+        verdict = f"step {each.step}, different: {first.phase}, {first.layer}, behind rank {leader}"
+        runs[rank] = replace(each, verdict=verdict, found=found, advice="")
+    return runs
 
 
 def _ranks(folder: Path) -> dict[int, Path]:
@@ -130,20 +167,14 @@ def _closer(a: Evidence, b: Evidence) -> Callable[[frozenset[str]], tuple[Eviden
 def _parted(
     found: Verdict, a: Evidence, b: Evidence, number: int, steps: list[int], drift: list[float]
 ) -> Runs:
-    first = found.first
     how = (
         f"one step in sketches, {len(found.rows)} layers side by side; tolerances are those of "
         "rounding"
     )
     found, advice = replace(found, how=how), ""
     unnamed = not found.root_causes or found.root_causes[0].kind == "unknown"
-    if (
-        unnamed
-        and first is not None
-        and first.phase == "forward"
-        and not first.layer.startswith("(")
-    ):
-        layers = dict.fromkeys((first.layer, first.own_layer))
+    layers = _worth_keeping(found, a, b) if unnamed else []
+    if layers:
         keep = ", ".join(repr(path) for path in layers)
         advice = f"record both once more with mp.record(..., keep=({keep},)) to have it named"
     random = [side.steps[0].get("random") for side in (a, b)]
@@ -161,6 +192,25 @@ def _parted(
         drift=tuple(drift),
         advice=advice,
     )
+
+
+def _worth_keeping(found: Verdict, a: Evidence, b: Evidence) -> list[str]:
+    """Return the layers whose whole tensors would tell more; empty if they were kept."""
+    first = found.first
+    if first is None or first.phase not in ("forward", "loss"):
+        return []
+    layers = [first.layer, first.own_layer]
+    if first.phase == "loss":  # what the loss was taken of
+        ends = [
+            [c.path for c in side.inspection.calls if c.category not in ("container", "op")][-1:]
+            for side in (a, b)
+        ]
+        layers = [path for end in ends for path in end]
+    elif first.layer.startswith("("):
+        return []
+    calls = [c for side in (a, b) for c in side.inspection.calls if c.path in layers]
+    kept = bool(calls) and all(x.values is not None for c in calls for x in c.outputs)
+    return [] if kept else list(dict.fromkeys(layers))
 
 
 def _started_apart(a: Evidence, b: Evidence) -> str:

@@ -27,6 +27,24 @@ def test_match_takes_values_from_one_and_paths_from_the_other() -> None:
     assert matched[1].arrays is reference[1].arrays
 
 
+def test_layers_of_one_shape_are_matched_by_name_where_names_tell() -> None:
+    def paths(reference: str, own: str) -> list[str]:
+        # What comes in tells by its values which layer of the reference it was.
+        values = {
+            name: LayerWeights(name, "linear", {"weight": np.full((2, 2), n, "f4")})
+            for n, name in enumerate(reference.split())
+        }
+        there = [LayerWeights(n, "linear", {"weight": np.zeros((2, 2), "f4")}) for n in own.split()]
+        matched = match(list(values.values()), there)
+        assert [w.path for w in matched] == own.split()
+        return [reference.split()[int(w.arrays["weight"][0, 0])] for w in matched]
+
+    assert paths("a.q a.k a.v", "b.k b.q b.v") == ["a.k", "a.q", "a.v"]
+    assert paths("a.q b.q", "b.q a.q") == ["b.q", "a.q"]  # the same paths in another order
+    assert paths("a.q b.q", "x.q y.q") == ["a.q", "b.q"]  # a word twice tells nothing
+    assert paths("q k", "query key") == ["q", "k"]  # other words keep their order
+
+
 @pytest.mark.parametrize(
     ("own", "message"),
     [

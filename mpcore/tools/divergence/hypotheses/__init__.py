@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mpcore.tools.divergence.distance import spacing
 from mpcore.tools.divergence.hypotheses.chance import from_chance, from_lone
 from mpcore.tools.divergence.hypotheses.inputs import from_batch
-from mpcore.tools.divergence.hypotheses.loss import from_backward, from_loss
+from mpcore.tools.divergence.hypotheses.loss import from_backward, from_end, from_loss
 from mpcore.tools.divergence.hypotheses.numbers import hints, hints_between
 from mpcore.tools.divergence.hypotheses.optimizer import from_statistics, from_steps
 from mpcore.tools.divergence.hypotheses.precision import from_casts, from_dtypes, from_ops
@@ -65,6 +65,9 @@ def _of_first(case: Case, first: First) -> list[RootCause]:
         clear = [*from_ties(case), *from_rows(case, first.layer), *from_still(case)]
         if clear:
             return clear
+        of_loss = [*from_end(case, first)]
+        if of_loss:
+            return of_loss
         found = [*from_backward(case, first), *from_ops(case, first.layer, "backward")]
         return _ranked(found) if found else [_unknown(case, first)]
     if first.phase == "update":

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.first import First
     from mpcore.tools.divergence.root_cause import Case
     from mpcore.tools.divergence.rows import Match
-    from mpcore.tools.inspection import TensorSummary
+    from mpcore.tools.inspection import LayerCall, TensorSummary
 
-__all__ = ["from_backward", "from_loss"]
+__all__ = ["from_backward", "from_end", "from_loss"]
+
+_PROPORTIONAL = {True: 1e-9, False: 1e-3}
+"""In float32, and in 16 bits: one minus the cosine of gradients that are multiples."""
 
 
 def from_loss(case: Case) -> Iterator[RootCause]:
@@ -33,7 +36,7 @@ def from_loss(case: Case) -> Iterator[RootCause]:
     factor, cosine = _factor(case, match, "grad_outputs")
     alike = cosine > 0.999
     other = abs(factor - 1) > 0.01
-    if alike and other and abs(ratio / factor - 1) < 0.02:  # loss and gradient by one factor
+    if alike and other and _is_one(ratio, factor):
         yield _reduction(case, match, ratio, factor)
         return
     smoothed = list(_smoothing(case, match)) if other or not alike else []
@@ -41,7 +44,9 @@ def from_loss(case: Case) -> Iterator[RootCause]:
         yield from smoothed
         return
     if alike and other:
-        yield _reduction(case, match, ratio, factor)
+        found = _reduction(case, match, ratio, factor)
+        of_a_count = len(found.evidence) > 1
+        yield found if of_a_count else _bent(match, ratio, factor, cosine)
         return
     if not alike:
         yield from _labels(case, match)
@@ -71,6 +76,36 @@ def from_loss(case: Case) -> Iterator[RootCause]:
         "compute the loss in float32",
         "possible",
     )
+
+
+def _is_one(ratio: float, factor: float) -> bool:
+    """Return whether the loss and its gradient are off by one factor, which is not 1."""
+    return abs(ratio / factor - 1) < min(0.02, 0.2 * abs(factor - 1))
+
+
+def from_end(case: Case, first: First) -> Iterator[RootCause]:
+    """Yield why a loss that agrees has another gradient for the output, which agrees too."""
+    match = first.match
+    if first.phase != "backward" or match is None or match is not _last(case):
+        return
+    if not match.parts("grad_outputs") or match.parts("outputs"):
+        return
+    smoothed = list(_smoothing(case, match))
+    yield from smoothed
+    factor, cosine = _factor(case, match, "grad_outputs")
+    if not smoothed and 0.9 < cosine < 1 - _PROPORTIONAL[case.tolerances.narrowest == "float32"]:
+        ratio = _ratio(case.reference.inspection.loss, case.own.inspection.loss)
+        yield _bent(match, ratio, factor, cosine)
+
+
+def _bent(match: Match, ratio: float, factor: float, cosine: float) -> RootCause:
+    where = match.path or "the model"
+    sentence = (
+        f"the gradient for the output of {where} is {factor:.4g} times the reference's, the loss "
+        f"{ratio:.4g} times; cosine of the gradients {cosine:.7f}"
+    )
+    fix = "compare the loss on both sides: smoothed labels, weights of classes, another exponent"
+    return RootCause("unknown", "(loss)", "(loss)", "loss", (sentence,), fix, "possible")
 
 
 def _terms(case: Case) -> Iterator[RootCause]:
@@ -235,10 +270,7 @@ def _labels(case: Case, match: Match) -> Iterator[RootCause]:
 def _smoothing(case: Case, match: Match) -> Iterator[RootCause]:
     """Yield smoothed labels: part of the gradient at the target goes to all classes alike."""
     calls = case.whole(match)
-    if calls is None or calls[0].outputs[0].values is None:
-        return
-    targets = _targets(calls[0])
-    if targets is None:
+    if calls is None or any(call.outputs[0].values is None for call in calls):
         return
     axis = _axis(calls[0].outputs[0].shape)
     grads = [
@@ -248,24 +280,31 @@ def _smoothing(case: Case, match: Match) -> Iterator[RootCause]:
     ]
     if len(grads) < 2 or grads[0].shape != grads[1].shape:
         return
-    share = np.moveaxis(softmax(calls[0].outputs[0].values.astype(np.float64), axis), axis, -1)
+    for plain, who in ((0, "this side"), (1, "the reference")):
+        amount = _smoothed(calls[plain], grads[plain], grads[1 - plain], axis)
+        if amount is not None:
+            sentence = f"the gradient for the logits is that of labels smoothed by {amount:.3g}"
+            more = f"it is {who} that smooths them"
+            fix = "smooth the labels alike on both sides"
+            yield RootCause("label", "(loss)", "(loss)", "loss", (sentence, more), fix, "sure")
+            return
+
+
+def _smoothed(call: LayerCall, plain: Any, other: Any, axis: int) -> float | None:
+    """Return by how much labels of another gradient are smoothed; None if they are not."""
+    targets = _targets(call)
+    values = call.outputs[0].values
+    if targets is None or values is None:
+        return None
+    share = np.moveaxis(softmax(values.astype(np.float64), axis), axis, -1)
     hot = np.eye(share.shape[-1])[targets]
-    row = (grads[0] * hot).sum(-1, keepdims=True) / np.minimum(
+    row = (plain * hot).sum(-1, keepdims=True) / np.minimum(
         (share * hot).sum(-1, keepdims=True) - 1, -1e-6
     )
-    shape, apart = row * (hot - 1 / share.shape[-1]), grads[1] - grads[0]
+    shape, apart = row * (hot - 1 / share.shape[-1]), other - plain
     amount = float((shape * apart).sum() / max(float(np.square(shape).sum()), 1e-30))
     rest = float(np.linalg.norm(apart - amount * shape)) / (float(np.linalg.norm(apart)) or 1.0)
-    if rest < 0.2 and 1e-3 < abs(amount) < 1:
-        yield RootCause(
-            "label",
-            "(loss)",
-            "(loss)",
-            "loss",
-            (f"the gradient for the logits is that of labels smoothed by {amount:.3g}",),
-            "smooth the labels alike on both sides",
-            "sure",
-        )
+    return amount if rest < 0.2 and 1e-3 < amount < 1 else None
 
 
 def _axis(shape: tuple[int, ...]) -> int:
