@@ -126,7 +126,7 @@ def trace(
     def run(*tensors: Any) -> list[Any]:
         args, kwargs = arguments.like(list(tensors))
         before = {id(layer): len(layer._losses) for layer in _parts(model)}
-        with tapped(around, made):
+        with tapped(around, made, alone=True):
             result = function(*args, **kwargs)
         flat = keras.tree.flatten(result)
         tensors_out = [tf.convert_to_tensor(x) for x in flat if _is_array(x)]

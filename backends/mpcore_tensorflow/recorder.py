@@ -103,27 +103,47 @@ OPS = OpNames(
 # --- the tap ----------------------------------------------------------------------------------
 
 
+_DEAF = [0]  # taps with a lower number hear nothing
+_TAPS = [0]  # taps that are open
+
+
 @contextlib.contextmanager
 def tapped(
-    around: Callable[[Any, Callable[..., Any], Any, Any], Any], made: Callable[..., None] | None
+    around: Callable[[Any, Callable[..., Any], Any, Any], Any],
+    made: Callable[..., None] | None,
+    *,
+    alone: bool = False,
 ) -> Iterator[None]:
     """Hear every call of a layer, and every operation of this thread that runs or is traced.
 
     Args:
         around: called with a layer, what calls it, and the arguments; returns what that returned.
         made: called as TensorFlow's op callbacks are; None to hear layers alone.
+        alone: whether taps that are open already hear nothing of this: it is no run of a model.
     """
-    original = keras.layers.Layer.__call__
+    original, number = keras.layers.Layer.__call__, _TAPS[0]
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if number < _DEAF[0]:
+            return original(layer, *args, **kwargs)
         return around(layer, partial(original, layer), args, kwargs)
 
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, keras.layers.Layer, "__call__", original)
         keras.layers.Layer.__call__ = call
+        _TAPS[0] += 1
+        stack.callback(_TAPS.__setitem__, 0, number)
+        if alone:
+            stack.callback(_DEAF.__setitem__, 0, _DEAF[0])
+            _DEAF[0] = number
         if made is not None:
-            op_callbacks.add_op_callback(made)
-            stack.callback(op_callbacks.remove_op_callback, made)
+
+            def heard(*given: Any, **named: Any) -> None:
+                if number >= _DEAF[0]:
+                    made(*given, **named)
+
+            op_callbacks.add_op_callback(heard)
+            stack.callback(op_callbacks.remove_op_callback, heard)
         yield
 
 

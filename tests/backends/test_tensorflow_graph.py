@@ -216,6 +216,18 @@ def test_programs_of_the_rewriting_api() -> None:
     assert ("Softmax", "float32") in _ops(net, args)
 
 
+def test_observe_hears_what_the_graph_runs() -> None:
+    model, args, amp = _prepared(raw, f"{BY_GRAPH}; full op=softmax")
+    fresh = args[0][:3].repeat(2, axis=0)[:4] * 2
+    told = mp.observe(amp, fresh, loss_fn=lambda x: _weighed(model(x, training=True)))
+    lines = str(told).splitlines()
+    softmax = next(line for line in lines if "Softmax" in line)
+    matmul = next(line for line in lines if "MatMul" in line)
+    assert "bfloat16" in matmul
+    assert "bfloat16" not in softmax
+    assert any("dense" in line and "not called" in line for line in lines)
+
+
 def test_explain_draws_the_graph() -> None:
     model, args = raw()
     found = mp.explain(model, f"{BY_GRAPH}; full op=softmax", *args)
