@@ -102,12 +102,14 @@ def _proof(found: Evidence) -> str:
         why = found.last("unproven").get("why") or found.last("stopped").get("why")
         return f"not proven by training{f': {why}' if why else ' (--fast)'}{behind}"
     one = proofs[-1]
-    what = "held-out loss" if one["held_out"] else "loss of the last steps"
+    what, again = "loss of the last steps", ""
+    if one["held_out"]:
+        what, again = "held-out loss", f" (its weights in float32 {one['in_float32']:.5g})"
     others = ", ".join(f"{value:.5g}" for value in one["float32"][1:])
     return (
-        f"trained {one['steps']} steps: {what} {one['loss']:.5g} (its weights in float32 "
-        f"{one['in_float32']:.5g}), float32 {one['float32'][0]:.5g}, in other orders {others}"
-        f"{behind}"
+        f"trained {one['steps']} steps: {what} {one['loss']:.5g}{again}, float32 "
+        f"{one['float32'][0]:.5g}, in other orders {others}; up to "
+        f"{one['float32'][0] + one['band']:.5g} counts as well{behind}"
     )
 
 

@@ -54,7 +54,7 @@ ENTRIES = [
     won(WINNER, "measured"),
     {
         "kind": "proof", "policy": WINNER, "passed": True, "loss": 1.5, "in_float32": 1.5,
-        "float32": [1.49, 1.51, 1.5], "steps": 40, "held_out": True,
+        "float32": [1.49, 1.51, 1.5], "steps": 40, "held_out": True, "band": 0.02,
     },
     won(WINNER, "proven"),
     {"kind": "cost", "seconds": 50.0, "steps": 300, "reused": 0},
@@ -82,10 +82,17 @@ def test_the_six_lines() -> None:
     assert "0.72 of mixed_bfloat16's" in speed  # of fresh models, not of the duel that it won
     assert "slow" in full
     assert "a.b" in full
-    assert "40 steps: held-out loss 1.5" in proof
+    assert "40 steps: held-out loss 1.5 (its weights in float32 1.5), float32 1.49" in proof
+    assert "up to 1.51 counts as well" in proof
     assert "300 timed steps" in cost
     assert "load 5.0 on 2 cores" in holds
     assert "for frameworks without op rules: mixed_bfloat16 (0.80)" in holds
+
+
+def test_a_loss_that_was_not_held_out_is_not_evaluated_again() -> None:
+    proof = dict(ENTRIES[15], held_out=False)
+    told = lines(gather([*ENTRIES[:15], proof, *ENTRIES[16:]]))[3]
+    assert "loss of the last steps 1.5, float32 1.49" in told
 
 
 def test_what_was_not_proven_says_so() -> None:
