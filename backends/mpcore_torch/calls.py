@@ -233,11 +233,7 @@ class ThreadState:
         self._grad = torch.is_grad_enabled()
         self._nesting = _nesting() if regions and not compiling else None
         self._cache = torch.is_autocast_cache_enabled()
-        kinds = ("cpu",) if device == "cpu" else ("cpu", device)
-        self._autocast = [
-            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-            for kind in kinds
-        ]
+        self._autocast = [_region("cpu")] if device == "cpu" else [_region("cpu"), _region(device)]
         self._modes = _function_modes()
         self._dispatch = None if compiling else _dispatch_modes()
 
@@ -257,6 +253,10 @@ class ThreadState:
         for kind, enabled, dtype in self._autocast:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+
+
+def _region(kind: str) -> tuple[str, bool, torch.dtype]:
+    return kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
 
 def _nesting() -> int:
