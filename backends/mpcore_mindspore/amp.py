@@ -21,6 +21,7 @@ from mpcore_mindspore.bindings import bind, detection_of
 from mpcore_mindspore.buffers import guarded_parameters
 from mpcore_mindspore.callback import StepCallback
 from mpcore_mindspore.casting import FLOATS, cast_network
+from mpcore_mindspore.compiled_steps import CompiledSteps
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.other_optimizers import check_unshared
@@ -128,6 +129,7 @@ class MindsporeAmp(Amp):
             mark(self._master_states().values(), tell)
         self._stepped = False
         self._cells: OrderedDict[Any, TrainCell] = OrderedDict()
+        self._compiling = CompiledSteps(self, options.compile)
         self._depth = 0
 
     @property
@@ -148,6 +150,11 @@ class MindsporeAmp(Amp):
             msg = f"`optimizer` must be the only one, there are {names}; read `optimizers[name]`"
             raise BackendError(msg)
         return next(iter(self.optimizers.values()))
+
+    @property
+    def compiled_steps(self) -> dict[str, str]:
+        """What ``prepare(compile=...)`` did with each loss function of ``step``, and why."""
+        return dict(self._compiling.said)
 
     @property
     def masters(self) -> dict[str, Any]:
@@ -288,6 +295,7 @@ class MindsporeAmp(Amp):
         self._original.put_back()
         self._bindings.life.released = True
         self._cells.clear()
+        self._compiling.clear()
 
     def sync_masters(self) -> None:
         """Store the optimizers' float32 values, after they were changed from outside a step.
@@ -386,7 +394,7 @@ class MindsporeAmp(Amp):
         self._watch.check_constructs()
         cell = self._cell(loss_fn, call)
         try:
-            raw = cell.run_once(*[_tensor(item) for item in batch])
+            raw = self._compiling.run(cell, loss_fn, call, [_tensor(item) for item in batch])
         except ValueError as error:  # a class of ours cannot be raised where a graph may run
             if str(error) == NO_SCALAR:
                 raise BackendError(NO_SCALAR) from error

@@ -77,6 +77,7 @@ class MindsporeBackend:
             },
             op_lists=("native", "portable"),
             stored=("float32", "bfloat16", "float16"),
+            compiles_steps=True,
         )
 
     def layers(self, model: nn.Cell, /) -> list[Layer]:

@@ -68,6 +68,7 @@ class Capabilities:
         mode: how it runs here: ``"eager"`` or ``"graph"``.
         stored: dtypes that a model's parameters may have when it is prepared. Those of 16 bits
             that are trained get float32 values (``Amp.widened``), frozen ones stay as they are.
+        compiles_steps: whether ``prepare(compile="always")`` can be honoured.
     """
 
     backend: str
@@ -88,6 +89,7 @@ class Capabilities:
     op_lists: tuple[str, ...] = ("native",)
     mode: str = "eager"
     stored: tuple[str, ...] = ("float32",)
+    compiles_steps: bool = False
 
 
 @runtime_checkable

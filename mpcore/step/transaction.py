@@ -28,6 +28,7 @@ class StepOptions:
         detector: ``"auto"``, ``"values"``, ``"status_register"``, or an OverflowDetector.
         sync_overflow: whether the ranks of a distributed run agree on each step.
         example: what the model is called with, for by="graph"; None for nothing.
+        compile: ``"never"``, ``"auto"`` or ``"always"``: whether ``step`` compiles itself.
         count_lost_updates: ``"auto"``, ``"on"`` or ``"off"``: whether lost updates are counted; an
 
             asks ``mpcore.step.stagnation.measures``.
@@ -40,9 +41,11 @@ class StepOptions:
     sync_overflow: bool = True
     count_lost_updates: str = "auto"
     example: Any = None
+    compile: str = "never"
 
     def __post_init__(self) -> None:
         """Refuse an unknown choice, and what cannot be called."""
+        check_choice("compile", self.compile, ("never", "auto", "always"), BackendError)
         check_choice(
             "count_lost_updates", self.count_lost_updates, ("auto", "on", "off"), BackendError
         )
