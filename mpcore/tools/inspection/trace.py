@@ -269,6 +269,8 @@ def expected_op(found: OpCall, plan: Plan, system: str) -> tuple[str, str, str]:
     policy = plan.policy
     if policy.by != "op" or policy.compute == "float32":
         why = "outside of layers ops run in what comes in"
+        if policy.by == "graph":
+            why = "by graph: amp.graphs has each call, and what decided"
         return widest(found.came), "", why
     said = next((entry for entry in plan.ops if entry.op == found.op), None)
     if said is not None and "op" not in (said.compute, said.output):
