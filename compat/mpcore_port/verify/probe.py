@@ -12,6 +12,7 @@ import os
 import runpy
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -181,9 +182,7 @@ def _try(job: dict[str, Any], inputs: str, until: float, *, look: bool = False) 
 
 def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
     os.setsid()
-    work = path.parent / "work"
-    work.mkdir(exist_ok=True)
-    os.chdir(work)
+    os.chdir(tempfile.mkdtemp(dir=path.parent))  # a try must not meet what another has written
     log = os.open(path.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
