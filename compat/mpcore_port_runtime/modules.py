@@ -19,6 +19,8 @@ __all__ = [
     "fill",
     "fill_uniform",
     "grad_of",
+    "held",
+    "holds",
     "in_training",
     "load_state_dict",
     "modules",
@@ -52,6 +54,21 @@ _KEPT = "num_batches_tracked"
 def Parameter(data: Any, requires_grad: bool = True) -> Any:  # noqa: N802  # torch's name
     """Return a Parameter over ``data``; a Cell names it when it takes it."""
     return ms.Parameter(data, requires_grad=requires_grad)
+
+
+def held(owner: Any, name: str, *default: Any) -> Any:
+    """Return ``owner.name`` as torch means it: ``weight`` of a norm is its ``gamma``."""
+    for kind, names in _TORCH.items():
+        if isinstance(owner, kind):
+            native = {other: one for one, other in names.items()}
+            return getattr(owner, native.get(name, name), *default)
+    return getattr(owner, name, *default)
+
+
+def holds(owner: Any, name: str) -> bool:
+    """Return whether ``owner`` has the attribute ``name`` as torch means it."""
+    missing = object()
+    return held(owner, name, missing) is not missing
 
 
 def torch_name(cell: Any, name: str) -> str:

@@ -353,7 +353,7 @@ def _with_grads(parameters: Any) -> list[Any]:
 
 
 def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, **_: Any) -> Any:
-    """Scale gradients so that their total L2 norm is at most ``max_norm``; return the norm.
+    """Scale gradients so that their total norm is at most ``max_norm``; return the norm.
 
     Source: torch/nn/utils/clip_grad.py, torch 2.13.0, with its 1e-6.
     """
@@ -364,8 +364,11 @@ def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, **
         total = ops.stack([param.grad.abs().max() for param in params]).max()
     elif norm_type == 2:
         total = ops.sqrt(ops.stack([(param.grad * param.grad).sum() for param in params]).sum())
+    elif norm_type > 0:
+        powers = [(param.grad.abs() ** float(norm_type)).sum() for param in params]
+        total = ops.stack(powers).sum() ** (1.0 / norm_type)
     else:
-        msg = f"`norm_type` must be 2 or inf, got {norm_type!r}"
+        msg = f"`norm_type` must be positive or inf, got {norm_type!r}"
         raise NotImplementedError(msg)
     factor = ops.minimum(float(max_norm) / (total + 1e-6), Tensor(1.0, ms.float32))
     for param in params:

@@ -23,6 +23,8 @@ def verdict(theirs: dict[str, Any], ours: dict[str, Any], case: dict[str, Any]) 
     """
     if "error" in ours:
         return f"raises {ours['error']}"
+    if case["random"] and _draws(theirs) and not _draws(ours):
+        return "value: nothing is drawn"
     parts = [("value", "values", 1.0), ("gradient", "grads", _GRADIENT), ("eval", "eval", 1.0)]
     for word, key, factor in parts:
         mine, wanted = ours.get(key), theirs.get(key)
@@ -38,6 +40,13 @@ def verdict(theirs: dict[str, Any], ours: dict[str, Any], case: dict[str, Any]) 
             if said:
                 return f"{word} {place}: {said}"
     return _state(theirs, ours, case)
+
+
+def _draws(found: dict[str, Any]) -> bool:
+    """Return whether a layer gives other values in training than in evaluation."""
+    pairs = zip(found.get("values") or (), found.get("eval") or (), strict=False)
+    return any(not np.array_equal(one, other, equal_nan=True) for (_, one), (_, other) in pairs
+               if one.dtype.kind == "f" and one.shape == other.shape)  # fmt: skip
 
 
 def _state(theirs: dict[str, Any], ours: dict[str, Any], case: dict[str, Any]) -> str:

@@ -70,6 +70,7 @@ _BETWEEN = [
     "for p in opt.param_groups: p['lr'] *= 0.5",
     "opt.param_groups[0]['lr'], z = 0.3, 1",
     "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)",
+    "n = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1, norm_type=3.0); print(n.item())",
     "for p in net.parameters(): p.grad.mul_(0.5)",
     "for p in net.parameters(): p.data = p.data * 0.9",
     "net.weight.data.clamp_(-0.5, 0.5)",
@@ -111,6 +112,21 @@ _PRINTS = [
     "print(torch.quantile(x, 0.3).item())",
     "print(nn.InstanceNorm2d(3)(img).std().item())",
     "print(torch.triu(torch.ones(3, 3), diagonal=1).bool().masked_fill(torch.eye(3).bool(), True).sum().item())",  # noqa: E501  # one line of a script
+    # Parameters of norms and tables have other names in MindSpore, and results are plain tuples.
+    "n = nn.BatchNorm1d(4)\nn(x)\nprint(n.running_mean.sum().item(), n.running_var.sum().item())",
+    "n = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LayerNorm(4))\n"
+    "for m in n.modules():\n"
+    "    if isinstance(m, (nn.BatchNorm1d, nn.LayerNorm)):\n"
+    "        nn.init.constant_(m.weight, 0.5)\n        m.bias.data.fill_(2.0)\n"
+    "print([n[k].weight.sum().item() for k in (1, 2)], n[2].bias.sum().item())\n"
+    "print(sum(m.weight.numel() for m in n.modules() if hasattr(m, 'weight')))\n"
+    "print([getattr(m, 'running_var', None) is None for m in n])",
+    "e = nn.Embedding(3, 4)\ne.weight.data.copy_(x[:3])\nh = nn.Linear(4, 3, bias=False)\n"
+    "h.weight = e.weight\nprint(h(e(c)).sum().item(), e.weight[1].sum().item())",
+    "e = nn.Embedding(3, 4)\ne.weight.data.uniform_(2.0, 2.0)\nprint(e.weight.sum().item())",
+    "m = x.max(1)\nprint(m.values.tolist(), m.indices.tolist(), x.min(dim=0, keepdim=True).values)",
+    "print(torch.zeros(()).item(), torch.ones([]).item())",
+    "print(torch.zeros(0, 3).sum().item())",
     "h, (a, b) = nn.LSTM(4, 5, batch_first=True)(x[None])\nprint(h.shape, a.shape)",
     "q = F.scaled_dot_product_attention(img[:, :, :4, :4], img[:, :, 4:, :4], img[:, :, 4:], is_causal=True)\n"  # noqa: E501  # one line of a script
     "print(q.sum().item())",

@@ -860,6 +860,7 @@ BESIDE = {
     "steps_per_epoch": {"epochs": "3"},
     "dropout": {"num_layers": "2"},
     "amsgrad": {"betas": "(0.7, 0.9)"},
+    "decoupled_weight_decay": {"weight_decay": "0.1"},
     "step": {"end": "7"},
 }
 _DIM = ({"dim"}, "dim", "-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -25,6 +26,7 @@ _PLACES = frozenset(
 )
 
 
+_EMPTY = re.compile(r"^[\[(]?(\d+\s*,\s*)*0\b(?!\.)")
 _MANY_WORDS = 8  # equations, not choices
 
 
@@ -105,7 +107,10 @@ def _doubt(of: str, name: str, ways: dict[str, list[str]], way: str, code: str) 
     wrong = ways.get("wrong", [])
     kind = kind_of(code)
     shown = ", ".join(sorted(k.removeprefix("=") for k in tried))
-    if not ways:
+    if name == "size" and _EMPTY.search(code):
+        text = f"`{name}={code}` of {of}: MindSpore's functions of no elements were not compared"
+        yield Doubt(text, is_refused=False)
+    elif not ways:
         yield Doubt(f"`{name}` of {of} was not compared with torch", is_refused=True)
     elif {kind, f"={code}"} & set(tried) or (not wrong and _is_alike(kind, tried)):
         return
@@ -125,6 +130,8 @@ def _is_alike(kind: str, tried: list[str]) -> bool:
     """Return whether what was tried stands for more: other lengths, other equations."""
     if kind == "int":
         return "float" in tried
+    if kind.endswith(" of 0"):
+        return False  # a scalar, or nothing at all
     if " of " in kind:
         return any(one.startswith(kind.partition(" of ")[0]) for one in tried)
     return kind.startswith("'") and sum(one.startswith("'") for one in tried) > _MANY_WORDS

@@ -12,6 +12,7 @@ from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
+from mpcore_port.mindspore.rules.attributes import AttributeRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import DataRule
@@ -43,6 +44,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         CallRule(),
         MethodRule(),
         ModeRule(),
+        AttributeRule(),
         GradRule(),
         DataRule(),
         GroupRule(),

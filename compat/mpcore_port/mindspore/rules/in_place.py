@@ -27,8 +27,8 @@ __all__ = ["DataRule", "in_place"]
 _MADE = {
     "zero_": "ops.zeros_like({self})",
     "fill_": "ops.full_like({self}, {0})",
-    "normal_": "port.randn_like({self}) * {1} + {0}",
-    "uniform_": "port.rand_like({self}) * ({1} - {0}) + {0}",
+    "normal_": "ops.randn_like({self}) * {1} + {0}",
+    "uniform_": "ops.rand_like({self}) * ({1} - {0}) + {0}",
 }
 _TAKES = {
     "fill_": (("value", ""),),

@@ -1,0 +1,122 @@
+"""Attributes that MindSpore calls otherwise: Parameters of norms and tables, fields of results."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule, is_plain_object, wording
+from mpcore_port.names import code_of, string_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["AttributeRule"]
+
+_NORMS = re.compile(r"\b(Sync)?(BatchNorm|LayerNorm|GroupNorm|InstanceNorm)(1d|2d|3d)?\b")
+_OTHERS = re.compile(r"\b(Embedding|PReLU)\b")
+_NORM = {
+    "weight": "gamma",
+    "bias": "beta",
+    "running_mean": "moving_mean",
+    "running_var": "moving_variance",
+}
+_OF = {"torch.nn.Embedding": {"weight": "embedding_table"}, "torch.nn.PReLU": {"weight": "w"}}
+_FIELDS = {"values": "0", "indices": "1"}
+_TUPLES = {"max", "min", "sort", "topk", "median", "kthvalue", "mode", "cummax", "cummin"}
+
+
+def _names_of(layer: str) -> dict[str, str]:
+    return _NORM if _NORMS.search(layer.rpartition(".")[2]) else _OF.get(layer, {})
+
+
+class AttributeRule(PortRule):
+    """``norm.weight`` is ``norm.gamma``, ``x.max(1).values`` is ``x.max(1)[0]``."""
+
+    name = "attribute"
+    reason = "MindSpore has it under another name"
+    visits = (cst.Attribute, cst.Call)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Map one attribute that is read, set or asked for."""
+        if isinstance(old, cst.Call):
+            return self._asked(old, new, at)
+        name, parent = old.attr.value, at.names.parents.get(old)
+        if name not in _NORM and name not in _FIELDS:
+            return None
+        if at.names.qualified(old) is not None or (
+            isinstance(parent, cst.Call) and parent.func is old
+        ):
+            return None
+        if name in _FIELDS:
+            return self._field(old, new, at)
+        if isinstance(old.value, cst.Name) and old.value.value == "self":
+            return None
+        made: Any = self._parameter(old, new, at)
+        if made is not None:
+            at.note(self, old, made)
+        return made
+
+    def _asked(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map ``hasattr(m, "weight")`` and ``getattr(m, "weight", None)``."""
+        word = code_of(old.func)
+        if word not in ("hasattr", "getattr") or len(old.args) < 2:
+            return None
+        if string_of(old.args[1].value) not in _NORM or not _has_such(at):
+            return None
+        made = cst.parse_expression(wording(at, "port.holds" if word == "hasattr" else "port.held"))
+        call = new.with_changes(func=made)
+        at.note(self, old, call)
+        return call
+
+    def _field(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        made = [part for part in at.names.origins(old.value) if isinstance(part, cst.Call)]
+        last = {code_of(call.func).rpartition(".")[2] for call in made}
+        if not made or not last <= _TUPLES:
+            return None
+        index = cst.Index(cst.Integer(_FIELDS[old.attr.value]))
+        field = cst.Subscript(new.value, [cst.SubscriptElement(index)])
+        at.note(self, old, field, reason="MindSpore returns a plain tuple")
+        return field
+
+    def _parameter(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        layers = at.names.call_names(old.value) or _guards(old, at)
+        name = old.attr.value
+        if layers and all(layer.startswith("torch.nn.") for layer in layers):
+            found = {_names_of(layer).get(name, name) for layer in layers}
+            if len(found) == 1:
+                own = found.pop()
+                return None if own == name else new.with_changes(attr=cst.Name(own))
+        elif layers or is_plain_object(at, old.value):
+            return None
+        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
+            return None  # under a wrong name it would be another attribute
+        if not _has_such(at):
+            return None
+        return cst.parse_expression(wording(at, f'port.held({code_of(new.value)}, "{name}")'))
+
+
+def _has_such(at: At) -> bool:
+    """Return whether the script speaks of a layer whose Parameters have other names."""
+    return bool(_NORMS.search(at.source.text) or _OTHERS.search(at.source.text))
+
+
+def _guards(node: cst.Attribute, at: At) -> set[str]:
+    """Return the layers that an ``isinstance`` around it says what it is read of can be."""
+    held = code_of(node.value)
+    below: cst.CSTNode = node
+    for above in at.names.ancestors(node):
+        if isinstance(above, cst.If) and below is above.body and isinstance(above.test, cst.Call):
+            asked = above.test
+            if code_of(asked.func) == "isinstance" and len(asked.args) == 2:
+                if code_of(asked.args[0].value) != held:
+                    continue
+                kinds = asked.args[1].value
+                parts = (
+                    [e.value for e in kinds.elements] if isinstance(kinds, cst.Tuple) else [kinds]
+                )
+                return {at.names.qualified(part) or "" for part in parts}
+        below = above
+    return set()
