@@ -393,7 +393,14 @@ class TorchAmp(Amp):
         # About 1 us: each step asks.
         found: list[tuple[Any, torch.Tensor]] = [(torch.random, torch.random.get_rng_state())]
         kind = self._first.device.type
-        if kind != "cpu":  # not run: no such device was at hand
+        if kind != "cpu":  # not run on an accelerator: none was at hand
+            if kind == "cuda" and torch.cuda.is_current_stream_capturing():
+                msg = (
+                    "`amp.step` must not be captured in a CUDA graph: whether it moves is decided "
+                    "on the host; capture the model alone, torch.cuda.make_graphed_callables(model,"
+                    " inputs), and step outside of it"
+                )
+                raise BackendError(msg)
             home = torch.get_device_module(kind)
             found.append((home, home.get_rng_state()))
         return found

@@ -33,8 +33,11 @@ def _loop(amp, loss_fn, batch, micro_batches=1, optimizer=None, **call):
     return amp.apply(keep_grads=True, optimizer=optimizer, mean=mean, **call)
 
 
-class _Kit(DriverKit):
+class TorchKit(DriverKit):
+    """On ``device``; tests/device runs it on an accelerator."""
+
     name = "torch"
+    device = "cpu"
     modes = ("eager", "compiled")
     differentiates = changes_model = optimizer_holds_parameters = True
     saturating_steps = 1000
@@ -42,11 +45,12 @@ class _Kit(DriverKit):
 
     def model(self):
         torch.manual_seed(0)
-        return nn.Sequential(
+        model = nn.Sequential(
             OrderedDict(
                 fc1=nn.Linear(8, 16), bn=nn.BatchNorm1d(16), act=nn.ReLU(), fc2=nn.Linear(16, 4)
             )
         )
+        return model.to(self.device)
 
     def sgd(self, model, learning_rate, momentum):
         return torch.optim.SGD(model.parameters(), learning_rate, momentum=momentum)
@@ -69,23 +73,24 @@ class _Kit(DriverKit):
         return {"a": steady, "b": self.loss_fn(model)}
 
     def counter(self):
-        count = torch.zeros(())
+        count = torch.zeros((), device=self.device)
         return lambda: count.add_(1), lambda: int(count)
 
     def memory(self, model):
-        memory, base = torch.zeros(16), self.loss_fn(model)
+        memory, base = torch.zeros(16, device=self.device), self.loss_fn(model)
 
         def loss_fn(*batch):
             memory.add_(1)
             return base(*batch)
 
-        return memory, loss_fn, lambda: memory.numpy().copy()
+        return memory, loss_fn, lambda: memory.cpu().numpy().copy()
 
     def emulated_ascend(self):
         return emulated_ascend()
 
     def batch(self, x, y, boost):
-        return torch.from_numpy(x), torch.from_numpy(y).long(), torch.tensor(np.float32(boost))
+        arrays = torch.from_numpy(x), torch.from_numpy(y).long(), torch.tensor(np.float32(boost))
+        return tuple(array.to(self.device) for array in arrays)
 
     def stepper(self, amp, loss_fn, mode, **call):
         if mode == "eager":
@@ -100,7 +105,7 @@ class _Kit(DriverKit):
             for param, slots in entry.state.items():
                 taken[f"{key}:{names[param]}"] = param
                 taken |= {f"{key}:{names[param]}:{n}": torch.as_tensor(v) for n, v in slots.items()}
-        return {name: value.detach().float().numpy().copy() for name, value in taken.items()}
+        return {name: value.detach().float().cpu().numpy().copy() for name, value in taken.items()}
 
     def layer_dtypes(self, model, amp, x):
         seen, handles = {}, []
@@ -111,7 +116,7 @@ class _Kit(DriverKit):
 
             handles.append(module.register_forward_hook(hook))
         with amp.autocast(), torch.no_grad():
-            model(torch.from_numpy(x))
+            model(torch.from_numpy(x).to(self.device))
         for handle in handles:
             handle.remove()
         return seen
@@ -124,12 +129,13 @@ class _Kit(DriverKit):
                 self._compiled_rule = rule
             run = torch.compile(mp.transition, fullgraph=True, backend="aot_eager")
         tensors = (
-            torch.tensor(state[0], dtype=torch.float32),
-            *(torch.tensor(count, dtype=torch.int32) for count in state[1:]),
+            torch.tensor(state[0], dtype=torch.float32, device=self.device),
+            *(torch.tensor(n, dtype=torch.int32, device=self.device) for n in state[1:]),
         )
-        moved = run(rule, tensors, torch.tensor(finite), torch.where, _same)
+        verdict = torch.tensor(finite, device=self.device)
+        moved = run(rule, tensors, verdict, torch.where, _same)
         assert moved[0].dtype == torch.float32
         return tuple(value.item() for value in moved)
 
 
-kit = _Kit()
+kit = TorchKit()

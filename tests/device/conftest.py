@@ -1,0 +1,35 @@
+"""Every test here meets an accelerator, or a simulated one in a dry run."""
+
+from __future__ import annotations
+
+import pytest
+from kit_device import kit as device_kit
+from where import DEVICE, DRY, WHY
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here; skip it where there is nothing to run on."""
+    for item in items:
+        if "/device/" not in item.path.as_posix():
+            continue
+        item.add_marker(pytest.mark.device)
+        if DEVICE is None:
+            item.add_marker(pytest.mark.skip(reason=WHY))
+
+
+@pytest.fixture(scope="module")
+def kit():
+    return device_kit
+
+
+@pytest.fixture
+def cuda():
+    """What CUDA alone has; other devices and the dry run go without."""
+    if DEVICE != "cuda":
+        pytest.skip(f"not run: needs CUDA, this is {'a dry run' if DRY else DEVICE}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test in every mode that torch has."""
+    if "mode" in metafunc.fixturenames:
+        metafunc.parametrize("mode", device_kit.modes)
