@@ -5,6 +5,8 @@
 # make hosts     the suite beside Lightning, Accelerate and transformers, in .venv-hosts
 # make jax       the suite of the JAX backend, in .venv-jax
 # make seconds   cut the parts of suites anew, by what the last `make test` measured
+# make device    the device suite and its campaign on this machine's accelerator
+# make matrix    other versions of Python, numpy and the frameworks, each in its own environment
 # make nightly   the same with full products and long runs (docs/testing.md)
 
 PYTHON ?= python3
@@ -28,10 +30,10 @@ JAX    := .venv-jax
 SUITES := slow porter \
           backends-mindspore-1of3 backends-mindspore-2of3 backends-mindspore-3of3 \
           backends-tensorflow-1of2 backends-tensorflow-2of2 backends-torch unit \
-          hosts jax compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
+          hosts jax device-dry compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
-.PHONY: compare test check facts seconds nightly setup docs benchmark clean $(SUITES) $(CHECKS)
+.PHONY: compare test check facts seconds device matrix nightly setup docs benchmark clean $(SUITES) $(CHECKS)
 
 compare: setup
 	$(BIN)/mpcore compare examples/image_cnn/experiment.py $(ARGS)
@@ -119,6 +121,19 @@ porter: setup
 # Every fact of the porter's MindSpore tables against torch, about ten minutes; writes nothing.
 facts: setup
 	env OMP_NUM_THREADS=1 $(RUN) $(BIN)/python -W ignore tests/facts/fact_all.py $(ARGS)
+
+# A simulated device: its conformance runs in `make device`, the CPU's in backends-torch.
+device-dry: setup
+	$(suite) env MPCORE_DEVICE=simulated PATH="$(CURDIR)/$(BIN):$$PATH" $(TEST) tests/device \
+	  --backend torch -k "not conformance and not transaction"
+
+device: setup
+	env $(TEST) tests/device --backend torch
+	$(BIN)/python tests/device/campaign.py $(ARGS)
+
+# Several GB of downloads, hours on two cores; rows go to docs/versions.md as they are known.
+matrix: setup
+	$(BIN)/python tests/matrix/matrix.py $(ARGS)
 
 slow: setup
 	$(suite) env $(TEST) tests/tools tests/examples -m slow

@@ -181,6 +181,17 @@ def check(tensors: Iterable[torch.Tensor], factor: float) -> dict[torch.device, 
         return check_and_unscale_([tensor.clone() for tensor in tensors], factor, products=True)
 
 
+def read_at_once(
+    found: Iterable[Mapping[torch.device, torch.Tensor]], norms: Norms
+) -> tuple[bool, ...]:
+    """Return which of ``found`` are clean; they and the total norm cross in one wait."""
+    total = norms.total()
+    each = [[flag.to(total.device) for flag in flags.values()] for flags in found]
+    values = torch.stack([*(flag for flags in each for flag in flags), total]).tolist()
+    norms.told(values.pop())
+    return tuple(not any(values.pop(0) for _ in flags) for flags in each)
+
+
 def any_found(found: Mapping[torch.device, torch.Tensor]) -> bool:
     """Return whether any device found something; waits for them."""
     return any(float(flag) != 0.0 for flag in found.values())
@@ -244,7 +255,7 @@ class Norms:
     Until then it keeps the gradients alive.
     """
 
-    __slots__ = ("__weakref__", "_grads", "_total", "_value", "_versions")
+    __slots__ = ("__weakref__", "_grads", "_told", "_total", "_value", "_versions")
 
     def __init__(self, grads: Iterable[torch.Tensor]) -> None:
         """Take true gradients, float32."""
@@ -252,6 +263,7 @@ class Norms:
         self._versions: list[int] | None = None
         self._value: torch.Tensor | None = None
         self._total: torch.Tensor | None = None
+        self._told: float | None = None
 
     @property
     def waits(self) -> bool:
@@ -300,6 +312,8 @@ class Norms:
         units of the largest value. All ranks come to that together, since what they share is
         the same on each.
         """
+        if self._told is not None:
+            return self._told
         total = float(self.total())
         if not math.isfinite(total) and self._grads:
             with torch.no_grad():
@@ -310,6 +324,11 @@ class Norms:
                     total = float(self._total)
         self._grads = []
         return total
+
+    def told(self, total: float) -> None:
+        """Take the total as the host has read it, with other values; let the gradients go."""
+        if math.isfinite(total):
+            self._told, self._grads = total, []
 
 
 def _norms(grads: list[torch.Tensor]) -> torch.Tensor:

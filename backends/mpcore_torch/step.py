@@ -6,6 +6,7 @@ import math
 import weakref
 from contextlib import nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,7 @@ from mpcore_torch.gradients import (
     merged,
     plain,
     plains,
+    read_at_once,
     shapeless,
     widened,
 )
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from mpcore_torch.plan_guard import PlanGuard
 
 __all__ = ["TorchTransaction"]
+
+_DEVICE_TYPE = attrgetter("type")
 
 
 class TorchTransaction(MicroBatches):
@@ -461,6 +465,10 @@ class TorchTransaction(MicroBatches):
             if math.isfinite(norms.read()):
                 return (True,) * len(self.taking)  # a finite norm proves it
             self._found = self._check(grads, 1.0)
+        elif self._found[0] and "cpu" not in map(_DEVICE_TYPE, self._found[0]):
+            # A device is waited for once, whether or not the optimizers leave the gradients.
+            if self.eager or not all(map(leaves_gradients, self.optimizers.values())):
+                return read_at_once(self._found, norms)
         elif self.eager:
             norms.read()
         return tuple(not any_found(found) for found in self._found)

@@ -42,14 +42,15 @@ def reads_of(body) -> int:
     return sum("synchronizing" in str(one.message) for one in told)
 
 
+@pytest.mark.parametrize("call", [{}, {"clip_norm": 1.0}, {"micro_batches": 2}], ids=str)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_clean_step_reads_one_value(policy):
+def test_a_clean_step_waits_once(policy, call):
     model = net().to(HERE)
     amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3), policy)
     loss_fn, (x, y) = loss_of(model), batch(0)
     for _ in range(2):
-        assert amp.step(loss_fn, x, y).stepped
-    assert reads_of(lambda: amp.step(loss_fn, x, y)) == 1
+        assert amp.step(loss_fn, x, y, **call).stepped
+    assert reads_of(lambda: amp.step(loss_fn, x, y, **call)) == 1
 
 
 def test_torchs_own_scaler_reads_as_often():

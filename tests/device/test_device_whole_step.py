@@ -16,7 +16,8 @@ def prepared(policy="mixed_bfloat16"):
     return model, amp
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:torch._dynamo")  # where it leaves the graph
+# Dynamo says where it leaves its graphs, and meets torch's own deprecations on its way.
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_a_compiled_step_does_as_an_eager_one():
     torch.compiler.reset()
     model, amp = prepared()

@@ -19,6 +19,8 @@ def chosen() -> str | None:
     named = os.environ.get(VARIABLE)
     if named:
         if named == simulated_device.NAME:
+            if simulated_device.absent():
+                return None
             simulated_device.register()
         return named
     found = torch.accelerator.current_accelerator(check_available=True)
@@ -29,4 +31,5 @@ DEVICE = chosen()
 DRY = DEVICE in ("cpu", simulated_device.NAME)
 # Files import this one before anything is skipped: they are made on what is there.
 HERE = torch.device(DEVICE or "cpu")
-WHY = f"no accelerator here; {VARIABLE}=simulated runs this dry"
+LACK = simulated_device.absent() if os.environ.get(VARIABLE) == simulated_device.NAME else None
+WHY = LACK or f"no accelerator here; {VARIABLE}=simulated runs this dry"
