@@ -26,7 +26,16 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs/versions.md"
-TOOLS = ["pytest", "hypothesis", "ml_dtypes", "safetensors", "rich", "typer", "jinja2", "matplotlib"]
+TOOLS = [
+    "pytest",
+    "hypothesis",
+    "ml_dtypes",
+    "safetensors",
+    "rich",
+    "typer",
+    "jinja2",
+    "matplotlib",
+]
 SHOWN = ("numpy", "torch", "tensorflow-cpu", "keras", "mindspore")
 COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
 
