@@ -4,7 +4,8 @@
 
 Environments and what runs in each stand in environments.toml. Downloads several GB, takes hours on
 two cores, and is no part of ``make test``. A row of results.json is written as soon as it is known,
-and docs/versions.md is made of all rows; rows that were not asked for stay as they are.
+and docs/versions.md is made of all rows; rows that were not asked for stay as they are. What the
+parts printed stays in FOLDER/logs.
 """
 
 from __future__ import annotations
@@ -136,7 +137,9 @@ def tried(entry: dict[str, object], folder: Path, wheel: Path) -> Row:
     row.versions = {one["name"]: one["version"] for one in listed if one["name"] in SHOWN}
     row.ok = True
     for part in entry["parts"]:
-        good, words = run(command_of(part, python), folder / f"{part}.log")
+        log = folder.parent / "logs" / row.name / f"{part}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        good, words = run(command_of(part, python), log)
         row.parts[part] = words if good else f"FAILED: {words}"
         row.ok = row.ok and good
         print(f"{row.name}: {part}: {row.parts[part]}", flush=True)
