@@ -43,6 +43,7 @@ _LITERALS = (
     cst.Ellipsis,
 )
 _DEPTH = 60  # expressions inside of each other; deeper ones are a riddle
+_ROUNDS = 8  # in which values that depend on one another must settle
 
 
 @cache
@@ -67,8 +68,12 @@ class Values:
     def __init__(self, names: Names, own: Iterable[str] = ()) -> None:
         self.names, self.own = names, frozenset(own)
         self._known: dict[cst.CSTNode, str] = {}
-        self._open: dict[cst.CSTNode, int] = {}  # what is being asked for, by depth
-        self._round = _DEPTH  # the outermost of them that was asked for again
+        # Of the question that is being answered: what is believed so far, what was looked at in
+        # this round, and how deep the search is.
+        self._believed: dict[cst.CSTNode, str] = {}
+        self._seen: set[cst.CSTNode] = set()
+        self._depth = 0
+        self._circle = False  # whether something was asked for inside of itself
 
     def kind(self, node: cst.BaseExpression | None) -> str:
         """Return what ``node`` is.
@@ -77,23 +82,44 @@ class Values:
         ``"torch"`` (something else of torch), ``"neutral"``, ``"own"`` (a class or function of
         the file, or what it makes), ``"foreign"`` (of another package) or ``UNKNOWN``.
         """
-        return self._kind(node) or UNKNOWN
+        if node is None:
+            return UNKNOWN
+        if node not in self._known:
+            self._settle(node)
+        return self._known[node] or UNKNOWN
+
+    def _settle(self, node: cst.BaseExpression) -> None:
+        """Find the kinds of ``node`` and of all that it depends on.
+
+        Values may depend on one another in a circle (``x = f(x)``): each round looks at each of
+        them once and takes what the round before believed, until nothing changes. What still
+        does then is not known.
+        """
+        self._believed, self._circle = {}, False
+        for _ in range(_ROUNDS):
+            before = dict(self._believed)
+            self._seen, self._depth = set(), 0
+            self._kind(node)
+            if not self._circle or self._believed == before:
+                break
+        else:
+            moving = [n for n, kind in self._believed.items() if before.get(n) != kind]
+            self._believed |= dict.fromkeys(moving, UNKNOWN)
+        self._known |= self._believed
 
     def _kind(self, node: cst.BaseExpression | None) -> str:
         """Return the kind, "" where the search has come round to where it began."""
-        if node is None or len(self._open) > _DEPTH:
+        if node is None or self._depth > _DEPTH:
             return UNKNOWN
         if node in self._known:
             return self._known[node]
-        if node in self._open:
-            self._round = min(self._round, self._open[node])
-            return ""
-        place = self._open[node] = len(self._open)
-        kind = self._of(node)
-        del self._open[node]
-        if self._round >= place:  # nothing that is still open was asked for
-            self._round = _DEPTH
-            self._known[node] = kind
+        if node in self._seen:
+            self._circle = self._circle or node not in self._believed
+            return self._believed.get(node, "")
+        self._seen.add(node)
+        self._depth += 1
+        kind = self._believed[node] = self._of(node)
+        self._depth -= 1
         return kind
 
     def _joined(self, kinds: list[str]) -> str:
