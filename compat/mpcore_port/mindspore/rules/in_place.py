@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["DataRule", "in_place"]
 
 _MADE = {
+    "copy_": "{0}",  # MindSpore's own takes no part of another tensor on CPU
     "zero_": "ops.zeros_like({self})",
     "fill_": "ops.full_like({self}, {0})",
     "normal_": "ops.randn_like({self}) * {1} + {0}",
     "uniform_": "ops.rand_like({self}) * ({1} - {0}) + {0}",
 }
 _TAKES = {
+    "copy_": (("other", ""), ("non_blocking", "False")),
     "fill_": (("value", ""),),
     "normal_": (("mean", "0.0"), ("std", "1.0")),
     "uniform_": (("from", "0.0"), ("to", "1.0")),
@@ -99,7 +101,7 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     """Return what stands for a method that changes its tensor; None where that is not sure."""
     held, fresh = old.func.value, new.func.value  # type: ignore[attr-defined]
     name = old.func.attr.value  # type: ignore[attr-defined]
-    if _is_fresh(held, at):
+    if name != "copy_" and _is_fresh(held, at):
         made = plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, "what it changes is made there, nothing else sees it")
     target = _assigned_to(held, fresh, at)
@@ -110,7 +112,7 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         text = f"port.put({code_of(target)}, {code_of(value)})"
         made = cst.parse_expression(wording(at, text))
         return _noted(rule, old, made, at, "its values are assigned to")
-    if isinstance(held, cst.Name) and _is_alone(held, at):
+    if name != "copy_" and isinstance(held, cst.Name) and _is_alone(held, at):
         value = plain_call(name, old, new, fresh, at)
         if value is None:
             return None

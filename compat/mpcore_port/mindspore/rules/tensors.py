@@ -36,7 +36,7 @@ _IN_PLACE = (
 )
 _FUNCTION = "torch.autograd.function.Function"
 _AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
-_KEPT_IN_PLACE = {"requires_grad_", "copy_", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
+_KEPT_IN_PLACE = {"requires_grad_", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
 
 
 class MethodRule(PortRule):
@@ -70,7 +70,8 @@ class MethodRule(PortRule):
             made = in_place(self, old, new, at)
             if made is not None:
                 return made
-            return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format(name[:-1])))
+            if name != "copy_":
+                return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format(name[:-1])))
         wrong = [doubt for doubt in doubts(Mapping(f"Tensor.{name}"), old, at) if doubt.is_refused]
         if wrong:
             at.unproven(self, old, wrong[0].text)
