@@ -14,7 +14,7 @@ from mpcore_port.verify.absent import guarded_lines, install
 from mpcore_port.verify.beside import Beside, absolute, in_order, roots
 from mpcore_port.verify.extract import Step, extract
 from mpcore_port.verify.inputs import read_inputs, split_form
-from mpcore_port.verify.judge import Run, VerifyOptions, compare
+from mpcore_port.verify.judge import Run, Verification, VerifyOptions, compare
 from mpcore_port.verify.required import defaults
 
 TOP = """\
@@ -186,6 +186,8 @@ def test_a_stand_in_is_what_it_is_used_as() -> None:
     assert config
     assert config.use_amp is True
     assert config["amp"] is True
+    assert config.get("amp", False) is True
+    assert config.get("width", 3) == 3
     assert not config.verbose
     assert (config.lr * 2, config.train.batch_size // 2, config.eps < 1) == (0.02, 4, True)
     first, second = StandIn("pair")()
@@ -231,3 +233,19 @@ def test_a_file_that_may_be_missing_is_looked_for(tmp_path: Path) -> None:
     assert "torch.load('x.pt')" in _step(text + loop, tmp_path).body
     plain = "import torch\n" + read.strip() + "\n"
     assert "torch.load('x.pt')" not in _step(plain + loop, tmp_path).body
+
+
+def test_runs_with_mixed_precision_off_verify_nothing() -> None:
+    options = VerifyOptions(modes=("float32", "mixed"))
+    run = Run((3.0, 2.0), (), 2, "ok")
+    lower = Run((3.0, 2.1), (), 2, "ok")
+    plain = compare("float32", run, run, options)
+    off = Verification("a.py", "torch_npu", (plain, compare("mixed", run, run, options)))
+    assert off.is_idle
+    assert off.passed  # of a script that has none
+    assert not replace(off, amp_off=True).passed
+    assert replace(off, amp_off=True).why_not.startswith("mixed precision was off in it")
+    on = replace(off, comparisons=(plain, compare("mixed", lower, lower, options)))
+    assert not on.is_idle
+    scaled = compare("mixed", replace(run, scales=(8.0,)), replace(run, scales=(8.0,)), options)
+    assert not replace(off, comparisons=(plain, scaled)).is_idle

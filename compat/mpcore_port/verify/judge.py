@@ -102,6 +102,7 @@ class Verification:
         comparisons: one a mode.
         whole: why the script was not compared whole; "" if it was.
         step: what is known of the step that was compared in its place; see ``verify.step``.
+        amp_off: whether it has mixed precision, and all of its runs had it switched off.
     """
 
     script: str
@@ -109,11 +110,23 @@ class Verification:
     comparisons: tuple[Comparison, ...]
     whole: str = ""
     step: dict[str, Any] | None = None
+    amp_off: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its own precision gave the original the bits of float32, and no scale moved."""
+        runs = {one.mode: one for one in self.comparisons}
+        if not {"float32", "mixed"} <= set(runs):
+            return False
+        mixed = runs["mixed"]
+        return mixed.original == runs["float32"].original and not mixed.original_scales
 
     @property
     def passed(self) -> bool:
         """Whether every mode was compared, and none is different."""
         if self.step is not None and (self.step.get("refused") or self.step.get("elsewhere")):
+            return False
+        if self.amp_off:
             return False
         alike = all(one.verdict in ("same", "close") for one in self.comparisons)
         return bool(self.comparisons) and alike
@@ -130,7 +143,11 @@ class Verification:
             lines = len(step["elsewhere"])
             return f"{lines} lines of the step's port do not stand in the port"
         bad = next((c for c in self.comparisons if c.verdict not in ("same", "close")), None)
-        return f"{bad.mode}: {bad.words}" if bad is not None else "nothing was run"
+        if bad is not None:
+            return f"{bad.mode}: {bad.words}"
+        if self.amp_off and self.comparisons:
+            return "mixed precision was off in it: switch it on by --verify-args"
+        return "nothing was run"
 
     @property
     def ran(self) -> bool:

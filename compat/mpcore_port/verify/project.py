@@ -179,6 +179,8 @@ class _Runs:
 
 
 def _judged(done: Verification, file: Ported) -> Verification:
+    if (file.scan.autocasts or file.scan.scalers) and done.is_idle:
+        done = replace(done, amp_off=True)
     lines = [s.line for s in file.edits if s.effect.startswith("rounding")]
     places = dict.fromkeys(file.source.where(line) for line in lines)
     return allow_rounding(done, ", ".join(places)) if places else done

@@ -173,7 +173,14 @@ class StandIn(Missing):
         count = _parts_wanted(sys._getframe(1))
         return iter([StandIn(f"{self._mpcore_name}[{i}]") for i in range(count)])
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return what settings have of that name; else the default, of which more is known."""
+        known = vars(self).get(str(key), self._mpcore_part(str(key)))
+        return default if isinstance(known, StandIn) and default is not None else known
+
     def __getitem__(self, key: Any) -> Any:
+        if str(key) in vars(self):
+            return vars(self)[str(key)]
         if isinstance(key, int) and not isinstance(key, bool):
             return StandIn(f"{self._mpcore_name}[{key!r}]")
         return self._mpcore_part(str(key))
