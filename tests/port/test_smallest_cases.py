@@ -30,8 +30,15 @@ class Case:
     never: str = ""
 
 
+NORM = "import torch\nfrom torch import nn\nnorm = nn.LayerNorm(4)\n"
 RATES = "import torch\nopt = torch.optim.Adam(ps, lr=0.1)\n"
 CASES = {
+    # a Parameter under torch's name
+    "weight set on who knows what": Case(
+        f"{NORM}def reset(m):\n    m.norm.weight = nn.Parameter(torch.ones(4))\n",
+        ("mindspore",),
+        {5: "unproven"},
+    ),
     # packages built on torch
     "horovod": Case(
         "import horovod.torch as hvd\nhvd.init()\n", ALL, {1: "refused"}, "does not run"

@@ -24,6 +24,10 @@ _NORM = {
     "running_var": "moving_variance",
 }
 _OF = {"torch.nn.Embedding": {"weight": "embedding_table"}, "torch.nn.PReLU": {"weight": "w"}}
+_SET = (
+    "nothing in this file says which layer this is set on: a norm of MindSpore calls it gamma, "
+    "beta, moving_mean or moving_variance, an Embedding embedding_table"
+)
 _FIELDS = {"values": "0", "indices": "1"}
 _TUPLES = {"max", "min", "sort", "topk", "median", "kthvalue", "mode", "cummax", "cummin"}
 
@@ -91,9 +95,10 @@ class AttributeRule(PortRule):
                 return None if own == name else new.with_changes(attr=cst.Name(own))
         elif layers or is_plain_object(at, old.value):
             return None
-        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
-            return None  # under a wrong name it would be another attribute
         if not _has_such(at):
+            return None
+        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
+            at.unproven(self, old, _SET)  # under a wrong name it would be another attribute
             return None
         return cst.parse_expression(wording(at, f'port.held({code_of(new.value)}, "{name}")'))
 
