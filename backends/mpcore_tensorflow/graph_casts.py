@@ -9,16 +9,16 @@ import tensorflow as tf
 __all__ = ["cast", "clip", "fork"]
 
 
-def cast(x: Any, dtype: str) -> Any:
+def cast(x: tf.Tensor, dtype: str) -> Any:
     """Return ``x`` as ``dtype``."""
     return tf.cast(x, dtype)
 
 
-def fork(x: Any, dtype: str, count: int) -> list[Any]:
+def fork(x: tf.Tensor, dtype: str, count: int) -> list[Any]:
     """Return ``count`` casts of ``x`` that are one; their gradients meet in the dtype of ``x``."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not followed
-    def run(x: Any) -> Any:
+    def run(x: tf.Tensor) -> Any:
         made = tf.cast(x, dtype)
 
         def backward(*grads: Any) -> Any:
@@ -30,12 +30,12 @@ def fork(x: Any, dtype: str, count: int) -> list[Any]:
     return list(run(x))
 
 
-def clip(x: Any, norm: float | None = None, value: float | None = None) -> Any:
+def clip(x: tf.Tensor, norm: float | None = None, value: float | None = None) -> Any:
     """Return ``x``; its gradient is clipped to a norm, or each of its elements to a size."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not followed
-    def run(x: Any) -> Any:
-        def backward(grad: Any) -> Any:
+    def run(x: tf.Tensor) -> Any:
+        def backward(grad: tf.Tensor) -> Any:
             if value is not None:
                 return tf.clip_by_value(grad, -value, value)
             size = tf.norm(tf.cast(grad, tf.float32))

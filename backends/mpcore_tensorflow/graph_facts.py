@@ -23,7 +23,7 @@ _FLOATS = (tf.float32, tf.float16, tf.bfloat16)
 _OPAQUE = (tf.resource, tf.variant, tf.string)
 
 
-def grouped(op: Any) -> list[tuple[Any, list[int]]]:
+def grouped(op: tf.Operation) -> list[tuple[Any, list[int]]]:
     """Return the arguments of an operation, each with the positions of its inputs."""
     found, at = [], 0
     for arg in op.op_def.input_arg:
@@ -37,7 +37,7 @@ def grouped(op: Any) -> list[tuple[Any, list[int]]]:
     return found
 
 
-def main_type(op: Any) -> str:
+def main_type(op: tf.Operation) -> str:
     """Return the attribute that says what an operation computes in; ``""`` where none does."""
     inputs = list(op.inputs)
     if op.op_def.is_stateful or any(t.dtype in _OPAQUE for t in (*inputs, *op.outputs)):
@@ -48,7 +48,7 @@ def main_type(op: Any) -> str:
     return ""
 
 
-def castable_inputs(op: Any) -> tuple[int, ...]:
+def castable_inputs(op: tf.Operation) -> tuple[int, ...]:
     """Return the positions of the inputs that are cast with what an operation computes in."""
     main = main_type(op)
     found = [at for arg, at in grouped(op) if main and arg.type_attr == main]
@@ -68,7 +68,7 @@ def has_kernel(kind: str, attribute: str, dtype: str, device: str) -> bool:
     return False
 
 
-def takes(op: Any, dtype: str, device: str) -> bool:
+def takes(op: tf.Operation, dtype: str, device: str) -> bool:
     """Return whether an operation can compute in ``dtype``."""
     main = main_type(op)
     allowed = next((a.allowed_values.list.type for a in op.op_def.attr if a.name == main), ())

@@ -22,6 +22,8 @@ from mpcore_tensorflow.recorder import OPS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import keras
+
     from mpcore_tensorflow.graph_trace import Owner, Traced
 
 __all__ = ["SILU", "Call", "Piece", "Source", "piece_of"]
@@ -61,7 +63,7 @@ class Call:
         bodies: of a branch or a loop.
     """
 
-    op: Any
+    op: tf.Operation
     inputs: tuple[str, ...]
     handles: tuple[int, ...] = ()
     bodies: tuple[Piece, ...] = ()
@@ -93,7 +95,7 @@ class Piece:
         return [self, *(piece for body in inner for piece in body.pieces())]
 
 
-def piece_of(model: Any, traced: Traced) -> Piece:
+def piece_of(model: keras.Model, traced: Traced) -> Piece:
     """Return what was traced as a graph.
 
     Raises:
@@ -105,7 +107,7 @@ def piece_of(model: Any, traced: Traced) -> Piece:
 class _Names:
     """What all graphs of one model share."""
 
-    def __init__(self, model: Any, owners: Mapping[tuple[int, str], Owner]) -> None:
+    def __init__(self, model: keras.Model, owners: Mapping[tuple[int, str], Owner]) -> None:
         self.owners, self.nodes = owners, set[str]()
         paths = variable_names(model)
         statistics = {id(v) for v in buffers(model)}
@@ -118,7 +120,7 @@ class _Names:
 
 
 class _Lifter:
-    def __init__(self, model: Any, traced: Traced) -> None:
+    def __init__(self, model: keras.Model, traced: Traced) -> None:
         self.traced, self.shared = traced, _Names(model, traced.owners)
         for variable in traced.graph.variables:
             self.shared.by_handle.setdefault(id(variable.handle), variable)
@@ -146,7 +148,7 @@ class _Body:
     def __init__(
         self,
         shared: _Names,
-        graph: Any,
+        graph: tf.Graph,
         given: dict[int, Any],
         outputs: Sequence[Any],
         prefix: str,
@@ -179,7 +181,7 @@ class _Body:
         shapes = tuple(t.shape for t in self.graph.inputs)
         return Piece(graph, self.calls, self.sources, names, shapes, self.owners)
 
-    def _source(self, tensor: Any, source: Source) -> None:
+    def _source(self, tensor: tf.Tensor, source: Source) -> None:
         if source.kind == "variable":
             own = f"variable_{len(self.values)}", "buffer"
             name, kind = self.shared.variables.get(id(source.what), own)
@@ -194,7 +196,7 @@ class _Body:
         self.sources[name] = source
 
     def _value(
-        self, tensor: Any, name: str, shape: Any, dtype: Any, kind: str, *, grad: bool
+        self, tensor: tf.Tensor, name: str, shape: Any, dtype: Any, kind: str, *, grad: bool
     ) -> str:
         name = unique(name, self.values)
         dims = tuple(shape) if shape.rank is not None else (None,)
@@ -203,7 +205,7 @@ class _Body:
         self.kept.append(tensor)
         return name
 
-    def _ops(self, graph: Any, path: str) -> None:
+    def _ops(self, graph: tf.Graph, path: str) -> None:
         for op in graph.get_operations():
             kind = op.type
             if kind in ("Placeholder", "NoOp"):
@@ -225,7 +227,7 @@ class _Body:
             else:
                 self._node(op, path)
 
-    def _plain_read(self, op: Any) -> bool:
+    def _plain_read(self, op: tf.Operation) -> bool:
         """Return whether a read gives the variable's value at any time: nobody assigns to it."""
         source = self.sources.get(self.of[id(op.inputs[0])])
         found = source is not None and source.kind == "variable"
@@ -234,7 +236,7 @@ class _Body:
     def _written_names(self) -> set[str]:
         return {self.of[key] for key in self.written if key in self.of}
 
-    def _inline(self, op: Any, path: str) -> None:
+    def _inline(self, op: tf.Operation, path: str) -> None:
         function = op.graph._get_function(op.get_attr("f").name)
         inner = function.graph
         for outer, tensor in zip(op.inputs, inner.inputs, strict=True):
@@ -246,10 +248,10 @@ class _Body:
             self.of[id(outer)] = self.of[id(tensor)]
             self.kept.append(outer)
 
-    def _owner(self, op: Any) -> Any:
+    def _owner(self, op: tf.Operation) -> Any:
         return self.shared.owners.get((id(op.graph), op.name))
 
-    def _node(self, op: Any, path: str) -> None:
+    def _node(self, op: tf.Operation, path: str) -> None:
         target, inputs = _target(op), list(op.inputs)
         if target == SILU:
             inputs = inputs[len(op.outputs) - len(inputs[1:]) :][:2]
@@ -289,7 +291,7 @@ class _Body:
         self.order += ordered
         self.calls[name] = Call(op, names, handles, bodies)
 
-    def _roles(self, op: Any, target: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _roles(self, op: tf.Operation, target: str, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return what each input is: a variable by its own name, others as the operation says."""
         given = ["features", "beta"] if target == SILU else _argument_names(op)
         roles: list[str] = []
@@ -299,7 +301,12 @@ class _Body:
         return tuple(roles)
 
     def _outputs(
-        self, op: Any, target: str, name: str, names: tuple[str, ...], casts: tuple[int, ...]
+        self,
+        op: tf.Operation,
+        target: str,
+        name: str,
+        names: tuple[str, ...],
+        casts: tuple[int, ...],
     ) -> tuple[str, ...]:
         grad = any(self.values[n].grad for n in names) or op.type == "ReadVariableOp"
         found = []
@@ -314,7 +321,7 @@ class _Body:
                 self.kept.append(tensor)
         return tuple(found)
 
-    def _bodies(self, op: Any, name: str, owner: Any) -> tuple[Piece, ...]:
+    def _bodies(self, op: tf.Operation, name: str, owner: Any) -> tuple[Piece, ...]:
         if op.type in _LOOPS:
             graphs, given = [_body(op, key, 0) for key in ("cond", "body")], list(op.inputs)
         elif op.type in _BRANCHES:
@@ -334,7 +341,7 @@ class _Body:
         return tuple(pieces)
 
 
-def _argument_names(op: Any) -> list[str]:
+def _argument_names(op: tf.Operation) -> list[str]:
     return [
         f"{argument.name}[{i}]"
         if argument.number_attr or argument.type_list_attr
@@ -344,12 +351,12 @@ def _argument_names(op: Any) -> list[str]:
     ]
 
 
-def _body(op: Any, key: str, skip: int) -> Any:
+def _body(op: tf.Operation, key: str, skip: int) -> Any:
     shapes = [t.shape for t in list(op.inputs)[skip:]]
     return control_flow_util_v2.get_func_graph(op, shapes, op.get_attr(key).name)
 
 
-def _written(graph: Any) -> set[int]:
+def _written(graph: tf.Graph) -> set[int]:
     """Return ids of the handles that something in a graph may assign to."""
     found: set[int] = set()
     for op in graph.get_operations():
@@ -359,7 +366,7 @@ def _written(graph: Any) -> set[int]:
     return found
 
 
-def _target(op: Any) -> str:
+def _target(op: tf.Operation) -> str:
     """Return the kind of an operation; refuse gradients that are written by hand."""
     mark = op.node_def.attr["_gradient_op_type"].s.decode()
     if op.type != "IdentityN" or not mark:
@@ -393,7 +400,7 @@ def _neutral(target: str, layer: Any) -> str:
     return found or target
 
 
-def _settings(op: Any) -> dict[str, Any]:
+def _settings(op: tf.Operation) -> dict[str, Any]:
     found = {}
     for key in op.node_def.attr:
         if key.startswith("_") or op.node_def.attr[key].WhichOneof("value") not in "sifb":
