@@ -44,7 +44,7 @@ def same(left, right):
 
 
 def values(optimizer):
-    return [np.array(variable.value) for variable in optimizer.variables]
+    return [variable.value.numpy() for variable in optimizer.variables]
 
 
 def traces(*names):
@@ -118,7 +118,7 @@ def run(cls, pattern, *, compiled, inner=None, dtype="float32", **arguments):
         if bad:
             grad[rng.integers(2), rng.integers(3)] = rng.choice([math.inf, -math.inf, math.nan])
         step(tf.constant(grad, dtype))
-        seen.append([np.array(w.value) for w in weights] + values(optimizer))
+        seen.append([w.value.numpy() for w in weights] + values(optimizer))
     return seen
 
 
@@ -182,7 +182,7 @@ def test_sparse_gradients_equal_the_natives():
         for value in (6.0, math.inf, 9.0):
             grad = tf.IndexedSlices(tf.fill((3, 2), value), tf.constant([0, 2, 0]), (4, 2))
             optimizer.apply([grad], [table])
-        seen.append([np.array(table.value), *values(optimizer)])
+        seen.append([table.value.numpy(), *values(optimizer)])
     same(*seen)
 
 
@@ -212,7 +212,7 @@ def test_replicas_equal_the_natives():
         weight, optimizer, step = on_replicas(cls)
         for pair in ((1.0, 2.0), (math.inf, 1.0), (1.0, 1.0), (2.0, 3.0), (1.0, 3.0)):
             step(*(tf.constant([value]) for value in pair))
-        seen.append([np.array(weight.value), *values(optimizer)])
+        seen.append([weight.value.numpy(), *values(optimizer)])
     same(*seen)
 
 
@@ -273,7 +273,7 @@ model = keras.saving.load_model(sys.argv[1])
 assert "mpcore" not in sys.modules and "mpcore_compat" not in sys.modules
 optimizer = model.optimizer
 print(type(optimizer) is keras.optimizers.LossScaleOptimizer, float(optimizer.dynamic_scale.value))
-np.savez(sys.argv[2], *[np.array(v.value) for v in optimizer.variables])
+np.savez(sys.argv[2], *[v.value.numpy() for v in optimizer.variables])
 """
 
 
@@ -424,11 +424,11 @@ def test_safe_replicas_agree_and_the_natives_do_not(first):
         cls = LossScaleOptimizer if arguments else Native
         weight, optimizer, step = on_replicas(cls, **arguments)
         step(*(tf.constant([v]) for v in ((math.inf, 1.0) if first else (1.0, math.inf))))
-        weights[name] = float(np.array(weight.value)[0])
+        weights[name] = float(weight.value.numpy()[0])
         if name == "safe":
-            assert float(np.array(optimizer.dynamic_scale.value)) == 2.0
+            assert float(optimizer.dynamic_scale.value.numpy()) == 2.0
             step(tf.constant([1.0]), tf.constant([2.0]))
-            assert float(np.array(weight.value)[0]) == 0.25  # 1 - 0.5 * (1 + 2) / 2
+            assert float(weight.value.numpy()[0]) == 0.25  # 1 - 0.5 * (1 + 2) / 2
     assert weights["safe"] == 1.0
     assert weights["native"] == (1.0 if first else -math.inf)
 
@@ -562,8 +562,8 @@ def test_safe_trains_in_fit_and_leaves_sparse_and_overwritten_alone():
     optimizer.build([table, amax])
     grad = tf.IndexedSlices(tf.fill((3, 2), 8.0), tf.constant([0, 2, 0]), (4, 2))
     optimizer.apply([grad, tf.constant([7.0])], [table, amax])
-    assert np.array(table.value)[:, 0].tolist() == [-1.0, 1.0, 0.0, 1.0]
-    assert np.array(amax.value).tolist() == [7.0]
+    assert table.value.numpy()[:, 0].tolist() == [-1.0, 1.0, 0.0, 1.0]
+    assert amax.value.numpy().tolist() == [7.0]
 
 
 # --- Keras 2

@@ -134,7 +134,8 @@ def tried(entry: dict[str, object], folder: Path, wheel: Path) -> Row:
             check=True,
         ).stdout
     )
-    row.versions = {one["name"]: one["version"] for one in listed if one["name"] in SHOWN}
+    names = {one["name"].replace("_", "-"): one["version"] for one in listed}
+    row.versions = {name: names[name] for name in SHOWN if name in names}
     row.ok = True
     for part in entry["parts"]:
         log = folder.parent / "logs" / row.name / f"{part}.log"
