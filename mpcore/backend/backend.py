@@ -142,12 +142,16 @@ def load_backend(name: str) -> Backend:
     """
     points = {point.name: point for point in metadata.entry_points(group="mpcore.backends")}
     check_choice("backend", name, sorted(points), BackendError)
+    return _loaded(points[name], name)
+
+
+def _loaded(point: metadata.EntryPoint, name: str) -> Backend:
     try:
-        backend: Backend = points[name].load()()
+        backend: Backend = point.load()()
     except ImportError as exc:
         msg = (
-            f"the {name} backend needs a package that is missing ({exc}); "
-            f'install it with: pip install "mpcore[{name}]"'
+            f"the {name} backend needs a package that is missing or too old ({exc}); "
+            f'install it with: pip install --upgrade "mpcore[{name}]"'
         )
         raise BackendMissingError(msg) from exc
     return backend
@@ -161,6 +165,7 @@ def find_backend(model: Any) -> Backend:
 
     Raises:
         BackendError: no installed backend knows objects of this kind.
+        BackendMissingError: its framework is older than mpcore needs.
     """
     roots = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
     known = any(root in _MODELS for root in roots)
@@ -168,8 +173,8 @@ def find_backend(model: Any) -> Backend:
         _MODELS.update({p.name: p for p in metadata.entry_points(group="mpcore.models")})
     for root in roots:
         if root in _MODELS:
-            backend: Backend = _MODELS[root].load()()
-            return backend
+            point = _MODELS[root]
+            return _loaded(point, point.module.removeprefix("mpcore_"))
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     msg = (
         "`model` must be a torch.nn.Module, keras.Model, mindspore.nn.Cell, flax.nnx.Module or "

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
 import pytest
 
-from mpcore import BackendError, Capabilities, Policy, backend_names, load_backend
+from mpcore import (
+    BackendError,
+    BackendMissingError,
+    Capabilities,
+    Policy,
+    backend_names,
+    load_backend,
+)
+from mpcore.backend import backend
 from mpcore.backend.backend import Backend, Support, check_policy, find_backend
 
 
@@ -65,3 +76,15 @@ def test_dtype_of_a_rule_is_checked_too() -> None:
 def test_objects_of_no_framework_are_refused() -> None:
     with pytest.raises(BackendError, match=r"got builtins\.dict"):
         find_backend({})
+
+
+def test_a_framework_that_is_too_old_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mpcore_old.py").write_text("import old.nn.newer\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("old", "mpcore_old:Backend", "mpcore.models")
+    monkeypatch.setitem(backend._MODELS, "old", point)
+    model = type("Net", (), {"__module__": "old.nn"})()
+    with pytest.raises(BackendMissingError, match=r"missing or too old .*'old'.*\[old\]"):
+        find_backend(model)
