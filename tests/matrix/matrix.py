@@ -147,7 +147,7 @@ def tried(entry: dict[str, object], folder: Path, wheel: Path) -> Row:
     return row
 
 
-def page(rows: dict[str, dict[str, object]], names: list[str]) -> str:
+def page(rows: dict[str, dict[str, object]], notes: dict[str, str]) -> str:
     """Return docs/versions.md."""
     lines = [
         "# Versions",
@@ -160,7 +160,7 @@ def page(rows: dict[str, dict[str, object]], names: list[str]) -> str:
         "| Python | versions | " + "README | conformance | shims | core | on |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in names:
+    for name in notes:
         row = rows.get(name)
         if row is None:
             lines.append(f"| | {name} | not run | | | | |")
@@ -171,7 +171,8 @@ def page(rows: dict[str, dict[str, object]], names: list[str]) -> str:
             cells.get(kind, "") for kind in ("readme", "conformance", "shims", "core")
         )
         lines.append(f"| {row['python']} | {versions} | {found} | {row['date']} |")
-    return "\n".join([*lines, ""])
+    told = [f"- {name}: {note}." for name, note in notes.items() if note]
+    return "\n".join([*lines, "", *told, ""])
 
 
 def main() -> None:
@@ -183,7 +184,8 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the environments there")
     given = parser.parse_args()
     entries = tomllib.loads((HERE / "environments.toml").read_text(encoding="utf-8"))["environment"]
-    names = [entry["name"] for entry in entries]
+    notes = {entry["name"]: entry.get("note", "") for entry in entries}
+    names = list(notes)
     unknown = set(given.names) - set(names)
     if unknown:
         sys.exit(f"no environment {sorted(unknown)}; there are {', '.join(names)}")
@@ -203,7 +205,7 @@ def main() -> None:
         rows[row.name] = vars(row)
         ordered = {name: rows[name] for name in names if name in rows}
         RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(ordered, names), encoding="utf-8")
+        PAGE.write_text(page(ordered, notes), encoding="utf-8")
         print(f"{row.name}: {'ok' if row.ok else 'NOT OK'}", flush=True)
         if not given.keep:
             shutil.rmtree(folder / str(entry["name"]), ignore_errors=True)
