@@ -24,14 +24,21 @@ if TYPE_CHECKING:
     from mpcore.graph.lifting import clip_gradient as clip_gradient
     from mpcore.graph.lifting import fold_batch_norm as fold_batch_norm
     from mpcore.graph.lifting import lift as lift
+    from mpcore.graph.lifting import source as source
+    from mpcore.graph.lifting import time_graph as time_graph
     from mpcore.graph.part import Lifted as Lifted
     from mpcore.graph.pattern import Match as Match
     from mpcore.graph.pattern import Opt as Opt
     from mpcore.graph.pattern import P as P
     from mpcore.graph.pattern import match as match
     from mpcore.graph.placing import place as place
+    from mpcore.graph.searching import Candidate as Candidate
+    from mpcore.graph.searching import frontier as frontier
+    from mpcore.graph.searching import search as search
+    from mpcore.graph.timing import Timed as Timed
 
 _HOMES = {
+    "Candidate": "searching",
     "Cast": "ir",
     "Graph": "ir",
     "GraphPlan": "ir",
@@ -40,10 +47,12 @@ _HOMES = {
     "Node": "ir",
     "Opt": "pattern",
     "P": "pattern",
+    "Timed": "timing",
     "Value": "ir",
     "Word": "deciding",
     "clip_gradient": "lifting",
     "fold_batch_norm": "lifting",
+    "frontier": "searching",
     "insert_after": "edit",
     "lift": "lifting",
     "match": "pattern",
@@ -52,6 +61,9 @@ _HOMES = {
     "remove_dead": "edit",
     "rename": "edit",
     "replace_node": "edit",
+    "search": "searching",
+    "source": "lifting",
+    "time_graph": "lifting",
     "words": "deciding",
 }
 

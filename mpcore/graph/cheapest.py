@@ -114,6 +114,7 @@ class Sides:
 
     Attributes:
         bound: by node whether it must be low (True), full (False), or may be either.
+        weights: by node what it costs to be low; less than 0 where it saves.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Sides:
         self.left = left
         self.graph, self.bound, self.dtypes = graph, bound, dtypes
         self.costs, self.output = costs, output
+        self.weights: dict[str, float] = {}
 
     def cost(self, name: str) -> float:
         """Return what a cast of a value costs."""
@@ -182,6 +184,9 @@ class Sides:
                 network.edge(0, vertex)
             elif self.bound[name] is False:
                 network.edge(vertex, 1)
+            elif weight := self.weights.get(name, 0.0):
+                ends = (vertex, 1) if weight > 0 else (0, vertex)
+                network.edge(*ends, abs(weight))
         for value in self.graph.values:
             if is_float(self.dtypes[value.name]):
                 self._connect(network, at, value.name)

@@ -14,7 +14,7 @@ import numpy as np
 from mpcore.errors import GraphError
 from mpcore.graph.edit import remove, replace_node
 from mpcore.graph.ir import Value, unique
-from mpcore.graph.pattern import P, match
+from mpcore.graph.pattern import Opt, P, match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["fold_batch_norm", "folded_weights"]
 
 _FOLDS = P("conv?d", label="product") | P("linear") | P("conv_transpose") | P("depthwise_conv2d")
-_PATTERN = _FOLDS >> P("batch_norm", label="norm")
+_PATTERN = _FOLDS >> Opt("bias_add", label="bias") >> P("batch_norm", label="norm")
 
 
 def fold_batch_norm(graph: Graph, arrays: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
@@ -42,12 +42,16 @@ def fold_batch_norm(graph: Graph, arrays: Mapping[str, Array]) -> tuple[Graph, d
         GraphError: nothing folds; the message says why for the first candidate.
     """
     new: dict[str, Array] = {}
-    found = [(m["product"], m["norm"]) for m in match(_PATTERN, graph)]
-    refused = [why for product, norm in found if (why := _refusal(norm) or _grouped(product))]
-    for product, norm in found:
+    found = [
+        (m["product"], m["bias"].name if "bias" in m else "", m["norm"])
+        for m in match(_PATTERN, graph)
+    ]
+    refused = [why for product, _, norm in found if (why := _refusal(norm) or _grouped(product))]
+    for product, bias, norm in found:
         if not _refusal(norm) and not _grouped(product):
             now = graph.node  # an earlier fold may have changed what they read
-            graph = _fold(graph, now[product.name], now[norm.name], {**arrays, **new}, new)
+            known = {**arrays, **new}
+            graph = _fold(graph, now[product.name], bias, now[norm.name], known, new)
     if not new:
         raise GraphError(refused[0] if refused else _why_none(graph))
     return graph, new
@@ -120,10 +124,13 @@ def _why_none(graph: Graph) -> str:
 def _fold(
     graph: Graph,
     product: Node,
+    bias: str,
     norm: Node,
     arrays: Mapping[str, Array],
     new: dict[str, Array],
 ) -> Graph:
+    """Fold one; ``bias`` names the call that adds the product's bias, where that is a call."""
+
     def read(node: Node, role: str) -> Array | None:
         name = node.role(role)
         return None if name is None else arrays[name]
@@ -132,7 +139,7 @@ def _fold(
     transposed = product.op == "conv_transpose"
     folded = folded_weights(
         weight,
-        read(product, "bias"),
+        read(graph.node[bias] if bias else product, "bias"),
         arrays[str(norm.role("running_mean"))],
         arrays[str(norm.role("running_var"))],
         read(norm, "weight"),
@@ -149,7 +156,8 @@ def _fold(
     inputs = dict(zip(product.roles, product.inputs, strict=True)) | names
     changed = replace(product, inputs=tuple(inputs.values()), roles=tuple(inputs))
     graph = graph.changed(values=tuple(values), inputs=(*graph.inputs, *names.values()))
-    return _unread(remove(replace_node(graph, product.name, changed), norm.name))
+    graph = remove(replace_node(graph, product.name, changed), norm.name)
+    return _unread(remove(graph, bias) if bias else graph)
 
 
 def _unread(graph: Graph) -> Graph:

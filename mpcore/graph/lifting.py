@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.backend import find_backend
 from mpcore.errors import GraphError
-from mpcore.graph import clip, fold
+from mpcore.graph import clip
 from mpcore.graph.part import GRAPH
 from mpcore.graph.pattern import match
 from mpcore.policy.policy import Policy
@@ -14,11 +15,11 @@ from mpcore.policy.policy import Policy
 if TYPE_CHECKING:
     from os import PathLike
 
-    from mpcore.graph.ir import Graph
-    from mpcore.graph.part import Exported, GraphPart, Lifted
+    from mpcore.graph.part import Changed, Exported, GraphPart, Lifted
     from mpcore.graph.pattern import Chain
+    from mpcore.graph.timing import Timed
 
-__all__ = ["clip_gradient", "export", "fold_batch_norm", "lift"]
+__all__ = ["clip_gradient", "export", "fold_batch_norm", "lift", "source", "time_graph"]
 
 
 def lift(model: Any, *example: Any) -> Lifted:
@@ -43,10 +44,7 @@ def fold_batch_norm(model: Any, *example: Any) -> Any:
     Raises:
         GraphError: nothing folds; the message says why.
     """
-    part = _part(model, example)
-    lifted = part.lift(model, example, whole=True)
-    graph, arrays = fold.fold_batch_norm(lifted.graph, part.arrays(lifted))
-    return part.build(lifted, graph, arrays)
+    return _part(model, example).fold(model, example)
 
 
 def clip_gradient(
@@ -67,11 +65,14 @@ def clip_gradient(
     clip.check_bound(norm, value)
     matched = 0
 
-    def change(graph: Graph) -> Graph:
+    def change(given: Changed) -> Changed:
         nonlocal matched
-        nodes = [found.last for found in match(pattern, graph)]
+        nodes = [found.last for found in match(pattern, given.graph)]
+        if not nodes:
+            return given
         matched += len(nodes)
-        return clip.clip_gradient(graph, nodes, norm=norm, value=value) if nodes else graph
+        clipped = clip.clip_gradient(given.graph, nodes, norm=norm, value=value)
+        return replace(given, graph=clipped)
 
     clipped = _part(model, example).changed(model, change, example)
     if not matched:
@@ -84,8 +85,8 @@ def export(model: Any, path: str | PathLike[str], policy: Policy | str, *example
 
     Args:
         model: the model; it stays as it is.
-        path: its ending says the form: ``.onnx`` or ``.pt2`` of a torch model; of a Keras model a
-            new folder, for a SavedModel.
+        path: its ending says the form: ``.onnx`` or ``.pt2`` of a torch model, ``.mindir`` of a
+            network of MindSpore; of a Keras model a new folder, for a SavedModel.
         policy: what is lowered; a system may be named by ``"op_list=portable"``.
         example: what the model is called with.
 
@@ -96,6 +97,36 @@ def export(model: Any, path: str | PathLike[str], policy: Policy | str, *example
         GraphError: it cannot be written so; the message says why.
     """
     return _part(model, example).export(model, path, Policy.of(policy), example)
+
+
+def source(model: Any, policy: Policy | str, *example: Any) -> str:
+    """Return MindSpore source of a network in which the policy stands as casts.
+
+    Its class is made of the network's Parameters by name. Nothing stays written anywhere.
+
+    Args:
+        model: a network of MindSpore, in the mode that is meant; it stays as it is.
+        policy: what is lowered.
+        example: what the network is called with.
+
+    Raises:
+        GraphError: it cannot be lifted, or the source did not give the bits of by="graph".
+    """
+    return _part(model, example).source(model, Policy.of(policy), example)
+
+
+def time_graph(model: Any, policy: Policy | str, *example: Any) -> tuple[Timed, ...]:
+    """Return what each call and cast of by="graph" takes, each run alone; changes nothing.
+
+    Args:
+        model: a model of a framework whose backend times calls.
+        policy: what is lowered.
+        example: what the model is called with.
+
+    Raises:
+        GraphError: it cannot be lifted, or the backend times no calls.
+    """
+    return _part(model, example).timed(model, Policy.of(policy), example)
 
 
 def _part(model: Any, example: tuple[Any, ...]) -> GraphPart:

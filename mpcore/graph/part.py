@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from mpcore.backend.parts import Part
+from mpcore.errors import GraphError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,9 +18,20 @@ if TYPE_CHECKING:
     from mpcore.graph.deciding import Word
     from mpcore.graph.ir import Graph, GraphPlan
     from mpcore.graph.pattern import Chain, Match
+    from mpcore.graph.timing import Timed
     from mpcore.policy.policy import Policy
 
-__all__ = ["GRAPH", "Changed", "Exported", "GraphPart", "Lifted", "as_arguments"]
+__all__ = [
+    "GRAPH",
+    "Change",
+    "Changed",
+    "Exported",
+    "GraphPart",
+    "Lifted",
+    "as_arguments",
+    "both",
+    "refuse_rewritten",
+]
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,25 @@ class Changed:
     low: str = "float16"
 
 
+Change: TypeAlias = "Callable[[Changed], Changed]"
+"""What becomes of a graph, by rules or by a pass."""
+
+
+def both(first: Change | None, then: Change) -> Change:
+    """Return what makes one change after the other."""
+    return then if first is None else lambda found: then(first(found))
+
+
+def refuse_rewritten(name: str) -> NoReturn:
+    """Raise GraphError: the graphs of a model, or of a part of it, were changed before."""
+    msg = (
+        f"the graph of {name} was changed, and is lifted no more: lift, fold and export the "
+        "original; rewrite whole models, one change after the other; train it under float32, with "
+        "the dtypes that the rewriting gives it (node.to_float, MixedPrecisionHelper)"
+    )
+    raise GraphError(msg)
+
+
 def as_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return what a model is called with: a tuple or list are its arguments, a dict by name."""
     if isinstance(example, dict):
@@ -118,12 +149,11 @@ class GraphPart(Protocol):
         """Return a new model of a whole graph, with copies of the parameters or ``arrays``."""
         ...
 
-    def changed(
-        self, model: Any, change: Callable[[Graph], Graph | Changed], example: Any, /
-    ) -> Any:
+    def changed(self, model: Any, change: Change, example: Any, /) -> Any:
         """Return a model with the parameters of ``model`` whose graphs are changed; it trains.
 
-        With an example of None the first forward pass lifts it.
+        With an example of None the first forward pass lifts it. A model that was changed before
+        is changed further.
         """
         ...
 
@@ -137,12 +167,34 @@ class GraphPart(Protocol):
         """Write a model to a file with a policy baked in; return what was checked."""
         ...
 
+    def source(self, model: Any, policy: Policy, example: Any, /) -> str:
+        """Return source in which a policy stands as casts, checked by running it."""
+        ...
+
+    def fold(self, model: Any, example: Any, /) -> Any:
+        """Return a new model whose batch normalisations are folded into what is before them.
+
+        Raises:
+            GraphError: nothing folds; the message says why.
+        """
+        ...
+
+    def timed(self, model: Any, policy: Policy, example: Any, /) -> tuple[Timed, ...]:
+        """Return what each call and cast of each graph takes, each run alone.
+
+        Raises:
+            GraphError: this framework's calls are not timed one by one.
+        """
+        ...
+
     def arrays(self, lifted: Lifted, /) -> Mapping[str, npt.NDArray[np.float32]]:
         """Return the values of parameters and buffers by name."""
         ...
 
 
 GRAPH: Part[GraphPart] = Part(
-    "graph", "cannot lift a model to a graph", "use by='layer', or a model of torch or tf.keras"
+    "graph",
+    "cannot lift a model to a graph",
+    "use by='layer', or a model of torch, tf.keras or MindSpore",
 )
 """The graph of a model: ``by="graph"``, ``mp.graph``, ``mp.export``."""
