@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mpcore.backend.backend import backend_names as backend_names
     from mpcore.backend.backend import load_backend as load_backend
     from mpcore.backend.driver import OptimizerSpec as OptimizerSpec
+    from mpcore.capabilities.hardware import hardware as hardware
     from mpcore.errors import BackendError as BackendError
     from mpcore.errors import BackendMissingError as BackendMissingError
     from mpcore.errors import CheckpointError as CheckpointError
@@ -85,6 +86,7 @@ _HOMES = {
     "fit_memory": "mpcore.tools.memory.fit",
     "GraphError": "mpcore.errors",
     "GuardError": "mpcore.errors",
+    "hardware": "mpcore.capabilities.hardware",
     "import_policy": "mpcore.interop.policy",
     "import_scaler": "mpcore.interop.scaler",
     "Layer": "mpcore.policy.layer",

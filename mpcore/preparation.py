@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 
 from mpcore._lib.interrupts import Held
 from mpcore.amp.amp import Home
 from mpcore.amp.arguments import Arguments, keep, prepared_before
+from mpcore.amp.insurance import check_insurable
 from mpcore.amp.mistakes import check_arguments, check_entries
 from mpcore.backend.backend import find_backend
 from mpcore.backend.parts import DRIVER, FORETELLER
@@ -52,6 +54,8 @@ class _Options(TypedDict, total=False):
     strict: bool
     example: Any
     compile: str
+    on_overflow: str
+    update: str
 
 
 class _UnknownClass(Protocol):
@@ -122,6 +126,8 @@ def prepare(
     strict: bool = True,
     example: Any = None,
     compile: str = "never",
+    on_overflow: str = "skip",
+    update: str = "auto",
 ) -> Amp:
     """Apply ``policy`` to ``model`` in place and bind it to ``optimizer``.
 
@@ -160,13 +166,24 @@ def prepare(
             has. False: those layers stay float32, or are simulated, with one MpcoreWarning, and
             ``amp.plan`` says why; see ``mpcore.capabilities.capabilities``.
         example: what the model is called with: a tuple of arguments, a dict of them by name, or
-            the only one. By="graph" needs it: the graph is lifted and proved with it. Else, in
-            torch alone, one warning tells which of its multiply-adds stay float32, and where.
+            the only one. By="graph" needs it: the graph is lifted and proved with it. Else one
+            warning tells which of its multiply-adds stay float32, and where (not in numpy, JAX).
         compile: whether ``amp.step`` compiles itself, in MindSpore, where that is several times
             faster: ``"auto"`` tries it on the first batch, beside the eager step, compares the
             numbers, and stays eager where they differ, where it does not compile or where a graph
             would freeze a Python value that can change (``amp.compiled_steps`` says what was
             done); ``"always"`` compiles unchecked. Elsewhere ``"auto"`` changes nothing.
+        on_overflow: what a layer that keeps overflowing becomes, where no loss scale mends it
+            (torch, tf.keras and MindSpore, by="layer" and by="op"): ``"skip"`` changes nothing;
+            ``"keep full"`` runs the batch of each skipped step again, and after two overflows of
+            one layer within ten steps that layer is float32 for good, which a warning says
+            (``amp.kept_full``). Each step then waits for the device.
+        update: how float32 master values move, in torch and MindSpore on a CPU: ``"auto"`` moves
+            a million of them or more in one pass of a C kernel (MindSpore: one to open and one to
+            close them), where the machine has a C compiler and the kernel was seen to compute
+            every bit as the optimizer (the core's arithmetic) does; else, and under ``"eager"``,
+            the framework's own operations do. ``"compiled"`` takes the kernel at any size, and is
+            refused where it cannot be had. ``amp.updates`` says what was done.
 
     Raises:
         PolicyError: the policy's text is wrong.
@@ -183,6 +200,8 @@ def prepare(
         count_lost_updates,
         example,
         compile,
+        on_overflow,
+        update,
     )
     optimizers = _named(optimizer)
     policy = Policy.of(policy)
@@ -203,8 +222,22 @@ def prepare(
             "run as the framework runs them; compile the model itself"
         )
         raise BackendError(msg)
+    if update == "compiled" and not can.compiles_updates:
+        msg = (
+            f"`update` must be 'auto' or 'eager' with {backend.name}, got 'compiled': torch "
+            "and MindSpore alone have such kernels"
+        )
+        raise BackendError(msg)
     layers = backend.layers(model)
     plan, simulated = honour(policy, layers, can, strict=strict)
+    if on_overflow == "keep full":
+        check_insurable(
+            policy,
+            backend.name,
+            replans=can.replans,
+            sync_overflow=sync_overflow,
+            simulated=simulated,
+        )
     if not any(entry.param for entry in plan.layers):
         msg = f"`model` must have parameters to train, {type(model).__name__} has none"
         raise OptimizerError(msg)
@@ -221,6 +254,9 @@ def prepare(
         amp.backend = Home(backend.name, partial(DRIVER.of, backend))
         amp.inference = not optimizers
         keep(amp, arguments)
+        if on_overflow == "keep full" and optimizers:
+            # A tool, which stands above this room: it is read where it is asked for alone.
+            amp.keeper = import_module("mpcore.tools.diagnosis.keep_full").KeepFull(amp)
     _tell_widened(amp)
     return amp
 

@@ -49,22 +49,28 @@ def write_bytes(path: Path, data: bytes) -> None:
     write_file(path, partial(_put, data=data))
 
 
-def write_file(path: Path, fill: Callable[[Path], None]) -> None:
+def write_file(path: Path, fill: Callable[[Path], None], *, flush: bool = True) -> None:
     """Let ``fill`` write a new file, then put it in the place of ``path``.
 
     A link stays a link, and the mode of the old file stays.
+
+    Args:
+        path: of the file.
+        fill: writes it.
+        flush: wait until it is on the disk; else it outlives the process, but not the machine.
 
     Raises:
         OSError: the folder is missing, full, or not writable; the old file is whole.
     """
     target = Path(os.path.realpath(path))
-    beside = _write_beside(target, fill)
+    beside = _write_beside(target, fill, flush=flush)
     try:
         os.replace(beside, target)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    _flush_folder(target.parent)
+    if flush:
+        _flush_folder(target.parent)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -102,13 +108,14 @@ def is_left_over(path: Path) -> bool:
     return path.name.startswith(".mpcore-") and path.suffix == ".tmp"
 
 
-def _write_beside(target: Path, fill: Callable[[Path], None]) -> Path:
+def _write_beside(target: Path, fill: Callable[[Path], None], *, flush: bool = True) -> Path:
     beside = target.parent / f".mpcore-{secrets.token_hex(8)}.tmp"
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     try:
         fill(beside)
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
+        if flush:
+            with beside.open("rb+") as file:
+                os.fsync(file.fileno())
         if mode is not None:
             beside.chmod(mode)
     except BaseException:

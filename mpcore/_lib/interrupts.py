@@ -11,6 +11,7 @@ puts into this one (``PyThreadState_SetAsyncExc``), are not held.
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -31,6 +32,16 @@ _plain = getattr(signal, "_signal", signal)
 _get: Callable[[int], Any] = _plain.getsignal
 _set: Callable[[int, Any], Any] = _plain.signal
 _SIGINT = int(signal.SIGINT)
+_ident = threading.get_ident
+_MAIN = [threading.main_thread().ident]  # looked up once: each step asks
+
+
+def _forked() -> None:
+    _MAIN[0] = _ident()  # whichever thread forks is the only one of the child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Held:
@@ -69,7 +80,7 @@ class Held:
 
     def now(self) -> None:
         """Hold SIGINT from here on."""
-        if threading.get_ident() != threading.main_thread().ident:
+        if _ident() != _MAIN[0]:
             return
         handler = _get(_SIGINT)
         if handler is self:  # left behind by a fault at its end: this end takes it away
@@ -79,7 +90,7 @@ class Held:
             return
         self._handler, self._active, self._since = handler, True, None
         try:
-            self._action = _ACTION.foreign() if _ACTION is not None else None
+            self._action = None if _ACTION is None else _ACTION.foreign()
             _set(_SIGINT, self)
             if self._action is not None and _ACTION is not None:
                 _ACTION.put(self._action)

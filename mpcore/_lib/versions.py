@@ -6,7 +6,7 @@ import re
 
 __all__ = ["__version__", "satisfies"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def satisfies(version: str, spec: str) -> bool:

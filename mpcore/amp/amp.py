@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from mpcore._lib.callers import warn_user
 from mpcore._lib.interrupts import Held
 from mpcore.amp.guard import Guard
+from mpcore.amp.insurance import Insurable
 from mpcore.amp.mistakes import check_loss_fn, instead_of
 from mpcore.amp.schedule import Scheduler
 from mpcore.checkpoint.amp_state import AmpState, bit_sum, stands_for_more
@@ -20,7 +21,6 @@ from mpcore.errors import (
     BackendError,
     CheckpointError,
     LossScaleError,
-    MpcoreWarning,
     check_choice,
 )
 from mpcore.scaling.transition import check_abort
@@ -81,7 +81,7 @@ class Home:
     driver: Callable[[], WeightsDriver]
 
 
-class Amp(ABC):
+class Amp(Insurable, ABC):
     """A prepared model: the same object in every framework.
 
     Attributes:
@@ -178,10 +178,12 @@ class Amp(ABC):
             LossScaleError: the rule of the loss scale ends the run; nothing but the state of
                 the scale has moved.
         """
-        self._check_trains("step")
+        if self.inference:
+            self._check_trains("step")
         if not callable(loss_fn):
             check_loss_fn(loss_fn)
-        self._check_lent("step")
+        if self.lent:
+            self._check_lent("step")
         call = StepCall(clip_norm, keep_grads, micro_batches, self._chosen(optimizer, loss_fn))
         # Reading the state waits for the device: only rules that can end a run need it.
         before = self.state if self._can_abort else None
@@ -247,13 +249,15 @@ class Amp(ABC):
     def _done(self, result: StepResult) -> None:
         """Keep the result of a step; every ``patience`` steps look for a collapse."""
         self._steps_done += 1
-        self.last = result
-        for each in (result, self.last):  # a backend may keep another record of the same step
-            each.step = self._steps_done
+        self.last, result.step = result, self._steps_done
         if result.counts_lost:
-            self._stagnation.add(result)
+            told = self._stagnation.add(result)
+            if told:
+                self._warn(told)
         for observe in self.observers:
             observe(result)
+        if self.keeper is not None:
+            self.keeper.after(result)
         self._since_look += 1
         if self._since_look >= self._rule.patience:
             self.check_collapse()
@@ -276,7 +280,10 @@ class Amp(ABC):
         msg = self._collapse(steps)
         if self._rule.on_collapse == "raise":
             raise LossScaleError(msg)
-        warnings.warn(msg, MpcoreWarning, stacklevel=4)
+        self._warn(msg)
+
+    def _warn(self, msg: str) -> None:
+        warn_user(msg, type(self).__module__.partition(".")[0])
 
     def _collapse(self, steps: int) -> str:
         text = f"{steps} steps in a row were skipped, the loss scale is {self.scale:g}"
@@ -452,9 +459,9 @@ class Amp(ABC):
         """
         steps = self.optimizer_steps if self.policy.scheme.name == "stochastic" else 0
         if not weights:
-            save_state(path, self.policy, self.state, steps)
+            save_state(path, self.policy, self.state, steps, overflows=self._overflows())
             return
-        state = Checkpoint(self.policy, self._rule, self.state, steps)
+        state = Checkpoint(self.policy, self._rule, self.state, steps, overflows=self._overflows())
         save_run(path, state, read_portable(self))
 
     def load(
@@ -477,8 +484,9 @@ class Amp(ABC):
                 model; or this backend cannot hold the state. Nothing has changed.
         """
         saved = load_run(path, weights=weights)
-        state, differing = saved.state_for(path, self.policy, any_policy=any_policy)
-        with self._taking():
+        policy = self._kept_in(saved.checkpoint)
+        state, differing = saved.state_for(path, policy, any_policy=any_policy)
+        with self._taking(policy, saved.checkpoint):
             self._take_state(path, state)
             if saved.weights is not None:
                 write_portable(self, path, saved.weights)
@@ -487,17 +495,23 @@ class Amp(ABC):
         return differing
 
     @contextmanager
-    def _taking(self) -> Iterator[None]:
+    def _taking(self, policy: Policy, saved: Checkpoint) -> Iterator[None]:
         """Take in what was saved: no Ctrl-C comes between, and an error puts the scale back."""
         before, looked = self.state, (self._since_look, self._skipped_then)
         with Held():
+            undo = self._resume(policy, saved.overflows)
             try:
                 yield
             except BaseException:
+                undo()
                 self.state = before
                 self._since_look, self._skipped_then = looked
                 raise
             self._loaded()
+
+    def _overflows(self) -> tuple[tuple[int, str], ...]:
+        seen = () if self.keeper is None else self.keeper.overflows
+        return tuple((one.ago, one.layer) for one in seen)
 
     def _loaded(self) -> Any:
         """Take note that something was loaded; a backend may override it."""
@@ -513,7 +527,9 @@ class Amp(ABC):
         ``state_dict``, arrays may be the live ones: save them, or copy what stays in memory.
         """
         steps = self.optimizer_steps
-        checkpoint = Checkpoint(self.policy, self._rule, self.state, steps)
+        checkpoint = Checkpoint(
+            self.policy, self._rule, self.state, steps, overflows=self._overflows()
+        )
         state = AmpState(checkpoint, self.backend.name, self._read_masters())
         return state.to_dict(self._bit_sum)
 
@@ -533,10 +549,11 @@ class Amp(ABC):
                 changed.
         """
         saved = AmpState.from_dict(state, self._bit_sum)
-        loss_scale, differing = saved.checkpoint.state_for(self.policy, any_policy=any_policy)
+        policy = self._kept_in(saved.checkpoint)
+        loss_scale, differing = saved.checkpoint.state_for(policy, any_policy=any_policy)
         shapes = self._master_shapes(every=bool(differing))
         saved.check_for(self.backend.name, shapes, all_of=not differing)
-        with self._taking():
+        with self._taking(policy, saved.checkpoint):
             self._take_state("`state`", loss_scale)
             self._write_masters(saved.masters)
             if saved.backend == self.backend.name or self.policy.scheme.name == "stochastic":

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-from mpcore.errors import MpcoreWarning
+from mpcore._lib.callers import warn_user
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mpcore.amp.amp import Amp
 
 __all__ = ["tell_of_low_file"]
 
 
-def tell_of_low_file(amp: Amp, writer: str, instead: str = "", *, stacklevel: int) -> None:
+def tell_of_low_file(amp: Amp, writer: str, instead: str = "", *, hosts: Collection[str]) -> None:
     """Warn, once for ``amp``, that float32 values of parameters will not be in a file.
 
     Args:
         amp: the prepared model; nothing is told where its parameters are all that there is.
         writer: what writes the file: ``"`model.save_weights`"``.
         instead: another way out, of the framework.
-        stacklevel: of the line that writes, seen from the caller.
+        hosts: packages that write in the user's name: the framework's, a host's.
     """
     if amp.told_of_files or not (shapes := amp.kept_beside()):
         return
@@ -31,4 +32,4 @@ def tell_of_low_file(amp: Amp, writer: str, instead: str = "", *, stacklevel: in
         "from them goes another way: their float32 values are in `amp.save(path, weights=True)`, "
         f"`amp.state_dict()` and `amp.weights()`{instead}"
     )
-    warnings.warn(msg, MpcoreWarning, stacklevel=stacklevel + 1)
+    warn_user(msg, *hosts)

@@ -69,6 +69,8 @@ class Capabilities:
         stored: dtypes that a model's parameters may have when it is prepared. Those of 16 bits
             that are trained get float32 values (``Amp.widened``), frozen ones stay as they are.
         compiles_steps: whether ``prepare(compile="always")`` can be honoured.
+        replans: whether ``prepare(on_overflow="keep full")`` can: a plan changed while training.
+        compiles_updates: whether ``prepare(update="compiled")`` can be honoured.
     """
 
     backend: str
@@ -90,6 +92,8 @@ class Capabilities:
     mode: str = "eager"
     stored: tuple[str, ...] = ("float32",)
     compiles_steps: bool = False
+    replans: bool = False
+    compiles_updates: bool = False
 
 
 @runtime_checkable

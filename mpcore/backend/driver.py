@@ -150,12 +150,15 @@ class Driver(Protocol[AmpT]):
         """Return by path, each parameter once, whether it is trained."""
         ...
 
-    def weights(self, model: Any, amp: AmpT | None = None) -> list[LayerWeights]:
+    def weights(
+        self, model: Any, amp: AmpT | None = None, *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return the float32 truth of every layer with weights, buffers included.
 
         Args:
             model: the model.
             amp: what ``prepare`` returned for it, if it was prepared: masters live there.
+            view: arrays may be the model's own memory: they are read at once, and not written.
         """
         ...
 
@@ -165,7 +168,9 @@ class Driver(Protocol[AmpT]):
         """Put ``weights`` (already matched to this model's layers) into ``model`` and masters."""
         ...
 
-    def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
+    def gradients(
+        self, model: Any, grads: dict[str, Any], *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return ``StepResult.grads`` in the neutral form."""
         ...
 

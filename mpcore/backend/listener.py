@@ -27,8 +27,12 @@ class Told(Protocol):
         """A backward pass begins at a loss; ``targets`` are arrays that it was taken of."""
         ...
 
-    def updates(self, grads: Mapping[str, Any]) -> None:
-        """An optimizer is about to move parameters; gradients by the parameter's path."""
+    def updates(self, grads: Mapping[str, Any], optimizer: Mapping[str, Any]) -> None:
+        """An optimizer is about to move parameters; gradients by the parameter's path.
+
+        ``optimizer`` holds its ``type`` and ``groups``: each a dict of ``arrays``, paths of
+        parameters, and of the settings that it has now, by neutral words (``rate``, ``beta1``).
+        """
         ...
 
     def updated(self) -> None:

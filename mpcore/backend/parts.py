@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mpcore.backend.exact import Exact
     from mpcore.backend.foreteller import Foreteller
     from mpcore.backend.modes import Modes
+    from mpcore.backend.moves import Moves
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
 
@@ -31,6 +32,7 @@ __all__ = [
     "EXACT",
     "FORETELLER",
     "MODES",
+    "MOVES",
     "PROBE",
     "PROFILER",
     "Part",
@@ -104,6 +106,9 @@ FORETELLER: Part[Foreteller] = Part(
 )
 MODES: Part[Modes[Any]] = Part("modes", "has no modes or devices to choose")
 """Eager or compiled, and on which device."""
+
+MOVES: Part[Moves[Any]] = Part("moves", "has nothing to change about its steps")
+"""Layouts, threads and compilers: what ``mpcore tune`` tries on top of its answer."""
 
 EXACT: Part[Exact] = Part("exact", "cannot run in float64")
 """The same step in float64, to tell which of two configurations is wrong."""

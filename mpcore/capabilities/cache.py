@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["cache_file", "cache_folder", "keep", "measured", "read"]
 
-_FORMAT, _VERSION = "mpcore-capabilities", 1
+_FORMAT, _VERSION = "mpcore-capabilities", 2
 _TIME_LIMIT = 120.0  # seconds a probe may take, import of the framework included
 _LEVELS = ("native", "emulated", "simulated", "wrong", "absent")
 
 _OPERATIONS = {
     "linear": "matmul",
-    "attention": "matmul",
+    "attention": "attention",
     "conv": "conv2d",
     "conv_transpose": "conv2d",
     "recurrent": "lstm",

@@ -151,6 +151,23 @@ def _softmax(v: dict[str, Double]) -> dict[str, Double]:
     return {"y": y, "d_x": y * (g - (y * g).sum(-1, keepdims=True))}
 
 
+def _attention(v: dict[str, Double]) -> dict[str, Double]:
+    """Scaled dot products, softmax over the keys, and the values weighed by it; heads first."""
+    q, k, values, g = v["q"], v["k"], v["v"], v["g"]
+    scale = 1 / np.sqrt(q.shape[-1])
+    scores = q @ k.transpose(0, 2, 1) * scale
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    share = e / e.sum(-1, keepdims=True)
+    d_share = g @ values.transpose(0, 2, 1)
+    d_scores = share * (d_share - (d_share * share).sum(-1, keepdims=True)) * scale
+    return {
+        "y": share @ values,
+        "d_q": d_scores @ k,
+        "d_k": d_scores.transpose(0, 2, 1) @ q,
+        "d_v": share.transpose(0, 2, 1) @ g,
+    }
+
+
 def _lstm(v: dict[str, Double]) -> dict[str, Double]:
     """One layer without bias, time first; gates in the order input, forget, cell, output."""
     x, w_ih, w_hh, g = v["x"], v["w_ih"], v["w_hh"], v["g"]
@@ -236,6 +253,23 @@ FAMILIES = {
         4,
         _lstm,
         {"w_ih": 0.2, "w_hh": 0.2},
+    ),
+    "lstm_long": _Family(  # of a speech or text model: more steps, wider
+        {"x": (64, 2, 128), "w_ih": (512, 128), "w_hh": (512, 128), "g": (64, 2, 128)},
+        ("g",),
+        {"x": 1, "g": 1},
+        16 * 128,  # as above: a cell forgets what lies further back
+        8,
+        _lstm,
+        {"w_ih": 0.1, "w_hh": 0.1},
+    ),
+    "attention": _Family(
+        dict.fromkeys(("q", "k", "v", "g"), (4, 128, 64)),
+        ("g",),
+        dict.fromkeys(("q", "k", "v", "g"), 0),
+        64 + 128 + 64 + 128,  # scores, their sum, its gradient, and that of the queries
+        8,
+        _attention,
     ),
     "mlp_step": _Family(
         {"x": (16, 256), "w1": (512, 256), "w2": (10, 512), "t": (16, 10)},

@@ -26,7 +26,12 @@ EMULATED = 1.5
 kernel moves half the bytes. Measured on a CPU without avx512_fp16, float16: 10 to 30 in matmul and
 convolution (torch 2.13.0), 2 to 17 in every single operation (mindspore 2.10.0)."""
 
-_COMPOSED = ("lstm", "mlp_step")  # slower for more reasons than one: casts, launches
+_COMPOSED = (
+    "lstm",
+    "lstm_long",
+    "attention",
+    "mlp_step",
+)  # slower for more reasons than one: casts, launches
 
 _INSTRUCTIONS = {
     "bfloat16": ("avx512_bf16", "amx_bf16", "bf16", "svebf16"),

@@ -51,6 +51,7 @@ _KEYS = (
     "optimizer_steps",
     "weights",
     "weights_file",
+    "overflowed_layers",
     "sha256",
 )
 _RENAMED = {
@@ -61,12 +62,13 @@ _RENAMED = {
 }
 """What version 1 called them."""
 
-# keys, and fields of Policy and LossScale, that files of older mpcore lack; the first three stand
+# keys, and fields of Policy and LossScale, that files of older mpcore lack; the first four stand
 # in a file only if they say something
 _NEWER = (
     "optimizer_steps",
     "weights",
     "weights_file",
+    "overflowed_layers",
     "optimizer_state",
     "op_list",
     "place",
@@ -79,6 +81,7 @@ _NEWER = (
     "patience",
 )
 _LARGEST = 1_000_000  # bytes; a state is about two thousand
+_LONGEST = 1000  # list of overflows, and path of a layer in it
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _INT32_MAX = 2**31 - 1
 
@@ -95,6 +98,8 @@ class Checkpoint:
         optimizer_steps: steps taken, where stochastic rounding counts its noise by them, else 0.
         weights: digest of the weights that were saved with it; ``""`` if none were.
         weights_file: eight hexadecimal digits in the name of their file; ``""`` in old files.
+        overflows: of the last steps, under ``on_overflow="keep full"``: how many steps ago, and
+            the path of the layer.
     """
 
     policy: Policy
@@ -103,6 +108,7 @@ class Checkpoint:
     optimizer_steps: int = 0
     weights: str = ""
     weights_file: str = ""
+    overflows: tuple[tuple[int, str], ...] = ()
 
     def differences(self, policy: Policy) -> list[str]:
         """Return every field in which ``policy`` is another one, with both values.
@@ -173,6 +179,9 @@ class Checkpoint:
         body |= {"optimizer_steps": self.optimizer_steps} if self.optimizer_steps else {}
         body |= {"weights": self.weights} if self.weights else {}
         body |= {"weights_file": self.weights_file} if self.weights_file else {}
+        body |= (
+            {"overflowed_layers": [list(one) for one in self.overflows]} if self.overflows else {}
+        )
         return json.dumps({**body, "sha256": _digest(body)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
@@ -214,14 +223,29 @@ class Checkpoint:
         if place and not re.fullmatch("[0-9a-f]{8}", place):
             msg = f"`weights_file` must be eight hexadecimal digits, got {place!r}"
             raise CheckpointError(msg)
+        overflows = _read_overflows(body.get("overflowed_layers", []))
         if policy.scaling != rule:  # the preset that the policy names has changed since
             policy = policy.with_loss_scale(rule)
-        return cls(policy, rule, state, steps, weights, place)
+        return cls(policy, rule, state, steps, weights, place, overflows)
 
     @classmethod
     def from_text(cls, text: str) -> Checkpoint:
         """Return what the text of a file says; see ``from_dict``."""
         return cls.from_dict(_parse(text.encode("utf-8")))
+
+
+def _read_overflows(value: Any) -> tuple[tuple[int, str], ...]:
+    known = isinstance(value, list) and all(
+        isinstance(one, list)
+        and list(map(type, one)) == [int, str]
+        and 0 <= one[0] < _LONGEST
+        and len(one[1]) <= _LONGEST
+        for one in value
+    )
+    if not known or len(value) > _LONGEST:
+        msg = f"`overflowed_layers` must be a list of [steps ago, layer], got {str(value)[:60]!r}"
+        raise CheckpointError(msg)
+    return tuple((ago, layer) for ago, layer in value)
 
 
 def _in_new_words(value: Any) -> Any:
@@ -237,6 +261,7 @@ def save_state(
     optimizer_steps: int = 0,
     weights: str = "",
     weights_file: str = "",
+    overflows: tuple[tuple[int, str], ...] = (),
 ) -> None:
     """Write ``state`` and the policy it belongs to into the file ``path``; see ``Amp.save``.
 
@@ -247,7 +272,9 @@ def save_state(
             or it cannot be written. What was there stays whole.
     """
     where = path_of(path, CheckpointError)
-    checkpoint = Checkpoint(policy, policy.scaling, state, optimizer_steps, weights, weights_file)
+    checkpoint = Checkpoint(
+        policy, policy.scaling, state, optimizer_steps, weights, weights_file, overflows
+    )
     with named(where):
         text = checkpoint.to_text()
         if os.path.lexists(where):

@@ -20,7 +20,7 @@ import re
 import secrets
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +184,7 @@ def save_run(path: str | os.PathLike[str], state: Checkpoint, weights: Weights) 
     """
     where = path_of(path, CheckpointError)
     library, digest, token = _library(), _digest(weights.arrays), secrets.token_hex(4)
-    sealed = Checkpoint(state.policy, state.rule, state.state, state.optimizer_steps, digest, token)
+    sealed = replace(state, weights=digest, weights_file=token)
     facts = {
         "format": FORMAT,
         "version": VERSION,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
 
-__all__ = ["Coverage", "Products", "coverage", "tell_products"]
+__all__ = ["Coverage", "Products", "coverage", "in_layers", "tell_products"]
 
 _MOST_NAMED = 3
 _NOT_LOWERED = ("float32", "follow")
@@ -61,6 +61,28 @@ class Products:
     name: str
     dtype: str
     count: int
+
+
+def in_layers(plan: Plan, calls: Iterable[Products]) -> list[Products]:
+    """Return the sums of ``calls`` by layer of ``plan``, and by function in its containers.
+
+    Examples:
+        >>> from mpcore import Layer, ParamInfo, Policy, resolve_plan
+        >>> fc = Layer("fc", "linear", "Linear", (ParamInfo("w", (9,), "float32"),))
+        >>> plan = resolve_plan(Policy.named("mixed_bfloat16"), [fc])
+        >>> in_layers(plan, [Products("fc.part", "matmul", "bfloat16", 3)] * 2)
+        [Products(path='fc', name='', dtype='bfloat16', count=6)]
+    """
+    kinds = {entry.path: entry.category for entry in plan.layers}
+    found: dict[tuple[str, str, str], int] = {}
+    for call in calls:
+        path = call.path
+        while path and path not in kinds:
+            path = path.rpartition(".")[0]
+        name = call.name if kinds.get(path, "container") == "container" else ""
+        key = (path, name, call.dtype)
+        found[key] = found.get(key, 0) + call.count
+    return [Products(*key, count) for key, count in found.items() if count]
 
 
 def tell_products(plan: Plan, products: Iterable[Products]) -> str:

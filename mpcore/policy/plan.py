@@ -78,6 +78,27 @@ class Plan:
         msg = f"no layer {path!r} in this plan"
         raise KeyError(msg)
 
+    def differences(self, other: Plan) -> list[str]:
+        """Return what the plan of the same model elsewhere does otherwise, a line each.
+
+        Layers meet by their path; dtypes and unused rules are compared, not types or reasons.
+
+        Args:
+            other: of the same policy, in another framework, say.
+        """
+        mine, theirs = ({e.path: e for e in plan.layers} for plan in (self, other))
+        found = [f"{path or '(model)'}: only here" for path in mine if path not in theirs]
+        found += [f"{path or '(model)'}: only there" for path in theirs if path not in mine]
+        for path in mine:
+            for name in ("param", "compute", "output") if path in theirs else ():
+                one, two = getattr(mine[path], name), getattr(theirs[path], name)
+                if one != two:
+                    found.append(f"{path or '(model)'}: {name} is {one or '-'}, there {two or '-'}")
+        for here, there, where in ((self, other, "here"), (other, self, "there")):
+            unused = [rule for rule in here.unused_rules if rule not in there.unused_rules]
+            found += [f"{rule}: decides for nothing {where}" for rule in unused]
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
         return {

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.errors import BackendError, MpcoreWarning, check_choice
+from mpcore.errors import BackendError, check_choice
 from mpcore.numerics.dtypes import is_low
 from mpcore.step.result import shares
 
@@ -75,7 +74,7 @@ def count_lost(
 
 
 class StagnationDetector:
-    """Looks back over every ``JUDGED_STEPS`` steps, and warns once if most updates were lost.
+    """Looks back over every ``JUDGED_STEPS`` steps, and tells once if most updates were lost.
 
     Steps are judged together, so that the device is waited for once in ``JUDGED_STEPS`` steps.
     Stochastic rounding is not warned of: what one step does not move, the mean of many does.
@@ -88,15 +87,14 @@ class StagnationDetector:
         self._sums: dict[str, npt.NDArray[np.float64]] = {}
         self._done = policy.scheme.name == "stochastic"
 
-    def add(self, result: StepResult) -> None:
-        """Take the result of one step; skipped steps do not count."""
+    def add(self, result: StepResult) -> str:
+        """Take the result of one step, and return what to tell; skipped steps do not count."""
         if self._done or not result.counts_lost:
-            return
+            return ""
         self._waiting.append(result.lost_only())
-        if len(self._waiting) + self._real >= JUDGED_STEPS:
-            self._read()
+        return self._read() if len(self._waiting) + self._real >= JUDGED_STEPS else ""
 
-    def _read(self) -> None:
+    def _read(self) -> str:
         for result in self._waiting:
             if result.stepped:
                 self._real += 1
@@ -104,12 +102,11 @@ class StagnationDetector:
                     self._sums[name] = self._sums.get(name, np.zeros(2)) + pair
         self._waiting = []
         if self._real < JUDGED_STEPS:
-            return
+            return ""
         found = self.judge(self._sums)
         self._real, self._sums = 0, {}
-        if found:
-            self._done = True
-            warnings.warn(found, MpcoreWarning, stacklevel=5)
+        self._done = bool(found)
+        return found
 
     def judge(self, sums: Mapping[str, Sequence[float] | npt.NDArray[Any]]) -> str:
         """Return what to tell about (lost, updates) by parameter path; empty if all is well."""

@@ -29,9 +29,11 @@ class StepOptions:
         sync_overflow: whether the ranks of a distributed run agree on each step.
         example: what the model is called with, for by="graph"; None for nothing.
         compile: ``"never"``, ``"auto"`` or ``"always"``: whether ``step`` compiles itself.
-        count_lost_updates: ``"auto"``, ``"on"`` or ``"off"``: whether lost updates are counted; an
-
-            asks ``mpcore.step.stagnation.measures``.
+        on_overflow: ``"skip"`` or ``"keep full"``: whether layers that keep overflowing become
+            float32 for good.
+        update: ``"auto"``, ``"eager"`` or ``"compiled"``: how float32 master values are moved.
+        count_lost_updates: ``"auto"``, ``"on"`` or ``"off"``: whether lost updates are counted;
+            ``mpcore.step.stagnation.measures`` decides for ``"auto"``.
     """
 
     restore_on_skip: tuple[Any, ...] = ()
@@ -42,13 +44,17 @@ class StepOptions:
     count_lost_updates: str = "auto"
     example: Any = None
     compile: str = "never"
+    on_overflow: str = "skip"
+    update: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse an unknown choice, and what cannot be called."""
         check_choice("compile", self.compile, ("never", "auto", "always"), BackendError)
+        check_choice("update", self.update, ("auto", "eager", "compiled"), BackendError)
         check_choice(
             "count_lost_updates", self.count_lost_updates, ("auto", "on", "off"), BackendError
         )
+        check_choice("on_overflow", self.on_overflow, ("skip", "keep full"), BackendError)
         check_choice("on_bad_micro_batch", self.on_bad_micro_batch, ("skip", "drop"), BackendError)
         for entry in self.after_step:
             if not callable(entry):

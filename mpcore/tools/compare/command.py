@@ -35,6 +35,7 @@ from mpcore.tools.experiment.options import (
 from mpcore.tools.experiment.progress import Display, say
 from mpcore.tools.recording.compare_runs import compare_runs
 from mpcore.tools.recording.told import tell_runs
+from mpcore.tools.reproduction import check_script
 
 if TYPE_CHECKING:
     from mpcore.tools.report.result import Result
@@ -155,7 +156,7 @@ def compare(
     from mpcore.tools.report.report import check_folder, json_text, table, write_report
 
     if other is not None or experiment.is_dir():
-        return _recorded(experiment, other, form)
+        return _recorded(experiment, other, form, float64, reproduce)
     check_seconds(time_limit)
     check_choice("format", form, ("text", "json"), ExperimentError)
     check_choice("pairs", pairs, PAIRS, ExperimentError)
@@ -190,7 +191,9 @@ def compare(
     return _exit_code(result)
 
 
-def _recorded(reference: Path, own: Path | None, form: str) -> int:
+def _recorded(
+    reference: Path, own: Path | None, form: str, float64: str, reproduce: Path | None
+) -> int:
     """Compare two recorded runs; return 0 whatever is found, as for an experiment."""
     if own is None:
         msg = (
@@ -199,7 +202,10 @@ def _recorded(reference: Path, own: Path | None, form: str) -> int:
         )
         raise ExperimentError(msg)
     answer = Answer("mpcore-runs", form, None)
-    found = compare_runs(reference, own)
+    check_choice("float64", float64, FLOAT64, ExperimentError)
+    if reproduce is not None:
+        check_script(reproduce)
+    found = compare_runs(reference, own, replay=float64 != "never", reproduce=reproduce)
     ranks = {str(rank): each.to_dict() for rank, each in found.items()}
     answer.tell(plain({"ranks": ranks}), lambda console: tell_runs(console, found))
     return 0

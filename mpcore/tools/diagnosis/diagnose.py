@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mpcore.step.result import StepResult
     from mpcore.tools.diagnosis.record import PostMortem
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "parts_of"]
 
 _BY_HAND = "mp.diagnose(amp, result, loss_fn, *batch)"
 
@@ -59,7 +59,7 @@ def diagnose(
     case = case_of(amp._trained_model, amp, result)
     if not case.step:
         case = replace(case, step=latest.step)
-    parts = list(_parts(latest))
+    parts = list(parts_of(latest))
     given = parts[0]
     for part in parts if len(parts) > 1 else []:
         seen = _run(amp, latest, part, None, Request(scale=case.scale))
@@ -128,7 +128,7 @@ def _latest(amp: Amp, result: StepResult | None, loss_fn: Any, batch: tuple[Any,
     return latest
 
 
-def _parts(latest: Latest) -> Iterator[tuple[Any, ...]]:
+def parts_of(latest: Latest) -> Iterator[tuple[Any, ...]]:
     """Yield the micro-batches of a step, cut along the first axis as the step cuts them."""
     count = latest.call.micro_batches
     for index in range(count):

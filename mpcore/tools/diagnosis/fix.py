@@ -90,6 +90,14 @@ class Search:
                     return self._pruned(rule, policy)
         return Fix(None, None, tuple(self._tried))
 
+    def run_layers(self, finding: Finding) -> Fix:
+        """Return the first fix that puts layers into float32 and leaves the rest as it is."""
+        steps = [self._chain(finding), self._op(finding), self._wider(finding)]
+        for rule, policy in (entry for step in steps for entry in step):
+            if self._passes(rule, policy):
+                return self._pruned(rule, policy)
+        return Fix(None, None, tuple(self._tried))
+
     def _passes(self, rule: str, policy: Policy, *, told: bool = True) -> bool:
         if any(trial.rule == rule for trial in self._tried):
             return False

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from mpcore.scaling.loss_scale import LossScale
     from mpcore.step.result import StepResult
 
-__all__ = ["Case", "case_of", "examine", "look", "post_mortem"]
+__all__ = ["EVERYTHING", "Case", "case_of", "examine", "look", "post_mortem"]
 
-_EVERYTHING = frozenset(("*",))
+EVERYTHING = frozenset(("*",))
 _LOWEST = 2.0**-24
 _FRAMEWORKS = {"torch": "torch", "tensorflow": "tf", "mindspore": "mindspore"}
 """What ``mpcore.numerics.ops`` calls the frameworks."""
@@ -107,8 +107,8 @@ def case_of(model: Any, amp: Amp, result: StepResult | None) -> Case:
 
 def examine(again: Again, case: Case) -> PostMortem:
     """Return what is found about one step; see ``post_mortem``."""
-    seen = again(None, Request(ops=_EVERYTHING, scale=case.scale))
-    reference = again(Policy.named("float32"), Request(ops=_EVERYTHING, scale=1.0))
+    seen = again(None, Request(ops=EVERYTHING, scale=case.scale))
+    reference = again(Policy.named("float32"), Request(ops=EVERYTHING, scale=1.0))
     computes = {entry.path: entry.compute for entry in case.plan.layers}
     finding = locate(seen, reference, computes, case.names)
     if finding is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore.tools.inspection import LayerCall
 
-__all__ = ["Pair", "align", "align_weights", "layer_of"]
+__all__ = ["Pair", "align", "align_weights", "layer_of", "own_rate"]
 
 _NEVER = float("-inf")
 
@@ -134,3 +134,11 @@ def layer_of(path: str, paths: Sequence[str]) -> str:
     """
     inside = [p for p in paths if p and path.startswith(p) and not path[len(p) :][:1].isalnum()]
     return max(inside, key=len, default="")
+
+
+def own_rate(layer: LayerWeights, name: str) -> bool:
+    """Return whether an array moves at the optimizer's rate.
+
+    The neutral bias of a recurrent layer is the sum of two in some frameworks: each of them moves.
+    """
+    return not (layer.category == "recurrent" and "bias" in name)

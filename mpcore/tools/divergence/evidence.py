@@ -79,7 +79,8 @@ class Evidence:
         """Narrowest compute dtype of the plan."""
         found = {entry["compute"] for entry in self.plan.get("layers", ())}
         found |= {entry["compute"] for entry in self.plan.get("ops", ())}
-        found |= {call.outputs[0].dtype for call in self.inspection.calls if call.outputs}
+        calls = (call for call in self.inspection.calls if call.category != "op")
+        found |= {call.outputs[0].dtype for call in calls if call.outputs}
         return next((name for name in ("bfloat16", "float16") if name in found), "float32")
 
 
@@ -176,12 +177,19 @@ def _whole(seen: tuple[TensorSummary, ...], batch: Sequence[Any]) -> tuple[Tenso
     arrays = [np.asarray(x) for x in batch if hasattr(x, "shape")]
     if len(arrays) != len(seen):
         return seen
-    return tuple(
-        summarize(array, old.dtype, keep=True)
-        if array.shape == old.shape and array.size <= _SMALL
-        else old
-        for old, array in zip(seen, arrays, strict=True)
-    )
+    return tuple(map(_kept, seen, arrays))
+
+
+def _kept(seen: TensorSummary, array: npt.NDArray[Any]) -> TensorSummary:
+    """Return the summary with the values, in the layout that it was made in."""
+    if array.size > _SMALL:
+        return seen
+    ways = [array] if array.ndim < 3 else [array, np.moveaxis(array, -1, 1)]
+    for way in ways:
+        found = summarize(way, seen.dtype, keep=True)
+        if way.shape == seen.shape and (way is array or found.digest == seen.digest):
+            return found
+    return seen
 
 
 def perturbed(weights: Sequence[LayerWeights], unit: float, seed: int) -> list[LayerWeights]:

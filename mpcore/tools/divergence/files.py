@@ -29,8 +29,13 @@ _PLAIN = ("backend", "policy", "steps", "plan", "observed", "optimizer", "trajec
 _NUMBERS = ("infinite", "undefined", "peak", "least", "zeros", "mean", "norm", "digest")
 
 
-def save(evidence: Evidence, folder: str | os.PathLike[str]) -> Path:
+def save(evidence: Evidence, folder: str | os.PathLike[str], *, flush: bool = True) -> Path:
     """Write ``evidence`` into ``folder``; at every moment the old or the new file is there, whole.
+
+    Args:
+        evidence: of one side.
+        folder: is made if it is missing.
+        flush: wait until it is on the disk.
 
     Returns:
         The file.
@@ -52,10 +57,14 @@ def save(evidence: Evidence, folder: str | os.PathLike[str]) -> Path:
         head[name] = [
             keeper.layers(f"{name}/{n}", w) for n, w in enumerate(getattr(evidence, name))
         ]
-    text = json.dumps(_plain(head), allow_nan=False)
+    try:  # that is quick, and fails where a number is not finite
+        text = json.dumps(head, allow_nan=False)
+    except (TypeError, ValueError):
+        text = json.dumps(_plain(head), allow_nan=False)
     arrays = keeper.done()
     path = place / _FILE
-    write_file(path, lambda beside: library.numpy.save_file(arrays, beside, {"evidence": text}))
+    text_and = {"evidence": text}
+    write_file(path, lambda new: library.numpy.save_file(arrays, new, text_and), flush=flush)
     return path
 
 

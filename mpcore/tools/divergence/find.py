@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore.tools.divergence import hypotheses
 from mpcore.tools.divergence.dtypes import layer_facts, op_facts
 from mpcore.tools.divergence.first import First, first_backward, first_forward, first_update
+from mpcore.tools.divergence.hypotheses.flushed import from_flushed
 from mpcore.tools.divergence.hypotheses.structure import gradient_factor, parts
 from mpcore.tools.divergence.noise import Tolerances
 from mpcore.tools.divergence.ops import inside
@@ -68,6 +69,8 @@ def find(
     reference: Evidence,
     own: Evidence,
     closer: Callable[[frozenset[str]], tuple[Evidence, Evidence]] | None = None,
+    *,
+    later: bool = True,
 ) -> Verdict:
     """Return where ``own`` parts from ``reference``, and the likely causes.
 
@@ -77,11 +80,22 @@ def find(
         closer: called with paths of layers (of both sides); returns the two sides collected once
             more, those layers with whole tensors. Without it causes that show in numbers alone
             are not named.
+        later: whether the moves of the steps behind the first are judged too; runs that are
+            compared step by step judge each where it is the first.
     """
     tolerances = Tolerances(reference, own)
-    table = tabulate(reference, own, tolerances)
+    table = tabulate(reference, own, tolerances, later=later)
     facts = layer_facts(reference, own, [match.pair for match in table.matches])
-    case = Case(reference, own, tolerances, table, facts, op_facts(reference, own), closer=closer)
+    case = Case(
+        reference,
+        own,
+        tolerances,
+        table,
+        facts,
+        op_facts(reference, own),
+        closer=closer,
+        later=later,
+    )
     causes = hypotheses.about_inputs(case)
     first = _first(case, causes)
     case.first = first
@@ -156,7 +170,16 @@ def _first(case: Case, inputs: list[RootCause]) -> First | None:
     relative, tolerance = case.table.loss
     if not relative <= tolerance or any(fact.path == _LOSS for fact in case.ops):
         return First("loss", _LOSS, _LOSS, relative, tolerance)
-    return first_backward(case.table) or first_update(case.table)
+    return first_backward(case.table) or _flushed(case) or first_update(case.table)
+
+
+def _flushed(case: Case) -> First | None:
+    """Return a layer whose small gradients are gone, though the rest of them is within noise."""
+    cause = next(from_flushed(case), None)
+    if cause is None:
+        return None
+    match = case.table.match(cause.layer)
+    return First("backward", cause.layer, cause.own_layer, match=match)
 
 
 def _placed(first: First | None, causes: list[RootCause]) -> First | None:

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from mpcore.tools.divergence.settings import QUIET, differing
+from mpcore.tools.divergence.ties import settled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +127,10 @@ def first_backward(table: Table) -> First | None:
     """Return the last layer that hands down another gradient than it got alike."""
     leaves = [m for m in reversed(table.matches) if not m.container and m.seen]
     lost = any(d.beyond for d in table.grads.values())
-    for match in leaves:
+    passed = settled(leaves)
+    for place, match in enumerate(leaves):
+        if place in passed:
+            continue
         if match.parts("grad_outputs"):
             return _at("backward", match, "grad_outputs")
         if match.parts("grad_inputs") or (lost and _stops(match)):
@@ -156,7 +160,7 @@ def _owns(layer: str, path: str) -> bool:
 
 def first_update(table: Table) -> First | None:
     """Return the first layer whose parameters or statistics moved another way."""
-    for kind in (table.updates, table.statistics):
+    for kind in (table.updates, table.statistics, table.later):
         for path, distance in kind.items():
             if distance.beyond:
                 own = next((b.path for a, b in table.pairs if a.path == path), "")

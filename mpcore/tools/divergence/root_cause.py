@@ -112,6 +112,7 @@ class Case:
         ops: functions outside of layers whose dtypes differ.
         first: where they part; None if they do not.
         closer: brings both sides again with whole tensors of some layers; None if nobody can.
+        later: whether the steps behind the first are judged too.
     """
 
     reference: Evidence
@@ -122,6 +123,7 @@ class Case:
     ops: list[OpFact]
     first: First | None = None
     closer: Callable[[frozenset[str]], tuple[Evidence, Evidence]] | None = None
+    later: bool = True
     _looked: dict[frozenset[str], tuple[Evidence, Evidence]] = field(default_factory=dict)
 
     def look(self, paths: frozenset[str]) -> tuple[Evidence, Evidence] | None:

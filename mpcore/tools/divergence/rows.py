@@ -10,6 +10,7 @@ import numpy as np
 
 from mpcore.tools.divergence.align import Pair, align, align_weights, layer_of
 from mpcore.tools.divergence.distance import Distance, apart, between, is_float, same_shape, spacing
+from mpcore.tools.divergence.later import later_moves
 from mpcore.tools.divergence.noise import QUANTITIES, Tolerances
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Table:
         weights: weights before the first step, by path of the reference.
         grads: true gradients of the first step, likewise.
         updates: of the first step, parameters and statistics apart, likewise.
+        later: of the steps behind it, parameters, where all gradients up to there agree.
         pairs: layers with weights, side by side, before the first step.
         loss: relative difference of the losses, beside its tolerance.
     """
@@ -117,6 +119,7 @@ class Table:
     grads: dict[str, Distance] = field(default_factory=dict)
     updates: dict[str, Distance] = field(default_factory=dict)
     statistics: dict[str, Distance] = field(default_factory=dict)
+    later: dict[str, Distance] = field(default_factory=dict)
     loss: tuple[float, float] = (0.0, 0.0)
 
     def match(self, path: str) -> Match | None:
@@ -137,6 +140,13 @@ class Table:
             for p, row in found.items()
         ]
 
+    def moves(self) -> dict[str, Distance]:
+        """Return the worst move of the parameters of each layer, of all steps."""
+        found = dict(self.updates)
+        for path, distance in self.later.items():
+            found[path] = _larger([found.get(path), distance]) or distance
+        return found
+
     def _all_updates(self) -> dict[str, Distance]:
         found = dict(self.updates)
         for path, distance in self.statistics.items():
@@ -144,7 +154,9 @@ class Table:
         return found
 
 
-def tabulate(reference: Evidence, own: Evidence, tolerances: Tolerances) -> Table:
+def tabulate(
+    reference: Evidence, own: Evidence, tolerances: Tolerances, *, later: bool = True
+) -> Table:
     """Compare everything that two sides have in common."""
     pairs = align(reference.inspection.calls, own.inspection.calls)
     scales = (reference.inspection.scale, own.inspection.scale)
@@ -168,6 +180,9 @@ def tabulate(reference: Evidence, own: Evidence, tolerances: Tolerances) -> Tabl
         table.grads[a.path] = _arrays(a, b, tolerances.gradient(b.path), least)
     if min(len(reference.weights), len(own.weights)) > 1:
         _compare_updates(table, reference, own, {a.path: (a, b) for a, b in grads})
+        if later:
+            unit = max(_stored(side) for side in (reference, own))
+            table.later.update(later_moves(reference, own, unit))
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path  # noqa: TC003  # typer reads annotations
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,9 @@ from mpcore._lib.process import ended_cleanly
 from mpcore.backend.backend import backend_names
 from mpcore.capabilities.cache import keep
 from mpcore.capabilities.cases import DTYPES
+from mpcore.capabilities.devices import SUFFIXES, device_here, read_device, save_device
 from mpcore.capabilities.examine import examine_here, facts_of
+from mpcore.errors import ExperimentError
 from mpcore.tools.doctor.doctor import advice, examine, recommend, table, to_dict
 from mpcore.tools.experiment.answer import Answer
 from mpcore.tools.experiment.job import plain
@@ -39,6 +42,15 @@ def doctor(
     backend: Annotated[Texts, backend_option("every one")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out speed.")] = False,
     time_limit: TimeLimit = 120,
+    hardware: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep what was measured of one --backend as a device, .json or .toml: "
+            "mpcore tune reads it.",
+            show_default=False,
+        ),
+    ] = None,
     form: Format = "text",
     output: OutputFile = None,
 ) -> int:
@@ -50,10 +62,14 @@ def doctor(
 
     Example: mpcore doctor
 
+    Example: mpcore doctor --backend torch --hardware here.toml
+
     Example: mpcore doctor --backend torch,mindspore --quick --format json
     """
     names = read_backends(backend)
     check_seconds(time_limit)
+    if hardware is not None:
+        _check_hardware(hardware, names, quick=quick)
     answer = Answer("mpcore-doctor", form, output)
     with ended_cleanly(), Display(answer.console) as display:
         report = examine_here(
@@ -66,9 +82,23 @@ def doctor(
     for found in report.frameworks:
         if found.status == "ok" and found.facts:
             keep(found.name, found.device, found.versions, facts_of(found, report.machine))
+    if hardware is not None:
+        save_device(device_here(report.frameworks[0], report.machine), hardware)
     result: dict[str, Any] = plain(to_dict(report))
     answer.tell(result, lambda console: _show(console, report))
     return int(result["exit_code"])
+
+
+def _check_hardware(path: Path, names: list[str], *, quick: bool) -> None:
+    """Refuse what cannot be kept before anything is measured."""
+    if quick or len(names) != 1:
+        msg = "`--hardware` needs one --backend and no --quick: speed is that of one framework"
+        raise ExperimentError(msg)
+    if path.suffix not in SUFFIXES or not path.parent.is_dir():
+        msg = f"`--hardware` must be a .json or .toml file in a folder, got {str(path)!r}"
+        raise ExperimentError(msg)
+    if path.exists():
+        read_device(path)  # an earlier answer, or it stays
 
 
 # --- the answer for people --------------------------------------------------------------------

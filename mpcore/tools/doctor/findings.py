@@ -25,8 +25,10 @@ SLOW = 10.0
 """A float32 operation this many times slower than in another framework here is worth a word."""
 
 _LAYERS = {
+    "attention": "attention",
     "conv2d": "conv",
     "lstm": "recurrent",
+    "lstm_long": "recurrent",
     "matmul": "linear",
     "norm": "norm",
     "softmax": "softmax",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mpcore.tools.experiment.data import Data
     from mpcore.tools.experiment.experiment import Experiment
 
-__all__ = ["Setup"]
+__all__ = ["Setup", "example_of"]
 
 
 class Setup:
@@ -115,3 +115,10 @@ class Setup:
             msg = "`data.target_layout` must be one word where one output is asked for"
             raise ExperimentError(msg)
         return layout[0]
+
+
+def example_of(setup: Setup) -> tuple[Any, tuple[Any, ...]]:
+    """Return a new model, and what a first batch calls it with."""
+    model, x = setup.model(), setup.data.x_train
+    inputs = len(x) if isinstance(x, tuple) else 1
+    return model, next(setup.batches(1))[:inputs]

@@ -6,9 +6,10 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from mpcore.policy.coverage import Products
 from mpcore.tools.inspection.record import Request
 from mpcore.tools.inspection.recorder import BACKWARD, FORWARD, LOSS, Calls, RunningCall
-from mpcore.tools.inspection.trace import Call, LayerTrace, OpCall, Trace, Work, widest
+from mpcore.tools.inspection.trace import Call, LayerTrace, OpCall, Trace, widest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -155,6 +156,12 @@ class Dtypes(Calls[DtypeCall, str]):
             key = (path, self._named[0], dtype)
             self._work[key] = self._work.get(key, 0) + count
 
+    def works(self, found: Iterable[Products]) -> None:
+        """Take multiply-adds that were counted beside the run."""
+        for each in found:
+            key = (each.path, each.name, each.dtype)
+            self._work[key] = self._work.get(key, 0) + each.count
+
     def fails(self, message: str) -> None:
         """Take the error that ends the run, where dtypes are the reason."""
         if not self.clashes:
@@ -215,7 +222,7 @@ class Dtypes(Calls[DtypeCall, str]):
             backward=self.request.backward and not self.simulated,
             simulated=self.simulated,
             how=outcome.how,
-            work=tuple(Work(*key, count) for key, count in self._work.items()),
+            work=tuple(Products(*key, count) for key, count in self._work.items()),
             clashes=tuple(self.clashes),
         )
 

@@ -37,7 +37,7 @@ def explain(
             mpcore_numpy.Model.
         policy: a policy, its name, or its text.
         example: what the model is called with, values do not matter: then every op that it
-            calls is told as well, its dtypes and what decides (torch alone; see
+            calls is told as well, its dtypes and what decides (see
             ``mpcore.tools.inspection.observe.dry_run``); under by="graph" every call of the graph
             and every cast, as a table, and as a page: ``.html()``.
         device: with ``example``: the device to tell it for, such as ``"cuda"``, at hand or not.

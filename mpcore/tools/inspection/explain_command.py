@@ -31,7 +31,7 @@ from mpcore.tools.experiment.options import (
     read_backends,
 )
 from mpcore.tools.experiment.progress import say
-from mpcore.tools.experiment.setup import Setup
+from mpcore.tools.experiment.setup import Setup, example_of
 from mpcore.tools.inspection.observe_command import observe_experiment, quietly
 from mpcore.tools.inspection.side_by_side import Side, op_system, side_by_side
 
@@ -176,10 +176,7 @@ def _drawn(
         raise BackendError(msg)
     data = loaded.data()
     with quietly():
-        setup = Setup(loaded, names[0], data)
-        model = setup.model()
-        inputs = len(data.x_train) if isinstance(data.x_train, tuple) else 1
-        batch = next(setup.batches(1))[:inputs]
+        model, batch = example_of(Setup(loaded, names[0], data))
         policy = replace(policies[0], by="graph")
         found = explain_graph(model, policy, *batch, device=devices[0] if devices else "")
     write_text(path, found.html())

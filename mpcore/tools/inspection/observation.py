@@ -9,7 +9,6 @@ from mpcore.numerics.dtypes import FORMATS
 from mpcore.tools.inspection.trace import (
     LayerTrace,
     OpCall,
-    Work,
     as_dict,
     expected,
     expected_op,
@@ -19,6 +18,7 @@ from mpcore.tools.inspection.trace import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from mpcore.policy.coverage import Products
     from mpcore.policy.plan import LayerPlan, Plan
     from mpcore.policy.policy import Policy
     from mpcore.tools.inspection.trace import Call, Trace
@@ -96,7 +96,7 @@ class Observation:
     ops: tuple[OpRow, ...] = ()
     notes: tuple[str, ...] = ()
     how: str = ""
-    work: tuple[Work, ...] = ()
+    work: tuple[Products, ...] = ()
     raises: tuple[str, ...] = ()
 
     @property
@@ -109,9 +109,14 @@ class Observation:
 
     @property
     def agreement(self) -> float:
-        """Share of the layers that did what the plan says, in [0, 1], among those to compare."""
-        judged = [row for row in self.layers if row.judged]
+        """Share of layers, and calls of a graph, that did what the plan says, in [0, 1]."""
+        judged = self._judged
         return sum(not row.faults for row in judged) / len(judged) if judged else 1.0
+
+    @property
+    def _judged(self) -> list[LayerRow | OpRow]:
+        calls = [row for row in self.ops if row.seen.planned]
+        return [*(row for row in self.layers if row.judged), *calls]
 
     @property
     def differing(self) -> tuple[LayerRow, ...]:
@@ -146,7 +151,9 @@ class Observation:
 
     def __str__(self) -> str:
         """Return a table of layers, one of ops, then every difference."""
-        judged = sum(row.judged for row in self.layers)
+        judged, agreed = self._judged, sum(not row.faults for row in self._judged)
+        calls = any(isinstance(row, OpRow) for row in judged)
+        what = "layers and calls" if calls else "layers"
         lines = [f"policy {self.plan.policy}", self.how, ""]
         head = ("", "layer", "type", "planned", "forward", "backward")
         lines += _table(head, [_shown(row) for row in self.layers])
@@ -155,7 +162,7 @@ class Observation:
             lines += ["", *_table(names, [_shown_op(row) for row in self.ops])]
         lines += [
             "",
-            f"{judged - len(self.differing)} of {judged} layers did what the plan says "
+            f"{agreed} of {len(judged)} {what} did what the plan says "
             f"({self.agreement:.1%})" + ("; others (*):" if self.differing else ""),
         ]
         for layer in self.differing:
@@ -168,7 +175,7 @@ class Observation:
         return "\n".join(lines)
 
 
-def _shares(work: Sequence[Work]) -> Iterator[str]:
+def _shares(work: Sequence[Products]) -> Iterator[str]:
     """Yield a line: the share of each dtype, and where most of what is not in 16 bits is done."""
     total = sum(each.count for each in work)
     if not total:

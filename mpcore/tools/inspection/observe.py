@@ -128,11 +128,11 @@ def plan_of(model: Any, policy: Policy | str, device: str = "") -> Plan:
 def dry_run(model: Any, policy: Policy | str, *batch: Any, device: str = "") -> Observation:
     """Return what every layer and op would run in under ``policy``, on a device at hand or not.
 
-    A copy without values runs; nothing is computed, and the model is left alone. In torch alone:
-    elsewhere prepare a model and ``observe`` it.
+    The model is left alone. In torch a copy without values runs, in tf.keras the model is traced:
+    nothing is computed. MindSpore runs one batch, on the device at hand alone.
 
     Args:
-        model: a torch.nn.Module.
+        model: a torch.nn.Module, keras.Model or mindspore.nn.Cell, not prepared.
         policy: a policy, its name, or its text.
         batch: what the model is called with; its values do not matter.
         device: such as ``"cuda"``; that of the model if empty.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -266,6 +266,10 @@ class Calls(ABC, Generic[AnyCall, Kept]):
             into.append(self._kept(tensor, call))
             if tensor.is_float and self.request.backward:
                 tensor.on_gradient(partial(arrived, index))
+
+    def restated(self, kept: Kept, dtype: str) -> Kept:
+        """Return what is kept of a tensor that is handed on in another dtype."""
+        return cast("Kept", replace(cast("Any", kept), dtype=dtype))
 
     @abstractmethod
     def _begun(self, layer: CalledLayer) -> AnyCall:

@@ -12,7 +12,15 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["BUCKETS", "SAMPLE", "Difference", "TensorSummary", "difference", "summarize"]
+__all__ = [
+    "BUCKETS",
+    "SAMPLE",
+    "Difference",
+    "TensorSummary",
+    "difference",
+    "summarize",
+    "summarize_rows",
+]
 
 BUCKETS = 127
 """Sums of a count sketch; an estimated distance is off by about sqrt(1 / BUCKETS), 9 %."""
@@ -144,6 +152,51 @@ def summarize(
         flat[_places(flat.size)],
         flat.reshape(whole.shape).copy() if keep else None,
     )
+
+
+def summarize_rows(rows: npt.NDArray[np.float32]) -> list[TensorSummary]:
+    """Return the summary of each row, the same as one by one in far fewer calls of numpy.
+
+    Args:
+        rows: finite values, at least one and at most some thousand in a row; C order.
+    """
+    count, size = rows.shape
+    if size > _CHUNK:
+        return [summarize(row) for row in rows]
+    tables = _tables()
+    digests = (rows.view(np.uint32) * tables.factors[:size]).sum(axis=1, dtype=np.uint64)
+    sizes = np.abs(rows)
+    before = (sizes.view(np.uint32) - np.uint32(1)).min(axis=1)
+    least = (before + np.uint32(1)).view(np.float32)
+    wide = rows.astype(np.float64)
+    totals, squares = wide.sum(axis=1), (wide * wide).sum(axis=1)
+    whole = size - size % BUCKETS
+    parts = (wide, tables.signs[:size])
+    signed = [x[..., :whole].reshape(*x.shape[:-1], -1, BUCKETS) for x in parts]
+    sums = np.einsum("nij,ij->nj", *signed)
+    sums[:, : size - whole] += wide[:, whole:] * tables.signs[whole:size]
+    shift, sign = _turn(0)
+    with np.errstate(over="ignore"):  # as in summarize
+        buckets = (0.0 + sign * np.roll(sums, shift, axis=1)).astype(np.float32)
+    samples = rows[:, _places(size)]
+    peaks, zeros = sizes.max(axis=1), size - np.count_nonzero(rows, axis=1)
+    return [
+        TensorSummary(
+            (size,),
+            "float32",
+            0,
+            0,
+            float(peaks[n]),
+            float(least[n]),
+            int(zeros[n]),
+            float(totals[n]) / size,
+            sqrt(squares[n]),
+            int(digests[n]) >> 32,
+            buckets[n],
+            samples[n],
+        )
+        for n in range(count)
+    ]
 
 
 class _Sums:

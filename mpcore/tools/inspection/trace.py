@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mpcore.numerics.ops import OpClass
+    from mpcore.policy.coverage import Products
     from mpcore.policy.plan import LayerPlan, Plan
     from mpcore.policy.policy import Policy
 
@@ -21,7 +22,6 @@ __all__ = [
     "LayerTrace",
     "OpCall",
     "Trace",
-    "Work",
     "as_dict",
     "class_of",
     "expected",
@@ -95,6 +95,8 @@ class OpCall:
         count: how often it was called so.
         params: parameters of the model that it was given as they are, by path.
         product: whether it ran a product.
+        planned: dtypes of compute and output that a graph plans for this very call, and why;
+            empty where no graph does.
     """
 
     path: str
@@ -106,23 +108,7 @@ class OpCall:
     count: int = 1
     params: tuple[str, ...] = ()
     product: bool = False
-
-
-@dataclass(frozen=True)
-class Work:
-    """Multiply-adds of the forward pass that were done in one place in one dtype.
-
-    Attributes:
-        path: of the layer that ran, or the container.
-        name: of the function that was called in a container; ``""`` in a layer.
-        dtype: that they were done in.
-        count: how many.
-    """
-
-    path: str
-    name: str
-    dtype: str
-    count: int
+    planned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +133,7 @@ class Trace:
     backward: bool = True
     simulated: str = ""
     how: str = ""
-    work: tuple[Work, ...] = ()
+    work: tuple[Products, ...] = ()
     clashes: tuple[str, ...] = ()
 
 
@@ -267,6 +253,9 @@ def expected_op(found: OpCall, plan: Plan, system: str) -> tuple[str, str, str]:
     By layer and by model such ops run in what comes in, promoted where that is mixed.
     """
     policy = plan.policy
+    if found.planned:
+        compute, output, why = found.planned
+        return compute, output, why
     if policy.by != "op" or policy.compute == "float32":
         why = "outside of layers ops run in what comes in"
         if policy.by == "graph":

@@ -30,6 +30,7 @@ from mpcore.tools.experiment.options import (
     read_policies,
 )
 from mpcore.tools.experiment.progress import Display
+from mpcore.tools.profiling.calls import show_calls
 from mpcore.tools.profiling.table import show
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ def profile(
     rows: Annotated[int, typer.Option(min=1, help="Rows shown of each table.")] = 10,
     threads: Threads = None,
     time_limit: TimeLimit = 600,
+    graph: Annotated[
+        bool,
+        typer.Option(
+            "--graph",
+            help="Time each call of the model's graph and each cast, alone, instead of steps. "
+            "Policies are read as by=graph; torch.",
+        ),
+    ] = False,
     form: Format = "text",
     output: OutputFile = None,
 ) -> int:
@@ -68,11 +77,15 @@ def profile(
     Example: mpcore profile model.py --backend torch,tensorflow --policy autocast_bfloat16
 
     Example: mpcore profile model.py --policy "mixed_float16; full *.attn" --output profile.json
+
+    Example: mpcore profile model.py --backend torch --policy autocast_bfloat16 --graph
     """
     check_seconds(time_limit)
     answer = Answer("mpcore-profile", form, output)
     texts = read_policies(policy or [_DEFAULT])
     loaded, names = load(experiment, read_backends(backend))
+    if graph:
+        return show_calls(loaded, names, texts, rows, answer)
     wanted = _Wanted(steps, batch, trials, threads, time_limit)
     with ended_cleanly(), Display(answer.console) as display:
         found = [_work(loaded, name, text, wanted, display) for name in names for text in texts]

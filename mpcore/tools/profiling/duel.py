@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ERROR_RATE", "FASTER", "MOST", "SLOWER", "Duel", "decision", "duel"]
 
-ERROR_RATE = 0.022
+ERROR_RATE = 0.021
 """Of calling faster what gains nothing, at most, whatever noise that is as often up as down: summed
 over all ways of 60 fair coins through the looks (``tests/tools/profiling/test_duel.py``)."""
 
@@ -26,6 +27,10 @@ FEWEST, EVERY, MOST = 8, 4, 60
 """Pairs before the first look, between looks, and at most."""
 
 _TAKE, _DROP = 2.6, -1.0  # standard deviations of fair coins
+_HOPE, _LEFT = 0.1, 2 / 3
+"""Chance of being decided below which a duel is given up, if so many of its later pairs are won:
+ties end after half of the pairs, and of what wins 3 of 4 pairs 1 % more stays undecided."""
+
 _MARGIN = 0.01  # relative: a pair nearer together is won by neither
 _BLOCK = 3  # steps in a row, of which the first is dropped: caches hold the other model's
 
@@ -53,6 +58,7 @@ def decision(won: int, lost: int, pairs: int, *, either: bool = False) -> str | 
         lost: pairs in which it is slower by more.
         pairs: of all.
         either: whether it is asked for both ways; else a challenger that loses is dropped early.
+            Where most pairs are won by neither, or each wins some, it is given up early both ways.
     """
     if pairs < FEWEST or (pairs - FEWEST) % EVERY:
         return None
@@ -61,8 +67,19 @@ def decision(won: int, lost: int, pairs: int, *, either: bool = False) -> str | 
         return FASTER
     if away[1] > _TAKE:
         return SLOWER
-    gives_up = pairs >= MOST or (not either and away[0] < _DROP)
-    return "" if gives_up else None
+    if pairs >= MOST or (max(away) if either else away[0]) < _DROP:
+        return ""
+    return "" if _chance(max(won, lost) if either else won, pairs) < _HOPE else None
+
+
+@cache
+def _chance(won: int, pairs: int) -> float:
+    """Return how probably a side with so many wins is still called faster, winning ``_LEFT``."""
+    if (pairs - FEWEST) % EVERY == 0 and (2 * won - pairs) / sqrt(pairs) > _TAKE:
+        return 1.0
+    if pairs >= MOST:
+        return 0.0
+    return _LEFT * _chance(won + 1, pairs + 1) + (1 - _LEFT) * _chance(won, pairs + 1)
 
 
 def duel(

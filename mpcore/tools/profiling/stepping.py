@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import MOVES
 from mpcore.preparation import prepare
 from mpcore.tools.experiment.setup import Setup
 
@@ -43,6 +45,7 @@ class Run:
         batch: examples a step; None for the experiment's.
         clock: what steps are timed by.
         options: what ``amp.step`` is told beside the batch.
+        move: of ``mpcore.backend.moves``; ``""`` for none.
     """
 
     def __init__(
@@ -56,22 +59,29 @@ class Run:
         batch: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
         options: Mapping[str, Any] | None = None,
+        move: str = "",
     ) -> None:
         setup = Setup(experiment, name, data)
         self.backend = load_backend(setup.backend)
-        self.model = setup.model()
+        moves = MOVES.of(setup.backend) if move else None
+        self.model = setup.model() if moves is None else moves.built(move, setup.model())
         self.layers = self.backend.layers(self.model)
         self.amp = prepare(self.model, setup.optimizer(self.model), text)
         self.loss_fn = setup.loss(self.model)
         self.batches = list(setup.batches(steps, batch))
-        self._clock, self._options, self._next = clock, dict(options or {}), 0
+        self._clock, self._next = clock, 0
+        options = dict(options or {})
+        self._step: Callable[..., Any] = partial(self.amp.step, self.loss_fn, **options)
+        if moves is not None:
+            self.batches = [moves.placed(move, one) for one in self.batches]
+            self._step = moves.stepper(move, self.amp, self.model, setup.loss, options)
 
     def seconds(self) -> float:
         """Take one step; return how long it took."""
         batch = self.batches[self._next % len(self.batches)]
         self._next += 1
         start = self._clock()
-        self.amp.step(self.loss_fn, *batch, **self._options).loss  # noqa: B018  # waits for the device
+        self._step(*batch).loss  # noqa: B018  # waits for the device
         return self._clock() - start
 
     def warm_up(self) -> None:

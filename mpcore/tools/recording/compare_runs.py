@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.checkpoint.layer_weights import relative_difference
-from mpcore.errors import CheckpointError
+from mpcore.errors import CheckpointError, ExperimentError
 from mpcore.tools.divergence.align import align_weights
 from mpcore.tools.divergence.distance import apart
 from mpcore.tools.divergence.files import load
 from mpcore.tools.divergence.find import Verdict, find
 from mpcore.tools.divergence.root_cause import RootCause
+from mpcore.tools.recording.alone import judged, reproduced
 from mpcore.tools.recording.record import FORMAT
+from mpcore.tools.recording.told_by import from_gradients, from_ops, from_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from mpcore.tools.divergence.evidence import Evidence
+    from mpcore.tools.recording.judge import Judgement
 
 __all__ = ["Runs", "compare_runs"]
 
@@ -43,6 +46,8 @@ class Runs:
         steps: steps that both recorded.
         drift: relative distance of the weights before each of them, the worst layer's.
         advice: what to do next; ``""`` for nothing.
+        judgement: which side is off in the layer where they part; None where it was not replayed.
+        alone: why it was not replayed, ``""`` where it was; or what became of its script.
     """
 
     verdict: str
@@ -52,6 +57,8 @@ class Runs:
     steps: tuple[int, ...]
     drift: tuple[float, ...]
     advice: str = ""
+    judgement: Judgement | None = None
+    alone: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
@@ -63,11 +70,21 @@ class Runs:
             "steps": list(self.steps),
             "drift": [float(value) for value in self.drift],
             "advice": self.advice,
+            "judgement": None if self.judgement is None else self.judgement.to_dict(),
+            "alone": self.alone,
         }
 
 
-def compare_runs(reference: Path, own: Path) -> dict[int, Runs]:
+def compare_runs(
+    reference: Path, own: Path, *, replay: bool = False, reproduce: Path | None = None
+) -> dict[int, Runs]:
     """Return what the runs have to do with each other, by rank.
+
+    Args:
+        reference: folder of a run.
+        own: of the other.
+        replay: run the layer where they part in float64, to say which side is off.
+        reproduce: script to write of the layer where the first rank that differs parts.
 
     Raises:
         CheckpointError: a folder is no run, or the runs have no rank or no step in common.
@@ -77,7 +94,33 @@ def compare_runs(reference: Path, own: Path) -> dict[int, Runs]:
     if not common:
         msg = f"the runs have no rank in common: {sorted(ranks[0])} against {sorted(ranks[1])}"
         raise CheckpointError(msg)
-    return _led({rank: _compare(ranks[0][rank], ranks[1][rank]) for rank in common})
+    runs = _led({rank: _compare(ranks[0][rank], ranks[1][rank]) for rank in common})
+    if replay or reproduce is not None:
+        rank = next((r for r in _first_parted(runs)), None)
+        if rank is not None:
+            folders = ranks[0][rank], ranks[1][rank]
+            runs[rank] = _alone(runs[rank], folders, replay=replay, reproduce=reproduce)
+    return runs
+
+
+def _first_parted(runs: dict[int, Runs]) -> list[int]:
+    found = [r for r, each in runs.items() if each.found is not None and each.found.first]
+    return sorted(found, key=lambda r: (runs[r].step or 0, "behind rank" in runs[r].verdict, r))
+
+
+def _alone(runs: Runs, folders: tuple[Path, Path], *, replay: bool, reproduce: Path | None) -> Runs:
+    if runs.found is None or runs.found.first is None or runs.step is None:
+        return runs
+    first, number = runs.found.first, runs.step
+    steps = load(folders[0] / f"step-{number:06d}"), load(folders[1] / f"step-{number:06d}")
+    if replay:
+        try:
+            runs = replace(runs, judgement=judged(folders, steps, first))
+        except ExperimentError as exc:
+            runs = replace(runs, alone=f"not replayed: {exc}")
+    if reproduce is not None:
+        runs = replace(runs, alone=reproduced(folders, steps, first, reproduce))
+    return runs
 
 
 def _led(runs: dict[int, Runs]) -> dict[int, Runs]:
@@ -149,14 +192,38 @@ def _compare(reference: Path, own: Path) -> Runs:
             "hands the first weights over, and run it again",
         )
     drift: list[float] = []
+    before: tuple[Evidence, Evidence] | None = None
     for number in steps:
         a, b = (_together(side, number) for side in (reference, own))
         drift.append(_drift(a, b))
-        found = find(a, b, _closer(a, b))
+        found = find(a, b, _closer(a, b), later=False)
         if not found.agrees and not _carried(found, drift[-1]):
+            found = _explained(found, a, b, before)
             return _parted(found, a, b, number, steps, drift)
+        before = a, b
     verdict = f"same: {len(steps)} steps, weights at most {max(drift):.1e} apart before a step"
     return Runs(verdict, same=True, step=None, found=None, steps=tuple(steps), drift=tuple(drift))
+
+
+def _explained(
+    found: Verdict, a: Evidence, b: Evidence, before: tuple[Evidence, Evidence] | None
+) -> Verdict:
+    """Return what was found with the cause that the recordings tell, where they do."""
+    first, known = found.first, found.root_causes
+    if first is None:
+        return found
+    told: list[RootCause] = []
+    if first.phase in ("backward", "update"):
+        told = list(from_gradients(a, b, before)) or list(from_settings(a, b, before))
+    elif first.phase == "forward" and (not known or known[0].kind == "unknown"):
+        told = list(from_ops(a, b, first))
+    if not told:
+        return found
+    best = told[0]
+    rest = tuple(c for c in known if c.kind not in (best.kind, "unknown"))[:1]
+    first = replace(first, phase=best.phase, layer=best.layer, own_layer=best.own_layer)
+    verdict = f"different: {best.phase}, {best.layer or 'the model'}, {best.kind}"
+    return replace(found, first=first, root_causes=(*told, *rest), verdict=verdict)
 
 
 def _closer(a: Evidence, b: Evidence) -> Callable[[frozenset[str]], tuple[Evidence, Evidence]]:
@@ -217,7 +284,15 @@ def _started_apart(a: Evidence, b: Evidence) -> str:
     """Return in words how the runs did not begin alike; ``""`` if they did."""
     sides = a.weights[0], b.weights[0]
     if len(sides[0]) != len(sides[1]):
-        return f"another model: {len(sides[0])} layers with weights against {len(sides[1])}"
+        paths = [[w.path for w in side] for side in sides]
+        lone = [
+            f"; {who} alone has weights in {path}, its own or not tied"
+            for who, mine, others in (("the reference", *paths), ("this side", *paths[::-1]))
+            for path in mine
+            if path not in others
+        ]
+        counts = f"{len(sides[0])} layers with weights against {len(sides[1])}"
+        return f"another model: {counts}{''.join(lone[:1])}"
     for left, right in align_weights(*sides):
         shapes = [{n: x.shape for n, x in side.arrays.items()} for side in (left, right)]
         if shapes[0] != shapes[1]:
@@ -227,13 +302,17 @@ def _started_apart(a: Evidence, b: Evidence) -> str:
             )
         away = relative_difference([left], [right])
         if away > _SAME_START:
-            return f"other first weights: {left.path} is {away:.1e} apart before the first step"
+            spread = [float(np.std(next(iter(side.arrays.values())))) for side in (left, right)]
+            return (
+                f"other first weights: {left.path} is {away:.1e} apart before the first step, its "
+                f"values spread by {spread[0]:.3g} there and {spread[1]:.3g} here"
+            )
     return ""
 
 
 def _together(side: Path, number: int) -> Evidence:
     """Return one step, with the weights and gradients of those right behind it."""
-    found = load(side / f"step-{number:06d}")
+    found = _without_loss(load(side / f"step-{number:06d}"))
     for later in range(number + 1, number + _TOGETHER):
         if not (side / f"step-{later:06d}" / "evidence.safetensors").exists():
             break
@@ -245,6 +324,20 @@ def _together(side: Path, number: int) -> Evidence:
             steps=(*found.steps, *after.steps),
         )
     return found
+
+
+def _without_loss(found: Evidence) -> Evidence:
+    """Return a step whose model hands on no loss: one that it takes itself is no output of it."""
+    calls = []
+    for call in found.inspection.calls:
+        numbers = [n for n, x in enumerate(call.outputs) if x.shape]
+        if not call.path and 0 < len(numbers) < len(call.outputs):
+            outputs = tuple(call.outputs[n] for n in numbers)
+            grads = tuple(call.grad_outputs[n] for n in numbers)
+            calls.append(replace(call, outputs=outputs, grad_outputs=grads))
+        else:
+            calls.append(call)
+    return replace(found, inspection=replace(found.inspection, calls=tuple(calls)))
 
 
 def _drift(a: Evidence, b: Evidence) -> float:

@@ -21,34 +21,21 @@ from mpcore.tools.divergence.evidence import Evidence
 from mpcore.tools.divergence.files import load, save
 from mpcore.tools.inspection.record import Inspection, Request
 from mpcore.tools.inspection.recorder import RECORDER
-from mpcore.tools.inspection.summaries import Summaries
 from mpcore.tools.inspection.tensor_summary import summarize
-from mpcore.tools.recording.sketch import sketch, sketched_weights
+from mpcore.tools.recording.layers import describe
+from mpcore.tools.recording.sketch import sketched_weights
+from mpcore.tools.recording.sketches import Sketches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from mpcore.checkpoint.layer_weights import LayerWeights
-    from mpcore.tools.inspection.recorder import RunningCall, SeenTensor
     from mpcore.tools.inspection.tensor_summary import TensorSummary
 
-__all__ = ["FORMAT", "Recording", "Sketches", "record"]
+__all__ = ["FORMAT", "Recording", "record"]
 
 FORMAT, VERSION = "mpcore-run", 1
 _RANKS = ("RANK", "RANK_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-
-
-class Sketches(Summaries):
-    """Keeps a sketch of what goes in and out of layers, whole tensors of those asked for."""
-
-    def _kept(self, tensor: SeenTensor, call: RunningCall[TensorSummary]) -> TensorSummary:
-        if call.keep:
-            return tensor.summary(keep=True)
-        return tensor.derived(_sketched)
-
-
-def _sketched(tensor: SeenTensor) -> TensorSummary:
-    return sketch(tensor.numbers(), tensor.meant_dtype() or tensor.dtype)
 
 
 class Recording:
@@ -60,13 +47,21 @@ class Recording:
     """
 
     def __init__(
-        self, model: Any, folder: Path, steps: int, every: int, keep: frozenset[str], start: str
+        self,
+        model: Any,
+        folder: Path,
+        steps: int,
+        every: int,
+        keep: frozenset[str],
+        start: str,
+        whole: int,
     ) -> None:
         backend = find_backend(model)
         self._listener, self._names = LISTENER.of(backend), RECORDER.of(backend).OPS
         self._driver, self._model, self._amp = DRIVER.of(backend), model, prepared_before(model)
         self._request = Request(keep=keep, layout="channels_first")
         self._last, self._every, self.steps, self._number = steps, every, 0, 0
+        self._whole, self._keep = whole, keep
         self.folder = folder / f"rank-{_rank()}"
         self.folder.mkdir(parents=True, exist_ok=True)
         for old in self.folder.glob("step-*/evidence.safetensors"):
@@ -79,6 +74,7 @@ class Recording:
         self._grads: list[LayerWeights] = []
         self._before: list[LayerWeights] = []
         self._after: tuple[int, list[LayerWeights]] = (-1, [])
+        self._settings: dict[str, Any] = {}
         self._clear()
         self._end: Callable[[], None] | None = self._listener.listen(model, self._amp, self)
         self._write_about()
@@ -102,7 +98,7 @@ class Recording:
         self._clear()
         if self.steps >= self._last or self._number % self._every:
             return None
-        self._calls = Sketches(self._request, self._names)
+        self._calls = Sketches(self._request, self._names, 0 if self.steps else self._whole)
         return self._calls
 
     def begun(self, random: bytes) -> None:
@@ -111,17 +107,20 @@ class Recording:
         if self._after[0] == self._number:
             self._before = self._after[1]
         else:
-            self._before = sketched_weights(self._driver.weights(self._model, self._amp))
+            self._before = self._weights()
 
     def loss(self, value: float, targets: list[Any]) -> None:
         """Add a loss: parts of a batch have one each."""
         self._losses.append(value)
         self._targets += [summarize(np.asarray(x, np.float32), str(x.dtype)) for x in targets]
 
-    def updates(self, grads: Mapping[str, Any]) -> None:
-        """Keep the gradients that an optimizer gets."""
+    def updates(self, grads: Mapping[str, Any], optimizer: Mapping[str, Any]) -> None:
+        """Keep the gradients that an optimizer gets, and its settings."""
         if self._calls is not None:
-            self._grads = sketched_weights(self._driver.gradients(self._model, dict(grads)))
+            self._settings = dict(optimizer)
+            self._grads = sketched_weights(
+                self._driver.gradients(self._model, dict(grads), view=True)
+            )
 
     def updated(self) -> None:
         """Write the step."""
@@ -139,6 +138,7 @@ class Recording:
         self._losses: list[float] = []
         self._targets: list[TensorSummary] = []
         self._grads, self._before = [], []
+        self._settings = {}
 
     def _write(self, heard: Sketches) -> None:
         calls = heard.layer_calls()
@@ -147,7 +147,7 @@ class Recording:
         loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
         scale = 1.0 if self._amp is None else float(self._amp.scale)
         seen = Inspection(loss, scale, calls, (*batch, *self._targets), how="hooks in its own loop")
-        after = sketched_weights(self._driver.weights(self._model, self._amp))
+        after = self._weights()
         found = Evidence(
             self._backend,
             "" if self._amp is None else str(self._amp.policy),
@@ -161,17 +161,24 @@ class Recording:
                     "loss": loss,
                     "scale": scale,
                     "stepped": True,
+                    "optimizer": self._settings,
                 },
             ),
             plan={} if self._amp is None else self._amp.plan.to_dict(),
         )
         self._after = self._number + 1, after
-        save(found, self.folder / f"step-{self._number:06d}")
+        save(found, self.folder / f"step-{self._number:06d}", flush=False)
+
+    def _weights(self) -> list[LayerWeights]:
+        return sketched_weights(self._driver.weights(self._model, self._amp, view=True), self._keep)
 
     def _write_start(self) -> None:
         weights = self._driver.weights(self._model, self._amp)
         empty = Inspection(0.0, 1.0, ())
         save(Evidence(self._backend, "", empty, weights=(weights,)), self.folder / "start")
+        plan = None if self._amp is None else self._amp.plan
+        layers = describe(self._backend, self._model, weights, plan)
+        write_text(self.folder / "start" / "layers.json", json.dumps(layers))
 
     def _take_over(self, start: Path) -> None:
         theirs = load(start / self.folder.name / "start").weights[0]
@@ -191,6 +198,7 @@ def record(
     every: int = 1,
     keep: Iterable[str] = (),
     start: str | os.PathLike[str] | None = None,
+    whole: int = 2**26,
 ) -> Recording:
     """Record the next steps of whatever trains ``model``, for ``mpcore compare RUN_A RUN_B``.
 
@@ -205,6 +213,8 @@ def record(
         every: record the first of so many steps.
         keep: paths of layers whose tensors are kept whole; the comparison says which it needs.
         start: folder of another run, whose first weights this model takes over.
+        whole: bytes, >= 0: tensors of layers that are kept whole in the first recorded step, in
+            the order of the forward pass; with them a cause is named, and a layer is replayed.
 
     Returns:
         The recording; it ends by itself, or with ``stop()``.
@@ -220,8 +230,11 @@ def record(
     if isinstance(keep, str):
         msg = f"`keep` must be several paths, got {keep!r}; write ({keep!r},)"
         raise ExperimentError(msg)
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 0:
+        msg = f"`whole` must be a number of bytes >= 0, got {whole!r}"
+        raise ExperimentError(msg)
     given = "" if start is None else os.fspath(start)
-    return Recording(model, Path(folder), steps, every, frozenset(keep), given)
+    return Recording(model, Path(folder), steps, every, frozenset(keep), given, whole)
 
 
 def _rank() -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpcore.checkpoint.layer_weights import LayerWeights
-from mpcore.tools.inspection.tensor_summary import summarize
+from mpcore.tools.recording.rows import Pending, summarized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from mpcore.tools.inspection.tensor_summary import TensorSummary
 
-__all__ = ["CHECKED", "KEPT", "SKETCHED", "sketch", "sketched_weights"]
+__all__ = ["CHECKED", "KEPT", "SKETCHED", "sketch", "sketched_weights", "taken"]
 
 SKETCHED = 2048
 """Values of a larger tensor that its sketch is made of."""
@@ -30,37 +29,59 @@ KEPT = 192
 """Values of each parameter, gradient and statistic that are kept as they are."""
 
 
-def sketch(values: npt.NDArray[np.float32], dtype: str) -> TensorSummary:
-    """Return the summary of a tensor, of ``SKETCHED`` of its values where it has more.
+def taken(values: npt.NDArray[np.float32], dtype: str) -> Pending:
+    """Return what a sketch of a tensor is made of: ``SKETCHED`` values where it has more.
 
-    The digest covers all values of a tensor with at most ``CHECKED``.
+    The digest will cover all values of a tensor with at most ``CHECKED``.
 
     Args:
         values: in the neutral layout.
         dtype: the framework stored them in.
     """
     if values.size <= SKETCHED:
-        return summarize(values, dtype)
-    found = summarize(_chosen(values, SKETCHED), dtype)
-    found = replace(found, shape=values.shape)
+        return Pending(np.array(values, np.float32, order="C").reshape(-1), values.shape, dtype)
+    chosen = _chosen(values, SKETCHED)
     if values.size > CHECKED:
-        return found
+        return Pending(chosen, values.shape, dtype)
     # A change of one value changes it, whatever order they lie in.
-    whole = np.ascontiguousarray(values).reshape(-1).view(np.uint32)
-    return replace(found, digest=found.digest ^ int(np.bitwise_xor.reduce(whole)))
+    whole = values.reshape(-1).view(np.uint32) if values.flags.c_contiguous else _bits(values)
+    return Pending(chosen, values.shape, dtype, int(np.bitwise_xor.reduce(whole)))
 
 
-def sketched_weights(weights: Sequence[LayerWeights]) -> list[LayerWeights]:
-    """Return layers with some values of each array, in one axis where there are more."""
+def sketch(values: npt.NDArray[np.float32], dtype: str) -> TensorSummary:
+    """Return the summary of a tensor, of ``SKETCHED`` of its values where it has more."""
+    return summarized([taken(values, dtype)])[0]
+
+
+def _bits(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint32)
+
+
+def sketched_weights(
+    weights: Sequence[LayerWeights], keep: frozenset[str] = frozenset()
+) -> list[LayerWeights]:
+    """Return layers with some values of each array, in one axis where there are more.
+
+    Args:
+        weights: of a model.
+        keep: paths of layers whose arrays stay whole.
+    """
 
     def some(array: Any) -> Any:
         flat = np.asarray(array, np.float32)
         if flat.size <= KEPT:
-            return flat
+            return flat.copy()  # it may be the model's own memory
         return _chosen(flat, KEPT)
 
     return [
-        LayerWeights(w.path, w.category, {name: some(a) for name, a in w.arrays.items()})
+        LayerWeights(
+            w.path,
+            w.category,
+            {
+                n: np.array(a, np.float32) if w.path in keep else some(a)
+                for n, a in w.arrays.items()
+            },
+        )
         for w in weights
     ]
 

@@ -32,5 +32,9 @@ def tell_runs(console: Console, runs: Mapping[int, Runs]) -> None:
                 for sentence in cause.evidence[:3]:
                     say(console, f"    {sentence}")
                 say(console, f"    fix: {cause.fix}")
+        if found.judgement is not None:
+            say(console, f"  {found.judgement.words}")
+        if found.alone:
+            say(console, f"  alone: {found.alone}")
         if found.advice:
             say(console, f"  next: {found.advice}")

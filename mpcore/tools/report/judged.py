@@ -11,9 +11,17 @@ from mpcore.tools.report.numbers import format_times, short_power
 if TYPE_CHECKING:
     from mpcore.tools.report.result import Number, Pair
 
-__all__ = ["JudgedRow", "decisive_words", "judged_rows", "judged_words", "nearness", "power_words"]
+__all__ = [
+    "MEANS",
+    "JudgedRow",
+    "decisive_words",
+    "judged_rows",
+    "judged_words",
+    "nearness",
+    "power_words",
+]
 
-_MEANS = {
+MEANS = {
     "loss": "loss of one step",
     "gradient": "gradient of one step",
     "update": "update of one step",
@@ -22,6 +30,7 @@ _MEANS = {
     "accuracy": "test accuracy",
     "curve": "loss curve",
 }
+"""What each number that a verdict judges is, in words."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ def judged_rows(pair: Pair) -> list[JudgedRow]:
     """Return every number of a pair beside what noise explains, the worst tensor and the power."""
     return [
         JudgedRow(
-            _MEANS[number.name],
+            MEANS[number.name],
             short_power(number.size, 1),
             short_power(number.tolerance, 1),
             _where(number),
@@ -73,7 +82,7 @@ def decisive_words(pair: Pair) -> str:
     number = _decisive(pair)
     if number is None:
         return ""
-    name, where = _MEANS[number.name], _where(number)
+    name, where = MEANS[number.name], _where(number)
     said = f"{name} {short_power(number.size, 1)} apart" + (f" ({where})" if where else "")
     share = _share(number)
     if not isfinite(share):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mpcore.tools.report.answers import answers
@@ -15,6 +14,7 @@ from mpcore.tools.report.dtypes import dtype_maps
 from mpcore.tools.report.numbers import raised, short_power
 from mpcore.tools.report.overflow import overflow_views
 from mpcore.tools.report.svg import HEAT, PALETTE, series
+from mpcore.tools.report.templating import templates
 from mpcore.tools.report.view import matrices, pair_views, run_views
 from mpcore.tools.report.words import decided, findings, headline
 
@@ -24,60 +24,71 @@ if TYPE_CHECKING:
 __all__ = ["page"]
 
 _GALLERIES = (
-    ("Loss", ("loss",)),
-    ("How far apart, step by step", ("difference",)),
-    ("Loss scale, speed and memory", ("scale", "speed", "bytes", "memory")),
-    ("Gradient norm", ("norm",)),
+    ("Loss", ("loss",), "Of each step, before it moves the weights. Every run is free here."),
+    (
+        "How far apart, step by step",
+        ("difference",),
+        "Difference of two losses, relative to the reference's. What lies in the shade may be "
+        "rounding alone.",
+    ),
+    (
+        "Loss scale, speed and memory",
+        ("scale", "speed", "bytes", "memory"),
+        "The loss scale is the factor on the loss before backward, which keeps small gradients in "
+        "the range of a 16-bit format. A step whose gradients are not finite is skipped.",
+    ),
+    (
+        "Gradient norm",
+        ("norm",),
+        "Length of all gradients of a step together; a gap is a step where it is not finite.",
+    ),
 )
 _OPEN = 4  # heat maps that are shown at once; the others unfold
 
 
 def page(result: Result) -> str:
     """Return the page of a result, complete in itself; ``records`` are not needed."""
-    environment = Environment(
-        loader=PackageLoader("mpcore.tools.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     drawn = draw(result)
     runs, pairs, depths = run_views(result), pair_views(result), depth_views(result)
     causes, overflows = cards(depths), overflow_views(result)
-    return environment.get_template("report.html.j2").render(
-        result=result,
-        settings=_settings(result),
-        runs=runs,
-        pairs=pairs,
-        headline=headline(runs, pairs, interrupted=result.interrupted),
-        decided=decided(pairs),
-        findings=findings(runs, pairs, answers(result, causes, overflows)),
-        matrices=matrices(pairs),
-        depths=sorted(depths, key=lambda depth: not depth.root_causes),
-        cards=causes,
-        agreeing=[depth for depth in depths if not depth.root_causes],
-        depth_of={int(depth.key.rpartition("-")[2]): depth for depth in depths},
-        opened=[depth.key for depth in depths if depth.root_causes or len(depths) <= 2][:_OPEN],
-        noun="framework" if all(name.isalnum() for name in series(result)) else "set-up",
-        overflows=overflows,
-        quantities=QUANTITIES,
-        measures=MEASURES,
-        limits=[short_power(limit) for limit in LIMITS],
-        heat=HEAT,
-        galleries=[
-            (title, [chart for chart in drawn if chart.group in groups])
-            for title, groups in _GALLERIES
-        ],
-        svg=lambda chart: Markup(chart.svg),  # escaped where it was drawn
-        places=series(result),
-        palette=PALETTE,
-        raised=raised,
-        maps=dtype_maps(result),
-        skipped=_skipped(result),
-        versions=_versions(result),
-        configurations={
-            run.backend: vars(run.configuration) for run in result.runs if run.configuration
-        },
+    return (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            result=result,
+            settings=_settings(result),
+            runs=runs,
+            pairs=pairs,
+            headline=headline(runs, pairs, interrupted=result.interrupted),
+            decided=decided(pairs),
+            findings=findings(runs, pairs, answers(result, causes, overflows)),
+            matrices=matrices(pairs),
+            depths=sorted(depths, key=lambda depth: not depth.root_causes),
+            cards=causes,
+            agreeing=[depth for depth in depths if not depth.root_causes],
+            depth_of={int(depth.key.rpartition("-")[2]): depth for depth in depths},
+            opened=[depth.key for depth in depths if depth.root_causes or len(depths) <= 2][:_OPEN],
+            noun="framework" if all(name.isalnum() for name in series(result)) else "set-up",
+            overflows=overflows,
+            quantities=QUANTITIES,
+            measures=MEASURES,
+            limits=[short_power(limit) for limit in LIMITS],
+            heat=HEAT,
+            galleries=[
+                (title, [chart for chart in drawn if chart.group in groups], note)
+                for title, groups, note in _GALLERIES
+            ],
+            svg=lambda chart: Markup(chart.svg),  # escaped where it was drawn
+            places=series(result),
+            palette=PALETTE,
+            raised=raised,
+            maps=dtype_maps(result),
+            skipped=_skipped(result),
+            versions=_versions(result),
+            configurations={
+                run.backend: vars(run.configuration) for run in result.runs if run.configuration
+            },
+        )
     )
 
 

@@ -4,6 +4,8 @@
 - ``folder``: what may be written where, and how
 - ``table``, ``depth_table``: the tables of the terminal
 - ``page``: the page, with ``charts``, ``bars``, ``drawing`` and ``svg`` for its charts
+- ``changes``, with ``changes_words``, ``changes_table`` and ``changes_page``: two results side by
+  side, for the command ``mpcore report``
 - ``view``, ``depth``, ``cells``, ``overflow``, ``dtypes``, ``words``, ``answers``, ``numbers``:
   its cells, sentences and numbers
 """

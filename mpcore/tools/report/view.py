@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mpcore.tools.report.judged import JudgedRow
     from mpcore.tools.report.result import Pair, Result, Run
 
-__all__ = ["PairView", "RunView", "grouped", "matrices", "pair_views", "run_views"]
+__all__ = ["PairView", "RunView", "grouped", "look_of", "matrices", "pair_views", "run_views"]
 
 # verdict: how the terminal shows it, and the class and sign of its badge in the page
 _LOOKS = {
@@ -87,8 +87,13 @@ class PairView:
     @property
     def look(self) -> tuple[str, str, str]:
         """Style in the terminal, class in the page, sign."""
-        found = (look for word, look in _LOOKS.items() if self.verdict.startswith(word))
-        return next(found, _LOOKS["not compared"])
+        return look_of(self.verdict)
+
+
+def look_of(verdict: str) -> tuple[str, str, str]:
+    """Return how a verdict looks: style in the terminal, class in the page, sign."""
+    found = (look for word, look in _LOOKS.items() if verdict.startswith(word))
+    return next(found, _LOOKS["not compared"])
 
 
 def run_views(result: Result) -> list[RunView]:

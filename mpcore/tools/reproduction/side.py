@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore.tools.inspection import LayerCall, TensorSummary
 
-__all__ = ["Side", "side_of"]
+__all__ = ["Side", "arrays_inside", "named_alike", "side_of"]
 
 _MOST_AXES = 5
 
@@ -112,26 +112,41 @@ def side_of(
     turned = {key: _axes(_values(a), _values(b)) for key, (a, b) in pairs.items()}
     turned["grad"] = turned["output"]
     arrays = rebuild.arrays(model, path)
-    waiting = {
-        ".".join(filter(None, (w.path[len(path) :].lstrip("."), n))): x
-        for w in weights
-        if w.path == path or f"{w.path}.".startswith(path and f"{path}.")
-        for n, x in w.arrays.items()
-    }
-    names: dict[str, str] = {}
-    for key, array in arrays.items():
-        values[f"arrays/{key}"] = array
-        for known, other in waiting.items():
-            axes = _axes(array, other)
-            if axes is not None:
-                names[key], turned[f"arrays/{key}"] = known, axes
-                del waiting[known]
-                break
+    values |= {f"arrays/{key}": array for key, array in arrays.items()}
+    names, axes = named_alike(path, arrays, weights)
+    turned |= {f"arrays/{key}": found for key, found in axes.items()}
     training = bool(raw.attributes.get("training", True))
     made = rebuild.constructor(model, path, compute)
     listed = len(raw.inputs) > 1 and raw.category in ("container", "op", "other", "merge")
     told = name, backend, path, raw.type, made, compute, training, listed
     return Side(*told, turned, names, values)
+
+
+def arrays_inside(path: str, weights: list[LayerWeights]) -> dict[str, Any]:
+    """Return the neutral arrays of a layer and of those inside of it, by name below it."""
+    return {
+        ".".join(filter(None, (w.path[len(path) :].lstrip("."), n))): x
+        for w in weights
+        if w.path == path or f"{w.path}.".startswith(path and f"{path}.")
+        for n, x in w.arrays.items()
+    }
+
+
+def named_alike(
+    path: str, arrays: Mapping[str, Any], weights: list[LayerWeights]
+) -> tuple[dict[str, str], dict[str, list[int]]]:
+    """Return by own name the neutral name of each array of a layer, and the axes to it."""
+    waiting = arrays_inside(path, weights)
+    names: dict[str, str] = {}
+    turned: dict[str, list[int]] = {}
+    for key, array in arrays.items():
+        for known, other in waiting.items():
+            axes = _axes(array, other)
+            if axes is not None:
+                names[key], turned[key] = known, axes
+                del waiting[known]
+                break
+    return names, turned
 
 
 def _values(found: TensorSummary) -> Any:

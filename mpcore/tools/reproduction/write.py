@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +11,7 @@ from safetensors.numpy import save_file
 from mpcore._lib.files import write_text
 from mpcore.backend.rebuild import REBUILD
 from mpcore.errors import ExperimentError
+from mpcore.tools.reproduction.run import printed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +19,9 @@ if TYPE_CHECKING:
 
     from mpcore.tools.reproduction.side import Side
 
-__all__ = ["check_script", "run_script", "write_script"]
+__all__ = ["check_script", "run_script", "write_replay", "write_script"]
 
 _MARK = '"""Written by mpcore compare --reproduce.'
-_SECONDS = 300.0
 
 _SCRIPT = Template('''$mark
 
@@ -109,6 +106,38 @@ if __name__ == "__main__":
     print("they part here" if not worst <= ROUNDING else "this layer alone does not part")
 ''')
 
+_REPLAY = Template("""import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("GLOG_v", "3")
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+VALUES = load_file(os.path.join(HERE, "values.safetensors"))
+ABOUT = $about
+
+
+$run
+$make
+
+def wide(array):
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+arrays = {n: wide(VALUES[f"arrays/{n}"]) for n in ABOUT["order"]}
+inputs = [wide(VALUES[f"inputs/{n}"]) for n in range(ABOUT["inputs"])]
+out, grads, _, _ = run_$backend(make_a(), arrays, inputs, wide(VALUES["grad"]), ABOUT)
+found = {"output": np.transpose(out, ABOUT["turned"]["output"])}
+floats = [n for n, x in enumerate(inputs) if x.dtype.kind == "f"]
+for n, grad in zip(floats, grads):
+    if grad is not None:
+        found[f"gradient of input {n}"] = np.transpose(grad, ABOUT["turned"][f"inputs/{n}"])
+save_file({n: np.ascontiguousarray(x, np.float64) for n, x in found.items()},
+          os.path.join(HERE, "made.safetensors"))
+""")
+
 _ROUNDING = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 8e-2}
 
 
@@ -141,18 +170,7 @@ def write_script(path: Path, sides: Sequence[Side], what: str, experiment: Path)
     about: dict[str, dict[str, object]] = {}
     for key, side in zip(keys, sides, strict=True):
         arrays |= {f"{key}/{n}": x for n, x in {**side.arrays, **common[key]}.items()}
-        order = [n.partition("/")[2] for n in side.arrays if n.startswith("arrays/")]
-        about[key] = {
-            "name": side.name,
-            "backend": side.backend,
-            "compute": side.compute,
-            "training": side.training,
-            "listed": side.listed,
-            "inputs": sum(n.startswith("inputs/") for n in side.arrays),
-            "order": order,
-            "turned": dict(side.turned),
-            "neutral": dict(side.neutral),
-        }
+        about[key] = _about(side)
     backends = dict.fromkeys(side.backend for side in sides)
     made = zip(keys, sides, strict=True)
     exact = next((k for k, s in zip(keys, sides, strict=True) if s.backend == "torch"), "")
@@ -173,6 +191,41 @@ def write_script(path: Path, sides: Sequence[Side], what: str, experiment: Path)
     )
     save_file({name: np.ascontiguousarray(x) for name, x in arrays.items()}, values)
     write_text(path, text)
+
+
+def write_replay(path: Path, side: Side) -> Path:
+    """Write a script that runs one side alone in float64; return the file that it will write.
+
+    Args:
+        path: of the script; its folder gets the values, too.
+        side: whose constructor makes a layer that computes in float64.
+    """
+    about = _about(side) | {"compute": "float64"}
+    text = _REPLAY.substitute(
+        about=repr(about),
+        run=_runs(side.backend),
+        make=_makes("a", side, path),
+        backend=side.backend,
+    )
+    values = {name: np.ascontiguousarray(x) for name, x in side.arrays.items()}
+    save_file(values, path.with_name("values.safetensors"))
+    write_text(path, text)
+    return path.with_name("made.safetensors")
+
+
+def _about(side: Side) -> dict[str, object]:
+    """Return what the script says of one side."""
+    return {
+        "name": side.name,
+        "backend": side.backend,
+        "compute": side.compute,
+        "training": side.training,
+        "listed": side.listed,
+        "inputs": sum(n.startswith("inputs/") for n in side.arrays),
+        "order": [n.partition("/")[2] for n in side.arrays if n.startswith("arrays/")],
+        "turned": dict(side.turned),
+        "neutral": dict(side.neutral),
+    }
 
 
 def _common(sides: Sequence[Side]) -> dict[str, dict[str, Any]]:
@@ -227,20 +280,8 @@ def _literal(about: dict[str, dict[str, object]]) -> str:
 
 def run_script(path: Path) -> tuple[bool, str]:
     """Run the script here; return whether the sides part in it, and what it printed."""
-    known = os.environ | {"PYTHONWARNINGS": "ignore"}
     try:
-        done = subprocess.run(  # the file that was just written
-            [sys.executable, str(path)],
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            env=known,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return False, f"it ran longer than {_SECONDS:.0f} s and was ended"
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return False, f"it ended with exit code {done.returncode}: {last}"
-    told = [line for line in done.stdout.splitlines() if line.strip()]
+        told = [line for line in printed(path).splitlines() if line.strip()]
+    except ExperimentError as exc:
+        return False, f"it {exc}"
     return bool(told) and told[-1] == "they part here", "\n".join(told)

@@ -71,10 +71,11 @@ class Bench:
         backend = load_backend(setup.backend)
         self.layers = backend.layers(model)
         self.can = backend.capabilities(model)
-        self._clock_name, self._clock = clock_of(self.can.device, self._threads)
+        self.clock, self._clock = clock_of(self.can.device, self._threads)
         time_kernels_by(self._clock)
         self._options = setup.step_options
         self.batch = task.batch or experiment.batch
+        self.examples = len(as_tuple(self.data.x_train)[0])
         self.steps = task.steps or experiment.steps
         about = self._about()
         key = task.key(about)
@@ -94,7 +95,7 @@ class Bench:
             "device": self.can.device,
             "versions": dict(self.can.versions),
             "threads": self._threads,
-            "clock": self._clock_name,
+            "clock": self.clock,
             "batch": self.batch,
             "steps": self.steps,
             "loss": self.experiment.loss,
@@ -116,17 +117,27 @@ class Bench:
         found: list[LayerWeights] = setup.driver.weights(setup.model())
         return found
 
-    def run(self, policy: str) -> Run:
-        """Return a fresh model under a policy, ready for timed steps."""
+    def run(
+        self, policy: str, move: str = "", *, batch: int | None = None, wall: bool = False
+    ) -> Run:
+        """Return a fresh model under a policy, ready for timed steps.
+
+        Args:
+            policy: that it runs under.
+            move: what is changed beside precision; ``""`` for nothing.
+            batch: examples a step; None for the task's.
+            wall: whether its steps are timed by the wall clock in any case.
+        """
         return Run(
             self.experiment,
             self.task.backend,
             self.data,
             policy,
             steps=BATCHES,
-            batch=self.task.batch,
-            clock=self._clock,
+            batch=batch or self.task.batch,
+            clock=time.perf_counter if wall else self._clock,
             options=self._options,
+            move=move,
         )
 
     def quick(self) -> Entry:

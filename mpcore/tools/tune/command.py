@@ -11,6 +11,7 @@ import typer
 
 from mpcore._lib.files import write_text
 from mpcore._lib.process import ended_cleanly
+from mpcore.capabilities.devices import device_of
 from mpcore.errors import ExperimentError, check_choice
 from mpcore.numerics.dtypes import parse_dtype
 from mpcore.policy.policy import Policy
@@ -29,6 +30,7 @@ from mpcore.tools.experiment.options import (
     read_backends,
 )
 from mpcore.tools.experiment.progress import say
+from mpcore.tools.tune.foretold import foretell
 from mpcore.tools.tune.live import Live
 from mpcore.tools.tune.page import page as draw_page
 from mpcore.tools.tune.runner import Runner
@@ -37,8 +39,12 @@ from mpcore.tools.tune.toml import HEAD, document
 from mpcore.tools.tune.words import checked, lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from mpcore.capabilities.hardware import Device
+    from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.tune.evidence import Evidence
 
 __all__ = ["read_formats", "tune"]
@@ -93,6 +99,25 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    for_device: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="DEVICE",
+            help="Predict for a device that is not here, by name (mp.hardware) or by its "
+            "platform_config file of CANN; nothing is measured.",
+            show_default=False,
+        ),
+    ] = None,
+    hardware: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What `mpcore doctor --hardware` measured here: dtypes that it forbids are not "
+            "tried.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path, typer.Option(metavar="FILE.toml", help="The policy; its comments are the evidence.")
     ] = Path("tuned.toml"),
@@ -121,19 +146,31 @@ def tune(
     Example: mpcore tune model.py --fast --formats bfloat16,float16 --page tune.html
 
     Example: mpcore tune model.py --check tuned.toml
+
+    Example: mpcore tune model.py --for h100
     """
+    device = None if for_device is None else device_of(for_device)
     seconds = budget if budget is not None else FAST if fast else BUDGET
     if not seconds <= 1e6:
         msg = f"`--budget` must be a number of seconds, got {seconds}"
         raise ExperimentError(msg)
     policy = "" if check is None else str(Policy.load(check))
-    task = Task("", read_formats(formats), seconds, steps, batch, tries, fast, tolerance, policy)
+    wanted = read_formats(formats)
+    here = None if hardware is None else device_of(str(hardware), "hardware")
+    said = ((dtype, "" if here is None else here.forbids(dtype)) for dtype in wanted)
+    forbidden = tuple((dtype, why) for dtype, why in said if why)
+    task = Task("", wanted, seconds, steps, batch, tries, fast, tolerance, policy, forbidden)
     answer = Answer("mpcore-tune", form, json_file)
     _check_ours(output, "output", HEAD)
     if page is not None:
         _check_ours(page, "page", "<!doctype html>")
     loaded, names = load(experiment, read_backends(backend))
     several = len(names) > 1
+    if device is not None:
+        if check is not None or page is not None:
+            msg = "`--for` measures nothing: leave out --check and --page"
+            raise ExperimentError(msg)
+        return _predicted(loaded, names, task, device, output, answer)
     found: dict[str, Evidence] = {}
     failed: dict[str, str] = {}
     stopped = False
@@ -173,6 +210,29 @@ def tune(
     }
     answer.tell(plain(told), show)
     return 130 if stopped else 1 if failed else 0
+
+
+def _predicted(
+    experiment: Experiment,
+    names: Sequence[str],
+    task: Task,
+    device: Device,
+    output: Path,
+    answer: Answer,
+) -> int:
+    found = {name: foretell(experiment, replace(task, backend=name), device) for name in names}
+    for name, one in found.items():
+        own = output.with_stem(f"{output.stem}-{name}") if len(names) > 1 else output
+        write_text(own, one.document(experiment.name, name))
+
+    def show(console: Console) -> None:
+        for one in found.values():
+            for line in one.lines():
+                say(console, line)
+
+    told = {name: one.to_dict() for name, one in found.items()}
+    answer.tell(plain({"experiment": experiment.name, "found": told, "failed": {}}), show)
+    return 0
 
 
 def read_formats(text: str) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from mpcore.tools.tune.evidence import gather
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Live"]
+__all__ = ["DOING", "Live"]
 
-_WORDS = {
+DOING = {
     "build": "building the model",
     "float64": "the step in float64",
     "screen": "one step against float64",
@@ -22,7 +22,9 @@ _WORDS = {
     "kernels": "kernels alone",
     "duel": "whole steps against each other",
     "train": "training",
+    "outer": "what is faster beside the policy",
 }
+"""What goes on in a phase, in words."""
 
 
 class Live:
@@ -50,7 +52,7 @@ class Live:
             self._entries.append(entry)
             self._found(entry)
         elif "phase" in event and self._status is not None:
-            words = _WORDS.get(event["phase"], event["phase"])
+            words = DOING.get(event["phase"], event["phase"])
             count = f" {event['step']}/{event['of']}" if event["of"] > 1 else ""
             so_far = f"; so far {self._best}" if self._best else ""
             text = f"{self._backend}: {words}{count}{so_far}"
@@ -71,5 +73,6 @@ class Live:
             units = ", ".join(entry["units"]) or "none that can be told"
             say(self._console, f"{self._backend}: must stay full in {entry['dtype']}: {units}")
         elif kind == "proof":
-            word = "trains as well" if entry["passed"] else "does not train as well"
-            say(self._console, f"{self._backend}: {entry['policy']}: {word} as float32")
+            word = "trains as well" if entry["trained"] else "does not train as well"
+            how = "; evaluate in float32" if entry["evaluate_in_float32"] else ""
+            say(self._console, f"{self._backend}: {entry['policy']}: {word} as float32{how}")

@@ -55,6 +55,7 @@ def _view(backend: str, found: Evidence, number: int) -> dict[str, Any]:
         "points": list(enumerate(points, start=1)),
         "chart": Markup(_chart(points, found.policy, f"mp-tune-{number}")),
         "duels": found.of("duel"),
+        "moves": [*found.of("outer"), *found.of("untried")],
         "refused": {
             **found.last("named").get("refused", {}),
             **{e["policy"]: e["why"] for e in found.of("refused")},
@@ -66,7 +67,8 @@ def _chart(points: list[Point], answer: str, key: str) -> str:
     """Return the picture as SVG: time over float32's, error over the noise of batches."""
     with style():
         figure = Figure(figsize=_SIZE)
-        axes = figure.add_axes((0.11, 0.14, 0.86, 0.83))
+        figure.patch.set_visible(False)  # the page's own ground, light or dark
+        axes = figure.add_axes((0.11, 0.14, 0.86, 0.83), facecolor="none")
         shown = [(n, p) for n, p in enumerate(points, start=1) if p.time is not None]
         for number, point in shown:
             _draw(axes, number, point, is_answer=point.policy == answer)
@@ -79,7 +81,8 @@ def _chart(points: list[Point], answer: str, key: str) -> str:
             0.995, LIMIT * 1.15, "the limit of one step", color=placeholder(7), fontsize=10,
             ha="right", transform=axes.get_yaxis_transform(),
         )  # fmt: skip
-        times = [p.time for _, p in shown if p.time is not None] or [1.0]
+        ends = [end for _, p in shown for end in (p.time, p.low, p.high)]
+        times = [end for end in ends if end is not None] or [1.0]
         axes.set_xlim(min(0.9, *times) - 0.06, max(1.1, *times) + 0.06)
         axes.set_xlabel("time of a step, over float32's")
         axes.set_ylabel("error of a gradient, over the noise of batches")

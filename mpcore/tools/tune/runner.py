@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore._lib.process import run_worker, thread_variables
 from mpcore.errors import ExperimentError
 from mpcore.tools.tune.evidence import Evidence, gather
+from mpcore.tools.tune.live import DOING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner"]
 
-_KEPT = ("screen", "culprits", "looked", "duel", "trained")  # what costs something to find out
+_KEPT = (
+    "screen",
+    "culprits",
+    "looked",
+    "duel",
+    "again",
+    "trained",
+    "outer",
+)  # what costs something to find out
 _LATE = 1.1  # of the budget: then a worker is ended that does not end by itself
 
 
@@ -47,7 +56,7 @@ class Runner:
         self._path, self._task, self._log = path, task, log
         self._threads, self._on_event = threads, on_event
         self._entries: list[Entry] = []
-        self._key = self._error = ""
+        self._key = self._error = self._phase = ""
 
     def run(self) -> Evidence:
         """Search to the end, or to that of the budget.
@@ -77,7 +86,10 @@ class Runner:
             self._entries.append({"kind": "stopped", "why": self._spent()})
         found = self.so_far()
         if not found.policy and not found.of("checked"):
-            msg = f"{self._spent()} before anything was measured: nothing was written"
+            at = DOING.get(self._phase, self._phase) or "starting framework and data"
+            msg = f"{self._spent()} before anything was measured, at: {at}; no policy was written"
+            if self._log.exists():
+                msg += f"; a second call goes on from {self._log.name}"
             raise ExperimentError(msg)
         return found
 
@@ -91,10 +103,12 @@ class Runner:
     def _event(self, event: dict[str, Any]) -> None:
         self._key = event.get("key", self._key)
         self._error = event.get("error", self._error)
+        self._phase = event.get("phase", self._phase)
         entry = event.get("found")
         if entry is not None:
             self._entries.append(entry)
-            if entry["kind"] in _KEPT and not event["known"]:
+            failed = entry["kind"] == "again" and entry["why"]  # another call may have the time
+            if entry["kind"] in _KEPT and not event["known"] and not failed:
                 self._keep(entry)
         self._on_event(event)
 

@@ -1,4 +1,4 @@
-"""The order of a search: screen, look, duel, confirm, prove, prune."""
+"""The order of a search: screen, look, duel, confirm, prove, prune, move."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from mpcore.policy.policy import Policy
 from mpcore.tools.profiling.duel import FASTER, SLOWER
 from mpcore.tools.profiling.looking import look
 from mpcore.tools.tune.accuracy import FAILURES, Accuracy, line_of
+from mpcore.tools.tune.afresh import settled
 from mpcore.tools.tune.bench import BATCHES, Bench, OverError
 from mpcore.tools.tune.candidates import named
 from mpcore.tools.tune.contest import Contest, beats_all, best_named
+from mpcore.tools.tune.evidence import gather
+from mpcore.tools.tune.outer import try_moves
 from mpcore.tools.tune.prover import Prover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mpcore.tools.experiment.experiment import Experiment
+    from mpcore.tools.tune.afresh import Afresh
     from mpcore.tools.tune.log import Entry
     from mpcore.tools.tune.task import Task
 
-__all__ = ["search"]
+__all__ = ["search", "single"]
 
 _GAIN = 0.01  # a promise below that is not worth a duel
 _DROPS = 3  # challengers in a row that do not win, after which the rest is left
@@ -36,6 +40,7 @@ def search(
     task: Task,
     emit: Callable[..., None],
     earlier: Callable[[str], Iterable[Entry]] = lambda _: (),
+    afresh: Afresh | None = None,
 ) -> None:
     """Find the fastest policy of an experiment in one framework that trains as well.
 
@@ -45,9 +50,10 @@ def search(
         emit: called with ``key=...`` once, ``found=entry`` for each that is found out, and what
             goes on (``phase``, ``step``, ``of``).
         earlier: returns the entries that a log holds of the search with a key.
+        afresh: starts another process for the last duel; None where the experiment is no file.
     """
     bench = Bench(experiment, task, emit, earlier)
-    one = _Search(bench)
+    one = _Search(bench, afresh)
     try:
         one.check() if task.check else one.search()
     except OverError:
@@ -56,9 +62,18 @@ def search(
     bench.log.tell("cost", seconds=seconds, steps=one.contest.steps, reused=bench.log.reused)
 
 
+def single(
+    experiment: Experiment, task: Task, emit: Callable[..., None], champion: str, challenger: str
+) -> None:
+    """Take one duel of two policies, and tell it."""
+    bench = Bench(experiment, task, emit, lambda _: ())
+    contest = Contest(bench.log, bench.run, lambda: bench.seconds_left() / 2, emit)
+    contest.fight("afresh", champion, challenger, either=True)
+
+
 class _Search:
-    def __init__(self, bench: Bench) -> None:
-        self._bench, self._log = bench, bench.log
+    def __init__(self, bench: Bench, afresh: Afresh | None = None) -> None:
+        self._bench, self._log, self._afresh = bench, bench.log, afresh
         self._accuracy, self._prover = Accuracy(bench), Prover(bench)
         self.contest = Contest(bench.log, bench.run, self._duel_seconds, bench.emit)
 
@@ -69,7 +84,10 @@ class _Search:
     def search(self) -> None:
         """Search."""
         b = self._bench
-        native, simulated, refused = named(b.task.formats, b.can, b.layers)
+        forbidden = dict(b.task.forbidden)
+        allowed = [dtype for dtype in b.task.formats if dtype not in forbidden]
+        native, simulated, refused = named(allowed, b.can, b.layers)
+        refused |= forbidden
         self._log.tell("named", policies=[*native, *simulated], refused=refused)
         if len(native) == 1:
             self._accuracy_alone(simulated)
@@ -94,10 +112,21 @@ class _Search:
         if winner == champion != "float32":
             found = self.contest.fight("confirm", "float32", champion, either=True)
             winner = "float32" if found["decision"] == SLOWER else champion
+        winner = self._settled(winner, champion, times)
         self._log.tell("winner", policy=winner, stage="measured")
         if not b.task.fast:
             slower = sorted(times, key=lambda name: times[name])
             self._prune(self._prover.proven([winner, *(p for p in slower if p != winner)]))
+            last = [e["policy"] for e in self._log.entries if e["kind"] == "winner"][-1]
+            try_moves(b, last)
+
+    def _settled(self, winner: str, champion: str, times: dict[str, float]) -> str:
+        """Return the winner, or who beats it in another process, clearly and over both."""
+        others = sorted((name for name in times if name != winner), key=lambda name: times[name])
+        rival = champion if champion != winner else others[0] if winner == "float32" else "float32"
+        met = gather(self._log.entries).against(rival, winner)
+        here = None if met is None else float(met["ratio"])
+        return settled(self._bench, self._afresh, winner, rival, here)
 
     def _looked(self, policy: str, *, profiled: bool) -> Entry:
         """Return the seconds of a step, and what the kernels promise if it is profiled."""

@@ -34,6 +34,7 @@ class Task:
         tolerance: largest relative difference of the held-out loss from float32's; None for two
             standard deviations of float32 runs in other orders of the data.
         check: a policy that is measured anew, instead of a search; ``""`` for a search.
+        forbidden: 16-bit dtypes that the hardware forbids, each with the reason.
     """
 
     backend: str
@@ -45,6 +46,7 @@ class Task:
     fast: bool = False
     tolerance: float | None = None
     check: str = ""
+    forbidden: tuple[tuple[str, str], ...] = ()
 
     def key(self, about: Mapping[str, Any]) -> str:
         """Return what tells this search's entries from others in one log.
@@ -53,7 +55,14 @@ class Task:
             about: model, shapes, versions, device: what a measurement hangs on beside the task.
         """
         own = asdict(self)
-        for free in ("budget", "fast", "tries", "formats", "tolerance"):  # those entries stay true
+        for free in (
+            "budget",
+            "fast",
+            "tries",
+            "formats",
+            "tolerance",
+            "forbidden",
+        ):  # those entries stay true
             del own[free]
         text = json.dumps([own, dict(about)], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

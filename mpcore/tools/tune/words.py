@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from mpcore.policy.policy import Policy
@@ -14,7 +15,11 @@ __all__ = ["checked", "lines"]
 
 
 def lines(found: Evidence) -> list[str]:
-    """Return what it is, how fast, what is full and why, the proof, the cost, where it holds."""
+    """Return what it is, how fast, what is full and why, the proof, the cost, where it holds.
+
+    A last line, of what is faster beside the policy, only where that was measured.
+    """
+    beside = _beside(found)
     return [
         f"policy    {found.policy}",
         f"speed     {_speed(found)}",
@@ -22,6 +27,7 @@ def lines(found: Evidence) -> list[str]:
         f"proof     {_proof(found)}",
         f"cost      {_cost(found)}",
         f"holds for {_holds(found)}",
+        *([f"beside    {beside}"] if beside else []),
     ]
 
 
@@ -61,7 +67,7 @@ def _speed(found: Evidence) -> str:
         tried = [e["policy"] for e in found.of("time") if e["policy"] != "float32"]
         duels = [(policy, found.against("float32", policy)) for policy in tried]
         told = [f"{policy} takes {_times(duel, 'float32')}" for policy, duel in duels if duel]
-        return "; ".join(told) or "no policy with 16 bits runs here"
+        return "; ".join([*told, *_elsewhere(found)]) or "no policy with 16 bits runs here"
     for base in dict.fromkeys(("float32", found.best_named)):
         duel = found.against(base, found.policy) if base and base != found.policy else None
         if duel is not None:
@@ -70,7 +76,27 @@ def _speed(found: Evidence) -> str:
     if found.best_named == found.policy:
         early = " so far" if found.of("stopped") else ""
         told.append(f"a named policy: nothing that was tried{early} beats it")
-    return "; ".join(told) or "not measured"
+    return "; ".join([*told, *_elsewhere(found)]) or "not measured"
+
+
+def _elsewhere(found: Evidence) -> list[str]:
+    """Return what another process said of the answer, or of what would have been it."""
+    told = [e for e in found.of("again") if not e["why"]]
+    return [f"in another process {e['challenger']} took {_times(e, e['champion'])}" for e in told]
+
+
+def _beside(found: Evidence) -> str:
+    """Return the moves beside the policy, those that help first."""
+    moves = [e for e in found.of("outer") if e["policy"] == found.policy]
+    order = {"faster": 0, "": 1, "slower": 2}
+    ran = sorted((e for e in moves if not e["why"]), key=lambda e: order[e["decision"]])
+    told = [f"{e['move']} {e['ratio']:.2f} ({e['decision'] or 'too close to tell'})" for e in ran]
+    told += [f"{e['move']} does not run ({e['why'][:80]})" for e in moves if e["why"]]
+    left = [e["move"] for e in found.of("untried") if e["policy"] == found.policy]
+    told += [f"{', '.join(left)} not tried: no time was left"] if left else []
+    if not told:
+        return ""
+    return f"times over this one's, for speed alone: {', '.join(told)}"
 
 
 def _kept(found: Evidence) -> str:
@@ -92,24 +118,39 @@ def _kept(found: Evidence) -> str:
 
 def _proof(found: Evidence) -> str:
     proofs = [e for e in found.of("proof") if e["policy"] == found.policy]
-    failed = [
-        e["policy"] for e in found.of("proof") if not e["passed"] and e["policy"] != found.policy
-    ]
-    behind = f"; {', '.join(failed)} did not train as well" if failed else ""
+    others = [e for e in found.of("proof") if not e["passed"] and e["policy"] != found.policy]
+    behind = "".join(f"; {_failed(e)}" for e in others)
     if not proofs or not proofs[-1]["passed"]:
-        if found.policy == "float32":
-            return f"float32 needs none{behind}"
         why = found.last("unproven").get("why") or found.last("stopped").get("why")
+        if found.policy == "float32":
+            return f"float32 needs none{behind}{f'; but {why}' if found.of('unproven') else ''}"
         return f"not proven by training{f': {why}' if why else ' (--fast)'}{behind}"
     one = proofs[-1]
     what, again = "loss of the last steps", ""
     if one["held_out"]:
         what, again = "held-out loss", f" (its weights in float32 {one['in_float32']:.5g})"
-    others = ", ".join(f"{value:.5g}" for value in one["float32"][1:])
+        again += ": evaluate in float32" if one["evaluate_in_float32"] else ""
+    orders = one["orders"]
+    mean = fmean(one["float32"][:orders])
+    if orders > 1:
+        told = f"on the mean of {orders} orders, float32 {mean:.5g}"
+    else:
+        told = f"float32 {mean:.5g}, in other orders "
+        told += ", ".join(f"{value:.5g}" for value in one["float32"][1:])
     return (
-        f"trained {one['steps']} steps: {what} {one['loss']:.5g}{again}, float32 "
-        f"{one['float32'][0]:.5g}, in other orders {others}; up to "
-        f"{one['float32'][0] + one['band']:.5g} counts as well{behind}"
+        f"trained {one['steps']} steps: {what} {one['loss']:.5g}{again}, {told}; up to "
+        f"{mean + one['band']:.5g} counts as well{behind}"
+    )
+
+
+def _failed(proof: Entry) -> str:
+    """Return what is wrong with a policy that did not pass."""
+    if not proof["evaluate_in_float32"]:
+        return f"{proof['policy']} did not train as well"
+    how = "trained as well but" if proof["trained"] else "did not train as well, and"
+    return (
+        f"{proof['policy']} {how} must be evaluated in float32 (held-out loss "
+        f"{proof['loss']:.5g} under it, {proof['in_float32']:.5g} of its weights in float32)"
     )
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import serve
 from mpcore.tools.experiment.experiment import load_experiment
+from mpcore.tools.tune.afresh import Afresh
 from mpcore.tools.tune.log import read_entries
-from mpcore.tools.tune.search import search
+from mpcore.tools.tune.search import search, single
 from mpcore.tools.tune.task import Task
 
 if TYPE_CHECKING:
@@ -33,10 +34,16 @@ def main(argv: list[str]) -> int:
 def _work(told: dict[str, Any], emit: Callable[..., None]) -> None:
     late = time.time() - told["began"]  # what it took to come here is of the budget
     fields = told["task"] | {"formats": tuple(told["task"]["formats"])}
+    fields["forbidden"] = tuple((dtype, why) for dtype, why in fields["forbidden"])
     fields["budget"] = max(0.1, fields["budget"] - late)
     experiment = load_experiment(Path(told["experiment"]))
     os.chdir(told["folder"])  # profilers and frameworks leave files behind
-    search(experiment, Task(**fields), emit, partial(read_entries, Path(told["log"])))
+    task = Task(**fields)
+    if "duel" in told:
+        single(experiment, task, emit, *told["duel"])
+        return
+    earlier = partial(read_entries, Path(told["log"]))
+    search(experiment, task, emit, earlier, Afresh(told, late))
 
 
 if __name__ == "__main__":

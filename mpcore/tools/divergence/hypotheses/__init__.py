@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mpcore.tools.divergence.distance import spacing
 from mpcore.tools.divergence.hypotheses.chance import from_chance, from_lone
+from mpcore.tools.divergence.hypotheses.flushed import from_flushed
 from mpcore.tools.divergence.hypotheses.inputs import from_batch
 from mpcore.tools.divergence.hypotheses.loss import from_backward, from_end, from_loss
 from mpcore.tools.divergence.hypotheses.numbers import hints, hints_between
 from mpcore.tools.divergence.hypotheses.optimizer import from_statistics, from_steps
+from mpcore.tools.divergence.hypotheses.pooling import from_pooling
 from mpcore.tools.divergence.hypotheses.precision import from_casts, from_dtypes, from_ops
 from mpcore.tools.divergence.hypotheses.scaler import from_scales
 from mpcore.tools.divergence.hypotheses.settings import from_settings, from_weights
@@ -62,7 +65,13 @@ def _of_first(case: Case, first: First) -> list[RootCause]:
         found = [*from_ops(case, "(loss)", "loss"), *from_loss(case)]
         return _ranked(found) if found else [_unknown(case, first)]
     if first.phase == "backward":
-        clear = [*from_ties(case), *from_rows(case, first.layer), *from_still(case)]
+        clear = [
+            *from_ties(case),
+            *from_rows(case, first.layer),
+            *from_still(case),
+            *from_flushed(case, first.layer),
+            *from_pooling(case, first),
+        ]
         if clear:
             return clear
         of_loss = [*from_end(case, first)]
@@ -72,7 +81,7 @@ def _of_first(case: Case, first: First) -> list[RootCause]:
         return _ranked(found) if found else [_unknown(case, first)]
     if first.phase == "update":
         found = [*from_ties(case), *from_statistics(case), *from_steps(case)]
-        return found or [_unknown(case, first)]
+        return found or [_unknown(case, _of_many(case, first))]
     if first.match is None:
         return [*from_ops(case, first.layer, first.phase)] or [_unknown(case, first)]
     found = list(_forward(case, first, first.match))
@@ -173,6 +182,14 @@ def _together(found: list[RootCause]) -> list[RootCause]:
         cause.with_evidence(f"likewise in {', '.join(more[key])}") if key in more else cause
         for key, cause in heads.items()
     ]
+
+
+def _of_many(case: Case, first: First) -> First:
+    """Return the optimizer as the place of moves that part in most layers."""
+    parted = [d.beyond for d in case.table.moves().values()]
+    if sum(parted) <= 0.5 * len(parted):
+        return first
+    return replace(first, layer="(optimizer)", own_layer="(optimizer)")
 
 
 def _unknown(case: Case, first: First) -> RootCause:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.tools.divergence.align import align_weights
+from mpcore.tools.divergence.align import align_weights, own_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def steps_of(side: Evidence, path: str = "") -> Steps | None:
 def _columns(layers: Sequence[Any], path: str) -> Iterator[tuple[str, str]]:
     for layer in layers:
         if not path or layer.path == path:
-            yield from ((layer.path, name) for name in layer.arrays)
+            yield from ((layer.path, name) for name in layer.arrays if own_rate(layer, name))
 
 
 def fit(steps: Steps) -> Fit:

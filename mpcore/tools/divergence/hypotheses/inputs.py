@@ -8,7 +8,7 @@ import numpy as np
 
 from mpcore.tools.divergence.distance import is_float
 from mpcore.tools.divergence.root_cause import RootCause
-from mpcore.tools.inspection import difference
+from mpcore.tools.inspection import difference, summarize
 
 if TYPE_CHECKING:
     from mpcore.tools.divergence.evidence import Evidence
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["from_batch"]
 
 _ROUNDED = 1e-6  # relative: data that went through another format on its way
+_FEW = 0.05  # share of equal values that says that an example is the same
+_RELATED = 0.3  # correlation of values of two preparations of one batch
+_MOST = 0.6  # share of the values that a shift explains
 
 
 def from_batch(reference: Evidence, own: Evidence) -> list[RootCause]:
@@ -25,12 +28,25 @@ def from_batch(reference: Evidence, own: Evidence) -> list[RootCause]:
     pairs = list(zip(reference.inspection.batch, own.inspection.batch, strict=False))
     for number, (a, b) in enumerate(pairs):
         if a.shape != b.shape and sorted(a.shape) == sorted(b.shape):
-            continue  # another layout of images
+            turned = _turned(a, b)
+            if turned is None:
+                continue  # another layout of images
+            b = turned
         if is_float(a) == is_float(b) and difference(a, b).relative <= _ROUNDED:
             continue
         found.append(_told(number, a, b))
     together = [cause for cause in found if cause.kind == "data order"]
     return [*together, *(cause for cause in found if cause.kind != "data order")]
+
+
+def _turned(a: TensorSummary, b: TensorSummary) -> TensorSummary | None:
+    """Return ``b`` in the layout of ``a``; None where that is not known."""
+    if a.values is None or b.values is None or a.values.ndim < 3:
+        return None
+    ways = (np.moveaxis(b.values, -1, 1), np.moveaxis(b.values, 1, -1))
+    fitting = [way for way in ways if way.shape == a.shape]
+    found = [summarize(way, b.dtype, keep=True) for way in fitting]
+    return min(found, key=lambda one: difference(a, one).relative, default=None)
 
 
 def _told(number: int, a: TensorSummary, b: TensorSummary) -> RootCause:
@@ -63,7 +79,16 @@ def _told(number: int, a: TensorSummary, b: TensorSummary) -> RootCause:
         sentence = f"{where} is {factor:.4g} times the reference's plus {rest:.4g}"
         return cause("other setting", sentence, "prepare the inputs in the same way")
     sentence = f"{where} is another one: mean {a.mean:.4g} there, {b.mean:.4g} here"
-    return cause("data order", sentence, "draw the same batches, with the same seed", "possible")
+    shift = _common_shift(a, b)
+    if shift is not None:
+        sentence = f"almost every value of {where} is {shift:g} more than in the reference"
+        fix = f"number the values of {where} alike on both sides, such as from 0"
+        return cause("other setting", sentence, fix, "likely")
+    if _same_examples(a, b) or _independent(a, b):
+        fix = "draw the same batches, with the same seed"
+        return cause("data order", sentence, fix, "possible")
+    sentence += "; what is there and what is here belong together"
+    return cause("other setting", sentence, "prepare the inputs in the same way", "likely")
 
 
 def _same_values(a: TensorSummary, b: TensorSummary) -> bool:
@@ -86,8 +111,50 @@ def _rows(a: TensorSummary, b: TensorSummary) -> str:
     return f": its examples are {shown}{' ...' if len(order) > 8 else ''} of the reference"
 
 
+def _both(a: TensorSummary, b: TensorSummary) -> tuple[Any, Any]:
+    whole = a.values is not None and b.values is not None
+    found = (a.values, b.values) if whole else (a.sample, b.sample)
+    return np.asarray(found[0], np.float64).ravel(), np.asarray(found[1], np.float64).ravel()
+
+
+def _same_examples(a: TensorSummary, b: TensorSummary) -> bool:
+    """Return whether some of the examples are the same, and others are not."""
+    left, right = _both(a, b)
+    there = (left != 0) | (right != 0)
+    return bool(there.any()) and float((left == right)[there].mean()) > _FEW
+
+
+def _independent(a: TensorSummary, b: TensorSummary) -> bool:
+    """Return whether values in the same places, and which of them are zero, tell nothing.
+
+    Of two draws the correlation is some 1 / sqrt(values); of one draw that was prepared in two
+    ways it is not, nor are the zeros of a matrix of links elsewhere.
+    """
+    left, right = _both(a, b)
+    limit = max(_RELATED, 3 / max(left.size, 1) ** 0.5)
+    ranks = [np.unique(x, return_inverse=True)[1] for x in (left, right)]
+    zeros = [x == 0 for x in (left, right)]
+    return all(_correlation(*pair) < limit for pair in (ranks, zeros))
+
+
+def _correlation(a: Any, b: Any) -> float:
+    if not (np.ptp(a.astype(np.float64)) and np.ptp(b.astype(np.float64))):
+        return 0.0
+    return abs(float(np.corrcoef(a, b)[0, 1]))
+
+
+def _common_shift(a: TensorSummary, b: TensorSummary) -> float | None:
+    """Return the difference that most integers have: the others wrap around, or are cut off."""
+    if is_float(a) or is_float(b):
+        return None
+    left, right = _both(a, b)
+    shifts, counts = np.unique(right - left, return_counts=True)
+    common = float(shifts[counts.argmax()])
+    return common if common and float(counts.max()) > _MOST * left.size else None
+
+
 def _shift(a: TensorSummary, b: TensorSummary) -> float | None:
-    left, right = (x.sample if x.values is None else x.values.ravel() for x in (a, b))
+    left, right = _both(a, b)
     apart = np.unique(right - left)
     return float(apart[0]) if len(apart) == 1 else None
 

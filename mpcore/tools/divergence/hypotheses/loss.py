@@ -22,6 +22,10 @@ __all__ = ["from_backward", "from_end", "from_loss"]
 _PROPORTIONAL = {True: 1e-9, False: 1e-3}
 """In float32, and in 16 bits: one minus the cosine of gradients that are multiples."""
 
+_POINTS, _DEGREE = 16, 4  # least values, and the degree of the curve through them
+_CURVE = 0.05  # relative: what a curve through the values may leave
+_WARM = 0.02  # relative: what another temperature may leave unexplained
+
 
 def from_loss(case: Case) -> Iterator[RootCause]:
     """Yield why another loss comes from the same output."""
@@ -114,7 +118,8 @@ def _terms(case: Case) -> Iterator[RootCause]:
     apart = [end for end in ends if end[2] < 0.999 or abs(end[1] - 1) > 0.01]
     if not apart or len(apart) == len(ends):
         return
-    match, factor, cosine = apart[-1]
+    # Of several, that which only a penalty of its own differs in says most.
+    match, factor, cosine = next((e for e in apart[::-1] if _is_penalty(case, e[0])), apart[-1])
     alike = next(m.path for m, *_ in ends if m not in [a[0] for a in apart])
     sentence = f"the gradient for {alike} is the same on both sides, that for {match.path} is not"
     if cosine >= 0.999:
@@ -122,7 +127,7 @@ def _terms(case: Case) -> Iterator[RootCause]:
         fix = f"weigh the term of {match.path} by {1 / factor:.4g} of what it is"
         kind, sure = "loss reduction", "sure"
     elif _is_penalty(case, match):
-        more = f"the rest of it is a multiple of {match.path} itself: a penalty on it"
+        more = f"what they differ by is a function of {match.path} itself: a penalty on it"
         fix = f"weigh and average the penalty on {match.path} as the reference does"
         kind, sure = "loss reduction", "likely"
     else:
@@ -146,7 +151,7 @@ def _ends(case: Case) -> list[Match]:
 
 
 def _is_penalty(case: Case, match: Match) -> bool:
-    """Return whether what the gradients differ by is a multiple of the output."""
+    """Return whether what the gradients differ by is a smooth function of each output alone."""
     calls = case.whole(match)
     if calls is None or calls[0].outputs[0].values is None:
         return False
@@ -158,9 +163,11 @@ def _is_penalty(case: Case, match: Match) -> bool:
         for g, side in zip(grads, (case.reference, case.own), strict=True)
         if g is not None
     )
-    output = _vector(calls[0].outputs[0])
-    apart, norms = b - a, float(np.linalg.norm(b - a)) * float(np.linalg.norm(output))
-    return bool(norms) and abs(float(apart @ output)) > 0.98 * norms
+    output, apart = _vector(calls[0].outputs[0]), b - a
+    if output.size < _POINTS or not np.ptp(output) or not np.linalg.norm(apart):
+        return False
+    output = output / np.abs(output).max()
+    return _rest(apart, np.polyval(np.polyfit(output, apart, _DEGREE), output)) < _CURVE
 
 
 def _reduction(case: Case, match: Match, ratio: float, factor: float) -> RootCause:
@@ -280,6 +287,12 @@ def _smoothing(case: Case, match: Match) -> Iterator[RootCause]:
     ]
     if len(grads) < 2 or grads[0].shape != grads[1].shape:
         return
+    by, rest = _warmth(calls[0], grads[0], grads[1], axis)
+    if rest < _WARM and abs(by - 1) > 0.01:
+        sentence = f"the gradient for the logits is that of logits divided by {by:.3g}"
+        fix = "divide the logits by the same temperature on both sides"
+        yield RootCause("other setting", "(loss)", "(loss)", "loss", (sentence,), fix, "likely")
+        return
     for plain, who in ((0, "this side"), (1, "the reference")):
         amount = _smoothed(calls[plain], grads[plain], grads[1 - plain], axis)
         if amount is not None:
@@ -303,8 +316,38 @@ def _smoothed(call: LayerCall, plain: Any, other: Any, axis: int) -> float | Non
     )
     shape, apart = row * (hot - 1 / share.shape[-1]), other - plain
     amount = float((shape * apart).sum() / max(float(np.square(shape).sum()), 1e-30))
-    rest = float(np.linalg.norm(apart - amount * shape)) / (float(np.linalg.norm(apart)) or 1.0)
-    return amount if rest < 0.2 and 1e-3 < amount < 1 else None
+    rest = _rest(apart, amount * shape)
+    if not (rest < 0.2 and 1e-3 < amount < 1):
+        return None
+    # Logits that are divided by a number make nearly the same gradient where they are small.
+    return None if _warmth(call, plain, other, axis)[1] < rest else amount
+
+
+def _rest(wanted: Any, made: Any) -> float:
+    return float(np.linalg.norm(wanted - made)) / (float(np.linalg.norm(wanted)) or 1.0)
+
+
+def _warmth(call: LayerCall, plain: Any, other: Any, axis: int) -> tuple[float, float]:
+    """Return by what the logits are divided on the other side, and what that leaves unexplained."""
+    targets, values = _targets(call), call.outputs[0].values
+    if targets is None or values is None:
+        return 1.0, np.inf
+    logits = np.moveaxis(values.astype(np.float64), axis, -1)
+    hot = np.eye(logits.shape[-1])[targets]
+    cold = softmax(logits, -1) - hot
+    # What each place counts: its gradient over that of a plain cross-entropy.
+    count = (plain * cold).sum(-1, keepdims=True) / np.square(cold).sum(-1, keepdims=True)
+
+    def rest(by: float) -> float:
+        made = count * (softmax(logits / by, -1) - hot) / by
+        return _rest(other - plain, made - plain)
+
+    center, width = 0.0, 4.0
+    for _ in range(6):  # logarithms, finer and finer
+        tried = np.linspace(center - width, center + width, 33)
+        center = float(tried[np.argmin([rest(2.0**power) for power in tried])])
+        width /= 8
+    return 2.0**center, rest(2.0**center)
 
 
 def _axis(shape: tuple[int, ...]) -> int:

@@ -57,12 +57,17 @@ def _compared(case: Case, path: str) -> Iterator[RootCause]:
     if with_theirs <= _TIMES * theirs.left + floor:
         return
     fits = theirs, fit(steps[1])
-    if with_theirs <= _TIMES * fits[1].left + floor:
+    strange = case.later and fits[1].left > _KNOWN
+    if not strange and with_theirs <= _TIMES * fits[1].left + floor:
+        return
+    found = from_moves(case) if strange and not path else []
+    if found:
+        yield from found
         return
     if fits[1].left > _KNOWN or fits[0].name != fits[1].name:
-        found = fits[1].name if fits[1].left <= _KNOWN else "neither SGD nor Adam"
+        kind = fits[1].name if fits[1].left <= _KNOWN else "neither SGD nor Adam"
         sentence = (
-            f"the reference moves as {_words(fits[0])}; this side as {found}: "
+            f"the reference moves as {_words(fits[0])}; this side as {kind}: "
             f"the reference's constants leave {with_theirs:.2g} of its moves unexplained"
         )
         fix = f"use {fits[0].name} with {_words(fits[0])}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.tools.divergence.align import own_rate
 from mpcore.tools.divergence.hypotheses.fit import FORMULAS, Steps, fit, left
 from mpcore.tools.divergence.root_cause import RootCause
 
@@ -68,7 +69,7 @@ def from_moves(case: Case) -> list[RootCause]:
     if left(other.all(), name, constants) <= _floor(other):
         return []
     who = "this side" if order[1] else "the reference"
-    for rule in (_clipped, _scheduled, _clamped, _grouped):
+    for rule in (_kept, _clipped, _scheduled, _clamped, _grouped):
         found = rule(other, name, constants, who)
         if found is not None:
             kind, sentence, fix, layer = found
@@ -93,9 +94,12 @@ def _side(evidence: Evidence) -> _Side | None:
     weights = [evidence.weights[0], *(evidence.weights[n + 1] for n in real)]
     tables = [{w.path: w.arrays for w in layers} for layers in weights]
     grads = [{w.path: w.arrays for w in evidence.grads[n]} for n in real]
+    known = {w.path: w for w in evidence.grads[real[0]]}
     arrays: dict[Key, Steps] = {}
     for path, held in grads[0].items():
         for name in held:
+            if not own_rate(known[path], name):
+                continue
             try:
                 own = [np.asarray(t[path][name], np.float64).ravel() for t in tables]
                 came = [np.asarray(g[path][name], np.float64).ravel() for g in grads]
@@ -177,6 +181,22 @@ def _named(chosen: Sequence[Key], known: Sequence[Key]) -> str:
     return f"{shown} and {len(chosen) - 3} more" if len(chosen) > 3 else shown
 
 
+# --- gradients of earlier steps
+
+
+def _kept(
+    side: _Side, name: str, constants: Mapping[str, float], who: str
+) -> tuple[str, str, str, str] | None:
+    """Return that each step moves by the sum of all gradients so far."""
+    steps = side.all()
+    summed = Steps(steps.weights, np.cumsum(steps.grads, axis=0))
+    if len(steps.grads) < 2 or left(summed, name, constants) > 2 * _floor(side):
+        return None
+    sentence = f"each step of {who} moves by the sum of all gradients so far"
+    fix = "clear the gradients between the steps (zero_grad), on both sides"
+    return "other setting", sentence, fix, OPTIMIZER
+
+
 # --- factors by step
 
 
@@ -245,6 +265,9 @@ def _scheduled(
     """Return that the rate changes from step to step."""
     steps = side.all()
     factors, made = _rates(steps, name, constants)
+    if _relative(made, steps.moves) > _floor(side) and name == "sgd":
+        # Keras takes the rate of each step into the momentum, torch multiplies behind it.
+        factors, made = _gradient_factors(steps, constants)
     if (
         _relative(made, steps.moves) > _floor(side)
         or np.ptp(factors) < _SAME * np.abs(factors).max()
@@ -347,12 +370,14 @@ def _grouped(
         factor = float((plain * steps.moves).sum()) / max(float(np.square(plain).sum()), 1e-300)
         if _relative(factor * plain, steps.moves) <= own and abs(factor - 1) > _SAME:
             rates[key] = factor
-            continue
         decay = _decay(steps, name, constants)
-        if decay is None or left(steps, name, {**constants, "weight decay": decay}) > own:
+        if decay is not None and left(steps, name, {**constants, "weight decay": decay}) <= own:
+            decays[key] = decay
+        if key not in rates and key not in decays:
             return None
-        decays[key] = decay
-    for found, what in ((rates, "rate"), (decays, "weight decay")):
+    # A tiny gradient, as of a bias before a norm, hides which of the two it is: the rest tells.
+    told = sorted(((rates, "rate"), (decays, "weight decay")), key=lambda one: -len(one[0]))
+    for found, what in told:
         values = list(found.values())
         if not found or np.ptp(values) > 2 * _SAME * max(np.abs(values).max(), 1e-3):
             continue
