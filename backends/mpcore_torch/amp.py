@@ -29,10 +29,13 @@ from mpcore_torch.gradient_accumulation import Window
 from mpcore_torch.gradients import Norms
 from mpcore_torch.layers import device_of, parameter_names
 from mpcore_torch.master_dict import bit_sum, master_shapes, read_masters, write_masters
-from mpcore_torch.op_list import keep_in_backward, op_list_of, region
+from mpcore_torch.one_pass import OnePass
+from mpcore_torch.op_list import keep_in_backward, op_list_of
+from mpcore_torch.open_regions import OPENED, Both, Region, end_left
 from mpcore_torch.plan_guard import PlanGuard
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
+from mpcore_torch.replanning import SeenCalls, check_whole, put_region, region_of, replanned
 from mpcore_torch.saving import mark, unmark
 from mpcore_torch.scaled_gradients import ScaledGradients
 from mpcore_torch.schedule import held
@@ -51,9 +54,14 @@ if TYPE_CHECKING:
     from mpcore.graph.ir import GraphPlan
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
-    from mpcore.step.transaction import StepOptions
+    from mpcore.step.transaction import Latest, StepOptions
 
 __all__ = ["TorchAmp"]
+
+
+_CPU = ("cpu",)
+_TENSORS = {torch.Tensor, torch.nn.Parameter}
+_FORWARD = repeat("forward")
 
 
 def _lowered(model: nn.Module, plan: Plan, options: StepOptions) -> Sequence[GraphPlan]:
@@ -102,19 +110,21 @@ class TorchAmp(Amp):
         refuse(model, plan, self.optimizers.values())
         device = next(model.parameters()).device.type
         op_list = op_list_of(model, plan, device)
-        self._region: Callable[[], Any] = contextlib.nullcontext
-        if policy.by in ("op", "graph") and policy.compute != "float32":
-            dtype = getattr(torch, policy.compute)
-            self._region = lambda: region(device, dtype, op_list)
+        self._enters_regions = policy.by in ("op", "graph")
+        if options.on_overflow == "keep full":
+            check_whole(model)
+        self._region = region_of(policy, device, op_list)
         # Before the model is changed: it refuses options that cannot be had.
         self._tx = TorchTransaction(model, self.optimizers, self._rule, options, self._region)
         if not optimizers:
             self._tx.calls = Inference()
         keep_in_backward(self._tx, op_list)
+        one_pass = OnePass(options.update, policy, self.optimizers)
         forget_copy(model)
         make_bare(model)  # where it is a copy of a prepared model
         self.graphs = _lowered(model, plan, options)
         self._prepared = Prepared(model, self.optimizers, plan)
+        self._prepared.master_weights.one_pass = one_pass
         if policy.by != "model" or policy.scheme.name not in ("none", "stochastic"):
             self.widened = self._prepared.widened
         self._first = next(model.parameters())  # it tells where the model is, cheaply
@@ -136,6 +146,9 @@ class TorchAmp(Amp):
         self._update_guard = UpdateGuard(
             model, with_hooks(self.optimizers.values()), self.guard, masters
         )
+        self._seen: SeenCalls | None = None
+        if options.on_overflow == "keep full":
+            self._seen = SeenCalls(model, self._random_state)
         self._watch_root(model)
         self._plan_guard = self._tx.plan_guard = PlanGuard(model, self.guard)
         if self.kept_beside():
@@ -152,7 +165,7 @@ class TorchAmp(Amp):
             nonlocal amp
             # A copy of the model (an average, say) shares this method, not the step.
             if root is transaction.model:
-                if ranks.in_group() and scaled.seen:
+                if scaled.seen and ranks.in_group():
                     scaled.forget()  # a reducer may have put the gradients elsewhere
                 transaction.forward_begins()
                 if listed and root.training and torch.is_grad_enabled():
@@ -161,7 +174,8 @@ class TorchAmp(Amp):
                     if found not in (None, dtype):
                         regions.refuse(guard, found, dtype)
                 if root.training and torch.is_grad_enabled():
-                    return transaction.watching()
+                    watch = transaction.watching()
+                    return None if watch is None else Region(transaction.thread, watch)
             elif root.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 update_guard.watch(root)
             return None
@@ -223,6 +237,12 @@ class TorchAmp(Amp):
         """
         self._tx.calls.enter("load")
         self._tx.master_weights.put(param, values)
+
+    @property
+    def updates(self) -> dict[str, str]:
+        """How ``prepare(update=...)`` moved the values of each optimizer in its last step."""
+        one_pass = self._tx.master_weights.one_pass
+        return {} if one_pass is None else dict(one_pass.said)
 
     @property
     def optimizer_steps(self) -> int:
@@ -320,8 +340,12 @@ class TorchAmp(Amp):
         self._tx.calls.check("forward")
         self._tx.forward_begins()
         self._tx.outside = False
-        watch = self._tx.watching()
-        return self._region() if watch is None else _both(watch, self._region())
+        watch, region = self._tx.watching(), self._region()
+        if torch.compiler.is_compiling() or (
+            watch is None and self._region is contextlib.nullcontext
+        ):
+            return region
+        return Region(self._thread, region if watch is None else Both(watch, region))
 
     def gradient(self, function: Callable[..., Any], *inputs: Any) -> torch.Tensor:
         """Return the gradient of ``function(*inputs).sum()`` for ``inputs[0]``; see ``Amp``.
@@ -347,7 +371,8 @@ class TorchAmp(Amp):
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         tx = self._tx
         self._check_plan()
-        batch = tuple(self._tensor(x) if isinstance(x, np.ndarray) else x for x in batch)
+        if not _TENSORS.issuperset(map(type, batch)):
+            batch = tuple(self._tensor(x) if isinstance(x, np.ndarray) else x for x in batch)
         tx.calls.check("step")
         token, thread = object(), self._thread()
         try:
@@ -376,7 +401,7 @@ class TorchAmp(Amp):
 
     def _check_plan(self) -> None:
         (homes, children), (owns, forwards) = self._plan_guard.children, self._plan_guard.forwards
-        found = map(dict.get, owns, repeat("forward"))
+        found = map(dict.get, owns, _FORWARD)
         if homes != children or not all(map(operator.is_, found, forwards)):
             self._plan_guard.changed()
 
@@ -391,7 +416,9 @@ class TorchAmp(Amp):
 
     def _random_state(self) -> Any:
         # About 1 us: each step asks.
-        found: list[tuple[Any, torch.Tensor]] = [(torch.random, torch.random.get_rng_state())]
+        found: list[tuple[Any, torch.Tensor]] = [
+            (torch.random, torch.default_generator.get_state())
+        ]
         kind = self._first.device.type
         if kind != "cpu":  # not run on an accelerator: none was at hand
             if kind == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -410,6 +437,40 @@ class TorchAmp(Amp):
 
     def _under(self, policy: Policy) -> Any:
         return trial.under(self.model, self._prepared, policy)
+
+    def replan(self, policy: Policy) -> str:
+        """Run under ``policy`` from now on; see ``Insurable.replan``."""
+        strict = self.arguments is None or self.arguments.strict
+        plan, op_list = replanned(self.model, policy, strict=strict)
+        self._prepared.check_release(self._tx.calls)
+        with Held(), self.guard.opened():
+            self._prepared.change(plan)
+            self.plan = plan
+            self._region = region_of(policy, self._first.device.type, op_list)
+            put_region(self._tx, self._region, op_list)
+            self._watch_root(self.model)
+            self._plan_guard.accept()
+        return ""
+
+    def last_calls(self) -> list[tuple[Latest, bool]]:
+        """Return what the latest step was called with; see ``Insurable.last_calls``."""
+        if self._latest is not None and self._latest.step == self._steps_done:
+            return [(self._latest, True)]
+        calls = [] if self._seen is None else self._seen.latest(self._steps_done)
+        return [(call, False) for call in calls]
+
+    def alone(self) -> Any:
+        """Return a context in which this rank runs the model without the others."""
+        return contextlib.nullcontext() if self._seen is None else self._seen.alone()
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the value of every rank; all of them call this."""
+        return ranks.gathered(value) if ranks.in_group() and ranks.several() else [value]
+
+    def _done(self, result: StepResult) -> None:
+        super()._done(result)
+        if self._seen is not None:
+            self._seen.forget()
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """Return a numpy array where the model is; float64, numpy's default, becomes float32.
@@ -603,8 +664,14 @@ class TorchAmp(Amp):
         self._close()
         self._tx.abandon(thread)
 
-    def _thread(self) -> ThreadState:
-        return ThreadState(self._first.device.type, regions=self.policy.by in ("op", "graph"))
+    def _thread(self) -> ThreadState | None:
+        if torch.compiler.is_compiling():  # dynamo can read neither of the depths
+            return None
+        if OPENED.regions:
+            end_left()
+        kind = self._first.device.type
+        kinds = _CPU if kind == "cpu" else ("cpu", kind)
+        return ThreadState(kinds, regions=self._enters_regions)
 
     def release(self) -> None:
         """Give the model back as it was before ``prepare``; see ``Amp.release``.
@@ -625,11 +692,14 @@ class TorchAmp(Amp):
             return
         self._prepared.check_release(tx.calls)
         with Held():
+            end_left()
             tx.forget()
             unmark(self)
             self._update_guard.release()
             self._prepared.release()
             self._plan_guard.release()
+            if self._seen is not None:
+                self._seen.end()
             tx.set_masters([])
             tx.calls = Released()
 
@@ -648,9 +718,12 @@ class TorchAmp(Amp):
         names = self._judged_names
         kept = dict(zip(names, grads.values(), strict=True)) if call.keep_grads else None
         # `last` must not keep the gradients of this step alive through the next one.
+        self._weak = None
         if self._tx.pending:
-            weak = values._replace(norms=weakref.ref(values.norms), lost=None)
+            loss, stepped, norms, scale, after, dropped, _ = values
+            weak = StepValues(loss, stepped, weakref.ref(norms), scale, after, dropped)
             self._weak = StepResult(weak, names, _to_numpy, kept, call.optimizers)
+            self._weak.step = self._steps_done + 1
         return StepResult(values, names, _to_numpy, kept, call.optimizers)
 
     @property
@@ -666,12 +739,6 @@ class TorchAmp(Amp):
     @last.setter
     def last(self, result: StepResult | None) -> None:
         self._last, self._weak = self._weak or result, None
-
-
-@contextlib.contextmanager
-def _both(outer: Any, inner: Any) -> Iterator[Any]:
-    with outer, inner as entered:
-        yield entered
 
 
 def _to_numpy(value: Any) -> Any:

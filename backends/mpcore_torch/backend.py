@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mpcore.backend.foreteller import Foreteller
     from mpcore.backend.listener import Listener
     from mpcore.backend.modes import Modes
+    from mpcore.backend.moves import Moves
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
     from mpcore.backend.rebuild import Rebuild
@@ -62,6 +63,7 @@ class TorchBackend:
             overflow=overflow_kind(home.type),
             masters=("none", "copy", "split", "kahan", "stochastic"),
             optimizer_state=("float32", "bfloat16"),
+            compiles_updates=True,
             by={name: Support("native") for name in ("op", "layer", "model", "graph")},
             rules={
                 "op": ("path", "layer", "op"),
@@ -71,6 +73,7 @@ class TorchBackend:
             },
             op_lists=("native", "portable"),
             stored=("float32", "bfloat16", "float16"),
+            replans=True,
         )
 
     def layers(self, model: nn.Module, /) -> list[Layer]:
@@ -140,6 +143,12 @@ class TorchBackend:
         from mpcore_torch import modes
 
         return modes
+
+    def moves(self) -> Moves[TorchAmp]:
+        """Return what makes steps faster beside precision."""
+        from mpcore_torch import moves
+
+        return moves
 
     def graph(self) -> GraphPart:
         """Return what lifts models, builds and writes them."""

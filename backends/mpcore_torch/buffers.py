@@ -6,8 +6,8 @@ is copied: torch counts the writes into each tensor, and the counts tell what ha
 
 from __future__ import annotations
 
-from itertools import chain, islice
-from operator import attrgetter
+from itertools import chain, islice, repeat
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +26,7 @@ __all__ = ["PLAIN", "BufferGuard", "Mark", "alike"]
 
 PLAIN = (torch.Tensor, nn.Parameter)  # a shard has no values of its own to be written here
 _VERSION = attrgetter("_version")
+_PARAMS = itemgetter("params")
 _KIND = attrgetter("shape", "dtype", "device")
 
 
@@ -60,6 +61,9 @@ class BufferGuard:
             micro: before one micro-batch, not before the step: the copies lie apart. Each kind
                 holds until the next ``save`` of that kind.
         """
+        if not self._places:
+            self._latest[micro] = [], []
+            return self._latest[micro]
         live = [home[key] for home, key in self._places]
         tensors = _tensors(live)
         if not tensors:
@@ -133,8 +137,8 @@ class Mark:
         """Look at it; about 0.05 us for each parameter and slot."""
         self._optimizer = optimizer
         self._groups, self._state = optimizer.param_groups, optimizer.state
-        self._lists: list[list[nn.Parameter]] = [group["params"] for group in self._groups]
-        self._versions = [list(map(_VERSION, params)) for params in self._lists]
+        self._lists: list[list[nn.Parameter]] = list(map(_PARAMS, self._groups))
+        self._versions = list(map(list, map(map, repeat(_VERSION), self._lists)))
         self._owners = list(self._state)
         slots: Any = list(self._state.values())
         try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import operator
 import sys
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -220,43 +221,46 @@ class ThreadState:
     Cost: about 1 us.
     """
 
-    __slots__ = ("_autocast", "_cache", "_dispatch", "_grad", "_modes", "_nesting")
+    __slots__ = ("_kinds", "_regions", "_seen")
 
-    def __init__(self, device: str, *, regions: bool) -> None:
+    def __init__(self, kinds: tuple[str, ...], *, regions: bool) -> None:
         """Look.
 
         Args:
-            device: type of the device whose autocast may be switched; the CPU's is looked at too.
+            kinds: of the devices whose autocast may be switched.
             regions: whether regions of autocast are entered, so that they have to be counted.
         """
-        compiling = torch.compiler.is_compiling()  # dynamo can read neither of the depths
-        self._grad = torch.is_grad_enabled()
-        self._nesting = _nesting() if regions and not compiling else None
-        self._cache = torch.is_autocast_cache_enabled()
-        self._autocast = [_region("cpu")] if device == "cpu" else [_region("cpu"), _region(device)]
-        self._modes = _function_modes()
-        self._dispatch = None if compiling else _dispatch_modes()
+        self._kinds, self._regions = kinds, regions
+        self._seen = list(map(operator.call, _looks(kinds, regions)))
 
     def put_back(self) -> None:
         """Let everything be as it was."""
-        torch.set_grad_enabled(self._grad)
-        while _function_modes() > self._modes:
+        grad, cache, modes, dispatch, *seen = self._seen
+        torch.set_grad_enabled(grad)
+        while _function_modes() > modes:
             torch._C._pop_torch_function_stack()
-        while self._dispatch is not None and _dispatch_modes() > self._dispatch:
+        while _dispatch_modes() > dispatch:
             top = torch._C._get_dispatch_stack_at(_dispatch_modes() - 1)
             TorchDispatchMode.__exit__(top, None, None, None)  # its own end may do more
-        if self._nesting is not None:
-            for _ in range(_nesting() - self._nesting):
+        if self._regions:
+            before = seen.pop()
+            for _ in range(_nesting() - before):
                 torch.autocast_decrement_nesting()
         torch.clear_autocast_cache()
-        torch.set_autocast_cache_enabled(self._cache)
-        for kind, enabled, dtype in self._autocast:
+        torch.set_autocast_cache_enabled(cache)
+        for kind, enabled, dtype in zip(self._kinds, seen[::2], seen[1::2], strict=True):
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
 
 
-def _region(kind: str) -> tuple[str, bool, torch.dtype]:
-    return kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+@cache
+def _looks(kinds: tuple[str, ...], regions: bool) -> tuple[Callable[[], Any], ...]:
+    """Return what tells the state of a thread, out of C wherever it can be."""
+    found: list[Callable[[], Any]] = [torch.is_grad_enabled, torch.is_autocast_cache_enabled]
+    found += [_function_modes, _dispatch_modes]
+    for kind in kinds:
+        found += [partial(torch.is_autocast_enabled, kind), partial(torch.get_autocast_dtype, kind)]
+    return (*found, *((_nesting,) if regions else ()))
 
 
 def _nesting() -> int:

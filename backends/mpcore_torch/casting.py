@@ -50,6 +50,12 @@ __all__ = [
 _NORMS = nn.modules.batchnorm._NormBase
 _READS = "_mpcore_reads"  # what a computed weight is read as, while its layer runs
 
+# What `tensor.to(dtype)` does, 0.5 us faster: a third of what a small layer's cast costs.
+_CASTS = {
+    torch.bfloat16: torch.Tensor.bfloat16,
+    torch.float16: torch.Tensor.half,
+    torch.float32: torch.Tensor.float,
+}
 _PLAIN_CONVS = (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
 # Their CPU kernels take a low input with float32 weights, compute in float32 and round once.
 _ROUND_ONCE = (
@@ -254,21 +260,24 @@ def _looked_up(original: Any, compute: torch.dtype, output: torch.dtype) -> Any:
 
 
 def _linear(_: Any, compute: torch.dtype, output: torch.dtype | None) -> Any:
+    cast, linear = _CASTS[compute], functional.linear
+
     def forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
         bias = self.bias
-        result = functional.linear(
-            input.to(compute), self.weight.to(compute), None if bias is None else bias.to(compute)
-        )
+        narrow = input if input.dtype is compute else cast(input)
+        result = linear(narrow, cast(self.weight), None if bias is None else cast(bias))
         return result if output is compute else result.to(output or input.dtype)
 
     return forward
 
 
 def _conv(_: Any, compute: torch.dtype, output: torch.dtype | None) -> Any:
+    cast = _CASTS[compute]
+
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         bias = self.bias
         result: torch.Tensor = self._conv_forward(
-            input.to(compute), self.weight.to(compute), None if bias is None else bias.to(compute)
+            cast(input), cast(self.weight), None if bias is None else cast(bias)
         )
         return result if output is compute else result.to(output or input.dtype)
 

@@ -95,14 +95,16 @@ class TorchDriver:
         """Return by path, each parameter once, whether it is trained."""
         return {path: param.requires_grad for param, path in parameter_names(model).items()}
 
-    def weights(self, model: nn.Module, amp: TorchAmp | None = None) -> list[LayerWeights]:
+    def weights(
+        self, model: nn.Module, amp: TorchAmp | None = None, *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
         masters = amp.masters if amp is not None else {}
 
         def read(tensor: torch.Tensor) -> npt.NDArray[np.float32]:
             if amp is not None and tensor in masters:
                 return _array(amp.float32_of(cast("nn.Parameter", tensor)), tensor)
-            return _array(tensor, tensor)
+            return _array(tensor, tensor, view=view)
 
         return collect(_held(model), read)
 
@@ -136,13 +138,15 @@ class TorchDriver:
             found.append(places)
         return found
 
-    def gradients(self, model: nn.Module, grads: dict[str, Any]) -> list[LayerWeights]:
+    def gradients(
+        self, model: nn.Module, grads: dict[str, Any], *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return gradients by layer."""
         by_param: dict[torch.Tensor, Any] = {
             param: grads[n] for param, n in parameter_names(model).items() if n in grads
         }
         layers = _held(model, buffers=False)
-        return collect(layers, lambda tensor: _array(by_param.get(tensor), tensor))
+        return collect(layers, lambda tensor: _array(by_param.get(tensor), tensor, view=view))
 
     def slots(self, model: nn.Module, amp: TorchAmp) -> Slots:
         """Return the momentum buffers or running averages."""
@@ -240,9 +244,11 @@ def _own(module: nn.Module, category: str, *, buffers: bool) -> dict[str, torch.
     return tensors
 
 
-def _array(value: torch.Tensor | None, like: torch.Tensor) -> npt.NDArray[np.float32]:
-    """Return a float32 copy; zeros for None."""
+def _array(
+    value: torch.Tensor | None, like: torch.Tensor, *, view: bool = False
+) -> npt.NDArray[np.float32]:
+    """Return a float32 copy, or where a view is enough perhaps one; zeros for None."""
     if value is None:
         return np.zeros(tuple(like.shape), np.float32)
-    array: npt.NDArray[np.float32] = value.detach().float().cpu().numpy().copy()
-    return array
+    array: npt.NDArray[np.float32] = value.detach().float().cpu().numpy()
+    return array if view else array.copy()

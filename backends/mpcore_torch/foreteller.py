@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import BackendError
 from mpcore.graph.part import as_arguments
-from mpcore.policy.coverage import Products
 from mpcore.tools.inspection.dtypes import Dtypes
 from mpcore_torch.dry_run import dry_run
 from mpcore_torch.layers import device_of
@@ -15,6 +14,7 @@ from mpcore_torch.recorder import OPS
 if TYPE_CHECKING:
     from torch import nn
 
+    from mpcore.policy.coverage import Products
     from mpcore.policy.plan import Plan
 
 __all__ = ["products"]
@@ -33,4 +33,4 @@ def products(model: nn.Module, plan: Plan, example: Any) -> list[Products]:
     if trace.clashes:
         msg = f"{trace.clashes[0]}: the step would raise; mpcore.explain names a policy that runs"
         raise BackendError(msg)
-    return [Products(each.path, each.name, each.dtype, each.count) for each in trace.work]
+    return list(trace.work)

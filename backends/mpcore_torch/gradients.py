@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Grads = dict[nn.Parameter, torch.Tensor]
 
 __all__ = [
+    "Checker",
     "Norms",
     "ValueDetector",
     "any_found",
@@ -34,6 +35,8 @@ __all__ = [
     "as_loss",
     "check",
     "check_and_unscale_",
+    "device_of_plain",
+    "differentiate",
     "leaves_gradients",
     "merged",
     "plain",
@@ -46,9 +49,15 @@ __all__ = [
 
 # Private in torch, 2.13.0 included: called where it is there and fits, never relied on.
 _KERNEL = "_amp_foreach_non_finite_check_and_unscale_"
+_ENGINE = getattr(torch.autograd.graph, "_engine_run_backward", None)
+_BACKWARDS = (torch.Tensor.backward, torch.autograd.backward)
+_FILES = [getattr(getattr(each, "__code__", None), "co_filename", "") for each in _BACKWARDS]
+if not all(file.startswith(torch.__path__[0]) for file in _FILES):
+    _ENGINE = None  # somebody had put another one there before
 # Looked at for all gradients in one go, in C.
 _DTYPE, _LAYOUT, _DEVICE = attrgetter("dtype"), attrgetter("layout"), attrgetter("device")
 _VERSION = attrgetter("_version")
+_KIND = attrgetter("dtype", "layout", "device", "requires_grad")
 _TENSOR, _FLOAT32, _STRIDED = {torch.Tensor}, {torch.float32}, {torch.strided}
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
@@ -168,6 +177,60 @@ def check_and_unscale_(
     return flags
 
 
+class Checker:
+    """``check_and_unscale_`` for the gradients of every step: what it needs is kept between them.
+
+    The flag is kept only from a look at it that was clean to the next use, so that no fault and
+    no overflow leaves a raised one here.
+    """
+
+    __slots__ = ("_factor", "_flag", "_lent", "_value")
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._flag: torch.Tensor | None = None
+        self._factor: torch.Tensor | None = None
+        self._lent: torch.Tensor | None = None
+        self._value = 0.0
+
+    def __call__(
+        self, grads: list[torch.Tensor], device: torch.device, factor: float
+    ) -> dict[torch.device, torch.Tensor]:
+        """Multiply in place, and say what was found; see ``check_and_unscale_``.
+
+        Args:
+            grads: float32, strided, all on ``device``, without a graph.
+            device: theirs.
+            factor: above 1 the products are checked too.
+        """
+        flag, self._flag = self._flag, None
+        if flag is None or flag.device != device:
+            flag = _scalar(0.0, device)
+        if self._factor is None or self._value != factor or self._factor.device != device:
+            self._factor, self._value = _scalar(factor, device), factor
+        _apply(grads, flag, self._factor)
+        if factor > 1.0:
+            _apply(grads, flag, _scalar(1.0, device))
+        self._lent = flag
+        return {device: flag}
+
+    def clean(self) -> None:
+        """Take the flag back: somebody has seen that it is not raised."""
+        self._flag, self._lent = self._lent, None
+
+
+def device_of_plain(grads: Collection[torch.Tensor]) -> torch.device | None:
+    """Return the device of gradients that are all plain float32 tensors on one, else None."""
+    if set(map(type, grads)) != _TENSOR:
+        return None
+    kinds = set(map(_KIND, grads))
+    if len(kinds) != 1:
+        return None
+    dtype, layout, device, graph = kinds.pop()
+    ready = dtype is torch.float32 and layout is torch.strided and not graph
+    return device if ready else None
+
+
 def check(tensors: Iterable[torch.Tensor], factor: float) -> dict[torch.device, torch.Tensor]:
     """Return what ``check_and_unscale_`` with ``products`` would find; values stay as they are.
 
@@ -194,7 +257,7 @@ def read_at_once(
 
 def any_found(found: Mapping[torch.device, torch.Tensor]) -> bool:
     """Return whether any device found something; waits for them."""
-    return any(float(flag) != 0.0 for flag in found.values())
+    return any(map(float, found.values()))  # NaN too
 
 
 def _scalar(value: Any, device: torch.device) -> torch.Tensor:
@@ -230,6 +293,32 @@ def _stand_in(group: list[torch.Tensor], flag: torch.Tensor, factor: torch.Tenso
         tensor.copy_(values * factor)
 
 
+def differentiate(loss: torch.Tensor, start: torch.Tensor | None, *, retain_graph: bool) -> None:
+    """Run ``loss.backward(start, retain_graph)``.
+
+    Past its checks of ``start``, which cost 15 us, where nobody has put another backward pass in
+    the place of torch's.
+
+    Args:
+        loss: float32, shape ().
+        start: the same; None for 1.
+        retain_graph: keep the graph.
+    """
+    if (
+        start is None
+        or type(loss) is not torch.Tensor
+        or _ENGINE is None
+        or torch.compiler.is_compiling()
+        or (torch.Tensor.backward, torch.autograd.backward) != _BACKWARDS
+        or torch.overrides.has_torch_function_unary(loss)
+    ):
+        loss.backward(start, retain_graph)
+        return
+    _ENGINE(
+        (loss,), (start,), retain_graph, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
 def as_loss(loss: torch.Tensor) -> torch.Tensor:
     """Return the loss as it is reported: float32, no graph, shape ()."""
     return shapeless(loss.detach().float())
@@ -242,11 +331,9 @@ def shapeless(loss: torch.Tensor) -> torch.Tensor:
 
 def leaves_gradients(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether a step of ``optimizer`` is known to leave ``.grad`` as it is."""
-    return (
-        type(optimizer) in _FUSED
-        and not has_hooks(optimizer)
-        and all(group.get("fused") for group in optimizer.param_groups)
-    )
+    if type(optimizer) not in _FUSED or has_hooks(optimizer):
+        return False
+    return all(group.get("fused") for group in optimizer.param_groups)
 
 
 class Norms:

@@ -10,32 +10,52 @@ import torch
 from torch import nn
 
 from mpcore.errors import GraphError
-from mpcore.graph.part import Lifted, as_arguments
+from mpcore.graph.fold import fold_batch_norm
+from mpcore.graph.part import Lifted, as_arguments, both
 from mpcore_torch.forwards import put_method
 from mpcore_torch.graph_build import build as build_piece
 from mpcore_torch.graph_export import export, exported_piece
-from mpcore_torch.graph_forward import Lowering, run_by_graph, runner_for
+from mpcore_torch.graph_forward import (
+    Lowering,
+    change_of,
+    refuse_lifting,
+    run_by_graph,
+    runner_for,
+)
 from mpcore_torch.graph_plan import plan_of
 from mpcore_torch.graph_proof import prove_lifted
+from mpcore_torch.graph_time import timed
 from mpcore_torch.layers import device_of, list_layers
 from mpcore_torch.refuse import refuse_prepared
 from mpcore_torch.snapshot import left_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
     from mpcore.graph.ir import Graph, GraphPlan
-    from mpcore.graph.part import Changed
+    from mpcore.graph.part import Change
     from mpcore.policy.policy import Policy
 
-__all__ = ["arrays", "build", "changed", "export", "find", "lift", "plan"]
+__all__ = [
+    "arrays",
+    "build",
+    "changed",
+    "export",
+    "find",
+    "fold",
+    "lift",
+    "plan",
+    "source",
+    "timed",
+]
 
 
 def lift(model: nn.Module, example: Any, /, *, whole: bool) -> Lifted:
     """Return a model as graphs; see ``mpcore.graph.part.GraphPart``."""
     _refuse_prepared(model)
+    refuse_lifting(model)
     if whole:
         piece, made = exported_piece(model, example)
         return Lifted((piece.graph,), model, example, (piece, made))
@@ -93,11 +113,11 @@ def find(model: nn.Module, path: str, /) -> Any:
     return home
 
 
-def changed(
-    model: nn.Module, change: Callable[[Graph], Graph | Changed], example: Any, /
-) -> nn.Module:
+def changed(model: nn.Module, change: Change, example: Any, /) -> nn.Module:
     """Return a copy that shares the parameters of ``model``, and whose graphs are changed."""
     _refuse_prepared(model)
+    refuse_lifting(model, but=model)
+    change = both(change_of(model), change)
     shared = [*model.parameters(), *model.buffers()]
     twin = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
     # Not as what `prepare` puts there: this model may still be prepared.
@@ -118,3 +138,20 @@ def _refuse_prepared(model: nn.Module) -> None:
             "amp.graphs has what by='graph' made of it; amp.release() gives the model back"
         )
         raise GraphError(msg) from exc
+
+
+def source(model: nn.Module, policy: Policy, example: Any, /) -> str:
+    """Raise GraphError: source is written of networks of MindSpore alone."""
+    msg = (
+        f"no source is written of {type(model).__name__}, a model of torch, under {policy}: "
+        "mp.export writes it to a .pt2 file, whose graph prints itself as code"
+    )
+    del example
+    raise GraphError(msg)
+
+
+def fold(model: nn.Module, example: Any, /) -> nn.Module:
+    """Return a new model whose batch normalisations are folded; see ``GraphPart.fold``."""
+    lifted = lift(model, example, whole=True)
+    graph, held = fold_batch_norm(lifted.graph, arrays(lifted))
+    return build(lifted, graph, held)

@@ -12,6 +12,7 @@ from mpcore.errors import GraphError
 from mpcore.graph.clip import CLIP
 from mpcore_torch import graph_casts
 from mpcore_torch.graph_facts import arguments, fill
+from mpcore_torch.graph_marks import CAST, PLAN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +93,9 @@ class _Builder:
         outputs = iter(self.graph.outputs)
         self.code.output(fill(self.piece.result, lambda _: self._read("", next(outputs))))
         self.code.lint()
-        return fx.GraphModule(self.root, self.code)
+        made = fx.GraphModule(self.root, self.code)
+        made.meta[PLAN] = self.plan
+        return made
 
     def _hold(self, name: str, tensor: Any) -> str:
         """Put a tensor into the module under its own dotted name; return that name."""
@@ -113,6 +116,7 @@ class _Builder:
         for cast in self.after.get(name, ()):
             dtype = getattr(torch, cast.dtype)
             self.of[name] = self.code.call_function(graph_casts.cast, (self.of[name], dtype))
+            self.of[name].meta[CAST] = cast
 
     def _only_cast(self, name: str) -> bool:
         """Return whether a parameter that is stored as its casts is read in no other way."""
@@ -134,9 +138,12 @@ class _Builder:
         source = self.of[cast.value]
         if cast.fork:
             whole = self.code.call_function(graph_casts.fork, (source, dtype, count))
+            whole.meta[CAST] = cast
             made = [self._pick(whole, i) for i in range(count)]
         else:
-            made = [self.code.call_function(graph_casts.cast, (source, dtype))] * count
+            code = self.code.call_function(graph_casts.cast, (source, dtype))
+            code.meta[CAST] = cast
+            made = [code] * count
         for user, code in zip(cast.users, made, strict=True):
             self.waiting.setdefault((user, cast.value), []).append(code)
 

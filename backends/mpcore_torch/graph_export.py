@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from mpcore.errors import GraphError
 from mpcore.graph.part import Exported, as_arguments
 from mpcore_torch.graph_build import build
+from mpcore_torch.graph_forward import refuse_lifting
 from mpcore_torch.graph_lift import names_of, piece_of
 from mpcore_torch.graph_plan import plan_of
 from mpcore_torch.graph_trace import refuse_calls
@@ -44,6 +45,7 @@ def export(
 
     The lists of accelerators decide where the policy leaves it to a list: files are run there.
     """
+    refuse_lifting(model)
     target = Path(path)
     if target.suffix not in _FORMS:
         msg = f"`path` must end in {' or '.join(_FORMS)} for a torch model, got {target.name!r}"

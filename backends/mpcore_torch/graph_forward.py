@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mpcore.errors import BackendError, MpcoreWarning
+from mpcore._lib.callers import warn_user
+from mpcore.errors import BackendError
 from mpcore.graph.deciding import unused_rules
-from mpcore.graph.part import Changed, as_arguments
+from mpcore.graph.part import Changed, as_arguments, refuse_rewritten
 from mpcore_torch.casting import is_low
 from mpcore_torch.forwards import replace_forward
 from mpcore_torch.graph_build import build
+from mpcore_torch.graph_marks import RUNNER
 from mpcore_torch.graph_plan import plan_of, plan_of_words
 from mpcore_torch.graph_proof import prove_lifted, prove_same
 from mpcore_torch.graph_run import Runner
@@ -25,14 +26,21 @@ from mpcore_torch.snapshot import left_alone
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mpcore.graph.ir import Graph, GraphPlan
+    from mpcore.graph.ir import GraphPlan
+    from mpcore.graph.part import Change
     from mpcore.policy.layer import Layer
     from mpcore.policy.policy import Policy
     from mpcore_torch.graph_lift import Piece
 
-__all__ = ["Lowering", "put_graph", "refuse_graph", "run_by_graph", "runner_for"]
-
-_RUNNER = "_mpcore_graph"
+__all__ = [
+    "Lowering",
+    "change_of",
+    "put_graph",
+    "refuse_graph",
+    "refuse_lifting",
+    "run_by_graph",
+    "runner_for",
+]
 
 
 @dataclass
@@ -51,7 +59,7 @@ class Lowering:
     layers: Sequence[Layer]
     device: str
     plain: bool = False
-    change: Callable[[Graph], Graph | Changed] | None = None
+    change: Change | None = None
     plans: list[GraphPlan] = field(default_factory=list)
 
     def __call__(self, piece: Piece) -> Callable[[], Any]:
@@ -71,9 +79,10 @@ class Lowering:
         if self.plain:
             return build(piece, piece.graph)
         if self.policy is None:
-            made = piece.graph if self.change is None else self.change(piece.graph)
-            if not isinstance(made, Changed) or not made.words:
-                return build(piece, made.graph if isinstance(made, Changed) else made)
+            made = Changed(piece.graph)
+            made = made if self.change is None else self.change(made)
+            if not made.words:
+                return build(piece, made.graph)
             plan = plan_of_words(piece, made)
             return build(piece, made.graph, plan, device=self.device, low=made.low)
         plan = plan_of(piece, self.policy, self.layers, self.device)
@@ -91,12 +100,7 @@ def refuse_graph(model: nn.Module) -> None:
             "(model.float()), or use by='op'"
         )
         raise BackendError(msg)
-    if any(hasattr(param, "placements") for param in model.parameters()):
-        msg = (
-            "by='graph' is not possible for parameters that are sharded (FSDP2, DTensor): a graph "
-            "carries their strategy and cannot build with it; use by='layer', or by='op'"
-        )
-        raise BackendError(msg)
+    refuse_lifting(model)
     wrapped = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     for module in model.modules():
         if isinstance(module, wrapped):
@@ -109,6 +113,24 @@ def refuse_graph(model: nn.Module) -> None:
                 "prepare the original"
             )
             raise BackendError(msg)
+
+
+def refuse_lifting(model: nn.Module, *, but: nn.Module | None = None) -> None:
+    """Raise where no graph of a model can be made: it is sharded, or was changed before.
+
+    Args:
+        model: the model.
+        but: a module that may be changed.
+    """
+    if any(hasattr(param, "placements") for param in model.parameters()):
+        msg = (
+            "by='graph' is not possible for parameters that are sharded (FSDP2, DTensor): a graph "
+            "carries their strategy and cannot build with it; use by='layer', or by='op'"
+        )
+        raise BackendError(msg)
+    for module in model.modules():
+        if module is not but and change_of(module) is not None:
+            refuse_rewritten(type(module).__name__)
 
 
 def runner_for(model: nn.Module, original: Callable[..., Any], lowering: Lowering) -> Runner:
@@ -139,7 +161,7 @@ def put_graph(model: nn.Module, policy: Policy, example: Any) -> list[GraphPlan]
         _prove(model, runner, lowering, args, kwargs, policy, device)
     _warn_unused(policy, lowering)
     replace_forward(model, partial(run_by_graph, policy=policy))
-    vars(model)[_RUNNER] = _Held(runner, lowering)
+    vars(model)[RUNNER] = _Held(runner, lowering)
     return lowering.plans
 
 
@@ -179,7 +201,7 @@ def _prove(
 def _warn_unused(policy: Policy, lowering: Lowering) -> None:
     for rule in unused_rules(policy, lowering.plans):
         msg = f"rule {rule!r} decided for no call of the graph; print(amp.graphs[0]) lists them"
-        warnings.warn(msg, MpcoreWarning, stacklevel=6)
+        warn_user(msg, "torch")
 
 
 class _Held:
@@ -200,18 +222,23 @@ def _nothing() -> None:
     return None
 
 
-def run_by_graph(
-    original: Any, policy: Policy | None, change: Callable[[Graph], Graph | Changed] | None = None
-) -> Any:
+def change_of(model: nn.Module) -> Change | None:
+    """Return what the graphs of a model were changed by; None where they were not."""
+    found: Change | None = getattr(vars(model).get("forward"), "graph_change", None)
+    return found
+
+
+def run_by_graph(original: Any, policy: Policy | None, change: Change | None = None) -> Any:
     """Return a forward that runs ``original`` as its graphs; ``functools.partial`` names it."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        held = vars(self).get(_RUNNER)
+        held = vars(self).get(RUNNER)
         if held is None or held.runner.model() is not self:
             layers = [] if policy is None else list_layers(self)
             lowering = Lowering(policy, layers, device_of(self).type, change=change)
             held = _Held(runner_for(self, original, lowering), lowering)
-            vars(self)[_RUNNER] = held
+            vars(self)[RUNNER] = held
         return held.runner(*args, **kwargs)
 
+    vars(forward)["graph_change"] = change
     return forward

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mpcore.errors import GraphError
 from mpcore.graph.deciding import Word, words
 from mpcore.graph.placing import place
 from mpcore_torch.graph_facts import Facts
@@ -29,9 +30,16 @@ def system_of(device: str) -> str:
 
 
 def plan_of_words(piece: Piece, changed: Changed) -> GraphPlan:
-    """Return where casts lie in a changed graph; calls without a word follow what comes in."""
+    """Return where casts lie in a changed graph; calls without a word follow what comes in.
+
+    Their weights are cast along: torch's kernels take no others.
+    """
     graph = changed.graph
-    found = {node.name: Word("follow", "", "follows") for node in graph.nodes}
+    found = {}
+    for node in graph.nodes:
+        weighs = any(role.partition("[")[0] in ("weight", "params") for role in node.roles)
+        word = "follow" if node.fixed else "along" if weighs else "promote"
+        found[node.name] = Word(word, "", "follows")
     facts = Facts(piece, changed.low, piece.device)
     return place(graph, found | dict(changed.words), changed.low, results=facts.results)
 
@@ -49,6 +57,12 @@ def plan_of(
         output: dtype of what the piece hands on; ``""`` for what comes.
     """
     graph, low = piece.graph, policy.compute
+    if policy.place == "cheapest" and policy.op_list == "native" and device not in _HAS_LIST:
+        msg = (
+            f"`place` must be list or exact on {device!r}, whose list is not known, got "
+            "place=cheapest; or name a list, op_list=portable"
+        )
+        raise GraphError(msg)
     system = system_of(device)
     known = {"npu": "torch_npu"}.get(device, system)
     found = words(graph, policy, known, layers=layers, device=device)

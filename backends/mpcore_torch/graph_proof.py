@@ -43,8 +43,8 @@ def prove_lifted(
     name = type(model).__name__
     if not runner.pieces:
         msg = (
-            f"nothing of {name} was lifted: its forward runs outside of what torch._dynamo "
-            "follows; use by='op' or by='layer'"
+            f"nothing of {name} was lifted: it makes no call that torch._dynamo follows; use "
+            "by='op' or by='layer'"
         )
         raise GraphError(msg)
     left = outside(model, runner, args, kwargs)

@@ -22,6 +22,7 @@ from mpcore.errors import GraphError
 from mpcore_torch import regions
 from mpcore_torch.graph_casts import one_forward
 from mpcore_torch.graph_lift import Piece, names_of, piece_of
+from mpcore_torch.graph_marks import HEARING
 from mpcore_torch.graph_trace import traced
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Runner:
         except BackendCompilerFailed as exc:
             inner = exc.inner_exception
             if isinstance(inner, GraphError):
-                raise inner from None
+                raise inner from inner.__cause__
             msg = f"a piece of the model cannot be lifted: {inner}; use by='op' or by='layer'"
             raise GraphError(msg.replace("\n", " ")) from exc
         except torch._dynamo.exc.FailOnRecompileLimitHit as exc:
@@ -99,9 +100,9 @@ class Runner:
         if self.ran == before and self.pieces:
             msg = (
                 f"{type(self.model()).__name__} ran outside of its graphs, where no plan reaches: "
-                "torch.compiler.set_stance('force_eager'), or a tool that must hear every layer "
-                "(mp.observe), keeps dynamo away; amp.graphs and mp.explain tell what calls do, "
-                "by='op' can be observed"
+                "torch.compiler.set_stance('force_eager'), or a tool that looks at the values of "
+                "every layer, keeps dynamo away; amp.graphs, mp.explain and mp.observe tell what "
+                "calls do, such tools work by='op'"
             )
             raise GraphError(msg)
         return made
@@ -141,7 +142,7 @@ class Runner:
                     for mode in (*functions, *dispatch):
                         stack.enter_context(mode)
                     return self._run(lowered(), args)
-            if self.at is not None or self.marks:
+            if self.at is not None or self.marks or HEARING:
                 return self._run(lowered(), args)
             return lowered()(*args)
 
@@ -150,6 +151,8 @@ class Runner:
     def _run(self, code: Any, args: tuple[Any, ...]) -> Any:
         """Run a piece that somebody watches."""
         with torch.profiler.record_function(MARK) if self.marks else contextlib.nullcontext():
+            if HEARING:
+                return HEARING[-1](code, args)
             return code(*args) if self.at is None else _Named(code, self.at).run(*args)
 
 

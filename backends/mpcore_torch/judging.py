@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 from mpcore.errors import PolicyError
 from mpcore.numerics import ops
 from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge, setting
+from mpcore.policy.guesses import Given, Shapes, guesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,17 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["judged"]
 
 _Shape = tuple[int, ...]
-_Given = tuple[tuple[str, _Shape], ...]
-"""What a layer is called with: for each argument ("float" or "int", shape)."""
-
 _MOST_CALLS = 200  # tried for one class
 _MOST_KEPT = 64  # shapes and settings of one class that are remembered
 _MOST_KERNELS = 5000  # of one call: an iteration may never converge on zeros
 _MOST_VALUES = 2**24  # of a matrix of a layer that is called with values
-_MOST_SIZES = 8  # of axes of the parameters that an input may have
-_BATCH, _LENGTH, _SIDE, _LARGEST_KERNEL = 2, 3, 16, 64
-_INTEGERS = ("ind", "idx", "ids", "token", "pos", "expert", "label")
-"""Parts of the names of arguments that are likely to be whole numbers: those are tried first."""
 
 _NAMES = {
     # what the table of ops does not spell
@@ -140,7 +134,7 @@ def _evidence(module: nn.Module) -> Evidence:
 
 
 def _best(
-    ghost: nn.Module, function: Any, given: list[_Given], device: str
+    ghost: nn.Module, function: Any, given: list[Given], device: str
 ) -> tuple[_Heard | None, bool]:
     """Return the call that used most of the parameters, and whether one asked for values."""
     best, by_values = None, False
@@ -225,91 +219,16 @@ class _NoValues(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped he
 # --- inputs -----------------------------------------------------------------------------------
 
 
-def _inputs(module: nn.Module, function: Any, *, optional: bool) -> Iterator[_Given]:
-    """Yield what a layer might be called with.
-
-    Args:
-        module: the layer.
-        function: its forward.
-        optional: whether to fill what is None by default as well; nothing if there is none.
-    """
-    found = [
-        param
-        for param in list(inspect.signature(function).parameters.values())[1:]
-        if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD, param.VAR_POSITIONAL)
-    ]
-    required = [param.name for param in found if param.default is param.empty]
-    names = [param.name for param in found if param.default is param.empty or param.default is None]
-    if optional and names == required:
-        return
-    names = names if optional else required
-    if not names:
-        yield ()
-        return
-    for first in _firsts(module, names[0], alone=len(names) == 1):
-        if len(names) == 1:
-            yield (first,)
-            continue
-        for rest in itertools.product(*(_others(first, name, module) for name in names[1:])):
-            yield (first, *rest)
-
-
-def _sizes(module: nn.Module, shapes: list[_Shape]) -> list[int]:
-    sizes = list(dict.fromkeys(size for shape in shapes for size in _axes(shape, module)))
-    return sizes[:_MOST_SIZES] or [_SIDE]  # one number goes with any size
-
-
-def _shapes(module: nn.Module) -> list[_Shape]:
-    return sorted((tuple(p.shape) for p in module.parameters()), key=math.prod, reverse=True)
-
-
-def _firsts(module: nn.Module, name: str, *, alone: bool) -> Iterator[tuple[str, _Shape]]:
-    shapes = _shapes(module)
-    sizes = _sizes(module, shapes)
-    kernels = (size for shape in shapes for size in shape[2:] if size <= _LARGEST_KERNEL)
-    side = max([_SIDE, *kernels])
-    whole = ("int", (_BATCH, _LENGTH))
-    if any(part in name for part in _INTEGERS):
-        yield whole
-    deepest = max((len(shape) for shape in shapes), default=0)
-    forms: list[tuple[_Shape, ...]] = [tuple((_BATCH * _LENGTH, n) for n in sizes)]
-    forms.append(tuple((_BATCH, _LENGTH, n) for n in sizes))
-    forms.append(tuple((_BATCH, n, side, side) for n in sizes))
-    forms.append(tuple((_BATCH, n, side) for n in sizes))
-    forms.append(tuple((_BATCH, side, side, n) for n in sizes))
-    forms.append(tuple((_BATCH, *shape[-2:]) for shape in shapes if len(shape) > 1))
-    forms.append(tuple((_BATCH, *shape[-3:]) for shape in shapes if len(shape) > 2))
-    # What is added to scores of attention has their shape.
-    tables = [_table(tuple(b.shape)) for b in module.buffers() if b.dim()]
-    forms.append(tuple((_BATCH, n, *shape) for shape in tables for n in sizes))
-    # A convolution's weight says how many axes its input has.
-    first = {3: 3, 4: 2, 5: 4}.get(deepest, 0) if alone else 0
-    if deepest == 5:
-        forms.append(tuple((_BATCH, n, 8, 8, 8) for n in sizes))
-        first = len(forms) - 1 if alone else 0
-    for shape in itertools.chain(forms[first], *forms):
-        yield "float", shape
-    yield whole
-
-
-def _table(shape: _Shape) -> _Shape:
-    side = math.isqrt(shape[-1])
-    return shape[-2:] if len(shape) > 1 else (side, side)
-
-
-def _axes(shape: _Shape, module: nn.Module) -> Iterator[int]:
-    yield from (size for size in reversed(shape) if size > 1)
+def _inputs(module: nn.Module, function: Any, *, optional: bool) -> Iterator[Given]:
+    """Yield what a layer might be called with; see ``guesses``."""
     groups = getattr(module, "groups", 1)
-    if len(shape) > 2 and isinstance(groups, int):
-        yield shape[1] * groups
-
-
-def _others(first: tuple[str, _Shape], name: str, module: nn.Module) -> list[tuple[str, _Shape]]:
-    rows = first[1][:-1]
-    whole = [("int", (*rows, 2)), ("int", (_BATCH, _LENGTH))]
-    sizes = [n for n in _sizes(module, _shapes(module))[:3] if n != first[1][-1]]
-    floats = [first, ("float", (*rows, 2)), *(("float", (*rows, n)) for n in sizes)]
-    return [*whole, *floats] if any(part in name for part in _INTEGERS) else [*floats, *whole]
+    shapes = Shapes.of(
+        (tuple(p.shape) for p in module.parameters()),
+        groups if isinstance(groups, int) else 1,
+        (tuple(b.shape) for b in module.buffers()),
+    )
+    found = list(inspect.signature(function).parameters.values())[1:]
+    return guesses(found, shapes, optional=optional)
 
 
 # --- a call -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.optim.optimizer import (
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["listen"]
 
+_WORDS = {"lr": "rate", "weight_decay": "weight decay"}
+_HOW = ("foreach", "fused", "capturable", "differentiable", "initial_lr")  # change no value
 _NODES = 64  # behind the loss that are looked through for targets
 
 
@@ -41,7 +43,7 @@ class _Listening:
     def __init__(self, model: nn.Module, amp: TorchAmp | None, told: Told) -> None:
         self._model, self._amp, self._told = model, amp, told
         self._step: contextlib.ExitStack | None = None
-        self._inside = False
+        self._inside, self._tap = False, cast("_Tap | None", None)
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -60,11 +62,14 @@ class _Listening:
         if calls is None:
             return
         self._step = contextlib.ExitStack()
-        self._step.enter_context(_Tap(self._model, calls).open())
+        self._tap = _Tap(self._model, calls, self._tap)
+        self._step.enter_context(self._tap.open())
         self._step.enter_context(calls.running(FORWARD))
         self._step.enter_context(_backward_heard(self._loss, partial(calls.running, BACKWARD)))
         first = self._model.register_forward_pre_hook(self._first)
         self._step.callback(first.remove)
+        if calls.request.ops:
+            self._step.enter_context(self._tap.kernels())
         self._begun = False
 
     def _close(self) -> None:
@@ -100,7 +105,12 @@ class _Listening:
             grad = masters[param].grad if param in masters else param.grad
             if grad is not None:
                 grads[name] = grad.to_dense() if grad.is_sparse else grad
-        self._told.updates(grads)
+        self._told.updates(grads, _settings(optimizer, self._paths()))
+
+    def _paths(self) -> dict[int, str]:
+        masters = self._masters()
+        names = parameter_names(self._model)
+        return {id(masters.get(param, param)): name for param, name in names.items()}
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._ended or not self._moves(optimizer):
@@ -110,6 +120,23 @@ class _Listening:
         self._told.updated()
         if not self._ended:
             self._begin()
+
+
+def _settings(optimizer: torch.optim.Optimizer, paths: dict[int, str]) -> dict[str, Any]:
+    """Return what an optimizer is set to now, by group."""
+    groups = []
+    for group in optimizer.param_groups:
+        told: dict[str, Any] = {}
+        for name, value in group.items():
+            if name == "betas":
+                told |= {"beta1": float(value[0]), "beta2": float(value[1])}
+            elif isinstance(value, bool | int | float) and name not in _HOW:
+                told[_WORDS.get(name, name)] = value
+            elif isinstance(value, torch.Tensor) and value.numel() == 1:
+                told[_WORDS.get(name, name)] = float(value)
+        arrays = [paths[id(p)] for p in group["params"] if id(p) in paths]
+        groups.append({"arrays": arrays, **told})
+    return {"type": type(optimizer).__name__, "groups": groups}
 
 
 @contextlib.contextmanager

@@ -227,7 +227,8 @@ class Kahan(MasterState):
     def float32(self) -> torch.Tensor:
         """Return the sums, such that storing them gives the same parts again."""
         values = super().float32()
-        rounding.resumable(values, self.low.detach())
+        if self.low.dtype == torch.bfloat16:  # assigned in another, it is refused by the next step
+            rounding.resumable(values, self.low.detach())
         return values
 
     def follow(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from mpcore.errors import CheckpointError
+from mpcore.errors import BackendError, CheckpointError
 from mpcore.numerics.master_weights import CHUNK
 from mpcore_torch.master_state import MasterState, master_state_for
 from mpcore_torch.optimizer_state import Moments
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mpcore.policy.policy import Policy
+    from mpcore_torch.one_pass import OnePass
 
 __all__ = ["Masters"]
 
 _CPU_CHUNK = 2**22  # 16 MiB: memory that is hardly worth saving, and stays near the cores
+_EMPTIES = attrgetter("empties")
 _ALIGNED = 16  # values; 64 bytes, as torch's own allocations
 
 
@@ -40,6 +43,7 @@ class Masters:
             of the same moment has not confirmed.
         late: faults behind an optimizer's step; what it had moved was stored all the same.
         put_back: parameters of an optimizer that failed which are what they were before.
+        one_pass: what moves in one pass of a kernel; None for nothing.
         idle: whether there is nothing to open or to close: optimizers step by themselves.
     """
 
@@ -57,6 +61,7 @@ class Masters:
             if has_masters
             else {}
         )
+        self._stored = next((low.dtype for low in self.states), torch.float32)
         self._by_master = {state.master: state for state in self.states.values()}
         self._moments: dict[torch.optim.Optimizer, Moments] = {}
         if policy.optimizer_state == "bfloat16":
@@ -64,6 +69,7 @@ class Masters:
         self.idle = not (self.states or self._moments)
         self.optimizer_steps = 0
         self.chunk: int | None = None
+        self.one_pass: OnePass | None = None
         self.awaited: set[nn.Parameter] = set()
         self.late: list[BaseException] = []
         self.put_back: set[nn.Parameter] = set()
@@ -77,7 +83,7 @@ class Masters:
     @property
     def empties(self) -> bool:
         """Whether the masters are empty between steps."""
-        return any(state.empties for state in self.states.values())
+        return any(map(_EMPTIES, self.states.values()))
 
     def of(self, param: nn.Parameter) -> torch.Tensor:
         """Return the float32 values of a parameter of the model; its own memory or not."""
@@ -109,7 +115,18 @@ class Masters:
         return [part for state in self.states.values() for part in state.parts()]
 
     def follow(self) -> None:
-        """Move to where the model is now, if it was moved since."""
+        """Move to where the model is now, if it was moved since.
+
+        Raises:
+            BackendError: a parameter got another dtype by ``param.data = ...``; nothing has moved.
+        """
+        if any(low.dtype != self._stored for low in self.states):
+            msg = (
+                f"16-bit parameters of the model must stay {self._stored}, one got another dtype "
+                "by `param.data = ...` (`nn.utils.vector_to_parameters` does that); copy values "
+                "into it, or call amp.load_weights"
+            )
+            raise BackendError(msg)
         first = next(iter(self.states.values()), None)
         if first is not None and first.low.device != first.master.device:
             for state in self.states.values():
@@ -142,6 +159,37 @@ class Masters:
         Returns:
             The optimizer, when all that it has moved is stored.
         """
+        kernel = self.one_pass
+        if kernel is None or kernel.idle:
+            return self._step_by_itself(optimizer)
+        order = _order(optimizer)
+        one_pass = kernel.of(optimizer, self._by_master, order, self.optimizer_steps)
+        if one_pass is None:
+            return self._step_by_itself(optimizer, order)
+        done: tuple[Any, ...] = ()
+        try:
+            one_pass.hide()
+            # On one line: no fault comes between.
+            done = (self._step_by_itself(optimizer, order), kernel.run(*one_pass.arguments))
+            one_pass.finish()
+            return optimizer
+        except BaseException as error:
+            if not done:
+                one_pass.show()
+                raise
+            self.late.append(error)
+            one_pass.finish()
+            return optimizer
+
+    def _step_by_itself(
+        self, optimizer: torch.optim.Optimizer, order: Mapping[nn.Parameter, int] | None = None
+    ) -> torch.optim.Optimizer:
+        """Let ``optimizer`` step with its own operations, on the parameters that it has now.
+
+        Args:
+            optimizer: as for ``step``.
+            order: of all its parameters; None for those that it has now.
+        """
         moments = self._moments.get(optimizer)
         if moments is None and not self.empties:
             done: tuple[Any, ...] = ()
@@ -155,8 +203,8 @@ class Masters:
                 self.late.append(error)
                 self._round(optimizer)
                 return optimizer
-        order = {param: place for place, param in enumerate(_params(optimizer))}
-        moving = [param for param in order if param.grad is not None]
+        order = order or _order(optimizer)
+        moving = [param for param in _params(optimizer) if param.grad is not None]
         chunks = self._chunks(optimizer, moving)
         room = _Room(moving if len(chunks) == 1 else max(chunks, key=_size), self._by_master)
         if len(chunks) == 1:
@@ -171,7 +219,7 @@ class Masters:
         self,
         optimizer: torch.optim.Optimizer,
         chunk: list[nn.Parameter],
-        order: dict[nn.Parameter, int],
+        order: Mapping[nn.Parameter, int],
         room: _Room,
     ) -> torch.optim.Optimizer:
         moments = self._moments.get(optimizer)
@@ -199,7 +247,7 @@ class Masters:
         states: list[MasterState],
         moments: Moments | None,
         chunk: list[nn.Parameter],
-        order: dict[nn.Parameter, int],
+        order: Mapping[nn.Parameter, int],
     ) -> None:
         """Store what is open; called again after a fault, it stores the rest."""
         with torch.no_grad():
@@ -264,6 +312,10 @@ class Masters:
 
 def _params(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def _order(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, int]:
+    return {param: place for place, param in enumerate(_params(optimizer))}
 
 
 def _size(params: list[nn.Parameter]) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.nn.utils.parametrize import ParametrizationList
 
 from mpcore.errors import BackendError
 from mpcore_torch.forwards import carry, forget, put_method
@@ -41,11 +42,12 @@ class PlanGuard:
         seen: (dict, key, what was there, its module) of every forward and child module.
         children: the dicts of child modules, and copies of them.
         forwards: the dicts with a forward, and those.
+        registered: whether something was registered since it was last looked at.
     """
 
     def __init__(self, model: nn.Module, guard: Guard) -> None:
         """Watch from now on, after the plan was carried out."""
-        self._guard = guard
+        self._guard, self.registered = guard, False
         self._modules = list(model.modules())
         self._names = {id(module): name for name, module in model.named_modules()}
         for module in self._modules:
@@ -91,8 +93,11 @@ class PlanGuard:
 
     def registers(self, parent: nn.Module, name: str, new: Any) -> None:
         """Refuse a layer or a parameter in the place of one of the model's."""
+        # The originals of a parametrization are registered before it is in the model.
+        self.registered = self.registered or isinstance(parent, ParametrizationList)
         if self._guard.open or parent not in self:
             return
+        self.registered = True
         if new is None or isinstance(new, nn.Module):
             old = parent._modules.get(name)
             if old is not None and old in self and not _kept(old, new):

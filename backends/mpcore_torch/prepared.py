@@ -89,6 +89,15 @@ class Prepared:
                 )
                 raise BackendError(msg)
 
+    def change(self, plan: Plan) -> None:
+        """Carry another plan out; what is stored stays as it is."""
+        for module in self.replaced:
+            restore_forward(module)
+        for module, name, value in self.attributes:
+            setattr(module, name, value)
+        self.attributes = apply_plan(self._model, plan)
+        self.replaced = [*filter(is_prepared, self._model.modules()), self._model]
+
     def release(self) -> None:
         """Undo everything; parameters keep their values, in float32."""
         for module in self.replaced:

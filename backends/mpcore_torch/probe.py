@@ -57,7 +57,7 @@ def prepare(family: str, dtype: str, case: Case, *, grad: bool) -> Prepared:
     data = {name: _tensor(a, low) for name, a in case.data.items()}
     if family == "mlp_step":
         return Prepared(_waiting(device, _step(inputs, data, low, grad=grad)))
-    forward = _lstm(inputs, low, device) if family == "lstm" else _FORWARD[family](inputs)
+    forward = _lstm(inputs, low, device) if "lstm" in family else _FORWARD[family](inputs)
 
     def run() -> Mapping[str, torch.Tensor]:
         if not grad:
@@ -108,6 +108,7 @@ _FORWARD: dict[str, Callable[[dict[str, torch.Tensor]], Callable[[], torch.Tenso
     "elementwise": lambda v: lambda: F.relu(v["x"] * v["y"] + v["x"]),
     "norm": lambda v: lambda: F.layer_norm(v["x"], v["weight"].shape, v["weight"], v["bias"]),
     "softmax": lambda v: lambda: F.softmax(v["x"], dim=-1),
+    "attention": lambda v: lambda: F.scaled_dot_product_attention(v["q"], v["k"], v["v"]),
 }
 
 

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from mpcore.backend.profiler import CAST, LOSS, KernelTime, OpTime, Recording, summed
 from mpcore.tools.inspection.trace import neutral_op, widest, words
-from mpcore_torch.layers import device_of
+from mpcore_torch.layers import device_of, leaves
 from mpcore_torch.recorder import layer_calls
 from mpcore_torch.replay import timed
 
@@ -109,7 +109,7 @@ def _marked(model: torch.nn.Module) -> Iterator[None]:
             if own == path:
                 return
 
-    with layer_calls(model, enter, leave):
+    with layer_calls(leaves(model), enter, leave):
         yield
 
 

@@ -8,11 +8,14 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from mpcore.errors import BackendError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
     "agree",
+    "gathered",
     "in_group",
     "largest",
     "local",
@@ -20,6 +23,16 @@ __all__ = [
     "several",
     "unsynced",
 ]
+
+_ALONE = (
+    "mpcore: rank {rank} of {ranks} got no answer when it asked all ranks whether the gradients "
+    "are finite: another one has ended, died, or runs other steps; each must run the same number"
+)
+_JOINED = (
+    "ranks with unequal numbers of batches cannot train under torch's Join: all of them vote on "
+    "every step. Give each the same number: DistributedSampler(..., drop_last=True), or stop all "
+    "at the smallest"
+)
 
 
 def _no() -> bool:
@@ -43,8 +56,19 @@ def agree(verdicts: Iterable[bool], device: torch.device) -> tuple[bool, ...]:
         device: where the collective runs, that of the parameters.
     """
     votes = torch.tensor([float(verdict) for verdict in verdicts], device=device)
-    distributed.all_reduce(votes, distributed.ReduceOp.MIN)
+    try:
+        distributed.all_reduce(votes, distributed.ReduceOp.MIN)
+    except RuntimeError as exc:
+        exc.add_note(_ALONE.format(rank=distributed.get_rank(), ranks=distributed.get_world_size()))
+        raise
     return tuple(vote > 0 for vote in votes.tolist())
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return what each rank has for ``value``, a small thing that pickle takes."""
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, value)
+    return found
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,6 +114,15 @@ def _shards(grads: list[torch.Tensor]) -> dict[Any, list[int]]:
 
 
 def unsynced() -> bool:
-    """Return whether the forward pass that runs is DDP's, under its ``no_sync``."""
+    """Return whether the forward pass that runs is DDP's, under its ``no_sync``.
+
+    Raises:
+        BackendError: it is under ``Join``, which lets ranks that have ended answer DDP alone: they
+            would take the vote on an overflow for a part of its gradients.
+    """
     wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
-    return wrapper is not None and not wrapper.require_backward_grad_sync
+    if wrapper is None:
+        return False
+    if wrapper._join_config.enable:
+        raise BackendError(_JOINED)
+    return not wrapper.require_backward_grad_sync

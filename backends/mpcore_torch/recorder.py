@@ -36,16 +36,18 @@ from mpcore.tools.inspection.recorder import (
 )
 from mpcore.tools.inspection.trace import OpCall, neutral_op, widest, words
 from mpcore_torch.attributes import attributes
+from mpcore_torch.graph_heard import hearing, in_graphs
 from mpcore_torch.layers import device_of, leaves, list_layers, parameter_names
 from mpcore_torch.snapshot import left_alone
 from mpcore_torch.work import multiply_adds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from mpcore.amp.amp import Amp
+    from mpcore.policy.layer import Layer
     from mpcore.tools.inspection.dtypes import DtypeCall
     from mpcore.tools.inspection.recorder import Calls
 
@@ -110,19 +112,19 @@ OPS = OpNames(
 
 @contextlib.contextmanager
 def layer_calls(
-    model: nn.Module,
+    layers: Mapping[str, nn.Module],
     enter: Callable[[str, nn.Module, Any], None],
     leave: Callable[[str, Any], None],
 ) -> Iterator[None]:
     """Tell every call of a layer: its path, the module and its arguments; then what it returned.
 
     Args:
-        model: the model.
+        layers: modules by path, as ``leaves`` finds them.
         enter: before any other hook of the layer.
         leave: after a call; told None by one that raised.
     """
     with contextlib.ExitStack() as stack:
-        for path, module in leaves(model).items():
+        for path, module in layers.items():
             before = module.register_forward_pre_hook(
                 lambda module, args, kwargs, path=path: enter(path, module, (args, kwargs)),
                 with_kwargs=True,
@@ -223,6 +225,12 @@ class _Seen(SeenTensor):
         return _name(self._tensor.dtype)
 
     def numbers(self) -> npt.NDArray[np.float32]:
+        if not (torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()):
+            plain = self._tensor.detach()
+            if plain.dtype != torch.float32 or plain.device.type != "cpu":
+                plain = plain.to("cpu", torch.float32)
+            own: npt.NDArray[np.float32] = plain.numpy()
+            return own
         with _disable_current_modes(), torch.no_grad():
             values: npt.NDArray[np.float32] = self._tensor.to("cpu", torch.float32).detach().numpy()
             return values
@@ -249,10 +257,20 @@ def _arrived(takes: list[Callable[[SeenTensor], None]], grad: torch.Tensor) -> N
 class _Tap:
     """Tells ``calls`` what the layers and kernels of a model do."""
 
-    def __init__(self, model: nn.Module, calls: Calls[Any, Any]) -> None:
+    def __init__(self, model: nn.Module, calls: Calls[Any, Any], like: _Tap | None = None) -> None:
+        """Know the layers of ``model``; ``like`` is an earlier tap of it."""
         self._model, self._calls = model, calls
-        self._layers = {layer.path: layer for layer in list_layers(model)}
-        self._names = {id(param): name for param, name in parameter_names(model).items()}
+        self._built = [id(module) for module in model.modules()]
+        if like is not None and like._built == self._built:
+            known, listed = like._modules, like._layers
+        else:
+            known = leaves(model)
+            listed = {layer.path: layer for layer in list_layers(model)}
+        self._modules: dict[str, nn.Module] = known
+        self._layers: dict[str, Layer] = listed
+        self._names: dict[int, str] = {}
+        if isinstance(calls, Dtypes):
+            self._names = {id(param): name for param, name in parameter_names(model).items()}
         self._handles: list[Any] = []  # of hooks on tensors, of which some are the user's
         # A tensor that one layer hands on and the next takes in is looked at, and hooked, once.
         self._seen: dict[tuple[int, int], _Seen] = {}
@@ -264,9 +282,19 @@ class _Tap:
         """Hear calls of layers."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._forget)
-            stack.enter_context(layer_calls(self._model, self._enter, self._leave))
-            # Compiled code would run past the hooks: it runs as it was written.
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            calls = self._calls
+            graphs = in_graphs(self._model) if isinstance(calls, Dtypes) else ()
+            inside = tuple(f"{path}." if path else "" for path in graphs)
+            heard = {
+                path: module
+                for path, module in self._modules.items()
+                if path in graphs or not path.startswith(inside)
+            }
+            stack.enter_context(layer_calls(heard, self._enter, self._leave))
+            if graphs and isinstance(calls, Dtypes):  # their calls are heard, not their layers
+                stack.enter_context(hearing(calls, dtypes_of))
+            else:  # Compiled code would run past the hooks: it runs as it was written.
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield
 
     @contextlib.contextmanager
@@ -280,6 +308,27 @@ class _Tap:
             elif calls.request.ops and phase == FORWARD:
                 stack.enter_context(KernelMode(self._kernel))
             yield
+
+    @contextlib.contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Hear kernels while the model runs forward, whoever calls it."""
+        running: list[KernelMode] = []
+
+        def begin(*_: Any) -> None:
+            running.append(KernelMode(self._kernel))
+            running[-1].__enter__()
+
+        def end(*_: Any) -> None:
+            if running:
+                running.pop().__exit__(None, None, None)
+
+        first = self._model.register_forward_pre_hook(begin)
+        last = self._model.register_forward_hook(end, always_call=True)
+        try:
+            yield
+        finally:
+            first.remove()
+            last.remove()
 
     def _forget(self) -> None:
         for handle in self._handles:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
 
-from mpcore.errors import MpcoreWarning
+from mpcore._lib.callers import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "dtype_around", "none_around", "off", "refuse"]
 
-_ACCELERATOR = torch.accelerator.current_accelerator()  # None without one
+# Asked for one where there is none, torch 2.6 raises.
+_ACCELERATOR = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 KINDS = ("cpu",) if _ACCELERATOR is None else ("cpu", _ACCELERATOR.type)
 """The devices whose autocast regions are looked for."""
 
@@ -44,7 +44,7 @@ def none_around() -> Iterator[None]:
             "torch.autocast around a model that is prepared by layer or by model has no effect "
             "inside it: the plan casts; leave it out, or prepare with an autocast_* policy"
         )
-        warnings.warn(msg, MpcoreWarning, stacklevel=4)
+        warn_user(msg, "torch", "contextlib")
     with off():
         yield
 

@@ -78,12 +78,19 @@ def _compared(name: str, func: Any, args: Any, kwargs: Any, low: str) -> KernelT
     other = low if dtype != low else "float32"
     run = _runner(func, args, kwargs)
     rival = _runner(func, *_as_other(args, kwargs, dtype, other))
+    if any(isinstance(t, torch.Tensor) and t.dtype == torch.uint8 for t in tree_leaves(args)):
+        rival = _refuse  # it would read a float32 workspace from the bytes of a 16-bit one
     refusals = (RuntimeError, NotImplementedError, TypeError)
     return compared(name, (dtype, other), run, rival, refusals, _wait)
 
 
 def _runner(func: Any, args: Any, kwargs: Any) -> Callable[[], Any]:
     return lambda: func(*args, **kwargs)
+
+
+def _refuse() -> None:
+    msg = "it goes on in a workspace that another kernel filled in its dtype"
+    raise NotImplementedError(msg)
 
 
 def _as_other(args: Any, kwargs: Any, dtype: str, other: str) -> tuple[Any, Any]:

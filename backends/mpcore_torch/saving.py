@@ -11,7 +11,6 @@ Source: safetensors/torch.py, safetensors 0.8.0; ``_flatten`` before 0.6.
 from __future__ import annotations
 
 import importlib.util
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,13 @@ from mpcore.amp.low_files import tell_of_low_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from mpcore.amp.amp import Amp
 
 __all__ = ["mark", "unmark"]
 
 _NAMES = ("_flatten_as_ptr", "_flatten")
-_HOSTS = ("safetensors", "transformers", "accelerate", "peft", "huggingface_hub", __package__)
+_HOSTS = ("safetensors", "transformers", "accelerate", "peft", "huggingface_hub")
 
 
 def mark(amp: Amp) -> None:
@@ -95,20 +93,8 @@ def _look(tensors: Any) -> None:
     for amp in list(_MARKED):
         held = amp.masters  # type: ignore[attr-defined]  # a TorchAmp, which imports this file
         if any(_place(low) in saved for low in held):
-            tell_of_low_file(amp, "a safetensors file", stacklevel=_depth())
+            tell_of_low_file(amp, "a safetensors file", hosts=_HOSTS)
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.device, tensor.dtype, tensor.data_ptr()
-
-
-def _depth() -> int:
-    """Return the stacklevel, seen from the caller, of the line that called a host."""
-    frame, depth = sys._getframe(1), 1
-    while frame.f_back is not None and _is_inside(frame):
-        frame, depth = frame.f_back, depth + 1
-    return depth
-
-
-def _is_inside(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in _HOSTS

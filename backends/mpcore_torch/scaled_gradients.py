@@ -1,12 +1,14 @@
 """Scaled gradients between ``backward`` and ``apply``: whoever wants to change them unscales first.
 
 torch counts the writes into each tensor. Reading the counts costs some 50 ns a parameter, and
-a step of ``amp.step``, in which nobody can come between, does not read them.
+a step of ``amp.step`` with one loss and one batch, in which nobody can come between, does not.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from mpcore.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,11 +42,23 @@ class ScaledGradients:
 
     def check(self, guard: Guard) -> None:
         """Raise GuardError if a gradient was written to, or put there, since."""
-        for param, grad, version in self.seen:
-            if param.grad is not grad or grad._version != version:
-                guard.check(
-                    "gradients that were changed while they hold the loss scale (clipped, say)",
-                    "call `amp.unscale()` before you change `.grad`, or use "
-                    "`amp.apply(clip_norm=...)`; `amp.abort_step()` gives this step up",
-                )
-                return
+        if self._changed():
+            guard.check(
+                "gradients that were changed while they hold the loss scale (clipped, say)",
+                "call `amp.unscale()` before you change `.grad`, or use "
+                "`amp.apply(clip_norm=...)`; `amp.abort_step()` gives this step up",
+            )
+
+    def check_left(self) -> None:
+        """Raise BackendError if the sums so far were taken away or changed by a loss function."""
+        if self._changed():
+            msg = (
+                "gradients of the losses before must stay as they are while `loss_fn` runs, they "
+                "were changed: leave out `zero_grad()` in it, amp.step clears them once"
+            )
+            raise BackendError(msg)
+
+    def _changed(self) -> bool:
+        return any(
+            param.grad is not grad or grad._version != version for param, grad, version in self.seen
+        )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 import weakref
 from contextlib import nullcontext
 from functools import partial
-from operator import attrgetter
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from mpcore._lib.interrupts import Held
@@ -22,11 +24,14 @@ from mpcore_torch.buffers import BufferGuard
 from mpcore_torch.calls import IDLE, Calls
 from mpcore_torch.casting import is_low
 from mpcore_torch.gradients import (
+    Checker,
     Norms,
     any_found,
     are_ready,
     as_loss,
     check_and_unscale_,
+    device_of_plain,
+    differentiate,
     leaves_gradients,
     merged,
     plain,
@@ -36,18 +41,19 @@ from mpcore_torch.gradients import (
     widened,
 )
 from mpcore_torch.graph_casts import SCALE
+from mpcore_torch.held_parameters import HeldParameters
 from mpcore_torch.layers import parameter_names
 from mpcore_torch.micro_batches import MicroBatches
+from mpcore_torch.open_regions import OPENED, end_left
 from mpcore_torch.overflow import detector_for
 from mpcore_torch.regions import KINDS, off
+from mpcore_torch.scaled_gradients import ScaledGradients
 from mpcore_torch.stagnation import LostUpdates
 from mpcore_torch.stored_low import moved_low
 from mpcore_torch.update import Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from torch import nn
 
     from mpcore.amp.guard import Guard
     from mpcore.step.transaction import StepCall, StepOptions
@@ -59,7 +65,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchTransaction"]
 
-_DEVICE_TYPE = attrgetter("type")
+_DEVICE_TYPE = operator.attrgetter("type")
+_NOTHING: tuple[list[Any], list[nn.Parameter]] = ([], [])
 
 
 class TorchTransaction(MicroBatches):
@@ -78,6 +85,7 @@ class TorchTransaction(MicroBatches):
         share: what part of the scale times the count of micro-batches the gradients hold; a
             loop whose losses were divided by their number already holds 1 / number.
         divided: whether the gradients are true ones already.
+        grouped: whether the open step runs in a process of a distributed run.
         unsynced: whether a forward pass of the open step ran under DDP's ``no_sync``.
         outside: whether a forward pass of the open step ran without the autocast region it needs.
         lost: counts of lost updates of the latest step; None where they are not counted.
@@ -88,11 +96,13 @@ class TorchTransaction(MicroBatches):
         hold: called when a commit begins; holds interrupts back until the step has ended.
         late: what failed behind the point of no return of the latest step.
         plan_guard: watches the model as long as this does.
+        held: what the optimizers hold.
     """
 
     guard: Guard
     plan_guard: PlanGuard
-    thread: Callable[[], ThreadState]
+    held: HeldParameters
+    thread: Callable[[], ThreadState | None]
     master_weights: Masters
 
     def __init__(
@@ -115,17 +125,20 @@ class TorchTransaction(MicroBatches):
         self.masters: dict[nn.Parameter, nn.Parameter] = {}
         self.taking = tuple(optimizers)
         self.apart = self.keeps = self.divided = self.unsynced = self.eager = False
-        self.outside = False
+        self.outside = self.grouped = False
         self.share = 1.0
         self.lost: torch.Tensor | None = None
         self._after_step = options.after_step
         self._buffers = BufferGuard(model, options.restore_on_skip)
         self._assigned = Assigned(model, self._buffers)
         self._low_of: dict[nn.Parameter, nn.Parameter] = {}
+        self._behind: dict[torch.optim.Optimizer, tuple[list[Any], list[nn.Parameter]]] = {}
         self._trained: dict[str, list[nn.Parameter]] = {}
         self._start: tuple[float, torch.device, torch.Tensor] | None = None
         self._found: list[dict[torch.device, torch.Tensor]] = []
+        self._checker = Checker()
         self._norms: Norms | None = None
+        self._summed = ScaledGradients()
         self._open: Saved | None = None
         self._found_in_place: Grads | None = None
         self._empties = False
@@ -143,6 +156,9 @@ class TorchTransaction(MicroBatches):
         self.master_weights = master_weights
         self._assigned.states = master_weights.states
         self.set_masters(list(master_weights.masters.items()))
+        self.held = HeldParameters(
+            self.model, {name: self.parameters_of(opt) for name, opt in self.optimizers.items()}
+        )
         self.moves_low = moves_low
         self._empties = master_weights.empties
         self._stall = LostUpdates(master_weights) if count else None
@@ -153,6 +169,7 @@ class TorchTransaction(MicroBatches):
         """Say which model parameter is updated through which float32 master."""
         self.masters = dict(pairs)
         self._low_of = {master: low for low, master in pairs}
+        self._behind = {}
 
     def trained(self, names: Iterable[str]) -> list[nn.Parameter]:
         """Return the model's parameters behind those of the named optimizers, in their order."""
@@ -160,9 +177,18 @@ class TorchTransaction(MicroBatches):
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
         """Return the model's parameters behind those of ``optimizer``."""
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        low_of = self._low_of
-        return [low_of.get(param, param) for param in params] if low_of else params
+        groups, low_of = optimizer.param_groups, self._low_of
+        if len(groups) == 1:
+            params = list(groups[0]["params"])
+        else:
+            params = [param for group in groups for param in group["params"]]
+        if not low_of:
+            return params
+        masters, behind = self._behind.get(optimizer, _NOTHING)
+        if len(masters) != len(params) or not all(map(operator.is_, masters, params)):
+            behind = [low_of.get(param, param) for param in params]
+            self._behind[optimizer] = params, behind
+        return list(behind)
 
     def clear_grads(self) -> None:
         """Let every parameter be without a gradient."""
@@ -174,8 +200,9 @@ class TorchTransaction(MicroBatches):
 
     def forward_begins(self) -> None:
         """Begin a step unless one is open or this forward pass is no part of one."""
-        trains = self.model.training and torch.is_grad_enabled() and bool(self.optimizers)
-        if self.calls.state == IDLE and trains:
+        if not torch.compiler.is_compiling() and OPENED.regions:
+            end_left()
+        if self.calls.state == IDLE and self._trains():
             thread = self.thread()
             try:
                 self.forget()
@@ -184,10 +211,13 @@ class TorchTransaction(MicroBatches):
             except BaseException:
                 self.abandon(thread)
                 raise
-        if ranks.in_group():
+        if self.grouped:
             self.unsynced = self.unsynced or ranks.unsynced()
-            if trains and self.master_weights.share():
+            if self._trains() and self.master_weights.share():
                 self._buffers.count()
+
+    def _trains(self) -> bool:
+        return self.model.training and torch.is_grad_enabled() and bool(self.optimizers)
 
     def watching(self) -> Any:
         """Return what watches a forward pass of the open step while it is open, or None."""
@@ -206,9 +236,11 @@ class TorchTransaction(MicroBatches):
             thread: put back, after a fault.
         """
         with Held():
+            end_left()
             if thread is not None:
                 thread.put_back()
             self._found_in_place = None
+            self._summed.forget()
             if self._open is not None:
                 self._assigned.settle()
                 self._buffers.restore(self._open)
@@ -219,15 +251,24 @@ class TorchTransaction(MicroBatches):
     def begin(self) -> tuple[LossScaleState, Saved]:
         """Clear old gradients and copy the buffers, once a step; the state is numbers here."""
         if self._open is None:
-            self._let_go()
+            self.grouped = ranks.in_group()
+            if self._norms is not None:
+                self._let_go()
             if not self.master_weights.idle:
                 self.master_weights.check_complete()
                 self.master_weights.follow()
             if self.has_register:
                 self.detector.begin()
             self._trained = {name: self.parameters_of(opt) for name, opt in self.optimizers.items()}
+            if not torch.compiler.is_compiling():
+                if not all(map(_same, self._trained.values(), self.held.lists.values())):
+                    self.held.check(self._trained, self.guard)
+                if self.plan_guard.registered:
+                    self.held.look(self.model, self.guard)
+                    self.plan_guard.registered = False
             self.clear_grads()
-            self._drop_handed_out()  # also of parameters that this step may not use
+            if self._low_of:
+                self._drop_handed_out()  # also of parameters that this step may not use
             self.unsynced = self.outside = False
             self._open = self._buffers.save()
             if not torch.compiler.is_compiling():
@@ -271,20 +312,40 @@ class TorchTransaction(MicroBatches):
             inputs = tree_map(lambda item: cut(item, index, count), inputs)
         if self.apart:
             self.clear_grads()
-        if not isinstance(losses, dict):
-            return self._one(losses, scale, inputs, self.taking), self.gradients(self.taking)
+            self._summed.forget()
+        several = isinstance(losses, dict)
+        adds = not ranks.in_group() and (several or index + 1 < count)
+        if not several:
+            loss = self._one(losses, scale, inputs, self.taking, adds=adds)
+            return loss, self.gradients(self.taking)
         total: Any = 0.0
         for name, loss_fn in losses.items():
-            total = total + self._one(loss_fn, scale, inputs, (name,))
+            total = total + self._one(loss_fn, scale, inputs, (name,), adds=adds)
+        if index + 1 == count:
+            self._summed.forget()
         return total, self.gradients(self.taking)
 
     def _one(
-        self, loss_fn: Callable[..., Any], scale: float, inputs: list[Any], names: tuple[str, ...]
+        self,
+        loss_fn: Callable[..., Any],
+        scale: float,
+        inputs: list[Any],
+        names: tuple[str, ...],
+        *,
+        adds: bool,
     ) -> torch.Tensor:
         watch = self._assigned.watching() if self._assigned.watches else None
-        with watch or nullcontext(), self.region():
+        if watch is None and self.region is nullcontext:
             loss = loss_fn(*inputs)
+        else:
+            with watch or nullcontext(), self.region():
+                loss = loss_fn(*inputs)
+        if self._summed.seen:
+            self._summed.check_left()
+            self._summed.forget()
         self.backward(loss, scale, names)
+        if adds:  # without ranks: a reducer may put the gradients elsewhere
+            self._summed.take(self.trained(self.optimizers))
         return as_loss(loss)
 
     def check_loss(self, loss: Any, names: tuple[str, ...]) -> None:
@@ -332,18 +393,20 @@ class TorchTransaction(MicroBatches):
         if not loss.requires_grad:
             return
         loss = shapeless(loss.float())
-        run = partial(loss.backward, self._start_with(scale, loss.device), retain_graph)
+        start = None  # a sharded loss takes no other
+        if scale != 1.0 or type(loss) is torch.Tensor:
+            start = self._start_with(scale, loss.device)
         before = SCALE[0]
         try:
             SCALE[0] = scale
             if len(names) == len(self.optimizers):
-                run()
+                differentiate(loss, start, retain_graph=retain_graph)
             elif ranks.in_group():
-                self._for_some(run, names)
+                self._for_some(partial(loss.backward, start, retain_graph), names)
             else:
                 wanted = [param for param in self.trained(names) if param.requires_grad]
                 if wanted:
-                    run(inputs=wanted)
+                    loss.backward(start, retain_graph, inputs=wanted)
         except RuntimeError as error:
             if "backward through the graph a second time" not in str(error):
                 raise
@@ -356,10 +419,8 @@ class TorchTransaction(MicroBatches):
         finally:
             SCALE[0] = before
 
-    def _start_with(self, scale: float, device: torch.device) -> torch.Tensor | None:
+    def _start_with(self, scale: float, device: torch.device) -> torch.Tensor:
         """Return the gradient of the loss; the same tensor while the scale stays."""
-        if scale == 1.0:
-            return None
         if self._start is None or self._start[:2] != (scale, device):
             self._start = (scale, device, torch.full((), scale, device=device))
         return self._start[2]
@@ -376,7 +437,11 @@ class TorchTransaction(MicroBatches):
 
     def gradients(self, names: Iterable[str]) -> Grads:
         """Return the gradients that exist; those that are added up here as float32 of our own."""
-        grads = {p: grad for p in self.trained(names) if (grad := p.grad) is not None}
+        grads = {}
+        for param in self.trained(names):
+            grad = param.grad
+            if grad is not None:
+                grads[param] = grad
         if not grads:
             self._check_current(names)
         if not self.apart:
@@ -437,13 +502,20 @@ class TorchTransaction(MicroBatches):
     def divide(self, grads: Grads, scale: float) -> Grads:
         """Return float32 gradients divided by ``scale``, those of float32 in place; check them."""
         factor = 1.0 if self.divided else inverse(scale * self.share)
-        true = grads
-        if not are_ready(grads.values()):
+        # The norms, if they are computed anyway, tell as much as a check would.
+        told = self.eager and factor == 1.0
+        device, true = device_of_plain(grads.values()), grads
+        if device is None and not are_ready(grads.values()):
             self._check_masters(grads)
             with torch.no_grad():
                 true = {p: widened(merged(g)) for p, g in grads.items()}
-        # The norms, if they are computed anyway, tell as much as a check would.
-        self._found = [] if self.eager and factor == 1.0 else self._check(true, factor)
+            device = device_of_plain(true.values())
+        if told:
+            self._found = []
+        elif device is not None and len(self.taking) == 1:  # nearly always
+            self._found = [self._checker(list(true.values()), device, factor)]
+        else:
+            self._found = self._check(true, factor)
         return true
 
     def _check_masters(self, grads: Grads) -> None:
@@ -468,10 +540,17 @@ class TorchTransaction(MicroBatches):
         elif self._found[0] and "cpu" not in map(_DEVICE_TYPE, self._found[0]):
             # A device is waited for once, whether or not the optimizers leave the gradients.
             if self.eager or not all(map(leaves_gradients, self.optimizers.values())):
-                return read_at_once(self._found, norms)
+                return self._seen(read_at_once(self._found, norms))
         elif self.eager:
             norms.read()
-        return tuple(not any_found(found) for found in self._found)
+        if len(self._found) > 1:
+            return tuple(not any_found(found) for found in self._found)
+        return self._seen((not any_found(self._found[0]),))
+
+    def _seen(self, verdicts: tuple[bool, ...]) -> tuple[bool, ...]:
+        if verdicts == (True,):
+            self._checker.clean()
+        return verdicts
 
     def total_norms(self, grads: Grads, norms: Norms) -> tuple[torch.Tensor, ...]:
         """Return the norm of all, or that of each optimizer that is judged alone."""
@@ -520,8 +599,8 @@ class TorchTransaction(MicroBatches):
         if self._assigned.watches:
             self._assigned.end()
         self._buffers.counts = None  # what is written from now on is the optimizers' work
-        names = [name for name, takes in zip(self.taking, stepped, strict=True) if takes]
-        moving = {name: self.optimizers[name] for name in names}
+        names = list(compress(self.taking, stepped))
+        moving = dict(zip(names, map(self.optimizers.__getitem__, names), strict=True))
         if self._norms is not None:
             leaves = finite and all(map(leaves_gradients, moving.values()))
             if not leaves:
@@ -575,13 +654,17 @@ class TorchTransaction(MicroBatches):
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """Choose on the host, except by a tensor: nobody waits for that."""
-        if isinstance(condition, torch.Tensor):
-            return torch.where(condition, x, y)
-        return x if condition else y
+        if condition is True or condition is False or not isinstance(condition, torch.Tensor):
+            return x if condition else y
+        return torch.where(condition, x, y)
 
     def narrow(self, value: float) -> float:
         """Return a number in the format of the scale."""
         return narrow(self.rule, value)
+
+
+def _same(now: list[nn.Parameter], before: list[nn.Parameter]) -> bool:
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def _sharded(param: torch.Tensor) -> bool:

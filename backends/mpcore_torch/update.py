@@ -14,6 +14,7 @@ parameter of the model?
 from __future__ import annotations
 
 import weakref
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CopyGuard", "Update", "UpdateGuard", "forget_copy", "has_hooks", "watch_pickled"]
 
+_PARAMS = itemgetter("params")
 _INSTEAD = (
     "call `amp.step(loss_fn, ...)`, or `amp.backward(loss)` and then `amp.apply()`, which step it"
 )
@@ -155,7 +157,7 @@ class UpdateGuard:
     """Refuses steps of optimizers over the parameters of a prepared model, unless it is open.
 
     Cost: one look at a number for each step of its own optimizers; one look-up for each step of
-    any other optimizer of the process, while the model lives. Copies of the model are watched
+    any optimizer of the process, however many models live. Copies of the model are watched
     from their first forward pass in training.
     """
 
@@ -171,9 +173,6 @@ class UpdateGuard:
         self._masters = None if master_weights is None else weakref.ref(master_weights)
         self._models: weakref.WeakSet[nn.Module] = weakref.WeakSet([model])
         self._own: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(optimizers)
-        self._foreign: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
-            weakref.WeakKeyDictionary()
-        )
         hook = _Closed(guard, self._masters)
         self._handles = [optimizer.register_step_pre_hook(hook) for optimizer in self._own]
         _EVERY.add(self)
@@ -187,12 +186,12 @@ class UpdateGuard:
         """Watch a copy of the model too: what its plan needs is not in an optimizer of its own."""
         if copy not in self._models:
             self._models.add(copy)
-            self._foreign.clear()
+            _EVERY.passed.clear()
 
     def forget(self, copy: nn.Module) -> None:
         """Watch a copy no longer: it is going to be prepared itself."""
         self._models.discard(copy)
-        self._foreign.clear()
+        _EVERY.passed.clear()
 
     def release(self) -> None:
         """Watch no longer."""
@@ -200,13 +199,16 @@ class UpdateGuard:
             handle.remove()
         _EVERY.remove(self)
 
-    def look(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that is not the model's own but holds a parameter of it."""
-        if self._guard.open or optimizer in self._own:
-            return
-        size = sum(len(group["params"]) for group in optimizer.param_groups)
-        if self._foreign.get(optimizer) == size:
-            return
+    def look(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Refuse an optimizer that is not the model's own but holds a parameter of it.
+
+        Returns:
+            Whether that holds until it gets other parameters.
+        """
+        if optimizer in self._own:
+            return True
+        if self._guard.open:
+            return False
         known = {id(param) for model in self._models for param in model.parameters()}
         masters = None if self._masters is None else self._masters()
         if masters is not None:
@@ -214,7 +216,7 @@ class UpdateGuard:
         if any(id(param) in known for group in optimizer.param_groups for param in group["params"]):
             what = "`step()` of an optimizer that is not the prepared model's, over its parameters,"
             self._guard.check(what, _INSTEAD.removesuffix(", which step it"))
-        self._foreign[optimizer] = size
+        return True
 
 
 class _Closed:
@@ -274,6 +276,10 @@ class _Every:
         self._watching: tuple[weakref.ref[UpdateGuard], ...] = ()
         self._handle: RemovableHandle | None = None
         self._pickled: UpdateGuard | None = None
+        # Those that every model has let pass, with their numbers of parameters.
+        self.passed: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[int]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def hooks(self) -> int:
@@ -296,6 +302,7 @@ class _Every:
     def add(self, watching: UpdateGuard) -> None:
         """Ask one more."""
         self._watching = (*self._alive(), weakref.ref(watching))
+        self.passed.clear()
         if self._handle is None:
             self._handle = register_optimizer_step_pre_hook(self._look)
 
@@ -314,11 +321,18 @@ class _Every:
 
     def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # A compiled step is traced once; a model's own optimizers have their own hook.
-        if not torch.compiler.is_compiling():
-            for entry in self._watching:
-                watching = entry()
-                if watching is not None:
-                    watching.look(optimizer)
+        if torch.compiler.is_compiling():
+            return
+        sizes = list(map(len, map(_PARAMS, optimizer.param_groups)))
+        if self.passed.get(optimizer) == sizes:
+            return
+        lasts = True
+        for entry in self._watching:
+            watching = entry()
+            if watching is not None:
+                lasts = watching.look(optimizer) and lasts
+        if lasts:
+            self.passed[optimizer] = sizes
 
 
 _EVERY = _Every()
