@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
+from mpcore._lib.callers import warn_user
+from mpcore._lib.interrupts import Held
 from mpcore.amp.amp import Amp
-from mpcore.errors import BackendError, MpcoreWarning
+from mpcore.errors import BackendError
 from mpcore.step.micro_batches import uneven
 from mpcore.step.result import StepResult, StepValues
 from mpcore.step.stagnation import JUDGED_STEPS, measures
@@ -25,6 +26,7 @@ from mpcore_tensorflow.layers import variable_names
 from mpcore_tensorflow.memory import array_bytes
 from mpcore_tensorflow.optimizer import RELEASED
 from mpcore_tensorflow.parameter_dtypes import release_variables
+from mpcore_tensorflow.replanning import put_plan, seen_in_fit
 from mpcore_tensorflow.replicas import is_distributed
 from mpcore_tensorflow.step import AssignedError, OptimizerBinding, StepTransaction
 from mpcore_tensorflow.stored_low import check_moves
@@ -277,15 +279,22 @@ class KerasAmp(Amp):
         for optimizer in self.optimizers.values():
             optimizer.abandon()
 
-    def fit_step_done(self) -> None:
+    @property
+    def follows_fit(self) -> bool:
+        """Whether somebody is told of each step of ``fit``."""
+        return bool(self.observers) or self.keeper is not None
+
+    def fit_step_done(self, data: Any = None) -> None:
         """End a step of ``fit`` as one of ``step``: those who follow are told.
 
         Not where Keras takes several at once, nor where there are several optimizers.
         """
-        if not self.observers or len(self.optimizers) > 1 or self.model.steps_per_execution != 1:
+        if not self.follows_fit or len(self.optimizers) > 1 or self.model.steps_per_execution != 1:
             return
         result = self.fit_record
         if result is not None:
+            if self.keeper is not None:
+                self._latest = seen_in_fit(self.model, data, self._steps_done + 1)
             self._done(result)
 
     def check_collapse(self) -> None:
@@ -315,7 +324,10 @@ class KerasAmp(Amp):
         msg = self._stagnation.judge({paths[id(v)]: counts for v, counts in found})
         if msg:
             self._told = True
-            warnings.warn(msg, MpcoreWarning, stacklevel=2)
+            self._warn(msg)
+
+    def _warn(self, msg: str) -> None:
+        warn_user(msg, "keras")  # whose ``fit`` calls callbacks
 
     def restart_look(self) -> None:
         """Let the next ``check_collapse`` see the steps from here on."""
@@ -408,6 +420,14 @@ class KerasAmp(Amp):
         self._check_prepared()
         return under(self, policy)
 
+    def replan(self, policy: Policy) -> str:
+        """Run under ``policy`` from now on; steps are traced anew. See ``Insurable.replan``."""
+        self._check_prepared()
+        with Held():
+            self.plan = put_plan(self, policy)
+            self.trace_anew()
+        return "; steps are traced anew"
+
     def _compile(self, key: Any, loss_fn: Any, call: StepCall) -> tuple[Any, list[str]]:
         check_grappler(self.guard)
         transaction = StepTransaction(
@@ -433,7 +453,7 @@ class KerasAmp(Amp):
                 f"amp.step was given more than {_KEPT_STEPS} different loss functions, and each "
                 "is compiled: pass the same function object each time"
             )
-            warnings.warn(msg, MpcoreWarning, stacklevel=4)
+            self._warn(msg)
         return self._compiled[key]
 
     def _weights(self, name: str) -> list[Any]:

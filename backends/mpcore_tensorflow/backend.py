@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
+from mpcore._lib.callers import warn_user
 from mpcore.backend.backend import Capabilities, Support
-from mpcore.errors import BackendError, MpcoreWarning, OptimizerError
+from mpcore.errors import BackendError, OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore.step.stagnation import measures
@@ -19,6 +19,7 @@ from mpcore_tensorflow.ascend import EmulatedAscend
 from mpcore_tensorflow.buffers import BufferGuard, guarded_variables
 from mpcore_tensorflow.casting import apply_plan, is_prepared
 from mpcore_tensorflow.graph_forward import proved
+from mpcore_tensorflow.graph_rewritten import check_rewritten
 from mpcore_tensorflow.guarding import check_unshared, protect, unprotect
 from mpcore_tensorflow.layers import check_model, set_apart, usual_dtype, variable_names, walk
 from mpcore_tensorflow.master_weights import master_state_of, redirect_assignments
@@ -29,13 +30,15 @@ from mpcore_tensorflow.replicas import check_strategy
 from mpcore_tensorflow.stored_low import CameLow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from mpcore.backend.callback import MakeCallback
     from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
+    from mpcore.backend.foreteller import Foreteller
     from mpcore.backend.listener import Listener
     from mpcore.backend.modes import Modes
+    from mpcore.backend.moves import Moves
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
     from mpcore.backend.rebuild import Rebuild
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from mpcore.policy.plan import Plan
     from mpcore.policy.policy import Policy
     from mpcore.step.transaction import StepOptions
+    from mpcore.tools.inspection.observe import DryRun
     from mpcore.tools.inspection.recorder import Recorder
 
 __all__ = ["TensorflowBackend"]
@@ -92,6 +96,7 @@ class TensorflowBackend:
             masters=tuple(SCHEMES),
             optimizer_state=("float32", "bfloat16"),
             stored=("float32", "bfloat16", "float16"),
+            replans=True,
         )
 
     def layers(self, model: keras.Model, /) -> list[Layer]:
@@ -171,9 +176,17 @@ class TensorflowBackend:
         previous = _previous(model, optimizers)
         inners = {name: getattr(o, "inner_optimizer", o) for name, o in optimizers.items()}
         strategy = check_strategy(model.distribute_strategy, list(inners.values()))
+        if strategy is not None and options.on_overflow != "skip":
+            msg = (
+                f"`on_overflow` must be 'skip' under a tf.distribute strategy, got "
+                f"{options.on_overflow!r}: a batch is not run again on one replica alone"
+            )
+            raise BackendError(msg)
         detector = _detector(options.detector, strategy)
         guarded = guarded_variables(options.restore_on_skip)
-        _check_storable(plan.policy, list(inners.values()), strategy)
+        check_rewritten(model, plan.policy)
+        for inner in inners.values():
+            check_state(inner, plan.policy.optimizer_state)
         by_graph = None
         if plan.policy.by == "graph":
             by_graph = proved(model, plan.policy, options.example)
@@ -213,6 +226,18 @@ class TensorflowBackend:
 
         return graph
 
+    def foreteller(self) -> Foreteller:
+        """Return what tells multiply-adds before a model is prepared."""
+        from mpcore_tensorflow import dry_run
+
+        return dry_run
+
+    def dry_run(self) -> DryRun:
+        """Return what traces a model under a plan."""
+        from mpcore_tensorflow import dry_run
+
+        return dry_run
+
     def driver(self) -> Driver[KerasAmp]:
         """Return what builds and trains an experiment's model, and reads and writes weights."""
         from mpcore_tensorflow.driver import KerasDriver
@@ -224,6 +249,12 @@ class TensorflowBackend:
         from mpcore_tensorflow import modes
 
         return modes
+
+    def moves(self) -> Moves[KerasAmp]:
+        """Return what makes steps faster beside precision."""
+        from mpcore_tensorflow import moves
+
+        return moves
 
     def profiler(self) -> Profiler:
         """Return what tells where the time of a step goes."""
@@ -282,7 +313,7 @@ def _warn_lowered(model: keras.Model, plan: Plan) -> None:
             f"tell from its default: computed in {plan[lowered[0]].compute}; "
             f"policy{keeping} keeps float32, policy.lower(...) says that it is meant"
         )
-        warnings.warn(msg, MpcoreWarning, stacklevel=4)
+        warn_user(msg)
 
 
 def _wrap(
@@ -335,25 +366,6 @@ def _masters(model: keras.Model) -> dict[int, Any]:
 
 def _stored_low(model: keras.Model) -> list[Any]:
     return [v for v in model.variables if v.value.dtype in (tf.bfloat16, tf.float16)]
-
-
-def _check_storable(
-    policy: Policy, inners: Sequence[Any], strategy: tf.distribute.Strategy | None
-) -> None:
-    """Refuse what the scheme of master weights and the dtype of the moments cannot do here."""
-    scheme = policy.scheme
-    for inner in inners:
-        check_state(inner, policy.optimizer_state)
-    if strategy is not None and (
-        scheme.name not in ("none", "copy") or policy.optimizer_state != "float32"
-    ):
-        msg = (
-            f"`master` must be 'copy' or 'none', with float32 moments, on "
-            f"{strategy.num_replicas_in_sync} replicas, got {policy.master!r} with "
-            f"{policy.optimizer_state}: there Keras updates the variables of each replica in "
-            "place, so values that exist only during a step cannot stand for them"
-        )
-        raise BackendError(msg)
 
 
 def _kind(value: object) -> str:

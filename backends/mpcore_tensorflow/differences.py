@@ -33,6 +33,15 @@ def _bias_gradient_in_bfloat16() -> float:
     return _relative(tf.cast(found, tf.float32).numpy(), np.full(2, 64.0 * 64.0))
 
 
+def _max_pool_hands_every_tie_the_gradient() -> float:
+    x = tf.ones((1, 2, 2, 2, 1))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        found = keras.layers.MaxPooling3D(2)(x)
+    total = tf.reduce_sum(tape.gradient(found, x))
+    return _relative(total.numpy()[None], np.ones(1))
+
+
 def _place_of_adams_eps() -> float:
     grad, eps, beta = 1e-7, 1e-8, 0.999
     weight = keras.Variable(np.zeros(1, np.float32))
@@ -62,6 +71,7 @@ def _relative(found: Any, right: Any) -> float:
 PROOFS: dict[str, Callable[[], float]] = {
     "biased_moving_variance": _biased_moving_variance,
     "bias_gradient_in_bfloat16": _bias_gradient_in_bfloat16,
+    "max_pool_hands_every_tie_the_gradient": _max_pool_hands_every_tie_the_gradient,
     "place_of_adams_eps": _place_of_adams_eps,
     "double_rounding_before_bias": _double_rounding_before_bias,
 }

@@ -116,7 +116,9 @@ class KerasDriver:
         moving = {id(variable) for variable in model.trainable_variables}
         return {path: key in moving for key, path in variable_names(model).items()}
 
-    def weights(self, model: Any, amp: KerasAmp | None = None) -> list[LayerWeights]:
+    def weights(
+        self, model: Any, amp: KerasAmp | None = None, *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
         read = amp.master_values if amp else _plain
         return self._collect(model, read, statistics=True)
@@ -149,7 +151,9 @@ class KerasDriver:
             found.append({name: place(parts, twins) for name, parts in layer.handles.items()})
         return found
 
-    def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
+    def gradients(
+        self, model: Any, grads: dict[str, Any], *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return gradients by layer; a missing one is zero."""
         names = variable_names(model)
 

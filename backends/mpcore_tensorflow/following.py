@@ -97,15 +97,15 @@ def follow_fit(amp: KerasAmp, make: Callable[..., Any], *, force: bool) -> None:
     """
     model = amp.model
     each = [one for one in amp.observers if getattr(_owner(one), "follows_each_step", False)]
-    if each and (model.steps_per_execution != 1 or len(amp.optimizers) != 1):
-        who = type(_owner(each[0])).__name__
+    if (each or amp.keeper) and (model.steps_per_execution != 1 or len(amp.optimizers) != 1):
+        who = f"mpcore.{type(_owner(each[0])).__name__}" if each else "on_overflow='keep full'"
         msg = (
-            f"`steps_per_execution` must be 1, with one optimizer, where mpcore.{who} follows each "
+            f"`steps_per_execution` must be 1, with one optimizer, where {who} follows each "
             f"step of fit, got {model.steps_per_execution} and {len(amp.optimizers)} optimizers: "
             "use amp.step, or close it"
         )
         raise BackendError(msg)
-    if amp.observers and len(amp.optimizers) == 1:
+    if amp.follows_fit and len(amp.optimizers) == 1:
         force = amp.keep_record() or force
     make(force)
     if not isinstance(model.train_function, _Followed):
@@ -126,8 +126,16 @@ class _Followed:
         held = contextlib.nullcontext() if amp.model.run_eagerly else Held()
         try:
             with held:
+                data = None
+                if amp.keeper is not None:
+                    # The batch that ran has to be at hand: it is taken here, and handed on.
+                    data = next(args[0])
+                    args = (iter([data]),)
                 outputs = self._function(*args, **kwargs)
-                amp.fit_step_done()
+                plan = amp.plan
+                amp.fit_step_done(data)
+                if amp.plan is not plan:
+                    amp.model.make_train_function(force=True)
         except BaseException:
             amp.abandon()
             raise

@@ -8,8 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from mpcore.errors import GraphError
-from mpcore.graph.part import Lifted, as_arguments
+from mpcore.graph.part import Lifted, as_arguments, both
+from mpcore.graph.timing import refuse_timing
 from mpcore_tensorflow.graph_export import export, refuse_prepared
+from mpcore_tensorflow.graph_fold import fold
 from mpcore_tensorflow.graph_forward import Lowering, layers_of
 from mpcore_tensorflow.graph_plan import device_type, plans_of
 from mpcore_tensorflow.graph_proof import prove
@@ -19,16 +21,28 @@ from mpcore_tensorflow.layers import variable_names, walk
 from mpcore_tensorflow.snapshot import left_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import keras
     import numpy.typing as npt
 
     from mpcore.graph.ir import Graph, GraphPlan
-    from mpcore.graph.part import Changed
+    from mpcore.graph.part import Change
+    from mpcore.graph.timing import Timed
     from mpcore.policy.policy import Policy
 
-__all__ = ["arrays", "build", "changed", "export", "find", "lift", "plan"]
+__all__ = [
+    "arrays",
+    "build",
+    "changed",
+    "export",
+    "find",
+    "fold",
+    "lift",
+    "plan",
+    "source",
+    "timed",
+]
 
 
 def lift(model: keras.Model, example: Any, /, *, whole: bool) -> Lifted:
@@ -86,20 +100,37 @@ def _not_built(model: keras.Model) -> GraphError:
 
 def find(model: keras.Model, path: str, /) -> Any:
     """Return the layer or variable of a dotted path; None where there is none."""
+    model = model.original if isinstance(model, Rewritten) else model
     layers = {str(entry.path): entry.layer for entry in walk(model)}
     names = {path: key for key, path in variable_names(model).items()}
     found = [v for v in model.variables if id(v) == names.get(path)]
     return layers.get(path, found[0] if found else None)
 
 
-def changed(
-    model: keras.Model, change: Callable[[Graph], Graph | Changed], example: Any, /
-) -> keras.Model:
+def changed(model: keras.Model, change: Change, example: Any, /) -> keras.Model:
     """Return a model with the variables of ``model`` whose graphs are changed."""
-    refuse_prepared(model)
+    refuse_prepared(model, rewritten=True)
+    if isinstance(model, Rewritten):
+        model, change = model.original, both(model.change, change)
     made = Rewritten(model, change)
     if example is not None:
         args, kwargs = as_arguments(example)
         with left_alone(model, None):
             made(*args, **kwargs)
     return made
+
+
+def source(model: keras.Model, policy: Policy, example: Any, /) -> str:
+    """Raise GraphError: source is written of networks of MindSpore alone."""
+    msg = (
+        f"no source is written of {type(model).__name__}, a model of tf.keras, under {policy}: "
+        "mp.export writes it as a SavedModel"
+    )
+    del example
+    raise GraphError(msg)
+
+
+def timed(model: keras.Model, policy: Policy, example: Any, /) -> tuple[Timed, ...]:
+    """Raise GraphError: calls of a graph are timed one by one in torch alone."""
+    del policy, example
+    refuse_timing(type(model).__name__, "tf.keras")

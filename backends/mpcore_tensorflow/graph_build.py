@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpcore.graph.ir import Cast, Graph, GraphPlan, Node
     from mpcore_tensorflow.graph_lift import Call, Piece, Source
 
-__all__ = ["Built"]
+__all__ = ["Built", "values_of"]
 
 
 class Built:
@@ -70,6 +70,13 @@ class Built:
     def run(self, tensors: Sequence[Any], known: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the outputs for these inputs."""
         return _Run(self, tensors).outputs()
+
+
+def values_of(built: Built, tensors: Sequence[Any]) -> dict[str, Any]:
+    """Run a graph and return every value that it has, by name, but for those of its bodies."""
+    run = _Run(built, tensors)
+    run.outputs()
+    return run.of
 
 
 class _Run:

@@ -17,6 +17,7 @@ from mpcore_tensorflow.graph_build import Built
 from mpcore_tensorflow.graph_forward import Lowering, layers_of
 from mpcore_tensorflow.graph_plan import device_type, plans_of
 from mpcore_tensorflow.graph_proof import prove
+from mpcore_tensorflow.graph_rewritten import refuse_parts
 from mpcore_tensorflow.graph_run import Runner
 from mpcore_tensorflow.graph_trace import Arguments, filled
 from mpcore_tensorflow.layers import check_model
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mpcore.policy.policy import Policy
     from mpcore_tensorflow.graph_run import Lowered
 
-__all__ = ["export", "refuse_prepared"]
+__all__ = ["export", "largest_difference", "lifted_call", "refuse_prepared"]
 
 
 def export(
@@ -50,7 +51,7 @@ def export(
     args, kwargs = as_arguments(example)
     kwargs = {"training": False, **kwargs}
     layers = layers_of(model)
-    lowered, any_batch = _lifted(model, args, kwargs, Lowering(None, layers))
+    lowered, any_batch = lifted_call(model, args, kwargs, Lowering(None, layers))
     plans = plans_of(lowered.piece, policy, layers, device_type(), output=policy.output)
     tensors = Arguments(args, {}).tensors
     module = _module(model, lowered, Built(lowered.piece, None, plans))
@@ -64,7 +65,9 @@ def export(
         inner.rename(target)
     with left_alone(model, None):
         full = _flat(model(*args, **kwargs))
-    difference = max((_difference(a, b) for a, b in zip(full, expected, strict=True)), default=0.0)
+    difference = max(
+        (largest_difference(a, b) for a, b in zip(full, expected, strict=True)), default=0.0
+    )
     checks = (
         f"{_casts(module.serve.get_concrete_function().graph)} casts of floating-point values "
         "stand in its graph",
@@ -75,7 +78,7 @@ def export(
     return Exported(str(target), plans[""], difference, checks)
 
 
-def _lifted(
+def lifted_call(
     model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any], plain: Lowering
 ) -> tuple[Lowered, bool]:
     """Return the graph of a call, and whether it takes any batch size."""
@@ -107,9 +110,10 @@ def _module(model: keras.Model, lowered: Lowered, built: Built) -> tf.Module:
     return module
 
 
-def refuse_prepared(model: keras.Model) -> None:
-    """Raise GraphError unless a model can be lifted."""
+def refuse_prepared(model: keras.Model, *, rewritten: bool = False) -> None:
+    """Raise GraphError unless a model can be lifted; it may be rewritten itself, if said so."""
     check_model(model)
+    refuse_parts(model, rewritten=rewritten)
     if is_prepared(model):
         msg = (
             f"`model` must be lifted before it is prepared, this {type(model).__name__} was: "
@@ -144,7 +148,8 @@ def _casts(graph: Any) -> int:
     )
 
 
-def _difference(full: Any, found: Any) -> float:
+def largest_difference(full: Any, found: Any) -> float:
+    """Return how far ``found`` is from ``full``, relative to the largest value of ``full``."""
     if full.dtype.kind != "f" or not full.size:
         return 0.0
     size = float(np.max(np.abs(full)))

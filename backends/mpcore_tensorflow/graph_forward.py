@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from mpcore.errors import BackendError, MpcoreWarning
+from mpcore._lib.callers import warn_user
+from mpcore.errors import BackendError
 from mpcore.graph.deciding import unused_rules
 from mpcore.graph.part import as_arguments
 from mpcore_tensorflow.graph_build import Built
 from mpcore_tensorflow.graph_plan import device_type, plans_of
 from mpcore_tensorflow.graph_proof import prove
+from mpcore_tensorflow.graph_rewritten import refuse_parts
 from mpcore_tensorflow.graph_run import Runner
 from mpcore_tensorflow.layers import walk
+from mpcore_tensorflow.replicas import is_replicated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +77,7 @@ def proved(model: keras.Model, policy: Policy, example: Any) -> Callable[[Any], 
         BackendError: by="graph" cannot carry what the model is.
         GraphError: it cannot be lifted, or something differs, with the first call that does.
     """
+    refuse_parts(model)
     low = [v.path for v in model.variables if v.value.dtype in (tf.float16, tf.bfloat16)]
     if low:
         msg = (
@@ -82,7 +85,7 @@ def proved(model: keras.Model, policy: Policy, example: Any) -> Callable[[Any], 
             "float32, or use by='layer'"
         )
         raise BackendError(msg)
-    if model.distribute_strategy.num_replicas_in_sync > 1:
+    if is_replicated(model.distribute_strategy):
         count = model.distribute_strategy.num_replicas_in_sync
         msg = (
             f"by='graph' is not possible on {count} replicas: a graph reads the variables of one; "
@@ -97,5 +100,5 @@ def proved(model: keras.Model, policy: Policy, example: Any) -> Callable[[Any], 
     met = {key: replace(one, built=lowering(one.piece)) for key, one in first.met.items()}
     for rule in unused_rules(policy, lowering.plans):
         msg = f"rule {rule!r} decided for no call of the graph; print(amp.graphs[0]) lists them"
-        warnings.warn(msg, MpcoreWarning, stacklevel=5)
+        warn_user(msg, "keras", "tensorflow")
     return lambda original: Runner(model, original, lowering, met, lowering.plans)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mpcore_tensorflow.graph_trace import Owner, Traced
 
-__all__ = ["SILU", "Call", "Piece", "Source", "piece_of"]
+__all__ = ["SILU", "Call", "Piece", "Source", "body_of", "piece_of"]
 
 SILU = "silu"
 """The target of ``tf.nn.silu``, whose gradient TensorFlow writes by hand."""
@@ -323,9 +323,9 @@ class _Body:
 
     def _bodies(self, op: tf.Operation, name: str, owner: Any) -> tuple[Piece, ...]:
         if op.type in _LOOPS:
-            graphs, given = [_body(op, key, 0) for key in ("cond", "body")], list(op.inputs)
+            graphs, given = [body_of(op, key, 0) for key in ("cond", "body")], list(op.inputs)
         elif op.type in _BRANCHES:
-            graphs = [_body(op, key, 1) for key in ("then_branch", "else_branch")]
+            graphs = [body_of(op, key, 1) for key in ("then_branch", "else_branch")]
             given = list(op.inputs)[1:]
         else:
             return ()
@@ -351,7 +351,8 @@ def _argument_names(op: tf.Operation) -> list[str]:
     ]
 
 
-def _body(op: tf.Operation, key: str, skip: int) -> Any:
+def body_of(op: tf.Operation, key: str, skip: int) -> Any:
+    """Return the graph of a branch or loop; ``skip`` inputs are not handed on to it."""
     shapes = [t.shape for t in list(op.inputs)[skip:]]
     return control_flow_util_v2.get_func_graph(op, shapes, op.get_attr(key).name)
 

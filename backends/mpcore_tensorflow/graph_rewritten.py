@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from mpcore.graph.part import Changed
+from mpcore.errors import BackendError
+from mpcore.graph.clip import CLIP
+from mpcore.graph.part import Changed, refuse_rewritten
 from mpcore_tensorflow.graph_build import Built
 from mpcore_tensorflow.graph_plan import plans_of_words
 from mpcore_tensorflow.graph_run import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mpcore.graph.ir import Graph
+    from mpcore.graph.part import Change
+    from mpcore.policy.policy import Policy
     from mpcore_tensorflow.graph_lift import Piece
 
-__all__ = ["Rewritten"]
+__all__ = ["Rewritten", "check_rewritten", "refuse_parts"]
 
 
 class Rewritten(keras.Model):  # type: ignore[misc]  # keras is not followed
@@ -27,15 +28,18 @@ class Rewritten(keras.Model):  # type: ignore[misc]  # keras is not followed
     Each kind of call (its shapes, training or not) is lifted and changed when it first comes.
     """
 
-    def __init__(self, original: keras.Model, change: Callable[[Graph], Graph | Changed]) -> None:
+    def __init__(self, original: keras.Model, change: Change) -> None:
         """Take a model, which stays as it is, and what becomes of each of its graphs."""
+        clips: list[str] = []
+        # Before Keras makes lists of lists.
+        self.__dict__.update(clips=clips, scaled=False, change=change)
 
         def lower(piece: Piece) -> Built:
-            made = change(piece.graph)
-            if isinstance(made, Changed):
-                plans = plans_of_words(piece, made) if made.words else None
-                return Built(piece, made.graph, plans)
-            return Built(piece, made)
+            made = change(Changed(piece.graph))
+            clips.extend(node.name for node in made.graph.nodes if node.target == CLIP)
+            if self.scaled:
+                refuse_scaled_clips(self)
+            return Built(piece, made.graph, plans_of_words(piece, made) if made.words else None)
 
         runner = Runner(original, original.call, lower)
 
@@ -53,3 +57,41 @@ class Rewritten(keras.Model):  # type: ignore[misc]  # keras is not followed
         """Raise: a change of a graph is a function, which a file cannot hold."""
         msg = f"{self.name} cannot be saved: save the original's weights, and rewrite it again"
         raise NotImplementedError(msg)
+
+
+def refuse_parts(model: keras.Model, *, rewritten: bool = False) -> None:
+    """Raise GraphError if the graphs of a part were changed, or of the model unless it may be."""
+    inside = model.original if rewritten and isinstance(model, Rewritten) else model
+    for layer in inside._flatten_layers():
+        if isinstance(layer, Rewritten):
+            refuse_rewritten(layer.name)
+
+
+def check_rewritten(model: keras.Model, policy: Policy) -> None:
+    """Raise BackendError where a policy would not reach, or would scale, what a graph runs."""
+    if policy.scaling.kind != "none":
+        refuse_scaled_clips(model)
+    made = [layer for layer in model._flatten_layers() if isinstance(layer, Rewritten)]
+    if made and policy.compute != "float32":
+        msg = (
+            "`policy` must be float32 for a rewritten model, whose graph runs no layers, got "
+            f"{policy.compute}; let the rewriting lower it: node.to_float, MixedPrecisionHelper"
+        )
+        raise BackendError(msg)
+
+
+def refuse_scaled_clips(model: keras.Model) -> None:
+    """Raise BackendError where gradients under a loss scale would meet a bound of others.
+
+    A graph that is lifted later is looked at then.
+    """
+    if not isinstance(model, Rewritten):
+        return
+    if model.clips:
+        msg = (
+            f"`policy` must have no loss scale for a model with clipped gradients "
+            f"({model.clips[0]}): the bound would meet scaled ones; use bfloat16, or "
+            "loss_scale='none'"
+        )
+        raise BackendError(msg)
+    model.__dict__["scaled"] = True

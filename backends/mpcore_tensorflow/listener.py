@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = ["listen"]
 
+_WORDS = {
+    "beta_1": "beta1",
+    "beta_2": "beta2",
+    "epsilon": "eps",
+    "weight_decay": "weight decay",
+    "momentum": "momentum",
+    "nesterov": "nesterov",
+    "rho": "rho",
+    "amsgrad": "amsgrad",
+    "clipnorm": "clipping by the norm of each array",
+    "global_clipnorm": "clipping by norm",
+    "clipvalue": "clipping by value",
+}
 _OPTIMIZER = next(cls for cls in keras.optimizers.Optimizer.__mro__ if "apply" in vars(cls))
 
 
@@ -44,6 +57,7 @@ class _Listening:
         self._model, self._amp, self._told = model, amp, told
         self._step: contextlib.ExitStack | None = None
         self._depth, self._ended = 0, False
+        self._tap: _Tap | None = None
         self._stay = contextlib.ExitStack()
         for holder in dict.fromkeys((_OPTIMIZER, *_subclasses_with_apply(_OPTIMIZER))):
             self._stay.enter_context(_replaced(holder, "apply", self._applied))
@@ -86,7 +100,7 @@ class _Listening:
     def _open(self, calls: Any) -> None:
         if self._step is None:
             return
-        tap = _Tap(self._model, calls)
+        tap = self._tap = _Tap(self._model, calls)
         self._step.enter_context(_heard(tap, self._first))
         self._step.enter_context(calls.running(FORWARD))
         gradient = partial(self._gradient, tap, calls)
@@ -95,7 +109,7 @@ class _Listening:
     def _close(self) -> None:
         if self._step is not None:
             self._step.close()
-        self._step = None
+        self._step = self._tap = None
 
     def _first(self) -> None:
         if not self._begun:
@@ -112,7 +126,8 @@ class _Listening:
             self._told.loss(float(np.asarray(target).reshape(())) / scale, [])
         with calls.running(BACKWARD):
             tensors = [seen.tensor for seen, _ in wanted]
-            grads, found = original(tape, target, [sources, tensors], **more)
+            with tap.unheard():
+                grads, found = original(tape, target, [sources, tensors], **more)
             for (seen, take), grad in zip(wanted, found, strict=True):
                 if grad is not None:
                     take(tap.seen(grad, seen.turn))
@@ -133,10 +148,14 @@ class _Listening:
         if self._step is not None:
             known = zip(moved, grads, strict=True)
             named = {own[id(v)]: g for v, g in known if id(v) in own and g is not None}
-            self._told.updates({n: tf.convert_to_tensor(g) for n, g in named.items()})
+            arrays = {n: tf.convert_to_tensor(g) for n, g in named.items()}
+            self._told.updates(arrays, _settings(optimizer, list(named)))
+        heard = self._tap if not self._depth else None
+        quiet = heard.unheard() if heard else contextlib.nullcontext()
         self._depth += 1
         try:
-            return original(optimizer, grads, variables)
+            with quiet:
+                return original(optimizer, grads, variables)
         finally:
             self._depth -= 1
             if not self._depth:
@@ -169,6 +188,20 @@ class _Listening:
         self._told.updated()
         if not self._ended:
             self._begin()
+
+
+def _settings(optimizer: Any, arrays: list[str]) -> dict[str, Any]:
+    """Return what an optimizer is set to now; the inner one where it is wrapped."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    told = {
+        word: float(value)
+        for name, word in _WORDS.items()
+        if isinstance(value := getattr(optimizer, name, None), bool | int | float)
+    }
+    told["rate"] = float(optimizer.learning_rate)
+    groups = [{"arrays": arrays, **told}]
+    return {"type": type(optimizer).__name__, "groups": groups}
 
 
 @contextlib.contextmanager

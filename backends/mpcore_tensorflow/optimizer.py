@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from mpcore_tensorflow.buffers import BufferGuard
     from mpcore_tensorflow.following import Record
     from mpcore_tensorflow.gradients import Gradient
+    from mpcore_tensorflow.transient import Stored
 
 __all__ = ["RELEASED", "Preparation", "TransactionalOptimizer"]
 
@@ -224,11 +226,18 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             self._build_scale()
             self._build_masters(variables)
             if not self.inner_optimizer.built:
-                with opened(self._untracked.opens):
+                with opened(self._untracked.opens), self._slots_of_opened():
                     self.inner_optimizer.build([self.target(v) for v in variables])
             self._untracked.moments = store_moments(self.inner_optimizer, self.optimizer_state)
             # Not the parent's: that would create its own state.
             super(keras.optimizers.LossScaleOptimizer, self).build(variables)
+
+    def _slots_of_opened(self) -> contextlib.AbstractContextManager[None]:
+        """Let slots be made beside values that are no variables of a strategy."""
+        strategy = self.inner_optimizer._distribution_strategy
+        if self._untracked.opens and replicas.is_replicated(strategy):
+            return replicas.once(self.inner_optimizer)
+        return contextlib.nullcontext()
 
     def _build_scale(self) -> None:
         shared = self._untracked.preparation.shared
@@ -304,6 +313,10 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self, strategy: tf.distribute.Strategy, grads: list[Any], variables: list[Any]
     ) -> None:
         """Do so in every replica of ``strategy``, by gradients summed over them."""
+        if self._untracked.opens or self._untracked.moments:
+            with replicas.once(self.inner_optimizer):
+                self.update(grads, variables)
+            return
         targets = [self.target(variable) for variable in variables]
         with self._untracked.gate.opened():
             replicas.update(strategy, self.inner_optimizer, grads, targets)
@@ -338,8 +351,13 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
     def finalize_variable_values(self, var_list: Iterable[keras.Variable]) -> None:
         """Let the inner optimizer write its averages, at the end of ``fit``."""
         variables = list(var_list)
-        with opened([*self._untracked.opens, *self._untracked.moments]):
-            self.inner_optimizer.finalize_variable_values([self.target(v) for v in variables])
+        stored: list[Stored] = [*self._untracked.opens, *self._untracked.moments]
+        try:
+            with opened(stored):
+                self.inner_optimizer.finalize_variable_values([self.target(v) for v in variables])
+        except BaseException:  # it may have met the end of that block: no step gives this up
+            close_all(stored)
+            raise
         for variable in variables:
             one = self._untracked.masters.get(id(variable))
             if isinstance(one, CopiedMaster):
@@ -389,7 +407,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         variables = list(trainable_variables or self._trainable_variables)
         check_moves(None, variables)
         self._check_reaches(grads)
-        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        if not replicas.is_replicated(tf.distribute.get_strategy()):
             self._settle(list(grads), variables, None)
             return
         context = tf.distribute.get_replica_context()

@@ -87,7 +87,7 @@ def _laid_out(family: str, case: Case) -> tuple[_Arrays, _Arrays, dict[str, tupl
     forth: dict[str, tuple[int, ...]] = {}
     if family == "conv2d":  # NHWC, and a kernel HWIO: no other layout has kernels on CPU
         forth = {"x": (0, 2, 3, 1), "w": (2, 3, 1, 0), "g": (0, 2, 3, 1)}
-    if family == "lstm":  # batch first, kernels transposed; the order of the gates is the same
+    if "lstm" in family:  # batch first, kernels transposed; the order of the gates is the same
         forth = {"x": (1, 0, 2), "w_ih": (1, 0), "w_hh": (1, 0), "g": (1, 0, 2)}
     inputs, data = (
         {n: np.ascontiguousarray(a.transpose(forth[n])) if n in forth else a for n, a in v.items()}
@@ -97,11 +97,18 @@ def _laid_out(family: str, case: Case) -> tuple[_Arrays, _Arrays, dict[str, tupl
     return inputs, data, back | ({"y": back["d_g"]} if forth else {})
 
 
+def _attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+    """Return what Keras' attention computes between its projections."""
+    scores = tf.matmul(q * tf.cast(q.shape[-1] ** -0.5, q.dtype), k, transpose_b=True)
+    return tf.matmul(tf.nn.softmax(scores), v)
+
+
 _FORWARD: dict[str, Callable[[dict[str, tf.Tensor]], tf.Tensor]] = {
     "matmul": lambda v: v["a"] @ v["b"],
     "conv2d": lambda v: tf.nn.conv2d(v["x"], v["w"], 1, "SAME"),
     "elementwise": lambda v: tf.nn.relu(v["x"] * v["y"] + v["x"]),
     "softmax": lambda v: tf.nn.softmax(v["x"]),
+    "attention": lambda v: _attention(**v),
 }
 
 
@@ -113,7 +120,7 @@ def _layer(
     if family == "norm":
         layer = keras.layers.LayerNormalization(epsilon=1e-5, dtype=policy)
         names = ("weight", "bias")
-    elif family == "lstm":
+    elif "lstm" in family:
         units = inputs["w_hh"].shape[0]
         layer = keras.layers.LSTM(units, use_bias=False, return_sequences=True, dtype=policy)
         names = ("w_ih", "w_hh")

@@ -15,12 +15,14 @@ Tried with TensorFlow 2.21 and Keras 3.15.1.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.models.functional import Functional
 from tensorflow.python.framework import op_callbacks
 
 from mpcore.backend.layout import per_tensor
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from mpcore.tools.inspection.recorder import Calls
     from mpcore.tools.inspection.tensor_summary import TensorSummary
 
-__all__ = ["OPS", "TAPE", "Scopes", "dtype_of", "record", "tapped", "text"]
+__all__ = ["OPS", "TAPE", "Scopes", "as_inputs", "dtype_of", "record", "tapped", "text"]
 
 _PRODUCTS = words(
     "MatMul BatchMatMulV2 BatchMatMulV3 BatchMatMul Einsum Conv1D Conv2D Conv3D "
@@ -113,8 +115,10 @@ def tapped(
     made: Callable[..., None] | None,
     *,
     alone: bool = False,
-) -> Iterator[None]:
+) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
     """Hear every call of a layer, and every operation of this thread that runs or is traced.
+
+    Yields what opens a stretch in which operations are not heard: TensorFlow runs them faster.
 
     Args:
         around: called with a layer, what calls it, and the arguments; returns what that returned.
@@ -144,7 +148,16 @@ def tapped(
 
             op_callbacks.add_op_callback(heard)
             stack.callback(op_callbacks.remove_op_callback, heard)
+        yield contextlib.nullcontext if made is None else partial(_unheard, heard)
+
+
+@contextlib.contextmanager
+def _unheard(heard: Callable[..., None]) -> Iterator[None]:
+    op_callbacks.remove_op_callback(heard)
+    try:
         yield
+    finally:
+        op_callbacks.add_op_callback(heard)
 
 
 def text(value: Any) -> str:
@@ -213,10 +226,13 @@ class _Tap:
 
     Attributes:
         wanted: (tensor, who takes its gradient), in the order in which they passed by.
+        unheard: opens a stretch in which ops are not asked for, such as a backward pass.
     """
 
     def __init__(self, model: Any, calls: Calls[Any, Any]) -> None:
         self._calls = calls
+        self.unheard: Callable[[], contextlib.AbstractContextManager[None]]
+        self.unheard = contextlib.nullcontext
         self._entries = {id(entry.layer): entry for entry in walk(model)}
         self.wanted: list[tuple[_Seen, Callable[[SeenTensor], None]]] = []
         # A tensor that one layer hands on and the next takes in is looked at once.
@@ -233,9 +249,11 @@ class _Tap:
             return
         tf.config.run_functions_eagerly(True)
         try:
-            with tapped(self._around, self._ran if request.turns or request.ops else None):
+            made = self._ran if request.turns or request.ops else None
+            with tapped(self._around, made) as self.unheard:
                 yield
         finally:
+            self.unheard = contextlib.nullcontext
             tf.config.run_functions_eagerly(eager)
 
     def _around(self, layer: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -433,11 +451,21 @@ def _losses(
     return [(named[""], [v for name in amp.optimizers for v in amp._weights(name)])]
 
 
+def as_inputs(model: keras.Model, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what the model is called with: where it takes one argument, several are a list."""
+    takes = list(inspect.signature(model.call).parameters.values())
+    named = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    own = [x for x in takes if x.name != "training" and x.kind not in named]
+    alone = len(own) == 1 and own[0].kind is not inspect.Parameter.VAR_POSITIONAL
+    alone = alone or isinstance(model, Functional)
+    return ([*args],) if alone and len(args) > 1 else args
+
+
 def _mean_loss(model: Any) -> Callable[..., Any]:
     """Return a loss that is the mean of the model's floats, each in float32."""
 
     def loss(*batch: Any) -> Any:
-        outputs = keras.tree.flatten(model(*batch, training=True))
+        outputs = keras.tree.flatten(model(*as_inputs(model, batch), training=True))
         floats = [x for x in outputs if keras.backend.is_float_dtype(x.dtype)]
         return tf.add_n([tf.reduce_mean(tf.cast(x, tf.float32)) for x in floats])
 

@@ -13,6 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from mpcore.errors import BackendError, OptimizerError
 from mpcore_tensorflow.gradients import float32
@@ -27,20 +28,32 @@ __all__ = [
     "cut",
     "each_replica",
     "is_distributed",
+    "is_replicated",
+    "once",
     "summed",
     "unconverted",
     "update",
 ]
 
+# What Keras does in all replicas at once, or beside a variable of the strategy.
+# Source: keras/src/backend/tensorflow/optimizer.py, Keras 3.15.1.
+_MERGED = (
+    "_apply_weight_decay",
+    "_backend_increment_gradient_accumulators",
+    "_backend_update_step",
+    "_overwrite_model_variables_with_average_value",
+    "add_variable_from_reference",
+)
+
 
 def check_strategy(strategy: tf.distribute.Strategy, inners: Sequence[Any]) -> Any:
-    """Return the strategy if it has several replicas, else None.
+    """Return the strategy if its variables are replicated, else None.
 
     Raises:
-        BackendError: a strategy that is not a MirroredStrategy.
+        BackendError: several replicas under a strategy that is not a MirroredStrategy.
         OptimizerError: an optimizer that was made under another one.
     """
-    if strategy.num_replicas_in_sync == 1:
+    if not is_replicated(strategy):
         return None
     if not isinstance(strategy, tf.distribute.MirroredStrategy):
         msg = (
@@ -56,6 +69,16 @@ def check_strategy(strategy: tf.distribute.Strategy, inners: Sequence[Any]) -> A
             )
             raise OptimizerError(msg)
     return strategy
+
+
+def is_replicated(strategy: tf.distribute.Strategy) -> bool:
+    """Return whether updates must be made outside of the replicas, be there one or several.
+
+    A MirroredStrategy on one device has replicated variables as well: Keras merges its replicas in
+    each update, which no branch of a graph allows.
+    """
+    mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    return mirrored or strategy.num_replicas_in_sync > 1
 
 
 def is_distributed(batch: Any) -> bool:
@@ -134,6 +157,22 @@ def update(
     """Let a Keras optimizer update all replicas by gradients that are summed already."""
     with _sums_nothing(inner):
         strategy.extended.call_for_each_replica(unconverted(inner.apply), args=(grads, variables))
+
+
+@contextlib.contextmanager
+def once(inner: keras.Optimizer) -> Iterator[None]:
+    """Let a Keras optimizer compute an update once, outside the replicas, for all of them.
+
+    So values can be updated that exist only during a step. What is assigned is written to every
+    replica. The arithmetic is Keras' own: its BaseOptimizer's methods, which know no strategy.
+    """
+    for name in _MERGED:
+        setattr(inner, name, getattr(BaseOptimizer, name).__get__(inner))
+    try:
+        yield
+    finally:
+        for name in _MERGED:
+            delattr(inner, name)
 
 
 def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,4 +29,6 @@ def set_storage(
     )
     variable._dtype = keras.backend.standardize_dtype(value.dtype)
     if like is not None:
-        variable._value._unique_id = like._unique_id
+        # A variable with a copy for each replica is known by its first one.
+        new = getattr(variable._value, "_primary", variable._value)
+        new._unique_id = like._unique_id

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from mpcore.policy.policy import Policy
     from mpcore_tensorflow.amp import KerasAmp
 
-__all__ = ["under"]
+__all__ = ["NoGuard", "kept", "under"]
 
 _LAYER = ("call", "_convert_inputs_to_tensors", "autocast", "_dtype_policy", MARK)
 _MODEL = ("train_function", "test_function", "predict_function")
 
 
-class _NoGuard:
+class NoGuard:
     """Stands for the guard of the buffers: a trial is no step."""
 
     def forward(self) -> contextlib.AbstractContextManager[None]:
@@ -53,22 +53,29 @@ def under(amp: KerasAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
     if policy.by == "graph":
         msg = "a policy by='graph' is not tried on a prepared Keras model; prepare it anew"
         raise BackendError(msg)
-    with contextlib.ExitStack() as stack:
-        layers = [model, *model._flatten_layers()]
-        layers += [layer._functional for layer in layers if hasattr(layer, "_functional")]
-        for layer in {id(layer): layer for layer in layers if layer is not None}.values():
-            stack.callback(_put_back, layer, _LAYER, _own(layer, _LAYER))
-        stack.callback(_put_back, model, _MODEL, _own(model, _MODEL))
+    with kept(model), contextlib.ExitStack() as stack:
         _widen(stack, amp)
         with amp.guard.opened():
             release_plan(model)
         plan, _ = honour(policy, backend.layers(model), backend.capabilities(model))
         if policy.by == "model":
             _narrow(stack, model, plan)
-        guard: Any = _NoGuard()
+        guard: Any = NoGuard()
         with amp.guard.opened():
             apply_plan(model, plan, guard)
         yield lambda loss_fn: loss_fn
+
+
+@contextlib.contextmanager
+def kept(model: keras.Model) -> Iterator[None]:
+    """Put calls, dtype policies and flags back at the end."""
+    with contextlib.ExitStack() as stack:
+        layers = [model, *model._flatten_layers()]
+        layers += [layer._functional for layer in layers if hasattr(layer, "_functional")]
+        for layer in {id(layer): layer for layer in layers if layer is not None}.values():
+            stack.callback(_put_back, layer, _LAYER, _own(layer, _LAYER))
+        stack.callback(_put_back, model, _MODEL, _own(model, _MODEL))
+        yield
 
 
 def _own(holder: keras.Layer, names: tuple[str, ...]) -> dict[str, Any]:
