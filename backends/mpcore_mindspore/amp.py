@@ -11,22 +11,26 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
+from mpcore._lib.interrupts import Held
 from mpcore.amp.amp import Amp
 from mpcore.amp.low_files import tell_of_low_file
 from mpcore.errors import BackendError
+from mpcore.graph.ir import GraphPlan
 from mpcore.step.result import StepResult, StepValues
-from mpcore.step.transaction import StepCall
+from mpcore.step.transaction import Latest, StepCall
 from mpcore_mindspore import trial
 from mpcore_mindspore.bindings import bind, detection_of
 from mpcore_mindspore.buffers import guarded_parameters
 from mpcore_mindspore.callback import StepCallback
 from mpcore_mindspore.casting import FLOATS, cast_network
 from mpcore_mindspore.compiled_steps import CompiledSteps
+from mpcore_mindspore.graph_forward import proved
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.other_optimizers import check_unshared
 from mpcore_mindspore.recompute import check_recomputed
 from mpcore_mindspore.release import Original
+from mpcore_mindspore.replanning import ANEW, MadeCells, check_detection, put_plan
 from mpcore_mindspore.saving import mark, unmark
 from mpcore_mindspore.sources import check_reaches, check_readable
 from mpcore_mindspore.step import NO_SCALAR, TrainCell
@@ -61,6 +65,10 @@ def _tensor(value: object) -> Any:
 
 def _to_numpy(value: object) -> Any:
     return value.asnumpy() if isinstance(value, Tensor) else value
+
+
+def _first_of(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *batch: loss_fn(*batch)[0]
 
 
 class MindsporeAmp(Amp):
@@ -101,11 +109,17 @@ class MindsporeAmp(Amp):
         super().__init__(plan, optimizers, simulated=simulated)
         check_unshared(net)
         detection = detection_of(options)
+        self._made = MadeCells() if options.on_overflow == "keep full" else None
+        if self._made is not None:
+            check_detection(detection)
         guarded_parameters(options.restore_on_skip)  # refuse before anything changes
+        by_graph, self._graphs = None, list[GraphPlan]()
+        if plan.policy.by == "graph":
+            by_graph, self._graphs = proved(net, plan.policy, options.example, native)
         self._original = Original(net, self.optimizers.values())
         widened = Widened(net, self.optimizers.values())
         try:
-            cast = cast_network(net, plan, native, self._original)
+            cast = cast_network(net, plan, native, self._original, by_graph)
             check_recomputed(net, replaced=bool(cast.pairs))
         except BaseException:
             self._original.put_back()
@@ -125,12 +139,19 @@ class MindsporeAmp(Amp):
             emulates=bool(cast.rounded),
         )
         if self.kept_beside():
-            tell = partial(tell_of_low_file, self, "`mindspore.save_checkpoint`", stacklevel=4)
+            tell = partial(
+                tell_of_low_file, self, "`mindspore.save_checkpoint`", hosts=("mindspore",)
+            )
             mark(self._master_states().values(), tell)
         self._stepped = False
         self._cells: OrderedDict[Any, TrainCell] = OrderedDict()
         self._compiling = CompiledSteps(self, options.compile)
         self._depth = 0
+
+    @property
+    def graphs(self) -> tuple[GraphPlan, ...]:
+        """Under by="graph", the plan of every graph so far; empty otherwise."""
+        return tuple(self._graphs)
 
     @property
     def model(self) -> Any:
@@ -214,6 +235,11 @@ class MindsporeAmp(Amp):
     def _read_masters(self) -> dict[str, npt.NDArray[np.float32]]:
         states, params = self._master_states(), self._floats()
         return {path: values_to_save(states[id(params[path])]) for path in self._master_shapes()}
+
+    @property
+    def updates(self) -> dict[str, str]:
+        """How ``prepare(update=...)`` opens and closes the values of each optimizer, and why."""
+        return dict(self._bindings.updates)
 
     def _master_states(self) -> dict[int, MasterState]:
         each = (state for storage in self._bindings.storages for state in storage.masters)
@@ -384,7 +410,27 @@ class MindsporeAmp(Amp):
         if compiled or ms.get_context("mode") == ms.GRAPH_MODE:
             check_readable(losses)
         bound = [bindings.optimizers[name] for name in call.optimizers]
-        return TrainCell(bindings, bound, losses, call, compiled=compiled, has_aux=has_aux)
+        cell = TrainCell(bindings, bound, losses, call, compiled=compiled, has_aux=has_aux)
+        if self._made is not None:
+            first = _first_of(loss_fn) if has_aux else loss_fn
+            cell.note = partial(self._note, first, call)
+            self._made.add(cell)
+        return cell
+
+    def _note(self, loss_fn: Any, call: StepCall, batch: tuple[Any, ...]) -> None:
+        step, random = self._steps_done + 1, self._random_state()
+        self._latest = Latest(loss_fn, batch, call, random, step)
+
+    def replan(self, policy: Policy) -> str:
+        """Run under ``policy`` from now on; see ``Insurable.replan``."""
+        self._bindings.check_prepared()
+        with Held():
+            self.plan = put_plan(self, policy)
+            self._cells.clear()
+            self._compiling.clear()
+            if self._made is not None:
+                self._made.compile_anew()
+        return ANEW
 
     def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
         if self._depth and self._bindings.saved.rounded:

@@ -14,7 +14,7 @@ from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.ascend import EmulatedAscend
-from mpcore_mindspore.casting import check_plan, set_float32
+from mpcore_mindspore.casting import check_plan, native_of, set_float32
 from mpcore_mindspore.layers import list_layers
 from mpcore_mindspore.stored_low import refuse_low
 
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
     from mpcore.backend.callback import MakeCallback
     from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
+    from mpcore.backend.foreteller import Foreteller
     from mpcore.backend.listener import Listener
     from mpcore.backend.modes import Modes
+    from mpcore.backend.moves import Moves
     from mpcore.backend.probe import Probe
     from mpcore.backend.profiler import Profiler
     from mpcore.backend.rebuild import Rebuild
+    from mpcore.graph.part import GraphPart
     from mpcore.policy.layer import Layer
     from mpcore.policy.plan import Plan
     from mpcore.step.transaction import StepOptions
+    from mpcore.tools.inspection.observe import DryRun
     from mpcore.tools.inspection.recorder import Recorder
 
 __all__ = ["MindsporeBackend"]
@@ -69,15 +73,18 @@ class MindsporeBackend:
             masters=tuple(SCHEMES),
             optimizer_state=("float32", "bfloat16"),
             by={"op": Support("native", _OP_RULES)}
-            | {name: Support("native") for name in ("layer", "model")},
+            | {name: Support("native") for name in ("layer", "model", "graph")},
             rules={
                 "op": ("op",),
                 "layer": ("path", "layer", "op"),
                 "model": ("path", "layer", "op"),
+                "graph": ("path", "layer", "op"),
             },
             op_lists=("native", "portable"),
             stored=("float32", "bfloat16", "float16"),
             compiles_steps=True,
+            compiles_updates=True,
+            replans=True,
         )
 
     def layers(self, model: nn.Cell, /) -> list[Layer]:
@@ -144,12 +151,23 @@ class MindsporeBackend:
                 that cannot be guarded. Nothing was changed.
         """
         check_plan(model, plan, _device())
-        compute = self.capabilities(model).compute
-        native = frozenset(name for name, can in compute.items() if can.level == "native")
+        native = native_of(self.capabilities(model))
         refuse_low(model, optimizers.values(), plan, native)
         amp = MindsporeAmp(model, optimizers, plan, native, options, simulated=simulated)
         set_float32(plan.policy, _device())
         return amp
+
+    def foreteller(self) -> Foreteller:
+        """Return what tells multiply-adds before a network is prepared."""
+        from mpcore_mindspore import dry_run
+
+        return dry_run
+
+    def dry_run(self) -> DryRun:
+        """Return what tries a network under a plan."""
+        from mpcore_mindspore import dry_run
+
+        return dry_run
 
     def driver(self) -> Driver[MindsporeAmp]:
         """Return what builds and trains an experiment's model, and reads and writes weights."""
@@ -162,6 +180,12 @@ class MindsporeBackend:
         from mpcore_mindspore import modes
 
         return modes
+
+    def moves(self) -> Moves[MindsporeAmp]:
+        """Return what makes steps faster beside precision."""
+        from mpcore_mindspore import moves
+
+        return moves
 
     def profiler(self) -> Profiler:
         """Return what tells where the time of a step goes."""
@@ -196,6 +220,12 @@ class MindsporeBackend:
         from mpcore_mindspore import rebuild
 
         return rebuild
+
+    def graph(self) -> GraphPart:
+        """Return what lifts networks to graphs, builds them anew, and writes them to files."""
+        from mpcore_mindspore import graph
+
+        return graph
 
     def recorder(self) -> Recorder:
         """Return what tells layers, primitives and gradients of a batch."""

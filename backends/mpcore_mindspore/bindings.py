@@ -14,6 +14,7 @@ from mpcore.scaling.transition import LossScaleState, initial_state
 from mpcore.step.stagnation import measures
 from mpcore_mindspore.ascend import EmulatedAscend, top_of
 from mpcore_mindspore.buffers import buffers, copies, guarded_parameters
+from mpcore_mindspore.master_kernels import chosen
 from mpcore_mindspore.master_storage import MasterStorage
 from mpcore_mindspore.overflow import Agreed, StatusRegister, Values, rank_sum
 from mpcore_mindspore.watch import Mover
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mpcore.scaling.transition import LossScale
     from mpcore.step.transaction import StepOptions
     from mpcore_mindspore.casting import CastNetwork
+    from mpcore_mindspore.master_kernels import Kernels
 
 __all__ = [
     "Bindings",
@@ -177,6 +179,7 @@ class Bindings:
         network: the network.
         optimizers: each bound to its parameters, by name.
         frozen: what is stored of 16-bit parameters that no optimizer moves.
+        updates: how the values of each optimizer are opened and closed, and why.
         scale: the loss scale.
         saved: what a skipped step puts back.
         detection: how an overflow is noticed.
@@ -191,6 +194,7 @@ class Bindings:
     network: nn.Cell
     optimizers: dict[str, OptimizerBinding]
     frozen: MasterStorage
+    updates: dict[str, str]
     scale: ScaleParameters
     saved: SavedParameters
     detection: Detection
@@ -268,15 +272,18 @@ def bind(
         detection.device.surround(cast.network, plan)
     if len(optimizers) > 1:
         _rename(optimizers)
+    kernels, said = chosen(options.update, policy, (low for low, _ in cast.pairs))
     bound = {
-        name: _bind_optimizer(name, one, cast, policy, guard) for name, one in optimizers.items()
+        name: _bind_optimizer(name, one, cast, policy, guard, kernels)
+        for name, one in optimizers.items()
     }
     trained = {id(param) for each in bound.values() for param in each.trained}
     frozen = [pair for pair in cast.pairs if id(pair[0]) not in trained]
     made = Bindings(
         network=cast.network,
         optimizers=bound,
-        frozen=MasterStorage(frozen, None, policy, "frozen"),
+        frozen=MasterStorage(frozen, None, policy, "frozen", kernels),
+        updates=dict.fromkeys(optimizers, said),
         scale=ScaleParameters.initial(policy.scaling),
         saved=_saved(cast, bound, options),
         detection=detection,
@@ -294,7 +301,12 @@ def bind(
 
 
 def _bind_optimizer(
-    name: str, optimizer: nn.Optimizer, cast: CastNetwork, policy: Policy, guard: Guard
+    name: str,
+    optimizer: nn.Optimizer,
+    cast: CastNetwork,
+    policy: Policy,
+    guard: Guard,
+    kernels: Kernels | None,
 ) -> OptimizerBinding:
     low_of = {id(master): low for low, master in cast.pairs}
     rounded = {id(param) for param in cast.rounded}
@@ -308,7 +320,7 @@ def _bind_optimizer(
         mover=Mover(optimizer, guard),
         names=tuple(cast.paths[id(param)] for param in params),
         trained=trained,
-        storage=MasterStorage(in_16_bits, optimizer, policy, name),
+        storage=MasterStorage(in_16_bits, optimizer, policy, name, kernels),
         rounds_grad=tuple(
             id(low) in rounded or (low is not master and low.dtype == ms.float32)
             for low, master in pairs

@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn
 from mpcore.errors import BackendError
 from mpcore.policy.registry import registered
 from mpcore_mindspore.assigned import assigned
-from mpcore_mindspore.layers import leaves, own_parameters
+from mpcore_mindspore.layers import by_class, leaves, own_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ def buffers(net: nn.Cell) -> list[Any]:
             param
             for cell, category in leaves(net).values()
             # Frozen weights of MindSpore's own layers are only read.
-            if category not in _WEIGHTS or registered(type(cell))
+            if category not in _WEIGHTS or registered(type(cell)) or not by_class(cell)
             for param in own_parameters(cell, category).values()
             # Frozen bfloat16 ones are weights that came so: CPU has no assignment of them.
             if not param.requires_grad and param.dtype != ms.bfloat16

@@ -22,6 +22,7 @@ from mindspore import Parameter, Tensor, nn
 
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import is_low
+from mpcore_mindspore.graph_rewritten import check_rewritten
 from mpcore_mindspore.layers import STATISTICS, leaves, own_parameters, parameter_paths
 from mpcore_mindspore.op_list import keep_layers, lists_of, set_auto
 from mpcore_mindspore.release import clear_precision, original_of, replace_parameters
@@ -30,6 +31,7 @@ from mpcore_mindspore.stored_low import cast_frozen, holds_low, low_param
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from mpcore.backend.backend import Capabilities
     from mpcore.policy.plan import LayerPlan, Plan
     from mpcore.policy.policy import Policy
     from mpcore_mindspore.release import Original
@@ -42,6 +44,7 @@ __all__ = [
     "check_plan",
     "compute_dtypes",
     "emulated_parameters",
+    "native_of",
     "set_float32",
     "store_low",
 ]
@@ -186,6 +189,9 @@ def check_plan(net: nn.Cell, plan: Plan, device: str) -> None:
             "`release()` of the first one, or build it anew"
         )
         raise BackendError(msg)
+    check_rewritten(net, plan)
+    if plan.policy.by == "graph":
+        return
     lists_of(plan)
     eager = ms.get_context("mode") == ms.PYNATIVE_MODE
     cells = leaves(net)
@@ -210,6 +216,11 @@ def check_plan(net: nn.Cell, plan: Plan, device: str) -> None:
                 "GRAPH_MODE before prepare, where they are right"
             )
             raise BackendError(msg)
+
+
+def native_of(can: Capabilities) -> frozenset[str]:
+    """Return the 16-bit dtypes that the device computes in; others are emulated."""
+    return frozenset(name for name, has in can.compute.items() if has.level == "native")
 
 
 def _has_statistics(cell: nn.Cell) -> bool:
@@ -343,7 +354,11 @@ class CastNetwork:
 
 
 def cast_network(
-    net: nn.Cell, plan: Plan, native: frozenset[str], original: Original
+    net: nn.Cell,
+    plan: Plan,
+    native: frozenset[str],
+    original: Original,
+    by_graph: Callable[[Any], None] | None = None,
 ) -> CastNetwork:
     """Apply ``plan`` to ``net`` in place, its Parameters too where the policy is by="model".
 
@@ -352,9 +367,14 @@ def cast_network(
         plan: the plan for it.
         native: 16-bit dtypes that the device computes in; others are emulated.
         original: what ``net`` was before; the caller puts it back if this raises.
+        by_graph: under by="graph", what lets the network run by its graphs; its Cells are left
+            as they are.
     """
     paths = parameter_paths(net)
-    apply_plan(net, plan, native, original)
+    if by_graph is not None:
+        by_graph(net)
+    else:
+        apply_plan(net, plan, native, original)
     pairs = store_low(net, plan, native, original) if plan.policy.by == "model" else []
     return CastNetwork(
         network=net,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mindspore as ms
@@ -17,7 +16,7 @@ import numpy as np
 from mindspore import Tensor, ops
 from mindspore.common.seed import _KERNEL_SEED
 
-from mpcore.errors import MpcoreWarning
+from mpcore._lib.callers import warn_user
 from mpcore_mindspore.frozen import Frozen, UnwatchableError
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ class CompiledSteps:
         step.why, step.cell, step.frozen = why, None, None
         self.said[step.name] = f"eager: {why}"
         msg = f"compile='auto': `{step.name}` runs eagerly, {why}"
-        warnings.warn(msg, MpcoreWarning, stacklevel=6)
+        warn_user(msg)
 
     def _try(
         self,

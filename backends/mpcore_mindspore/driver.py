@@ -14,7 +14,7 @@ from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.checkpoint.places import Place
 from mpcore.policy.registry import registered
 from mpcore_mindspore import files
-from mpcore_mindspore.layers import by_class, leaves, own_parameters, parameter_paths
+from mpcore_mindspore.layers import by_class, is_native, leaves, own_parameters, parameter_paths
 from mpcore_mindspore.loss_ops import MindsporeLossOps
 from mpcore_mindspore.optimizers import optimizer_of, slot_names
 
@@ -113,7 +113,9 @@ class MindsporeDriver:
         paths = parameter_paths(model)
         return {paths[id(p)]: p.requires_grad for p in model.get_parameters() if id(p) in paths}
 
-    def weights(self, model: Any, amp: MindsporeAmp | None = None) -> list[LayerWeights]:
+    def weights(
+        self, model: Any, amp: MindsporeAmp | None = None, *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
         masters = amp.masters if amp is not None else {}
         return collect(
@@ -145,7 +147,9 @@ class MindsporeDriver:
             found.append(places)
         return found
 
-    def gradients(self, model: Any, grads: dict[str, Any]) -> list[LayerWeights]:
+    def gradients(
+        self, model: Any, grads: dict[str, Any], *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return gradients by layer."""
         return collect(_held(model), lambda handle: _array(grads.get(handle.path), handle))
 
@@ -244,7 +248,7 @@ def _held(model: Any, *, statistics: bool = False) -> list[Held[_Handle]]:
 
 def _laid_out(cell: Any, category: str) -> str:
     """Return the category that says how weights are laid out: that of the class alone."""
-    if not registered(type(cell)) or category == "container":
+    if category == "container" or (is_native(type(cell)) and not registered(type(cell))):
         return category
     return by_class(cell) or "other"
 

@@ -6,17 +6,16 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mindspore import Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.graph.api import _pynative_executor
 
 from mpcore.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from mindspore import nn
-
-__all__ = ["CellCall", "check_alone", "guarded", "undisturbed"]
+__all__ = ["CellCall", "Given", "Reaches", "check_alone", "guarded", "undisturbed"]
 
 _DIFFERENTIATES = ("_pynative_func_grad_forward", "_complex_call")
 
@@ -115,3 +114,63 @@ class CellCall:
             if not _DEPTH.blocks:
                 _pynative_executor.clear_res()
             raise
+
+
+class Reaches(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """Refuses in eager mode a loss that no gradient can come back from; in a graph it is not there.
+
+    MindSpore gives zeros for it: a step would be taken that moves nothing, or, with momentum, on.
+    """
+
+    def __init__(self, params: Sequence[Any]) -> None:
+        """Look at losses that are differentiated for ``params``."""
+        super().__init__(auto_prefix=False)
+        object.__setattr__(self, "params", tuple(params))
+
+    def __call__(self, loss: Any) -> Any:
+        """Raise BackendError if the loss is a constant though some of the Parameters are not."""
+        if not loss._requires_grad and any(param.requires_grad for param in self.params):
+            msg = (
+                "`loss` must depend on Parameters that require gradients, got a constant; it was "
+                "computed under ops.stop_gradient, or made from numbers"
+            )
+            raise BackendError(msg)
+        return loss
+
+    def construct(self, loss: Any) -> Any:
+        """Do nothing."""
+        return loss
+
+
+class Given(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """Lets the first batch in eager mode be constants; in a graph it is not there.
+
+    MindSpore counts the inputs of what is differentiated as if they wanted gradients, and so
+    whatever is computed from them: then a loss would never be a constant.
+    """
+
+    def __init__(self) -> None:
+        """Wait for the first batch."""
+        super().__init__(auto_prefix=False)
+        object.__setattr__(self, "waits", True)
+
+    def __call__(self, *batch: Any) -> Any:
+        """Return the batch."""
+        if not self.waits:
+            return batch
+        object.__setattr__(self, "waits", False)
+        return tuple(map(_constant, batch))
+
+    def construct(self, *batch: Any) -> Any:
+        """Return the batch."""
+        return batch
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return ops.stop_gradient(value)
+    if type(value) in (tuple, list):
+        return type(value)(map(_constant, value))
+    if type(value) is dict:
+        return {key: _constant(item) for key, item in value.items()}
+    return value

@@ -159,6 +159,8 @@ def _finish(cell: TrainCell, fault: BaseException) -> None:
     journal = cell.journal
     finite, _, grads, new = journal.entry
     done, moves = finite, _moves(journal)
+    if cell.counts_steps:  # it may have been counted: rounding by chance draws by that number
+        ops.assign(cell.steps, Tensor(journal.steps, ms.int32))
     for index, mover in enumerate(cell.optimizers):
         if not moves[index]:
             for live, saved in cell.assigned[index]:

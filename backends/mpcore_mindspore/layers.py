@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from mindspore import mint, nn
 
 from mpcore.numerics import ops
+from mpcore.policy.evidence import Judgement
 from mpcore.policy.layer import NOT_KNOWN, Layer, ParamInfo
 from mpcore.policy.registry import registered
+from mpcore_mindspore.judging import judged
 from mpcore_mindspore.release import original_of, own_dtype
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ _BY_MODULE = {
 }
 # One entry with all that is inside: their construct reads the inner weights itself.
 _OPAQUE = ("attention", "recurrent")
+_LAYERS = ("linear", "conv", "conv_transpose", "attention", "recurrent", "softmax")
 _PACKAGES = ("mindspore.nn.", "mindspore.mint.")
 
 
@@ -114,28 +117,46 @@ def by_class(cell: nn.Cell) -> str:
     return ""
 
 
-def _category(cell: nn.Cell) -> str:
+def _judgement(cell: nn.Cell, path: str) -> Judgement:
     said = registered(type(cell)) or by_class(cell)
     if said:
-        return said
+        return Judgement(said)
+    own = any(param is not None for param in cell._params.values())
     if any(True for _ in cell.cells()):
-        return "container"
+        return _container(cell) if own and path else Judgement("container")
     homes = [cls.__module__ for cls in type(cell).__mro__]
-    return next((_BY_MODULE[home] for home in homes if home in _BY_MODULE), "other")
+    known = next((_BY_MODULE[home] for home in homes if home in _BY_MODULE), "")
+    if known or not own or is_native(type(cell)):
+        return Judgement(known or "other", unknown=NOT_KNOWN if own and not known else "")
+    return judged(cell)
+
+
+def _container(cell: nn.Cell) -> Judgement:
+    """Judge a Cell with Parameters of its own and Cells inside: a layer with helpers, or not."""
+    if any(True for child in cell.cells() for _ in child.get_parameters()):
+        return Judgement("container")
+    found = judged(cell)
+    if found.unknown:
+        matrices = any(sum(n > 1 for n in p.shape) > 1 for p in cell.get_parameters())
+        return Judgement("container", unknown=found.unknown if matrices else "")
+    return found if found.category in _LAYERS else Judgement("container")
 
 
 def _is_whole(cell: nn.Cell, category: str) -> bool:
     """Return whether a layer is cast with all that is inside of it."""
-    return category in _OPAQUE or (category != "container" and bool(registered(type(cell))))
+    if category in _OPAQUE:
+        return True
+    # One that was registered, or was judged by a call of it with the Cells inside.
+    return category != "container" and (bool(registered(type(cell))) or not by_class(cell))
 
 
-def _walk(cell: nn.Cell, path: str, seen: set[int]) -> Iterator[tuple[str, Any, str]]:
+def _walk(cell: nn.Cell, path: str, seen: set[int]) -> Iterator[tuple[str, Any, Judgement]]:
     if id(cell) in seen:
         return
     seen.add(id(cell))
-    category = _category(cell)
-    yield path, cell, category
-    if not _is_whole(cell, category):
+    found = _judgement(cell, path)
+    yield path, cell, found
+    if not _is_whole(cell, found.category):
         for name, child in cell.name_cells().items():
             yield from _walk(child, f"{path}.{name}" if path else name, seen)
 
@@ -175,7 +196,7 @@ def leaves(net: nn.Cell) -> dict[str, tuple[Any, str]]:
 
     A Cell that is used in two places has the path of the first.
     """
-    return {path: (cell, category) for path, cell, category in _walk(net, "", set())}
+    return {path: (cell, found.category) for path, cell, found in _walk(net, "", set())}
 
 
 def own_parameters(cell: nn.Cell, category: str) -> dict[str, Any]:
@@ -211,7 +232,8 @@ def list_layers(net: nn.Cell) -> list[Layer]:
     """Return the layers of ``net`` in the order of definition, the network first."""
     layers = []
     original = original_of(net)
-    for path, (cell, category) in leaves(net).items():
+    for path, cell, found in _walk(net, "", set()):
+        category = found.category
         params = tuple(
             ParamInfo(name, tuple(p.shape), dtype_name(p.dtype))
             for name, p in own_parameters(cell, category).items()
@@ -219,7 +241,6 @@ def list_layers(net: nn.Cell) -> list[Layer]:
             if p.requires_grad or category != "norm" or _stays_low(p)
         )
         own = original.own.get(id(cell), "") if original else own_dtype(cell)
-        unknown = "" if category != "other" or registered(type(cell)) else NOT_KNOWN
         layers.append(
             Layer(
                 path,
@@ -228,7 +249,8 @@ def list_layers(net: nn.Cell) -> list[Layer]:
                 params,
                 _op(cell),
                 own,
-                unknown=unknown,
+                computes=found.computes,
+                unknown=found.unknown,
                 promotes_bias=_promotes_bias(cell, category),
             )
         )

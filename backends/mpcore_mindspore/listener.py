@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["listen"]
 
+_WORDS = {
+    "learning_rate": "rate",
+    "beta1": "beta1",
+    "beta2": "beta2",
+    "eps": "eps",
+    "momentum": "momentum",
+    "nesterov": "nesterov",
+    "use_nesterov": "nesterov",
+}
+
 
 def listen(model: Any, amp: MindsporeAmp | None, told: Told) -> Callable[[], None]:
     """Follow the steps; see ``mpcore.backend.listener.Listener``."""
@@ -98,7 +108,8 @@ class _Listening:
             return run()
         if self._step is not None:
             known = zip(params, args[0], strict=False)
-            self._told.updates({paths[id(p)]: g for p, g in known if id(p) in paths})
+            grads = {paths[id(p)]: g for p, g in known if id(p) in paths}
+            self._told.updates(grads, _settings(optimizer, list(grads)))
         result = run()
         if not self._ended:
             self._close()
@@ -106,6 +117,19 @@ class _Listening:
             if not self._ended:
                 self._begin()
         return result
+
+
+def _settings(optimizer: Any, arrays: list[str]) -> dict[str, Any]:
+    """Return what an optimizer of one group is set to; schedules and groups are not read."""
+    told: dict[str, Any] = {}
+    if not optimizer.is_group:
+        for name, word in _WORDS.items():
+            value = getattr(optimizer, name, None)
+            if isinstance(value, Tensor) and value.size == 1:
+                value = float(value.asnumpy().reshape(()))
+            if isinstance(value, bool | int | float):
+                told[word] = value
+    return {"type": type(optimizer).__name__, "groups": [{"arrays": arrays, **told}]}
 
 
 @contextlib.contextmanager

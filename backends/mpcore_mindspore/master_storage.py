@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mpcore.numerics import master_weights as arithmetic
-from mpcore_mindspore.master_weights import MasterState, settled
+from mpcore_mindspore.master_weights import MasterState, check_mode_of_graph, settled
 from mpcore_mindspore.optimizer_state import Moment
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.policy.policy import Policy
+    from mpcore_mindspore.master_kernels import Kernels
 
 __all__ = ["MasterStorage", "master_values", "memory_of", "put", "values_of", "values_to_save"]
 
@@ -142,6 +143,7 @@ class _CompiledPassage(_Passage):
     @ms.jit  # type: ignore[untyped-decorator]
     def construct(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
         """Return a token."""
+        check_mode_of_graph()
         return self.run(done, steps)
 
 
@@ -154,6 +156,7 @@ class MasterStorage:
         opener: Cell that makes the optimizer's Parameters float32 values of the parts.
         closer: Cell that stores them in the parts again.
         opens: whether there is anything to open.
+        bitwise: whether opener and closer touch bits: Parameters share memory.
         memoryless: Parameters without memory between steps; none if the optimizer had run before.
         own: the optimizer's Parameters beside those that it moves.
     """
@@ -164,6 +167,7 @@ class MasterStorage:
         optimizer: nn.Optimizer | None,
         policy: Policy,
         label: str,
+        kernels: Kernels | None,
     ) -> None:
         """Bind pairs (Parameter of the network, float32 Parameter before it).
 
@@ -172,6 +176,7 @@ class MasterStorage:
             optimizer: moves the second of each pair; None for frozen parameters.
             policy: gives the scheme and the dtype of moments.
             label: makes names unique.
+            kernels: that open and close in one pass, if there are any.
         """
         trained = [] if optimizer is None else list(optimizer.parameters)
         ordinals = {id(param): number for number, param in enumerate(trained)}
@@ -187,16 +192,21 @@ class MasterStorage:
         self.memoryless = [] if _has_run(self.own) else [settled(param) for param in without_memory]
         self.masters = tuple(
             MasterState(
-                low, master, policy.scheme, ordinals.get(id(master), 0), f"{label}.{low.name}"
+                low,
+                master,
+                policy.scheme,
+                ordinals.get(id(master), 0),
+                f"{label}.{low.name}",
+                kernels,
             )
             for low, master in pairs
         )
-        self.moments = tuple(Moment(param) for param in moments)
+        self.moments = tuple(Moment(param, kernels) for param in moments)
         self._sizes = {id(param): memory_of([param]) for param in self.memoryless}
         for state in self.masters:
             put(state, values_of(state.master))
-        compiled = bool(self.moments) or any(state.bitwise for state in self.masters)
-        passage = _CompiledPassage if compiled else _Passage
+        self.bitwise = bool(self.moments) or any(state.bitwise for state in self.masters)
+        passage = _CompiledPassage if self.bitwise else _Passage
         self.opener, self.closer = passage(self, opens=True), passage(self, opens=False)
         self._hook()
 

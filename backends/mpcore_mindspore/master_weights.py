@@ -3,7 +3,8 @@
 Numbers and bits share memory: an int32 Parameter over the memory of a float32 one. The compiler
 knows nothing of that, so each such Parameter is either only written or only read, what depends on
 what is said with ``ops.depend``, and a Parameter whose memory was written through another is then
-assigned to itself: for the compiler, that is the write.
+assigned to itself: for the compiler, that is the write. In GRAPH_MODE a graph gives each Parameter
+memory of its own, eager or not: there all of this is refused (mindspore 2.10.0, CPU).
 """
 
 from __future__ import annotations
@@ -13,17 +14,49 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore.ops.primitive import constexpr
 
+from mpcore.errors import BackendError
 from mpcore_mindspore import rounding
+from mpcore_mindspore.master_kernels import options_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mpcore.numerics.master_weights import MasterWeights
+    from mpcore_mindspore.master_kernels import Kernels
 
-__all__ = ["MasterState", "Memory", "half", "number_parameter", "settled", "upper"]
+__all__ = [
+    "MasterState",
+    "Memory",
+    "check_mode",
+    "check_mode_of_graph",
+    "half",
+    "number_parameter",
+    "settled",
+    "upper",
+]
 
 _BITS = {ms.float32: ms.int32, ms.bfloat16: ms.int16}
+
+
+def check_mode() -> None:
+    """Raise BackendError where graphs do not share the memory of Parameters."""
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        msg = (
+            "a policy with master='split', 'kahan' or 'stochastic', or with "
+            "optimizer_state='bfloat16', must run in PYNATIVE_MODE, got GRAPH_MODE, where "
+            "Parameters cannot share memory: wrap the train cell in `ms.jit` for one graph, or "
+            "take master='copy' and optimizer_state='float32'"
+        )
+        raise BackendError(msg)
+
+
+@constexpr  # type: ignore[untyped-decorator]
+def check_mode_of_graph() -> bool:
+    """Do the same while a graph is compiled."""
+    check_mode()
+    return True
 
 
 def upper(pattern: ms.Tensor) -> Any:
@@ -107,6 +140,7 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         beside: Parameters that the scheme stores beside ``low``: ``low_bits`` int16, ``ties`` int32
             words of 32 flags, ``remainder`` int16 of bfloat16 rounding.
         bitwise: whether ``open`` and ``close`` touch bits, and must be compiled.
+        in_one_pass: whether operators of ours open and close it.
     """
 
     def __init__(
@@ -116,6 +150,7 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         scheme: MasterWeights,
         ordinal: int,
         label: str,
+        kernels: Kernels | None,
     ) -> None:
         """Bind two Parameters; ``put`` of the storage fills the parts.
 
@@ -125,6 +160,7 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             scheme: of master weights.
             ordinal: place in its optimizer.
             label: makes the names of the parts unique.
+            kernels: that open and close in one pass, if there are any.
         """
         super().__init__(auto_prefix=False)
         self.low, self.master = low, master
@@ -146,6 +182,11 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         if self.bitwise:
             self.low_memory = Memory(low, f"low.{label}")
             self.master_memory = Memory(master, f"master.{label}")
+        self.in_one_pass = kernels is not None and scheme.name != "none"
+        if kernels is not None and self.in_one_pass:
+            self.options = Tensor(options_of(scheme, ordinal))
+            self.opening = kernels.opening_ties if "ties" in self.beside else kernels.opening
+            self.closing = kernels.closing[1 + len(self.beside)]
 
     def _store_beside(self, name: str, value: ms.Tensor, label: str) -> Any:
         self.beside[name] = number_parameter(value, f"mpcore.{name}.{label}")
@@ -153,6 +194,8 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
     def open(self, done: ms.Tensor) -> Any:
         """Make ``master`` the float32 value of the parts, after ``done``; return a token."""
+        if self.in_one_pass and (self.splits or self.compensates):
+            return ops.depend(done, ops.assign(self.master, self._opened(done)))
         if self.splits:
             value = rounding.joined(
                 self.low_memory.bits(done), self.low_bits.value(), self.rounding
@@ -174,6 +217,8 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             done: what comes first.
             steps: optimizer steps before this one, int32, shape (1,).
         """
+        if self.in_one_pass:
+            return self._closed(done, steps)
         if self.splits:
             done = self.store_low_bits(rounding.canonical(self.master_memory.bits(done)), done)
         if self.rounding != "nearest":
@@ -188,6 +233,28 @@ class MasterState(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             found = half(self.low_memory.bits(done))
             done = ops.depend(done, ops.assign(self.remainder, found))
         return ops.depend(done, ops.assign(self.low, ops.depend(low, done)))
+
+    def _opened(self, done: ms.Tensor) -> Any:
+        """Return the float32 values, by one operator."""
+        low = ops.depend(self.low.value(), done)
+        if self.compensates:
+            return self.opening(self.options, low, self.remainder.value())
+        if self.rounding == "nearest":
+            return self.opening(self.options, low, self.low_bits.value(), self.ties.value())
+        return self.opening(self.options, low, self.low_bits.value())
+
+    def _closed(self, done: ms.Tensor, steps: ms.Tensor) -> Any:
+        """Store what one operator makes of ``master``; return a token."""
+        found = self.closing(self.options, steps, ops.depend(self.master.value(), done))
+        if not self.splits and not self.compensates:
+            return ops.depend(done, ops.assign(self.low, found))
+        done = ops.depend(done, ops.assign(self.low, found[0]))
+        if self.compensates:
+            return ops.depend(done, ops.assign(self.remainder, found[1]))
+        done = ops.depend(done, ops.assign(self.low_bits, found[1]))
+        if self.rounding == "nearest":
+            done = ops.depend(done, ops.assign(self.ties, found[2]))
+        return done
 
     def store_low_bits(self, pattern: ms.Tensor, done: ms.Tensor) -> Any:
         """Store what the rounding leaves out; return a token."""

@@ -62,7 +62,7 @@ def prepare(family: str, dtype: str, case: Case, *, grad: bool) -> Prepared:
     data = {name: ms.Tensor(a, low) for name, a in case.data.items()}
     if family == "mlp_step":
         return Prepared(_guarded(_step(case, data, low, grad=grad)))
-    if family == "lstm":
+    if "lstm" in family:
         return Prepared(_guarded(_lstm(case, data["g"], low, grad=grad)))
     names, held = list(case.inputs), [ms.Tensor(a, low) for a in case.inputs.values()]
     forward = _FORWARD[family]
@@ -118,12 +118,18 @@ def _softmax(x: Any) -> Any:
     return ops.softmax(x, -1)
 
 
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    scores = ops.matmul(q * q.shape[-1] ** -0.5, k.swapaxes(1, 2))
+    return ops.matmul(ops.softmax(scores, -1), v)
+
+
 _FORWARD: dict[str, Callable[..., Any]] = {
     "matmul": ops.matmul,
     "conv2d": _conv2d,
     "elementwise": _elementwise,
     "norm": _norm,
     "softmax": _softmax,
+    "attention": _attention,
 }
 
 

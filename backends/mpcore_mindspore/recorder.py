@@ -13,7 +13,6 @@ Tried with mindspore 2.10.0 on CPU; on Ascend it was not run.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +36,7 @@ from mpcore.tools.inspection.tensor_summary import summarize
 from mpcore.tools.inspection.trace import neutral_op, words
 from mpcore_mindspore.attributes import attributes
 from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.kernels import MOVES, VIEWS
 from mpcore_mindspore.layers import dtype_name, leaves, own_parameters, parameter_paths
 from mpcore_mindspore.snapshot import left_alone
 
@@ -59,15 +59,6 @@ _PRODUCTS = words(
     "Conv1DExt Conv2DExt Conv3DExt Conv2DBackpropInput Conv2DTranspose Conv3DTranspose "
     "ConvolutionStr LSTM LSTMV2 GRU GRUV2 DynamicRNN FlashAttentionScore Mm BMM Addmm"
 )
-_VIEWS = words(
-    "Reshape Transpose TransposeExtView Squeeze ExpandDims Split Stack Unstack StridedSlice Slice "
-    "Shape Depend Load TensorMove Assign Identity View BroadcastTo StopGradient Flatten "
-    "TupleToTensor ScalarToTensor InsertGradientOf DType Zeros Ones GetitemTensorIndexInfo typeof"
-)
-_MOVES = _VIEWS | words(
-    "Cast Concat Gather GatherD Fill FillV2 ZerosLike OnesLike Tile Select MaskedFill OneHot Pad "
-    "PadV3 ReverseV2 ReverseSequence"
-)
 _WRITTEN = {"BatchNorm": (0, 3, 4), "LSTM": (0, 1, 2)}
 """Outputs that are numbers; the others are memory that nobody wrote (mindspore 2.10.0, CPU)."""
 
@@ -79,8 +70,8 @@ def _computed(name: str, came: Sequence[str], went: Sequence[str]) -> str:
 
 OPS = OpNames(
     _PRODUCTS,
-    _MOVES,
-    _VIEWS,
+    MOVES,
+    VIEWS,
     partial(neutral_op, "mindspore"),
     _computed,
     first_alone=frozenset(_RECURRENT),
@@ -250,7 +241,7 @@ class _Tap:
         call = self._calls.leave(path, list(map(self.seen, tensors)))
         if call is not None and self._calls.values and not path and self._hands_on_full:
             call.outputs = [
-                replace(one, dtype=dtype_name(x.dtype))
+                self._calls.restated(one, dtype_name(x.dtype))
                 for one, x in zip(call.outputs, tensors, strict=True)
             ]
 

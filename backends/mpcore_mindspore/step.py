@@ -12,8 +12,9 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mpcore.errors import BackendError
 from mpcore.step.micro_batches import uneven
 from mpcore.step.transaction import StepCall, Transaction
-from mpcore_mindspore.guard import check_alone, guarded, undisturbed
+from mpcore_mindspore.guard import Given, Reaches, check_alone, guarded, undisturbed
 from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
+from mpcore_mindspore.master_weights import check_mode
 from mpcore_mindspore.overflow import on_all_ranks
 from mpcore_mindspore.stagnation import StoredSample
 
@@ -89,9 +90,11 @@ def _samples(bound: OptimizerBinding) -> tuple[StoredSample, ...]:
 NO_SCALAR = "`loss_fn` must return a scalar: average it"
 
 
-def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+def _scaled(loss_fn: Callable[..., Any], reaches: Reaches) -> Callable[..., Any]:
+    given = Given()
+
     def scaled_loss(scale: ms.Tensor, *batch: Any) -> Any:
-        loss = loss_fn(*batch).astype(ms.float32)
+        loss = reaches(loss_fn(*given(*batch))).astype(ms.float32)
         if loss.size != 1:  # MindSpore would differentiate the sum
             raise ValueError(NO_SCALAR)
         return loss * scale, loss
@@ -99,10 +102,12 @@ def _scaled(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     return scaled_loss
 
 
-def _scaled_with_aux(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+def _scaled_with_aux(loss_fn: Callable[..., Any], reaches: Reaches) -> Callable[..., Any]:
+    given = Given()
+
     def scaled_loss(scale: ms.Tensor, *batch: Any) -> Any:
-        values = loss_fn(*batch)
-        loss = values[0].astype(ms.float32)
+        values = loss_fn(*given(*batch))
+        loss = reaches(values[0]).astype(ms.float32)
         if loss.size != 1:  # MindSpore would differentiate the sum
             raise ValueError("`loss_fn` must return a scalar: average it")  # noqa: EM101
         return loss * scale, (loss, values[1:])
@@ -166,6 +171,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.followed = Followed(self.journal)
         self.runs = 0
         self.run: Any = _compiled(self) if compiled else None
+        self.note: Callable[[tuple[Any, ...]], None] | None = None
         self._bind_scale(bindings)
         self._bind_saved(bound, bindings)
         self._bind_detection(bindings.detection)
@@ -212,6 +218,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.openers = tuple(storage.opener for storage in storages)
         self.closers = tuple(storage.closer for storage in storages)
         self.opens = tuple(storage.opens for storage in storages)
+        self.bitwise = any(storage.bitwise for storage in storages)
         self.closes = tuple(len(storage.masters) > 0 for storage in storages)
         self.steps = bindings.counter.steps
         self.counts_steps = bindings.counter.moves
@@ -242,7 +249,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         extra = [] if device is None else [device.token]
         self.grad_fns = tuple(
             ms.value_and_grad(
-                _scaled_with_aux(loss_fn) if self.has_aux else _scaled(loss_fn),
+                (_scaled_with_aux if self.has_aux else _scaled)(loss_fn, Reaches(params)),
                 None,
                 ParameterTuple([*params, *extra]),
                 has_aux=True,
@@ -266,7 +273,11 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         """Run one step; from its commit on, Ctrl-C is held until ``held`` is left."""
         self.check_prepared()
         check_alone(self)
+        if self.bitwise:
+            check_mode()
         _check_parts(batch, self.call.micro_batches)
+        if self.note is not None:
+            self.note(batch)
         self.journal.clear(self.optimizers)
         whole = self.run is not None or ms.get_context("mode") == ms.GRAPH_MODE
         runs = self.runs
@@ -291,6 +302,12 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             raise
         finally:
             self.take_memory()
+
+    def compile_anew(self) -> None:
+        """Forget what was compiled: the network has another plan."""
+        self.compile_cache.clear()
+        if self.run is not None:
+            self.run = _compiled(self)
 
     def call_run(self, *batch: Any) -> Any:
         """Run the compiled step."""

@@ -14,7 +14,13 @@ from mindspore import Parameter, Tensor, ops
 
 from mpcore.backend.backend import find_backend
 from mpcore.capabilities.capabilities import honour
-from mpcore_mindspore.casting import apply_plan, check_plan, emulated_parameters, store_low
+from mpcore_mindspore.casting import (
+    apply_plan,
+    check_plan,
+    emulated_parameters,
+    native_of,
+    store_low,
+)
 from mpcore_mindspore.release import MARK, Original, replace_parameters
 from mpcore_mindspore.stored_low import refuse_low
 
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from mpcore.policy.policy import Policy
     from mpcore_mindspore.amp import MindsporeAmp
 
-__all__ = ["replayed", "under"]
+__all__ = ["replayed", "rounded", "under"]
 
 
 @contextlib.contextmanager
@@ -45,14 +51,14 @@ def under(amp: MindsporeAmp, policy: Policy) -> Iterator[Callable[[Any], Any]]:
         can = backend.capabilities(net)
         plan, _ = honour(policy, backend.layers(net), can)
         check_plan(net, plan, ms.get_context("device_target"))
-        native = frozenset(name for name, has in can.compute.items() if has.level == "native")
+        native = native_of(can)
         refuse_low(net, (), plan, native)
         fresh = Original(net, ())
         stack.callback(fresh.put_back)
         apply_plan(net, plan, native, fresh)
         if policy.by == "model":
             store_low(net, plan, native, fresh)
-        _round(stack, emulated_parameters(net, plan, native))
+        rounded(stack, emulated_parameters(net, plan, native))
         yield lambda loss_fn: loss_fn
 
 
@@ -77,7 +83,7 @@ def _take_off(amp: MindsporeAmp) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def _round(stack: contextlib.ExitStack, params: list[Any]) -> None:
+def rounded(stack: contextlib.ExitStack, params: list[Any]) -> None:
     """Let Parameters of an emulated dtype hold rounded values."""
     for param in params:
         before = Tensor(param.asnumpy())

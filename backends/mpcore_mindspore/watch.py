@@ -109,9 +109,7 @@ class Watch:
             emulates: whether float32 Parameters are rounded while the network runs.
         """
         self._cells = [cell for _, cell in net.cells_and_names()]
-        for each in beside:
-            for _, cell in each.cells_and_names():
-                cell.__dict__["_complex_call"] = CellCall(cell)
+        _call_safely(beside)
         self._optimizers = list(optimizers)
         self._instances: list[Any] = []  # constructs that were set on the optimizers themselves
         params = [*net.get_parameters(), *(p for o in self._optimizers for p in o.parameters)]
@@ -138,10 +136,15 @@ class Watch:
         self._loaded = list(held_in.values())  # those with master values have a way of their own
         for param in self._loaded:
             param.set_data = partial(_set_data, param, guard)
-        self._constructs = [(cell.__dict__, cell.__dict__.get("construct")) for cell in self._cells]
+        self.take(())
         self._guard = guard
         ask(self._params, self._optimizers, partial(_check_move, guard))
         _begin(self)
+
+    def take(self, beside: Iterable[nn.Cell]) -> None:
+        """Take the constructs of now for what they have to be, and more Cells beside them."""
+        _call_safely(beside)
+        self._constructs = [(cell.__dict__, cell.__dict__.get("construct")) for cell in self._cells]
 
     def check_constructs(self) -> None:
         """Refuse a step of a network in which a ``construct`` was replaced."""
@@ -284,6 +287,12 @@ class _Cast:
 
 
 _OURS = ("add_flags", "_apply", "_complex_call", "__deepcopy__", "__reduce_ex__")
+
+
+def _call_safely(beside: Iterable[nn.Cell]) -> None:
+    for each in beside:
+        for _, cell in each.cells_and_names():
+            cell.__dict__["_complex_call"] = CellCall(cell)
 
 
 class _Watched(OrderedDict[str, Any]):

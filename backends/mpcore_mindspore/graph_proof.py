@@ -1,0 +1,185 @@
+"""The proof of a graph: without casts it gives what the network gives, on its example."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import ParameterTuple, Tensor
+
+from mpcore.errors import GraphError
+from mpcore.graph.ir import is_float
+from mpcore_mindspore.graph_lift import Slot
+from mpcore_mindspore.graph_run import Runner
+from mpcore_mindspore.graph_source import cell_of, source_of
+from mpcore_mindspore.graph_trace import UNTRACEABLE, Arguments, first_line
+from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.layers import dtype_name, leaves
+from mpcore_mindspore.recorder import tapped
+from mpcore_mindspore.snapshot import left_alone
+
+if TYPE_CHECKING:
+    from mindspore import nn
+
+    from mpcore_mindspore.graph_run import Lowered, Lowering
+
+__all__ = ["check_runs", "prove"]
+
+_ORDER = 2e-6  # relative to all gradients: sums of float32 in another order
+
+
+def prove(net: nn.Cell, plain: Lowering, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lowered:
+    """Return the graph of one call of a network, which gives what the network gives.
+
+    Masks of dropout are drawn from one seed on both sides; the graph that is returned has the
+    network's own.
+
+    Raises:
+        GraphError: it does not, with what is the first to differ.
+    """
+    arguments = Arguments(net, args, kwargs)
+    with left_alone(net, None):
+        lowered = Runner(net, plain).lowered(arguments)
+        # The cell is made anew for each run: so are the generators of what draws.
+        again = cell_of(lowered.text, lowered.piece.params)
+        try:
+            own = _ran(net, net, arguments)
+        except UNTRACEABLE as exc:
+            msg = f"{type(net).__name__} does not run on `example`: {first_line(exc)}"
+            raise GraphError(msg) from exc
+    try:
+        with left_alone(net, None):
+            found = _ran(net, again, arguments)
+    except UNTRACEABLE as exc:
+        msg = f"the graph of {type(net).__name__} does not run: {first_line(exc)}; use by='layer'"
+        raise GraphError(msg) from exc
+    why = _difference(own, found)
+    if why:
+        msg = (
+            f"the graph of {type(net).__name__} does not give its own {why}; "
+            f"{_first_difference(net, lowered, arguments)}. A count or a cache in Python, random "
+            "numbers from a generator of the process cannot be lifted: use by='layer'"
+        )
+        raise GraphError(msg)
+    return Runner(net, plain).lowered(arguments) if lowered.piece.random else lowered
+
+
+def _ran(net: nn.Cell, run: Any, arguments: Arguments) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return outputs, what buffers hold then, and gradients."""
+    weights = ParameterTuple([p for p in net.get_parameters() if p.requires_grad])
+    outputs: list[Any] = []
+
+    def total(*given: Any) -> Any:
+        made = list(_tensors(run(*given)))
+        outputs[:] = made
+        floats = [_weighed(x) for x in made if is_float(dtype_name(x.dtype))]
+        return sum(floats[1:], floats[0]) if floats else Tensor(0.0, ms.float32)
+
+    with guarded():
+        if len(weights) == 0:
+            total(*arguments.values)
+            grads: Any = ()
+        else:
+            grads = ms.value_and_grad(total, None, weights)(*arguments.values)[1]
+    state = [p.asnumpy().copy() for p in net.get_parameters() if not p.requires_grad]
+    return [x.asnumpy() for x in outputs], state, [g.asnumpy() for g in grads]
+
+
+def _weighed(x: Any) -> Any:
+    """Return one number in which each element of ``x`` counts another way."""
+    weights = np.cos(np.arange(x.size, dtype=np.float32)).reshape(x.shape)
+    return (x.astype(ms.float32) * Tensor(weights)).sum()
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _difference(own: Any, found: Any) -> str:
+    for what, mine, theirs in zip(("outputs", "assigned buffers"), own, found, strict=False):
+        if len(mine) != len(theirs) or not all(map(_equal, mine, theirs)):
+            return what
+    pairs = list(zip(own[2], found[2], strict=True))
+    size = np.sqrt(sum(float(np.sum(np.square(a, dtype=np.float64))) for a, _ in pairs))
+    off = np.sqrt(sum(float(np.sum(np.square(a - b, dtype=np.float64))) for a, b in pairs))
+    if not np.isfinite(size):
+        return ""  # nothing can be said of gradients that are no numbers
+    return f"gradients (off by {off / size:.1e} of their norm)" if off > _ORDER * size else ""
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+
+
+def _first_difference(net: nn.Cell, lowered: Lowered, arguments: Arguments) -> str:
+    """Return in words which Cell is the first that makes what no call of the graph does there."""
+    seen: list[tuple[str, Any]] = []
+    paths = {id(cell): path for path, (cell, kind) in leaves(net).items() if kind != "container"}
+
+    def around(cell: Any, run: Any, args: Any, kwargs: Any) -> Any:
+        result = run(*args, **kwargs)
+        path = paths.get(id(cell))
+        if path:
+            seen.extend((path, x.asnumpy()) for x in list(_tensors(result))[:1])
+        return result
+
+    with left_alone(net, None), guarded(), tapped(around):
+        net(*arguments.values)
+    made = every_value(lowered, arguments)
+    for path, array in seen:
+        there = [a for name, a in made if lowered.piece.graph.node[name].path == path]
+        if not any(_equal(array, a) for a in there):
+            return f"the first that differs is {path}"
+    nodes = lowered.piece.graph.nodes
+    return f"its Cells do, what stands between them does not ({nodes[-1].name} is the last call)"
+
+
+def every_value(lowered: Lowered, arguments: Arguments) -> list[tuple[str, Any]]:
+    """Return the first result of every call, by name, as the graph makes it."""
+    piece, plan, graph = lowered.piece, lowered.plan, lowered.graph
+    nodes = [node for node in graph.nodes if node.outputs]
+    names = tuple(node.outputs[0] for node in nodes)
+    every = graph.changed(outputs=names)
+    whole = replace(piece, result=tuple(Slot(name) for name in names))
+    text = source_of(whole, every, plan and _without_output(plan, every))
+    net = cell_of(text, piece.params)
+    with guarded():
+        made = net(*arguments.values)
+    return [(node.name, x.asnumpy()) for node, x in zip(nodes, made, strict=True)]
+
+
+def _without_output(plan: Any, graph: Any) -> Any:
+    casts = tuple(cast for cast in plan.casts if cast.users != ("",))
+    return replace(plan, graph=graph, casts=casts)
+
+
+def check_runs(net: nn.Cell, lowered: Lowered, arguments: Arguments) -> None:
+    """Raise GraphError unless a graph with casts runs, and every call hands on what is planned."""
+    plan = lowered.plan
+    if plan is None:
+        return
+    try:
+        with left_alone(net, None):
+            made = every_value(lowered, arguments)
+    except UNTRACEABLE as exc:
+        msg = (
+            f"{type(net).__name__} does not run with the casts of this policy: "
+            f"{first_line(exc)}; keep that op in float32, for example 'full op=...'"
+        )
+        raise GraphError(msg) from exc
+    for name, array in made:
+        wanted = plan.output.get(name, "-")
+        if is_float(wanted) and str(array.dtype) != wanted:
+            msg = (
+                f"{name!r} hands on {array.dtype}, where {wanted} was planned; a rule for it "
+                f"says what it computes in: 'full path={name}'"
+            )
+            raise GraphError(msg)
