@@ -288,8 +288,7 @@ class JaxAmp(Amp):
             "optimizer": [state for state, _ in moved.slots.values()],
         }
         count = {name: sum(x.nbytes for x in jax.tree.leaves(t)) for name, t in parts.items()}
-        ran = self.last is not None
-        made = sum(moved.params[n].nbytes for n in trained) if ran else 0
+        made = 0 if self.last is None else sum(moved.params[n].nbytes for n in trained)
         return count | {"gradients": made}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpcore.policy.plan import Plan
 
-__all__ = ["apply_plan", "set_value"]
+__all__ = ["apply_plan", "cast", "set_value"]
 
 
 def apply_plan(model: nnx.Module, plan: Plan) -> Callable[[], None]:
@@ -55,8 +55,8 @@ def _casting(base: Any, compute: str, output: str) -> Any:
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         if compute == "follow":
-            return _cast(base.__call__(self, *args, **kwargs), output)
-        args, kwargs = _cast((args, kwargs), compute)
+            return cast(base.__call__(self, *args, **kwargs), output)
+        args, kwargs = cast((args, kwargs), compute)
         params = [(param, param.get_raw_value()) for param in below(self)]
         own = vars(self).get("dtype")
         try:
@@ -70,13 +70,13 @@ def _casting(base: Any, compute: str, output: str) -> Any:
                 set_value(param, value)
             if own is not None:
                 object.__setattr__(self, "dtype", own)
-        return _cast(made, output)
+        return cast(made, output)
 
     body = {"__call__": __call__, "__module__": base.__module__, "__qualname__": base.__qualname__}
     return type(base)(base.__name__, (base,), {**body, "__doc__": base.__doc__})
 
 
-def _cast(tree: Any, dtype: str) -> Any:
+def cast(tree: Any, dtype: str) -> Any:
     """Return float arrays of a tree in ``dtype``; "follow" changes nothing."""
     if dtype == "follow":
         return tree

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -14,6 +13,7 @@ from mpcore.backend.layout import arranged, as_tuple, examples
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.errors import BackendError
 from mpcore_jax import layouts
+from mpcore_jax.casting import cast
 from mpcore_jax.loss_ops import JaxLossOps
 from mpcore_jax.modules import layers, variables
 
@@ -70,12 +70,7 @@ class JaxDriver:
 
     def forward(self, model: nnx.Module) -> Callable[..., Any]:
         """Return what runs ``model``; floats that come out are float32."""
-
-        def widened(value: Any) -> Any:
-            floats = jnp.issubdtype(value.dtype, jnp.floating)
-            return value.astype(jnp.float32) if floats else value
-
-        return lambda *inputs: jax.tree.map(widened, model(*inputs))
+        return lambda *inputs: cast(model(*inputs), "float32")
 
     def loss(
         self, name: str, model: nnx.Module, *, label_smoothing: float = 0.0, layout: str = ""
@@ -99,7 +94,9 @@ class JaxDriver:
         """Return by path, each parameter once, that it is trained."""
         return {n: True for n, v in variables(model).items() if isinstance(v, nnx.Param)}
 
-    def weights(self, model: nnx.Module, amp: JaxAmp | None = None) -> list[LayerWeights]:
+    def weights(
+        self, model: nnx.Module, amp: JaxAmp | None = None, *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
         return amp._read_layers() if amp is not None else layouts.read(layers(model), _plain(model))
 
@@ -114,39 +111,32 @@ class JaxDriver:
         for name, value in layouts.write(layers(model), _plain(model), weights).items():
             held[name].set_value(jnp.array(value))
 
-    def gradients(self, model: nnx.Module, grads: dict[str, Any]) -> list[LayerWeights]:
+    def gradients(
+        self, model: nnx.Module, grads: dict[str, Any], *, view: bool = False
+    ) -> list[LayerWeights]:
         """Return gradients by layer."""
         return layouts.read(layers(model), grads)
 
     def slots(self, model: nnx.Module, amp: JaxAmp) -> Slots:
         """Return the momentum buffers or running averages."""
-        named = amp.slots()
         values = {
             _SLOTS[field]: layouts.read(layers(model), arrays)
-            for field, arrays in named.items()
+            for field, arrays in amp.slots().items()
             if field in _SLOTS
         }
         return Slots(int(amp.optimizer.step.get_raw_value()), values)
 
     def load_slots(self, model: nnx.Module, amp: JaxAmp, slots: Slots) -> None:
         """Put running averages back; an empty ``slots`` is a fresh optimizer."""
-        own = {field: name for field, name in _SLOTS.items() if name in slots.values}
         arrays = {}
         for field, held in amp.slots().items():
-            empty = {name: np.zeros(value.shape, np.float32) for name, value in held.items()}
-            given = own.get(field)
-            arrays[field] = (
-                layouts.write(layers(model), empty, slots.values[given]) if given else empty
-            )
+            arrays[field] = {name: np.zeros_like(value) for name, value in held.items()}
+            if (given := slots.values.get(_SLOTS.get(field, ""))) is not None:
+                arrays[field] = layouts.write(layers(model), arrays[field], given)
         amp.load_slots(arrays, slots.steps)
 
     def predict(
-        self,
-        model: nnx.Module,
-        amp: JaxAmp,
-        x: Arrays,
-        layout: Layout,
-        target_layout: str = "",
+        self, model: nnx.Module, amp: JaxAmp, x: Arrays, layout: Layout, target_layout: str = ""
     ) -> npt.NDArray[np.float32]:
         """Return the output in evaluation mode, 256 examples at a time."""
         count = len(as_tuple(x)[0])
@@ -173,24 +163,18 @@ def _plain(model: nnx.Module) -> dict[str, npt.NDArray[np.float32]]:
 
 def _transformation(spec: OptimizerSpec) -> Any:
     """Return an optax transformation by neutral constants."""
-    makers: dict[str, Callable[..., Any]] = {
-        "sgd": lambda learning_rate: optax.sgd(
-            learning_rate, spec.momentum or None, nesterov=spec.nesterov
-        ),
-        "adam": lambda learning_rate: optax.adam(learning_rate, *spec.betas, eps=spec.eps),
-        "adamw": lambda learning_rate: optax.adamw(
-            learning_rate, *spec.betas, eps=spec.eps, weight_decay=spec.weight_decay
-        ),
+    settings: dict[str, dict[str, Any]] = {
+        "sgd": {"momentum": spec.momentum or None, "nesterov": spec.nesterov},
+        "adam": {"b1": spec.betas[0], "b2": spec.betas[1], "eps": spec.eps},
     }
-    if spec.name not in makers:
-        msg = f"the jax backend builds {', '.join(makers)} for experiments, got {spec.name!r}"
+    settings["adamw"] = settings["adam"] | {"weight_decay": spec.weight_decay}
+    if spec.name not in settings:
+        msg = f"the jax backend builds {', '.join(settings)} for experiments, got {spec.name!r}"
         raise BackendError(msg)
-    if not spec.weight_decay or spec.name == "adamw":
-        return optax.inject_hyperparams(makers[spec.name])(learning_rate=spec.learning_rate)
 
-    def decayed(learning_rate: Any) -> Any:
-        return optax.chain(
-            optax.add_decayed_weights(spec.weight_decay), makers[spec.name](learning_rate)
-        )
+    def made(learning_rate: Any) -> Any:
+        own = getattr(optax, spec.name)(learning_rate, **settings[spec.name])
+        coupled = spec.weight_decay and spec.name != "adamw"
+        return optax.chain(optax.add_decayed_weights(spec.weight_decay), own) if coupled else own
 
-    return optax.inject_hyperparams(decayed)(learning_rate=spec.learning_rate)
+    return optax.inject_hyperparams(made)(learning_rate=spec.learning_rate)

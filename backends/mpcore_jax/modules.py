@@ -17,28 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["below", "dtype_name", "layers", "list_layers", "nodes", "variables"]
 
-_CATEGORIES: dict[type, str] = {
-    nnx.Linear: "linear",
-    nnx.LinearGeneral: "linear",
-    nnx.Einsum: "linear",
-    nnx.LoRA: "linear",
-    nnx.Conv: "conv",
-    nnx.ConvTranspose: "conv_transpose",
-    nnx.MultiHeadAttention: "attention",
-    nnx.Embed: "embedding",
-    nnx.BatchNorm: "norm",
-    nnx.LayerNorm: "norm",
-    nnx.RMSNorm: "norm",
-    nnx.GroupNorm: "norm",
-    nnx.InstanceNorm: "norm",
-    nnx.WeightNorm: "norm",
-    nnx.SpectralNorm: "norm",
-    nnx.Dropout: "dropout",
-    nnx.PReLU: "activation",
-    nnx.RNN: "recurrent",
-    nnx.Bidirectional: "recurrent",
-    nnx.RNNCellBase: "recurrent",
+_KINDS = {
+    "linear": "Linear LinearGeneral Einsum LoRA",
+    "conv": "Conv",
+    "conv_transpose": "ConvTranspose",
+    "attention": "MultiHeadAttention",
+    "embedding": "Embed",
+    "norm": "BatchNorm LayerNorm RMSNorm GroupNorm InstanceNorm WeightNorm SpectralNorm",
+    "dropout": "Dropout",
+    "activation": "PReLU",
+    "recurrent": "RNN Bidirectional RNNCellBase",
 }
+_CATEGORIES = {getattr(nnx, n): kind for kind, names in _KINDS.items() for n in names.split()}
 """Layers that flax brings. What is inside of one is cast with it, as one."""
 
 

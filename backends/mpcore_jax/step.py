@@ -171,10 +171,8 @@ class JaxTransaction(Transaction):
         order = [name for name in self.parts.variables if name in grads]
         true = {name: grads[name].astype(jnp.float32) * factor for name in order}
         norms = jnp.stack([jnp.sqrt(jnp.sum(jnp.square(grad))) for grad in true.values()])
-        return true, norms, tuple(_all_finite(own) for own in self._owned(true))
-
-    def _owned(self, grads: Arrays) -> list[list[Any]]:
-        return [[grads[n] for n in self.parts.optimizers[key].names] for key in self.taking]
+        own = [self.parts.optimizers[key].names for key in self.taking]
+        return true, norms, tuple(_all_finite([true[n] for n in names]) for names in own)
 
     def total_norms(self, grads: Arrays, norms: Any) -> tuple[Any, ...]:
         """Return the norm of all, or that of each optimizer that is judged alone."""
