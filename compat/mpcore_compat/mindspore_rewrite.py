@@ -16,24 +16,24 @@ MindSpore's own ``mindspore.rewrite`` has none of them. Where the sketch leaves 
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
+from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.backend import find_backend
-from mpcore.errors import GraphError
+from mpcore.errors import GraphError, MpcoreError
 from mpcore.graph import clip, edit
 from mpcore.graph.deciding import Word
 from mpcore.graph.lifting import fold_batch_norm
 from mpcore.graph.part import GRAPH, Changed
-from mpcore.graph.pattern import Chain, P, match
-from mpcore.numerics.dtypes import is_low, parse_dtype
+from mpcore.graph.pattern import Chain, Opt, P, match
+from mpcore.numerics import ops
+from mpcore.numerics.dtypes import FORMATS, is_low, parse_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mpcore.graph.ir import Graph
     from mpcore.graph.ir import Node as GraphNode
 
 __all__ = [
@@ -101,9 +101,22 @@ class ScopedValue:
 class _Draft:
     """A graph while rules change it."""
 
-    def __init__(self, graph: Graph, model: Any) -> None:
-        self.graph, self.model = graph, model
-        self.words: dict[str, Word] = {}
+    def __init__(self, given: Changed, model: Any) -> None:
+        self.graph, self.model = given.graph, model
+        self.words = dict(given.words)
+
+    def changed(self) -> Changed:
+        words = {name: word for name, word in self.words.items() if name in self.graph.node}
+        named = [(name, d) for name, w in words.items() for d in (w.compute, w.output)]
+        low = {dtype: name for name, dtype in named if dtype in FORMATS and is_low(dtype)}
+        if len(low) > 1:
+            (one, first), (other, second) = sorted(low.items())
+            msg = (
+                f"nodes must be lowered to one 16-bit dtype, got {one} for {first!r} and {other} "
+                f"for {second!r}; name one of them"
+            )
+            raise GraphError(msg)
+        return Changed(self.graph, words, next(iter(low), "float16"))
 
     def nodes(self) -> list[Node]:
         return [Node(self, node.name) for node in self.graph.nodes]
@@ -280,9 +293,7 @@ class Node:
 
 def deepcopy(node: Node) -> Node:
     """Return a node of a graph of its own, equal to this one: to keep what it was."""
-    draft = _Draft(node._draft.graph, node._draft.model)
-    draft.words = copy.copy(node._draft.words)
-    return Node(draft, node.name)
+    return Node(_Draft(node._draft.changed(), node._draft.model), node.name)
 
 
 def pattern(kind: Any) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
@@ -291,6 +302,7 @@ def pattern(kind: Any) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any
     Args:
         kind: a class of layers, a ``NodeType``, or a neutral op.
     """
+    _check_kind(kind)
 
     def decorate(function: Callable[[Node], Any]) -> Callable[[Node], Any]:
         def rule(node: Node) -> Any:
@@ -301,8 +313,20 @@ def pattern(kind: Any) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any
     return decorate
 
 
+def _check_kind(kind: Any) -> None:
+    """Raise GraphError for what is no kind, or is nearly the name of an op."""
+    classes = isinstance(kind, type) and not issubclass(kind, Enum)
+    known = [row.name for row in ops.ops()]
+    # An op that the table lacks goes by its framework's name: only what is nearly one is wrong.
+    near = get_close_matches(kind, known, 1, 0.85) if isinstance(kind, str) else []
+    if (near and kind not in known) or not (classes or isinstance(kind, (str, NodeType))):
+        told = f"; do you mean {near[0]!r}?" if near else ""
+        msg = f"a kind must be a class of layers, a NodeType or an op, got {kind!r:.80}{told}"
+        raise GraphError(msg)
+
+
 def _is(node: Node, kind: Any) -> bool:
-    if isinstance(kind, type) and not issubclass(kind, Enum):
+    if isinstance(kind, type):
         return isinstance(node, kind) and _main(node)
     return node._own.op == (kind.value if isinstance(kind, NodeType) else kind)
 
@@ -320,26 +344,50 @@ class SymbolicEngine:
 
     def __init__(self) -> None:
         """Have no rule yet."""
-        self.rules: list[Callable[[Node], Any]] = []
+        self.rules: list[Any] = []
 
-    def add_rule(self, rule: Callable[[Node], Any]) -> SymbolicEngine:
-        """Add a function of a node, or a ``ParallelOptimizer``; return the engine."""
+    def add_rule(self, rule: Any) -> SymbolicEngine:
+        """Add a function of a node, such as a ``ParallelOptimizer``, or a ``PatternEngine``.
+
+        Returns:
+            The engine.
+        """
+        if isinstance(rule, PatternEngine):
+            rule.refuse_fold()
+        elif isinstance(rule, type) or not callable(rule):
+            msg = f"`rule` must be a function of a node or a PatternEngine, got {rule!r:.80}"
+            raise GraphError(msg)
         self.rules.append(rule)
         return self
 
     def rewrite(self, net: Any, *example: Any) -> Any:
         """Return a model with the parameters of ``net`` whose graph the rules have changed."""
+        return _changed(net, self.run, example)
 
-        def change(graph: Graph) -> Changed:
-            draft = _Draft(graph, net)
-            for rule in self.rules:
-                for node in draft.nodes():
-                    if node._name in draft.graph.node:
-                        _apply(rule, node)
-            low = [w.compute for w in draft.words.values() if w.compute in ("float16", "bfloat16")]
-            return Changed(draft.graph, draft.words, low[0] if low else "float16")
+    def run(self, draft: _Draft) -> None:
+        """Run every rule over every node."""
+        for rule in self.rules:
+            if isinstance(rule, PatternEngine):
+                rule.run(draft)
+                continue
+            for node in draft.nodes():
+                if node._name in draft.graph.node:
+                    _apply(rule, node)
 
-        return GRAPH.of(find_backend(net)).changed(net, change, example or None)
+
+def _changed(net: Any, run: Callable[[_Draft], None], example: tuple[Any, ...]) -> Any:
+    def change(given: Changed) -> Changed:
+        draft = _Draft(given, net)
+        try:
+            run(draft)
+        except MpcoreError:
+            raise
+        except Exception as exc:  # whatever is in a rule
+            msg = f"a rule raised {type(exc).__name__}: {exc}"
+            raise GraphError(msg) from exc
+        return draft.changed()
+
+    return GRAPH.of(find_backend(net)).changed(net, change, example or None)
 
 
 def _apply(rule: Callable[[Node], Any], node: Node) -> None:
@@ -348,7 +396,7 @@ def _apply(rule: Callable[[Node], Any], node: Node) -> None:
         return
     kept = made if isinstance(made, (list, tuple)) else [made]
     if not all(type(each) is Node for each in kept):
-        msg = f"a rule must return nodes or None, got {kept!r:.80}"
+        msg = f"a rule must return nodes or None, got {made!r:.80}"
         raise GraphError(msg)
     if node.name not in [each.name for each in kept]:
         draft = node._draft
@@ -368,30 +416,45 @@ class PatternEngine:
 
     def rewrite(self, net: Any, *example: Any) -> Any:
         """Return a changed model; ``FOLD`` needs an example and a model for inference."""
-        if any(made == FOLD for _, made in self.rules):
-            if len(self.rules) > 1:
-                msg = "`FOLD` makes a model for inference: fold with an engine of its own"
-                raise GraphError(msg)
+        if [made for _, made in self.rules] == [FOLD]:
             return fold_batch_norm(net, *example)
+        self.refuse_fold()
 
-        def change(graph: Graph) -> Changed:
-            draft = _Draft(graph, net)
-            for chain, replacement in self.rules:
-                for found in match(chain, draft.graph):
-                    replacement([Node(draft, node.name) for node in found])
-            return Changed(draft.graph, draft.words)
+        return _changed(net, self.run, example)
 
-        return GRAPH.of(find_backend(net)).changed(net, change, example or None)
+    def refuse_fold(self) -> None:
+        """Raise GraphError if something is folded, which makes another model."""
+        if any(made == FOLD for _, made in self.rules):
+            msg = "`FOLD` makes a model for inference: fold with an engine of its own"
+            raise GraphError(msg)
+
+    def run(self, draft: _Draft) -> None:
+        """Do what is done, wherever a pattern fits."""
+        for chain, replacement in self.rules:
+            for found in match(chain, draft.graph):
+                names = [node.name for label, node in found.nodes.items() if label != _BIAS]
+                replacement([Node(draft, name) for name in names])
 
 
 def _chain(found: Any) -> Chain:
     if isinstance(found, Chain):
         return found
-    parts = [P(kind.value if isinstance(kind, NodeType) else kind) for kind in found]
-    chain = parts[0]
-    for part in parts[1:]:
-        chain = chain >> part
+    chain = None
+    for number, kind in enumerate(found):
+        op = kind.value if isinstance(kind, NodeType) else kind
+        _check_kind(kind)
+        part = P(op, label=f"{number} {op}")
+        chain = part if chain is None else chain >> part
+        if op in _WITH_BIAS and number < len(found) - 1:
+            chain = chain >> Opt(_BIAS)  # MindSpore adds it by a call of its own
+    if chain is None:
+        msg = "`pattern` must be a chain of P or a list of NodeType, got an empty list"
+        raise GraphError(msg)
     return chain
+
+
+_BIAS = "bias_add"
+_WITH_BIAS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "linear", "matmul")
 
 
 class MixedPrecisionHelper:
@@ -411,12 +474,23 @@ class MixedPrecisionHelper:
 
     def set_white_list(self, kinds: Iterable[Any]) -> MixedPrecisionHelper:
         """Keep these float32, whatever they are inside of."""
-        self.white = tuple(kinds)
-        return self
+        return self._set(kinds, self.black)
 
     def set_black_list(self, kinds: Iterable[Any]) -> MixedPrecisionHelper:
         """Lower these, whatever they are inside of."""
-        self.black = tuple(kinds)
+        return self._set(self.white, kinds)
+
+    def _set(self, white: Any, black: Any) -> MixedPrecisionHelper:
+        self.white, self.black = (
+            tuple(kinds) if isinstance(kinds, (list, tuple, set, frozenset)) else (kinds,)
+            for kinds in (white, black)
+        )
+        for kind in (*self.white, *self.black):
+            _check_kind(kind)
+        twice = [kind for kind in self.white if kind in self.black]
+        if twice:
+            msg = f"a kind must be on one list, {twice[0]!r} is on the white and the black one"
+            raise GraphError(msg)
         return self
 
     def __call__(self, node: Node) -> None:
@@ -434,6 +508,8 @@ class ParallelOptimizer:
 
     def __init__(self, strategies: dict[Any, Any]) -> None:
         """Take strategies by kind of node."""
+        for kind in strategies:
+            _check_kind(kind)
         self.strategies = strategies
 
     def __call__(self, node: Node) -> None:
@@ -444,22 +520,33 @@ class ParallelOptimizer:
 
 
 class _Rewritten:
-    """A function of (model, inputs) that runs on rewritten models."""
+    """A function of (model, inputs) that runs on rewritten models.
+
+    Attributes:
+        model: the one that was rewritten last.
+    """
 
     def __init__(self, engine: Any, function: Callable[..., Any]) -> None:
         self.engine, self.function = engine, function
         self.model: Any = None
+        self._made: list[tuple[Any, Any]] = []
 
     def compile(self, model: Any, *inputs: Any) -> _Rewritten:
-        """Rewrite ``model`` for these inputs; later calls use it."""
+        """Rewrite ``model`` for these inputs; later calls with it use what was made."""
         self.model = self.engine.rewrite(model, *inputs)
+        self._made = [pair for pair in self._made if pair[0] is not model]
+        self._made.append((model, self.model))
         return self
 
     def __call__(self, model: Any, *inputs: Any) -> Any:
-        """Run the function on the rewritten model."""
-        if self.model is None:
-            self.compile(model, *inputs)
-        return self.function(self.model, *inputs)
+        """Run the function on what was made of ``model``, in the mode that ``model`` is in."""
+        made = next((new for old, new in self._made if model is old or model is new), None)
+        if made is None:
+            made = self.compile(model, *inputs).model
+        mode = getattr(model, "training", None)
+        if isinstance(mode, bool) and made.training != mode:
+            (made.set_train if hasattr(made, "set_train") else made.train)(mode)
+        return self.function(made, *inputs)
 
 
 def rewrite(engine: Any) -> Callable[[Callable[..., Any]], _Rewritten]:

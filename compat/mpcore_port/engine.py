@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import PurePosixPath
@@ -20,7 +22,7 @@ from mpcore_port.targets import Options, Target
 from mpcore_port.world import judged, unproven
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from mpcore_port.rule import Edit
@@ -217,14 +219,15 @@ def port_tree(
         options: what was asked for.
         progress: called with the path of a file, when it is scanned and when it is ported.
     """
-    scanned, unread, project = scan_tree(tree, progress)
-    files = []
-    for one in scanned:
-        progress(one.source.path)
-        try:
-            files.append(_port(one, target, options, project))
-        except Exception as exc:  # one file must not take the others along
-            unread.append(_gave_up(one.source, exc))
+    with _rare_collection():
+        scanned, unread, project = scan_tree(tree, progress)
+        files = []
+        for one in scanned:
+            progress(one.source.path)
+            try:
+                files.append(_port(one, target, options, project))
+            except Exception as exc:  # one file must not take the others along
+                unread.append(_gave_up(one.source, exc))
     unmapped = tuple(call for file in files for call in file.scan.unmapped)
     return Result(
         target.name,
@@ -235,6 +238,17 @@ def port_tree(
         replace(project, unmapped=unmapped),
         target.not_run,
     )
+
+
+@contextlib.contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Let the collector look less often: trees are many objects, and live until a file is done."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _gave_up(source: Source, exc: Exception) -> Unread:
@@ -254,10 +268,14 @@ def port_text(
     return _port(one, target, options or Options(), _of_project([one]))
 
 
-def port_part(text: str, path: str, target: Target, options: Options, project: Scan) -> Ported:
-    """Port a part of a project's script, known as ``path``; ``project`` is what all files hold."""
-    tree = read(text)
-    return _port(Scanned(Source(path, text), tree, scan(tree, path)), target, options, project)
+def port_part(text: str, file: Ported, target: Target, options: Options, project: Scan) -> Ported:
+    """Port a part of a project's script as that script was; ``project`` is what all files hold."""
+    tree, path = read(text), file.source.path
+    own = scan(tree, path)
+    if len(project.scalers) == len(file.scan.scalers):  # what it is called with is its own, too
+        project = replace(project, scalers=own.scalers, backwards=own.backwards)
+    source = Source(path, text, whole=file.source.text)
+    return _port(Scanned(source, tree, own), target, options, project)
 
 
 def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:

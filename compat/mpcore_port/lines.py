@@ -9,6 +9,7 @@ from typing import Any
 
 import libcst as cst
 
+from mpcore_port.hoist import named_losses
 from mpcore_port.packages import imported, package_of
 from mpcore_port.scopes import code_of, dotted
 
@@ -24,6 +25,8 @@ def apart(text: str, target: str) -> str:
 
     A rule of ``target`` replaces whole lines; everything else stays as it is, byte for byte.
     """
+    if target == "mindspore" and ".backward(" in text:
+        text = named_losses(text)
     if not _SHARED.search(text) or not _is_shared(text):
         return text
     module = cst.parse_module(text)

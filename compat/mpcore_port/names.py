@@ -134,7 +134,8 @@ class Names:
         """Return the full name of what ``node`` names, ``"torch.cuda.amp.GradScaler"``.
 
         Aliases of imports and of assignments (``amp = torch.cuda.amp``) are followed. Names
-        that the module defines itself, and results of calls, have none: None.
+        that the module defines itself, results of calls, and aliases of now one thing and now
+        another have none: None.
         """
         if node is None or not isinstance(node, (cst.Name, cst.Attribute)):
             return None
@@ -155,11 +156,11 @@ class Names:
         for binding in found:
             if binding.kind == "import":
                 return binding.qualified
-        for binding in found:
-            if binding.kind == "value" and isinstance(binding.value, (cst.Name, cst.Attribute)):
-                named = self._qualify(binding.value, depth + 1)
-                if named:
-                    return named
+        values = [b.value for b in found if b.kind == "value"]
+        aliases = [v for v in values if isinstance(v, (cst.Name, cst.Attribute))]
+        named = {name for value in aliases if (name := self._qualify(value, depth + 1))}
+        if len(named) == 1:
+            return named.pop()
         if not found:
             for module in self.stars:
                 if node.value in self.exports.get(module, ()):
@@ -190,6 +191,13 @@ class Names:
     def called(self, node: cst.CSTNode | None) -> str | None:
         """Return the full name of the function that the call ``node`` calls, or None."""
         return self.qualified(node.func) if isinstance(node, cst.Call) else None
+
+    def choices(self, node: cst.BaseExpression) -> list[str]:
+        """Return the full names of what ``node`` may stand for, where that is more than one."""
+        if self.qualified(node) is not None or not isinstance(node, (cst.Name, cst.Attribute)):
+            return []
+        named = {name for one in self.origins(node) if (name := self.qualified(one))}
+        return sorted(named) if len(named) > 1 else []
 
     def imported(self, node: cst.CSTNode) -> Binding | None:
         """Return the import that binds the first name of a chain, or None."""

@@ -22,7 +22,7 @@ that package has the names below and no others; a name that changes its meaning 
 Ports of `--plain` import the last two only for what the report lists.
 
 """
-_PARTS = ("apex", "pictures", "vision")
+_PARTS = ("apex", "augment", "networks", "pictures", "vision")
 
 
 def _folder() -> Path:
@@ -43,8 +43,15 @@ def _names(tree: ast.Module) -> list[str]:
 def _meaning(tree: ast.Module, name: str) -> str:
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
-            return (ast.get_docstring(node) or "").partition("\\n\\n")[0].replace("\\n", " ")
+            return (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
+        if isinstance(node, ast.Assign) and name in _words(node.targets[0]):
+            used = _words(node.value) - {name}  # a function with some arguments given
+            return next((text for one in sorted(used) if (text := _meaning(tree, one))), "")
     return ""
+
+
+def _words(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def surface() -> dict[str, dict[str, str]]:
@@ -69,14 +76,14 @@ def page() -> str:
     stars = {
         n.module for n in init.body if isinstance(n, ast.ImportFrom) and n.names[0].name == "*"
     }
-    lines = [_HEAD.format(version=version), "| name | meaning |\\n|---|---|\\n"]
+    lines = [_HEAD.format(version=version), "| name | meaning |\n|---|---|\n"]
     for module, names in surface().items():
         if f"mpcore_port_runtime.{module}" not in stars and module not in _PARTS:
             continue
         prefix = f"port.{module}." if module in _PARTS else "port."
         for name, meaning in sorted(names.items()):
-            text = meaning.replace("|", "\\\\|")
-            lines.append(f"| `{prefix}{name}` | {text} |\\n")
+            text = meaning.replace("|", "\\|")
+            lines.append(f"| `{prefix}{name}` | {text} |\n")
     return "".join(lines)
 
 

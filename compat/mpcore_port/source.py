@@ -53,6 +53,7 @@ class Source:
         bom: whether it began with a UTF-8 byte order mark.
         executable: whether its owner may execute it.
         notebook: what ``text`` was taken out of, or None.
+        whole: the text of the script that ``text`` is a part of; "" if it is no part.
     """
 
     path: str
@@ -61,6 +62,12 @@ class Source:
     bom: bool = False
     executable: bool = False
     notebook: Notebook | None = field(default=None, compare=False, repr=False)
+    whole: str = field(default="", compare=False, repr=False)
+
+    @property
+    def around(self) -> str:
+        """All of the script, of which ``text`` may be a part."""
+        return self.whole or self.text
 
     def encode(self, text: str) -> bytes:
         """Return ``text`` as bytes in the file's own encoding; of a notebook, all of the file.

@@ -196,15 +196,17 @@ class _World:
         if called and getattr(self.names.parents[node], "func", None) is not node:
             called = False
         kind = self.values.kind(node.value)
+        place = self.tree.positions[node].start
+        touched = (place.line, code_of(node)) in self.texts
+        if kind == "foreign" and touched:
+            return _TRANSLATED
         if kind in ("own", "foreign", "neutral"):
             return ""
         if kind == UNKNOWN and self._is_field(node):
             return ""
         why = self.judge.method(kind, name, called)
-        place = self.tree.positions[node].start
-        touched = (place.line, code_of(node)) in self.texts
         if not why and touched and kind == UNKNOWN:
-            return "translated, and nothing in this file says what it is called on"
+            return _TRANSLATED
         return why
 
     def _is_field(self, node: cst.Attribute) -> bool:
@@ -213,6 +215,7 @@ class _World:
         return isinstance(parent, (cst.AssignTarget, cst.AnnAssign)) and parent.target is node
 
 
+_TRANSLATED = "translated, and nothing in this file says what it is called on"
 _COMMON = frozenset({"parse_args", "add_argument"})
 
 

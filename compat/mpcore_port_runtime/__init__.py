@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from mpcore_port_runtime import apex as apex
+from mpcore_port_runtime import augment as augment
+from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import vision as vision
 from mpcore_port_runtime.compiling import *  # noqa: F403
@@ -23,9 +25,11 @@ from mpcore_port_runtime.random import *  # noqa: F403
 from mpcore_port_runtime.rates import *  # noqa: F403
 from mpcore_port_runtime.reductions import *  # noqa: F403
 from mpcore_port_runtime.regions import *  # noqa: F403
+from mpcore_port_runtime.samplers import *  # noqa: F403
 from mpcore_port_runtime.schedules import *  # noqa: F403
 from mpcore_port_runtime.sequences import *  # noqa: F403
+from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 
-VERSION = 2
+VERSION = 3
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

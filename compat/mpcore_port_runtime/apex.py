@@ -29,6 +29,7 @@ __all__ = [
     "LossScaler",
     "initialize",
     "load_state_dict",
+    "loss_scalers",
     "master_params",
     "scale_loss",
     "scaler",
@@ -55,6 +56,19 @@ class LossScaler:
             else LossScale.static(float(loss_scale))
         )
         self.state = initial_state(self.rule)
+
+    @property
+    def _loss_scale(self) -> float:
+        """The scale, by the name of apex's field; scripts set it by hand."""
+        return self.get_scale()
+
+    @_loss_scale.setter
+    def _loss_scale(self, value: float) -> None:
+        self.state = LossScaleState(float(value), int(self.state.good_steps))
+
+    def loss_scale(self) -> float:
+        """Return the scale, by the name of apex's method."""
+        return self.get_scale()
 
     def get_scale(self) -> float:
         """Return the scale of the next backward pass."""
@@ -250,6 +264,11 @@ def _unscale(params: list[Any], factor: float) -> bool:
         param.grad = sum(both[1:], both[0]) if both else None
     _RUN.kept = {}
     return finite
+
+
+def loss_scalers() -> list[LossScaler]:
+    """Return the loss scalers that ``initialize`` made, as apex's ``_amp_state`` holds them."""
+    return _RUN.scalers
 
 
 def master_params(optimizer: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
-from mpcore_port_runtime.random import randperm
+from mpcore_port_runtime.samplers import random_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,11 +82,6 @@ class Subset(Dataset):
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.indices)
-
-
-def random_order(count: int, generator: Any = None) -> list[int]:
-    """Return the numbers below ``count`` in random order, by MindSpore or a generator."""
-    return [int(place) for place in randperm(count, generator=generator).asnumpy()]
 
 
 def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:

@@ -7,7 +7,12 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
+from mpcore.errors import BackendError
+
 __all__ = [
+    "DataParallel",
+    "DistributedDataParallel",
+    "accelerator",
     "all_reduce",
     "barrier",
     "data_parallel",
@@ -20,6 +25,7 @@ __all__ = [
     "init_process_group",
     "is_available",
     "is_initialized",
+    "spawn",
     "synchronize",
 ]
 
@@ -68,6 +74,38 @@ def device_name(_: Any = None) -> str:
 def synchronize(_: Any = None) -> None:
     """Wait for the device."""
     ms.runtime.synchronize()
+
+
+def accelerator() -> Device:
+    """Return the Ascend device of this process."""
+    return Device("npu", None)
+
+
+def spawn(
+    function: Any,
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> None:
+    """Run ``function(number, *args)`` here; msrun starts the processes, one for each number.
+
+    Raises:
+        BackendError: more processes are asked for than msrun has started.
+    """
+    import os
+
+    del join, daemon, start_method
+    started = int(os.environ.get("MS_WORKER_NUM", "1"))
+    if nprocs not in (0, 1, started):
+        msg = (
+            f"`nprocs` must be what msrun starts, {started} here, got {nprocs}: "
+            f"run msrun --worker_num {nprocs} SCRIPT"
+        )
+        raise BackendError(msg)
+    if nprocs > 0:
+        function(int(os.environ.get("RANK_ID", "0")) if nprocs > 1 else 0, *args)
 
 
 def init_process_group() -> None:
@@ -139,20 +177,30 @@ def all_reduce(tensor: Any, op: str = "sum") -> None:
 
 
 class DataParallel(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
-    """A Cell whose gradients are averaged over all processes; not run on several devices."""
+    """A Cell on the one device that a process has, as torch runs it where there is one.
+
+    Source: torch/nn/parallel/data_parallel.py, torch 2.13.0.
+    """
 
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
-        ranks = get_world_size()
-        for param in module.trainable_params():
-            param.mpcore_ranks = ranks
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         """Run the Cell."""
         return self.module(*args, **kwargs)
 
 
-def data_parallel(module: Any) -> DataParallel:
+class DistributedDataParallel(DataParallel):
+    """A Cell whose gradients are averaged over all processes; not run on several devices."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        ranks = get_world_size()
+        for param in module.trainable_params():
+            param.mpcore_ranks = ranks
+
+
+def data_parallel(module: Any) -> DistributedDataParallel:
     """Return what stands for torch.nn.parallel.DistributedDataParallel."""
-    return DataParallel(module)
+    return DistributedDataParallel(module)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from contextlib import ContextDecorator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
+
+from mpcore.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +20,11 @@ __all__ = [
     "as_tuple",
     "diag",
     "embedding",
+    "enable_grad",
     "equal",
     "finfo",
     "full",
+    "grad_mode",
     "interpolate",
     "layer_norm",
     "linspace",
@@ -43,9 +48,35 @@ class no_grad(ContextDecorator):  # noqa: N801  # torch's name
     def __enter__(self) -> None:
         self._inside = ms._no_grad()
         self._inside.__enter__()
+        _OFF.set((*_OFF.get(), True))
 
     def __exit__(self, *exc: object) -> None:
+        _OFF.set(_OFF.get()[:-1])
         self._inside.__exit__(*exc)
+
+
+class enable_grad(ContextDecorator):  # noqa: N801  # torch's name
+    """Gradients as anywhere outside of ``no_grad``, where MindSpore takes them by functions.
+
+    Raises:
+        BackendError: it stands inside of ``no_grad``, which nothing can take back.
+    """
+
+    def __enter__(self) -> None:
+        if _OFF.get():
+            msg = "enable_grad inside of no_grad: MindSpore records nothing there, move it out"
+            raise BackendError(msg)
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+
+def grad_mode(mode: bool) -> Any:
+    """Return the context of ``set_grad_enabled(mode)``, and of ``inference_mode(not mode)``."""
+    return enable_grad() if mode else no_grad()
+
+
+_OFF: ContextVar[tuple[bool, ...]] = ContextVar("off", default=())
 
 
 def as_tuple(value: Any) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from mpcore_port_runtime.data import Dataset
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "ImageFolder"]
+__all__ = ["CIFAR10", "CIFAR100", "MNIST", "FakeData", "FashionMNIST", "ImageFolder"]
 
 _ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -120,6 +120,37 @@ class CIFAR100(CIFAR10):
 
     _folder, _labels = "cifar-100-binary", 2
     _train, _test = ("train.bin",), ("test.bin",)
+
+
+class FakeData(Dataset):
+    """Random pictures and labels, the same for each number."""
+
+    def __init__(
+        self,
+        size: int = 1000,
+        image_size: tuple[int, int, int] = (3, 224, 224),
+        num_classes: int = 10,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        random_offset: int = 0,
+    ) -> None:
+        self.size, self.image_size, self.num_classes = size, tuple(image_size), num_classes
+        self.transform, self.target_transform = transform, target_transform
+        self.random_offset = random_offset
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return a picture, transformed, and its label."""
+        if index >= self.size:
+            raise IndexError(index)
+        draws = np.random.default_rng(index + self.random_offset)
+        values = draws.standard_normal(self.image_size, np.float32).transpose(1, 2, 0)
+        array = (values * 255).astype(np.int64).astype(np.uint8)
+        image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+        return _pair(self, image, int(draws.integers(self.num_classes)))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self.size
 
 
 class ImageFolder(Dataset):

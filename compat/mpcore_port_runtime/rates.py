@@ -112,6 +112,8 @@ class LRScheduler:
         last_epoch: how often ``step`` ran, from 0.
     """
 
+    _resumes = True  # one that goes on at a later epoch begins with the rates that it finds
+
     def __init__(self, optimizer: Any, last_epoch: int = -1) -> None:
         self.optimizer, self.last_epoch = optimizer, last_epoch
         for number, group in enumerate(optimizer.param_groups):
@@ -146,7 +148,7 @@ class LRScheduler:
 
     def get_lr(self) -> list[float]:
         """Return the rates of ``last_epoch`` from those of the one before."""
-        if self._is_initial and self.last_epoch != 0:
+        if self._is_initial and self.last_epoch != 0 and self._resumes:
             return [rate_of(group) for group in self.optimizer.param_groups]
         both = zip(self.optimizer.param_groups, self.base_lrs, strict=True)
         return [self._next(rate_of(group), base) for group, base in both]

@@ -75,6 +75,8 @@ class StepLR(LRScheduler):
 class MultiStepLR(LRScheduler):
     """Times ``gamma`` at each of the ``milestones``."""
 
+    _resumes = False  # torch's moves at a milestone even then
+
     def __init__(
         self, optimizer: Any, milestones: Any, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:

@@ -67,14 +67,14 @@ class _Numbers:
         return self._made
 
 
-_NUMBERS = _Numbers()
+NUMBERS = _Numbers()
 
 
 def _below(count: int) -> int:
-    return int(_NUMBERS.get().integers(count))
+    return int(NUMBERS.get().integers(count))
 
 
-def _picture(image: Any) -> Any:
+def picture_of(image: Any) -> Any:
     if not isinstance(image, Image.Image):
         msg = f"`image` must be a PIL picture, got {type(image).__name__}: put ToTensor last"
         raise TypeError(msg)
@@ -170,7 +170,7 @@ class Resize:
 
     def __call__(self, image: Any) -> Any:
         """Return the resized picture."""
-        width, height = _picture(image).size
+        width, height = picture_of(image).size
         if not isinstance(self.size, int) and len(self.size) == 2:
             return image.resize((self.size[1], self.size[0]), self.way)
         short = self.size if isinstance(self.size, int) else self.size[0]
@@ -189,7 +189,7 @@ class CenterCrop:
 
     def __call__(self, image: Any) -> Any:
         """Return the part."""
-        (height, width), (wide, high) = self.size, _picture(image).size
+        (height, width), (wide, high) = self.size, picture_of(image).size
         left, top = _middle(wide, width), _middle(high, height)
         return image.crop((left, top, left + width, top + height))
 
@@ -210,8 +210,8 @@ class Pad:
         """Return the larger picture."""
         left, top, right, bottom = self.sides
         if self.mode == "constant":
-            return ImageOps.expand(_picture(image), border=self.sides, fill=self.fill)
-        array = np.array(_picture(image))
+            return ImageOps.expand(picture_of(image), border=self.sides, fill=self.fill)
+        array = np.array(picture_of(image))
         widths = ((top, bottom), (left, right), (0, 0))[: array.ndim]
         return Image.fromarray(np.pad(array, widths, mode=self.mode))
 
@@ -234,7 +234,7 @@ class RandomCrop:
     def __call__(self, image: Any) -> Any:
         """Return the part."""
         image = self.pad(image) if self.pad is not None else image
-        (height, width), (wide, high) = self.size, _picture(image).size
+        (height, width), (wide, high) = self.size, picture_of(image).size
         if self.needed and (wide < width or high < height):
             missing = max(0, width - wide), max(0, height - high)
             image = Pad(missing, self.fill, self.mode)(image)
@@ -256,7 +256,7 @@ class RandomHorizontalFlip:
 
     def __call__(self, image: Any) -> Any:
         """Return one of them."""
-        return _picture(image).transpose(self._flip) if _NUMBERS.get().random() < self.p else image
+        return picture_of(image).transpose(self._flip) if NUMBERS.get().random() < self.p else image
 
 
 class RandomVerticalFlip(RandomHorizontalFlip):
@@ -281,15 +281,15 @@ class RandomResizedCrop:
 
     def __call__(self, image: Any) -> Any:
         """Return the part."""
-        left, top, width, height = self._box(*_picture(image).size)
+        left, top, width, height = self._box(*picture_of(image).size)
         part = image.crop((left, top, left + width, top + height))
         return part.resize((self.size[1], self.size[0]), self.way)
 
     def _box(self, wide: int, high: int) -> tuple[int, int, int, int]:
         for _ in range(10):
-            area = wide * high * _NUMBERS.get().uniform(*self.scale)
+            area = wide * high * NUMBERS.get().uniform(*self.scale)
             shape = math.exp(
-                _NUMBERS.get().uniform(math.log(self.ratio[0]), math.log(self.ratio[1]))
+                NUMBERS.get().uniform(math.log(self.ratio[0]), math.log(self.ratio[1]))
             )
             width, height = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
             if 0 < width <= wide and 0 < height <= high:
@@ -311,5 +311,5 @@ class Grayscale:
 
     def __call__(self, image: Any) -> Any:
         """Return the picture."""
-        grey = _picture(image).convert("L")
+        grey = picture_of(image).convert("L")
         return grey if self.channels == 1 else Image.merge("RGB", (grey, grey, grey))

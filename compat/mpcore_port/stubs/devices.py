@@ -255,7 +255,8 @@ def _move_modules(moved: Any) -> None:
         given = [moved(value) for value in (*args, *kwargs.values())]
         if any(_names_device(value) or type(value) is int for value in given):
             _all_placed(self)
-        return original(self, *args, **kwargs)
+        here = [DEVICE if type(value) is int else value for value in args]
+        return original(self, *here, **kwargs)
 
     torch.nn.Module.to = to
 

@@ -64,6 +64,9 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
         StepError: in a way that is not understood.
     """
     if isinstance(target, (ast.Tuple, ast.List)):
+        starred = _starred(module, loop, target)
+        if starred is not None:
+            return starred
         if any(isinstance(part, ast.Starred) for part in ast.walk(target)):
             msg = f"line {target.lineno}: batches are taken apart as {ast.unparse(target)}"
             raise StepError(msg)
@@ -72,6 +75,23 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
         return Layout("tuple", names, _form(target) if nested else "")
     found = _used(module, loop, ast.unparse(target), 3)
     return found or Layout("alone", (ast.unparse(target),))
+
+
+def _starred(module: Module, loop: ast.AST, target: ast.Tuple | ast.List) -> Layout | None:
+    """Return the layout of ``_, *rest``, where ``rest`` is taken apart later."""
+    names: list[str] = []
+    for part in target.elts:
+        if isinstance(part, ast.Starred) and isinstance(part.value, ast.Name):
+            found = _used(module, loop, part.value.id, 3)
+            if found is None or found.kind != "tuple":
+                return None
+            names += found.names
+        elif isinstance(part, ast.Name):
+            names.append(part.id)
+        else:
+            return None
+    stars = [part for part in target.elts if isinstance(part, ast.Starred)]
+    return Layout("tuple", tuple(names)) if stars else None
 
 
 def _leaves(target: ast.expr) -> list[ast.expr]:

@@ -36,6 +36,9 @@ def main() -> None:
         from mpcore_port.stubs.devices import install
 
         install(job["device"])
+    from mpcore_port.verify.recorder import warm
+
+    warm()
     for mode in job["modes"]:
         folder = Path(job["folder"]) / mode
         folder.mkdir()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import in_order
+from mpcore_port.verify.context import context
 from mpcore_port.verify.guess import Guess, guess_call
 from mpcore_port.verify.module import Module, StepError, function_name
 from mpcore_port.verify.needs import Loop, Needs
@@ -30,11 +31,15 @@ import sys
 sys.path[:0] = {folders!r}
 import torch
 from mpcore_port.verify.absent import install as _mpcore_install
+from mpcore_port.verify.settings_files import install as _mpcore_files
 from mpcore_port.verify.synthetic import Batches as _mpcore_batches
 from mpcore_port.verify.synthetic import missing as _mpcore_missing
 from mpcore_port.verify.synthetic import settings as _mpcore_settings
 from mpcore_port.verify.synthetic import arrays as _mpcore_arrays
+_mpcore_never = False
+_mpcore_short = int
 _mpcore_install()
+_mpcore_files({files!r})
 _mpcore_given = _mpcore_arrays({inputs!r})
 _mpcore_all = [{batches}]
 def _mpcore_endless(batches):
@@ -102,7 +107,10 @@ class Step:
             first += len(layout.names)
         folders = in_order(folder, above)
         given = ", ".join(batches) or "_mpcore_batches([None] * len(_mpcore_given))"
-        head = _HEAD.format(folders=folders, batches=given, inputs=inputs or "float32[1]")
+        files = tuple(folders)
+        head = _HEAD.format(
+            folders=folders, files=files, batches=given, inputs=inputs or "float32[1]"
+        )
         lines = [*head.splitlines(), *self.body.splitlines()]
         if self.future:
             lines[0] = f"{self.future}; {lines[0]}"
@@ -147,7 +155,8 @@ def extract(text: str, folder: Path, absent: Collection[int] = ()) -> Step:
 def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) -> Step:
     lines, replaced, touched = _replaced(module, stubs, needs)
     kept = {number for number in needs.kept if lines[number - 1].strip()}
-    body = [line if n in kept else "" for n, line in enumerate(lines, 1)]
+    read_only = context(module, kept, lines)
+    body = [line if n in kept else read_only.get(n, "") for n, line in enumerate(lines, 1)]
     future = [
         ast.unparse(s)
         for s in module.tree.body
@@ -164,7 +173,7 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
         len(kept),
         tuple(sorted(replaced)),
         guess.assumed,
-        required_arguments(module),
+        required_arguments(module, stubs.folder),
         frozenset(touched),
     )
 
@@ -194,11 +203,15 @@ def _replaced(
 
 
 def _what(text: str) -> str:
+    if "_mpcore_short" in text:
+        return "2"
     if "_mpcore_spawn" in text:
         return "one process"
     if "_mpcore_loader" in text or "_mpcore_next" in text:
         return "synthetic batches"
-    return "nothing" if "_mpcore_missing" in text else "the module beside the script"
+    return (
+        "nothing" if "_mpcore_missing" in text or text == "..." else "the module beside the script"
+    )
 
 
 def _is_inside(module: Module, node: ast.AST, spots: dict[ast.AST, str]) -> bool:

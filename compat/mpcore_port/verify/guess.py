@@ -29,10 +29,11 @@ _DATA = re.compile(
     r"tokens?|audios?|waves?|obs(ervations?)?|states?|actions?|rewards?|text|src|tgt|sources?)",
     re.I,
 )
+_SCALER = r"(grad_|loss_)?scaler"
 _ROLES = (  # what a parameter's name says, and what it is given
     (r"(train_?|data_?)*(loader|dl|batches|iter(ator)?|data_loader)", "_mpcore_loader()"),
     (r"(\w+_)?optim(izer)?|opt", _OPTIMIZER),
-    (r"(grad_|loss_)?scaler", "torch.cuda.amp.GradScaler()"),
+    (_SCALER, "torch.cuda.amp.GradScaler()"),
     (r"loss(es)?", '_mpcore_missing("loss")(torch.ones(8, 16, device="cuda"))'),
     (r"parameters", '_mpcore_missing("model").parameters()'),
     (r"criterion|loss_f(n|unc|unction)|objective|crit", "torch.nn.CrossEntropyLoss()"),
@@ -47,6 +48,7 @@ _ROLES = (  # what a parameter's name says, and what it is given
     (r"(print|log|save|eval)_?(freq|interval|every|steps)", "10"),
     (r"writer|logger|log|tb|progress|run", '_mpcore_missing("{name}")'),
     (r"dtype|amp_dtype", "torch.float16"),
+    (r"(cls|class)_?weights?", 'torch.ones(10, device="cpu").numpy()'),
 )
 _SIZES = (
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),
@@ -162,7 +164,7 @@ class _Maker:
         later = [a for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is None]
         values = {arg.arg: "" for arg in [*plain, *later]}
         # `scaler=None` and the like: without one there would be no mixed precision to compare
-        values |= {a.arg: "" for a in listed if re.fullmatch(r"(grad_|loss_)?scaler", a.arg)}
+        values |= {a.arg: "" for a in listed if re.fullmatch(_SCALER, a.arg)}
         pairs = zip(listed[len(listed) - len(args.defaults) :], args.defaults, strict=True)
         for arg, default in pairs:  # "not given" of what a name says a number of
             nothing = isinstance(default, ast.Constant) and default.value is None
@@ -189,6 +191,9 @@ class _Maker:
         asked = re.search(rf"\b{name}(\.(?!step\b|zero_grad\b)\w|\[)", self.module.text)
         if asked and SETTINGS.fullmatch(name):
             return self._settings(name)
+        if re.fullmatch(_SCALER, name, re.I):  # the rules follow a name that is assigned
+            self.lines.append(f"_mpcore_{name} = torch.cuda.amp.GradScaler()")
+            return f"_mpcore_{name}"
         for pattern, code in _ROLES:
             if re.fullmatch(pattern, name, re.I):
                 return code.format(model=self.model or _MODEL, name=name) if "{" in code else code

@@ -76,6 +76,7 @@ class Comparison:
         first: index of the first loss or scale that differs; None if none does.
         words: what a reader should know.
         alike: whether both ran to the same end, with as many losses and steps.
+        steps: how often an optimizer of the original moved something.
     """
 
     mode: str
@@ -86,6 +87,7 @@ class Comparison:
     first: int | None
     words: str = ""
     alike: bool = False
+    steps: int = 0
     original: tuple[float, ...] = field(default=(), repr=False)
     port: tuple[float, ...] = field(default=(), repr=False)
     original_scales: tuple[float, ...] = field(default=(), repr=False)
@@ -103,6 +105,7 @@ class Verification:
         whole: why the script was not compared whole; "" if it was.
         step: what is known of the step that was compared in its place; see ``verify.step``.
         amp_off: whether it has mixed precision, and all of its runs had it switched off.
+        unmoved: whether it has an optimizer, and none stepped in float32.
     """
 
     script: str
@@ -111,6 +114,7 @@ class Verification:
     whole: str = ""
     step: dict[str, Any] | None = None
     amp_off: bool = False
+    unmoved: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -126,7 +130,7 @@ class Verification:
         """Whether every mode was compared, and none is different."""
         if self.step is not None and (self.step.get("refused") or self.step.get("elsewhere")):
             return False
-        if self.amp_off:
+        if self.amp_off or self.unmoved:
             return False
         alike = all(one.verdict in ("same", "close") for one in self.comparisons)
         return bool(self.comparisons) and alike
@@ -145,6 +149,11 @@ class Verification:
         bad = next((c for c in self.comparisons if c.verdict not in ("same", "close")), None)
         if bad is not None:
             return f"{bad.mode}: {bad.words}"
+        if self.unmoved:
+            losses = self.comparisons[0].losses[0]
+            return (
+                f"no optimizer stepped within {losses} losses: accumulate fewer, by --verify-args"
+            )
         if self.amp_off and self.comparisons:
             return "mixed precision was off in it: switch it on by --verify-args"
         return "nothing was run"
@@ -241,6 +250,7 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
         largest,
         scales,
         min(differs, default=None),
+        steps=original.steps,
         original=original.losses,
         port=port.losses,
         original_scales=original.scales,

@@ -6,6 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.module import Module, StepError, walk
+from mpcore_port.verify.required import defaults
+from mpcore_port.verify.roles import flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,12 +45,15 @@ class Needs:
         self._wanted: set[str] = set()
         self._before: Sequence[ast.stmt] = ()
         self._seen: set[Function] = set()
+        self._options = defaults(module.tree, stubs.folder)
 
     # --- the way to the loop --------------------------------------------------------------------
 
     def path_block(self, block: Sequence[ast.stmt]) -> set[str]:
         """Follow a block to what leads to the backward pass; return the names it needs."""
-        place = next((i for i, s in enumerate(block) if self.module.reaches(s)), -1)
+        places = [i for i, s in enumerate(block) if self.module.reaches(s)]
+        taken = [i for i in places if not self._is_off(block[i])]
+        place = next(iter(taken or places), -1)
         if place < 0:
             msg = (
                 f"line {block[0].lineno}: what leads to the backward pass is in no block of its own"
@@ -69,6 +74,17 @@ class Needs:
         for statement in block[place + 1 :]:
             self._drop(statement)
         return needed
+
+    def _is_off(self, statement: ast.stmt) -> bool:
+        """Return whether an ``if`` asks for a flag that the command line leaves off."""
+        if not isinstance(statement, ast.If) or statement.orelse:
+            return False
+        test, wanted = statement.test, "False"
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, wanted = test.operand, "True"
+        if not isinstance(test, ast.Attribute) or flag_of(test.attr):
+            return False
+        return self._options.get(test.attr) == wanted
 
     def path_function(self, function: Function) -> None:
         """Follow a function that the way leads through."""
@@ -220,8 +236,10 @@ class Needs:
         waiting = [node]
         while waiting:
             one = waiting.pop()
-            if one in self.stubs.calls or (
-                isinstance(one, ast.stmt) and one.lineno in self._dropped
+            if (
+                one in self.stubs.calls
+                or self.stubs.imports.get(one) == "..."
+                or (isinstance(one, ast.stmt) and one.lineno in self._dropped)
             ):
                 continue
             if isinstance(one, ast.Name):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -30,6 +32,7 @@ _BATCH = 8
 _SIDES = (32, 28, 64, 16, 224, 14, 8, 128, 96, 256)  # of pictures
 _LENGTHS = (16, 8, 32, 64, 128, 256, 512, 100, 1000)  # of texts and signals
 _WANTED = 3  # losses of a try
+_PATIENCE = 6  # times the processor seconds, by the clock
 _ANYTHING = [  # where no first layer says it
     Input("float32", (_BATCH, 3, 32, 32)),
     Input("int64", (_BATCH, 16), 64),
@@ -47,7 +50,7 @@ def main() -> None:
 
     Its keys: ``script`` (path; the text ``{INPUTS}`` in it is put in), ``args``, ``folder``,
     ``target`` (index of the tensor that the loss compares with, or None), ``count`` (tensors of a
-    batch), ``time_limit`` (seconds for all tries).
+    batch), ``time_limit`` (processor seconds for all tries).
     """
     job = json.loads(sys.argv[1])
     import torch
@@ -57,19 +60,27 @@ def main() -> None:
     from mpcore_port.stubs.devices import install
 
     install("cuda")
-    until = time.monotonic() + job["time_limit"]
+    from mpcore_port.verify import recorder, stand_in  # noqa: F401  # once, before the forks
+
+    recorder.warm()
+    left = Budget(job["time_limit"])
     answer, words = "", ""
-    first = _try(job, "", until)
+    first = _try(job, "", left)
     words, seconds, line = first.get("error", ""), 0.0, first.get("line", 0)
-    if line and not first.get("layers") and "stand_ins" in first:
-        until = 0.0  # it fails before it asks for a batch
-    for text in _candidates(job, first, until) if until else ():
-        found = _try(job, text, until)
+    lines = first.get("lines", [])
+    early = bool(line and not first.get("layers") and "stand_ins" in first)
+    for text in (
+        () if early else _candidates(job, first, left)
+    ):  # early: before a batch is asked for
+        found = _try(job, text, left)
         if found.get("losses", 0) >= _WANTED:
             answer, seconds = text, found["seconds"]
             break
-        words, line = found.get("error", "") or words, found.get("line", 0) or line
-        if time.monotonic() > until:
+        if found.get("error"):
+            words = found["error"]
+        if found.get("line"):
+            line, lines = found["line"], found["lines"]
+        if left.is_spent:
             break
     layer = first.get("layers", [["", 0, 0]])[0][0] if first.get("layers") else ""
     result = {
@@ -78,19 +89,21 @@ def main() -> None:
         "layer": layer,
         "seconds": seconds,
         "line": line,
+        "lines": lines,
+        "used": left.seconds - left.left,
         "stand_ins": found.get("stand_ins", []) if answer else [],
     }
     (Path(job["folder"]) / "answer.json").write_text(json.dumps(result), encoding="utf-8")
 
 
-def _candidates(job: dict[str, Any], first: dict[str, Any], until: float) -> Iterator[str]:
+def _candidates(job: dict[str, Any], first: dict[str, Any], left: Budget) -> Iterator[str]:
     """Yield batches that the step may run with, and forms of networks that are not there."""
     if not job["count"]:
         yield from (f"float32[1] -> {form}" for form in FORMS)
     for form in FORMS if first.get("stand_ins") is not None else ("",):
         for inputs in _inputs(first.get("layers", [])) or _ANYTHING:
             tail = f" -> {form}" if form else ""
-            for text in _with_targets(job, inputs, until, tail):
+            for text in _with_targets(job, inputs, left, tail):
                 yield text + tail
 
 
@@ -118,7 +131,7 @@ def _inputs(layers: list[list[Any]]) -> list[Input]:
     return found
 
 
-def _with_targets(job: dict[str, Any], item: Input, until: float, tail: str) -> list[str]:
+def _with_targets(job: dict[str, Any], item: Input, left: Budget, tail: str) -> list[str]:
     """Return whole batches with ``item`` in it: the targets are those of the loss."""
     place, count = job["target"], job["count"]
     others = [item] * count
@@ -126,7 +139,7 @@ def _with_targets(job: dict[str, Any], item: Input, until: float, tail: str) -> 
         return [", ".join(map(str, others))]
     texts = []
     others[place] = Input("int64", (_BATCH,), 1)
-    seen = _try(job, ", ".join(map(str, others)) + tail, until, look=True)
+    seen = _try(job, ", ".join(map(str, others)) + tail, left, look=True)
     for target in _targets(seen, item) or [Input("int64", (_BATCH,), 10), item]:
         others[place] = target
         texts.append(", ".join(map(str, others)))
@@ -158,25 +171,50 @@ def _index_shapes(out: tuple[int, ...], item: Input) -> list[tuple[int, ...]]:
 # --- one try ------------------------------------------------------------------------------------
 
 
-def _try(job: dict[str, Any], inputs: str, until: float, *, look: bool = False) -> dict[str, Any]:
+class Budget:
+    """Processor seconds that are left for tries; a busy machine does not shorten them.
+
+    Args:
+        seconds: of all tries together; by the clock ``_PATIENCE`` times as many may pass.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.left = seconds, seconds
+        self.until = time.monotonic() + _PATIENCE * seconds
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.left <= 0 or time.monotonic() > self.until
+
+    def wait(self, pid: int) -> None:
+        """Wait for a try, and count what it used; its time limit is the kernel's."""
+        while time.monotonic() < self.until:
+            done, _, used = os.wait4(pid, os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.01)
+        else:
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has not come so far as to have a group
+                os.kill(pid, signal.SIGKILL)
+            _, _, used = os.wait4(pid, 0)
+        self.left -= used.ru_utime + used.ru_stime
+
+
+def _try(job: dict[str, Any], inputs: str, left: Budget, *, look: bool = False) -> dict[str, Any]:
     """Run the step in a fork; return what it told."""
-    if time.monotonic() > until:
-        return {"error": f"no inputs were found in {job['time_limit']:g} s"}
+    if left.is_spent:
+        return {"error": f"no inputs were found in {job['time_limit']:g} s of computing"}
     path = Path(job["folder"]) / "told.json"
     path.unlink(missing_ok=True)
     pid = os.fork()
     if pid == 0:
+        most = math.ceil(left.left) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))
         os._exit(_run(job, inputs, path, look=look))
-    while time.monotonic() < until:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            break
-        time.sleep(0.01)
-    else:
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has not come so far as to have a group
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    left.wait(pid)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
@@ -203,22 +241,22 @@ def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
         told.pop("error", None)
     except BaseException as exc:
         traceback.print_exc()
-        line = _line(exc, script)
-        told["line"] = line
+        lines = _script_lines(exc, script)
+        line = lines[0] if lines else 0
+        told["line"], told["lines"] = line, lines
         told["error"] = f"{type(exc).__name__}: {exc}"[:300] + (f" (line {line})" if line else "")
     told["stand_ins"] = used()
     path.write_text(json.dumps(told), encoding="utf-8")
     return 0
 
 
-def _line(exc: BaseException, script: Path) -> int:
-    """Return the line of the original in which a step failed."""
+def _script_lines(exc: BaseException, script: Path) -> list[int]:
+    """Return the lines of the original that lead to where a step failed, the innermost first."""
     from mpcore_port.verify.extract import HEAD
 
-    lines = [
-        f.lineno or 0 for f in traceback.extract_tb(exc.__traceback__) if f.filename == str(script)
-    ]
-    return max(lines[-1] - HEAD, 0) if lines else 0
+    frames = traceback.extract_tb(exc.__traceback__)
+    lines = [(f.lineno or 0) - HEAD for f in frames if f.filename == str(script)]
+    return [line for line in reversed(lines) if line > 0]
 
 
 def _watch(told: dict[str, Any], *, ask: bool, look: bool) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Enough", "Recorder", "turn_autocast_off"]
+__all__ = ["Enough", "Recorder", "turn_autocast_off", "warm"]
 
 
 class Enough(BaseException):
@@ -155,6 +155,11 @@ class Recorder:
                 self._write("scale", float(scaler.get_scale()))
 
         return update
+
+
+def warm() -> None:
+    """Import now what torch imports with the first optimizer: every fork would for itself."""
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
 
 
 def _with_subclasses(cls: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.roles import flag_of
@@ -19,13 +20,38 @@ _LONGEST = 400_000  # bytes of one
 _MOST = 60  # files beside a script whose options are read
 
 
-def required_arguments(module: Module) -> tuple[str, ...]:
-    """Return the command line that satisfies ``argparse``: positionals and required options."""
+def required_arguments(module: Module, folder: Path) -> tuple[str, ...]:
+    """Return the command line that satisfies ``argparse``: positionals and required options.
+
+    An option for a file of settings that has no default gets the one that lies in ``folder``.
+    """
     found: list[str] = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
-            found += _argument(node)
+            found += _settings_file(node, folder) or _device(node) or _argument(node)
     return tuple(found)
+
+
+def _device(node: ast.Call) -> list[str]:
+    """Return the option for the number of one device, where none is chosen without it."""
+    names = [str(_constant(arg)) for arg in node.args]
+    given = {k.arg: k.value for k in node.keywords if k.arg}
+    is_number = isinstance(given.get("type"), ast.Name) and ast.unparse(given["type"]) == "int"
+    chosen = "default" in given and _constant(given["default"]) is not None
+    return ["--gpu", "0"] if "--gpu" in names and is_number and not chosen else []
+
+
+def _settings_file(node: ast.Call, folder: Path) -> list[str]:
+    names = [str(_constant(arg)) for arg in node.args]
+    option = next((n for n in names if re.fullmatch(r"--?\w*(config|cfg|hparams)\w*", n)), "")
+    default = next((k.value for k in node.keywords if k.arg == "default"), None)
+    if not option or _constant(default):
+        return []
+    places = (folder, folder / "configs", folder / "config")
+    files = [p for at in places for end in ("json", "y*ml") for p in sorted(at.glob(f"*.{end}"))]
+    small = [path for path in files if path.stat().st_size < _LONGEST]
+    named = [path for path in small if re.search("config|cfg|default|base", path.name)]
+    return [option, str((named or small)[0].relative_to(folder))] if small else []
 
 
 def _argument(node: ast.Call) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["AMP", "LOSS", "SETTINGS", "flag_of", "number_of"]
+__all__ = ["AMP", "LOSS", "NETWORK", "SETTINGS", "flag_of", "number_of"]
 
 SETTINGS = re.compile(
     r"args|cfg|config|opts?|hparams|hps|h|params|conf|flags|options|settings|hyp|hyper\w*", re.I
@@ -15,6 +15,11 @@ SETTINGS = re.compile(
 AMP = re.compile(
     r"(use_?|enable_?|with_?)?(torch_?|native_?|apex_?)?"
     r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled))?",
+    re.I,
+)
+NETWORK = re.compile(
+    r"(\w+_)?(model|net|network|module|unet|backbone|generator|discriminator|net_?[gd]|encoder|"
+    r"decoder|student|teacher)(_\w+)?",
     re.I,
 )
 LOSS = re.compile(r"loss|criterion|crit$|objective|cross_?entropy|divergence", re.I)

@@ -8,17 +8,20 @@ the same one. What a network gives has one of ``FORMS``.
 from __future__ import annotations
 
 import dis
+import itertools
+import re
 import sys
 import types
 import zlib
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from mpcore_port.stubs.devices import DEVICE
-from mpcore_port.verify.roles import LOSS, SETTINGS, flag_of, number_of
+from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of
 from mpcore_port.verify.synthetic import Missing, passes_on
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ __all__ = ["StandIn", "set_form", "used"]
 
 _WIDTH = 32
 _CLASSES = 10
+_BETWEEN = (str(Path(torch.__file__).parent), __file__)
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _form = ["scores"]
 _used: list[str] = []
@@ -50,7 +54,7 @@ def used() -> list[str]:
 class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """A small network that takes any tensors."""
 
-    def __init__(self, name: str, classes: int) -> None:
+    def __init__(self, owner: StandIn, name: str, classes: int) -> None:
         super().__init__()
         self.name, self.classes = name, classes
         random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
@@ -59,11 +63,31 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
             self.register_parameter(
                 key, nn.Parameter(0.2 * torch.randn(shape, generator=random, device="cpu"))
             )
+        self.__dict__["_mpcore_owner"] = owner  # no part of it
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the form says, of the first tensor."""
+        """Return what the form says, of the first tensor; as many as the caller takes apart."""
         tensors = list(_tensors((args, kwargs)))
-        return self._given(tensors) if tensors else StandIn(self.name)
+        if not tensors:
+            return StandIn(self.name)
+        if self.name not in _used:
+            _used.append(self.name)
+        given = self._given(tensors)
+        caller = _caller(sys._getframe(1))
+        parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
+        if not parts and LOSS.search(_stored(caller.f_code).get(caller.f_lasti, "")):
+            return given.float().square().mean()
+        if not args and not parts:  # a model of Hugging Face's, called by keywords
+            return _Answer(given)
+        return _in_parts(given, parts)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "_mpcore_owner" not in self.__dict__:
+                raise
+            return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
 
     def _given(self, tensors: list[Any]) -> Any:
         whole = next((t for t in tensors if t.is_floating_point() and t.dim()), tensors[0])
@@ -84,6 +108,15 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return scores + self.shift * self.gain
 
 
+def _in_parts(given: Any, parts: tuple[str, ...]) -> Any:
+    """Return as many as the caller takes apart; what it calls a loss is a number."""
+    if len(parts) < 2:
+        return (given,) if parts else given
+    if not isinstance(given, torch.Tensor) or not given.dim():
+        return (given,) * len(parts)
+    return tuple(given.float().square().mean() if LOSS.search(n) else given for n in parts)
+
+
 class StandIn(Missing):
     """A value that is not there: a number, a network, a loss, a logger, as it is used."""
 
@@ -91,13 +124,14 @@ class StandIn(Missing):
         super().__init__(name)
         self._mpcore_classes = classes
         self._mpcore_net: Any = None
+        self._mpcore_owner: Any = None
 
     # --- a network ----------------------------------------------------------------------------
 
     def _mpcore_module(self) -> Any:
         """Return the network that this is."""
         if self._mpcore_net is None:
-            self._mpcore_net = _Net(self._mpcore_name, self._mpcore_classes)
+            self._mpcore_net = _Net(self, self._mpcore_name, self._mpcore_classes)
         return self._mpcore_net
 
     def __getattr__(self, name: str) -> Any:
@@ -118,7 +152,16 @@ class StandIn(Missing):
         root = self._mpcore_name.partition(".")[0]
         if flag_of(name) and SETTINGS.fullmatch(root):
             return True
-        return StandIn(f"{self._mpcore_name}.{name}")
+        part = StandIn(f"{self._mpcore_name}.{name}")
+        part._mpcore_owner = self
+        return part
+
+    def _mpcore_groups(self) -> list[Any]:
+        """Return what an optimizer is made for that a network makes itself; [] for no such call."""
+        owner, name = self._mpcore_owner, self._mpcore_name.rpartition(".")[2].lower()
+        if owner is None or not re.fullmatch(r"(configure|make|get|build|create)_optim\w*", name):
+            return []
+        return list(owner._mpcore_module().parameters())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a network or a loss gives for tensors, else something that is not there."""
@@ -127,23 +170,20 @@ class StandIn(Missing):
             return handed_on
         if self._mpcore_name.endswith(".backward") and args:
             return args[0].backward()  # of what hosts a loop
-        groups = _groups(self._mpcore_name, (*args, *kwargs.values()))
+        groups = _groups(self._mpcore_name, (*args, *kwargs.values())) or self._mpcore_groups()
         if groups:
             return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
         tensors = list(_tensors((args, kwargs)))
         if not tensors:
-            return StandIn(self._mpcore_name, _classes(kwargs) or self._mpcore_classes)
+            made = StandIn(self._mpcore_name, _classes(kwargs) or self._mpcore_classes)
+            return made._mpcore_module() if _names_a_network(sys._getframe(1)) else made
+        if not LOSS.search(self._mpcore_name):
+            return self._mpcore_module()(*args, **kwargs)
         if self._mpcore_name not in _used:
             _used.append(self._mpcore_name)
-        parts = _parts_wanted(sys._getframe(1))
-        if LOSS.search(self._mpcore_name):
-            given = next((t for t in tensors if t.is_floating_point()), tensors[0])
-            given = given.float().square().mean() * 0.5
-        else:
-            given = self._mpcore_module()(*args, **kwargs)
-            if not args:  # a model of Hugging Face's, called by keywords
-                given = _Answer(given)
-        return (given,) * parts if parts else given
+        given = next((t for t in tensors if t.is_floating_point()), tensors[0])
+        given = given.float().square().mean() * 0.5
+        return _in_parts(given, _names_wanted(sys._getframe(1)))
 
     # --- a number -----------------------------------------------------------------------------
 
@@ -170,7 +210,7 @@ class StandIn(Missing):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over nothing; as many as the caller takes apart."""
-        count = _parts_wanted(sys._getframe(1))
+        count = len(_names_wanted(sys._getframe(1)))
         return iter([StandIn(f"{self._mpcore_name}[{i}]") for i in range(count)])
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -238,8 +278,9 @@ class _Method(StandIn):
         name = self._mpcore_name.rpartition(".")[2]
         if list(_tensors((args, kwargs))):
             return super().__call__(*args, **kwargs)
-        getattr(self._mpcore_owner._mpcore_module(), name)(*args, **kwargs)
-        return self._mpcore_owner
+        network = self._mpcore_owner._mpcore_module()
+        getattr(network, name)(*args, **kwargs)
+        return network if _names_a_network(sys._getframe(1)) else self._mpcore_owner
 
 
 class _OfModule(_Method):
@@ -305,18 +346,42 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 @cache
-def _unpacked(code: Any) -> dict[int, int]:
-    """Return, by offset of an instruction, into how many parts it or the next one takes apart."""
-    found: dict[int, int] = {}
-    before = 0
-    for step in dis.get_instructions(code):
+def _unpacked(code: Any) -> dict[int, tuple[str, ...]]:
+    """Return, by offset of an instruction, the names that it or the next one takes apart into."""
+    found: dict[int, tuple[str, ...]] = {}
+    before, steps = 0, list(dis.get_instructions(code))
+    for place, step in enumerate(steps):
         if step.opname == "UNPACK_SEQUENCE":
-            found[step.offset] = found[before] = step.arg or 0
+            count = step.arg or 0
+            stores = (str(s.argval) for s in steps[place:] if s.opname.startswith("STORE_"))
+            names = [name for name, _ in zip(stores, range(count), strict=False)]
+            found[step.offset] = found[before] = (*names, *[""] * (count - len(names)))
         if step.opname != "CACHE":
             before = step.offset
     return found
 
 
-def _parts_wanted(frame: Any) -> int:
-    """Return into how many parts the caller takes what it is about to get; 0 for none."""
-    return _unpacked(frame.f_code).get(frame.f_lasti, 0)
+def _names_wanted(frame: Any) -> tuple[str, ...]:
+    """Return the names into which the caller takes apart what it is about to get; () for none."""
+    caller = _caller(frame)
+    return _unpacked(caller.f_code).get(caller.f_lasti, ())
+
+
+def _caller(frame: Any) -> Any:
+    """Return who called: a wrapper of torch hands on what it gets, so whoever called that."""
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame = frame.f_back
+    return frame
+
+
+def _names_a_network(frame: Any) -> bool:
+    """Return whether the caller binds what it is about to get to the name of a network."""
+    return NETWORK.fullmatch(_stored(frame.f_code).get(frame.f_lasti, "")) is not None
+
+
+@cache
+def _stored(code: Any) -> dict[int, str]:
+    """Return, by offset of an instruction, the one name that its result is bound to."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    pairs = itertools.pairwise(steps)
+    return {a.offset: str(b.argval) for a, b in pairs if b.opname.startswith("STORE_")}

@@ -6,7 +6,6 @@ whole scripts do. That what was compared is what stands in the port is checked l
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
 from mpcore_port.verify.judge import Verification, VerifyOptions
+from mpcore_port.verify.left_out import makers_of_models, may_go
 from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.run import ALONE, STUBS, verify
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "script_text", "verify_step"]
 
-_TRIES = 120.0  # seconds for finding inputs
-_LEFT_OUT = 6  # lines
+_TRIES = 30.0  # processor seconds for finding inputs
+_LEFT_OUT = 12  # lines
 _SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
 _OF_HEAD = ("while True:", "yield from batches", "function(0, *args)")
 
@@ -88,8 +88,9 @@ def verify_step(
     try:
         step = _extracted(file, place)
         args = options.args or step.args
-        tell(f"taking the step out of {file.source.path}: lines {step.loop[0]} to {step.loop[1]}")
-        step, found = _runnable(file, step, place, args, inputs, options)
+        lines = f"lines {step.loop[0]} to {step.loop[1]}"
+        tell(f"taking the step out of {file.source.path}, {lines}: trying inputs")
+        step, found = _runnable(file, step, place, args, inputs, options, name)
         if not inputs:
             found, options = _shrunk(found, options)
     except StepError as exc:
@@ -116,41 +117,54 @@ def _runnable(
     args: tuple[str, ...],
     inputs: str,
     options: VerifyOptions,
+    target: str,
 ) -> tuple[Step, _Inputs]:
-    """Return a step that runs, and its inputs; what fails before its loop is left out by line."""
+    """Return a step that runs, and its inputs.
+
+    What fails is left out by its line, where it may be; a network for which nothing was found is
+    left out last, and a small one stands in.
+    """
     absent: set[int] = set()
-    text = script_text(file)
+    module = Module(script_text(file))
+    trying = _Trying(min(_TRIES, options.time_limit))
+    networks = [] if target == "mindspore" else makers_of_models(module)  # torch alone has one
     while True:
         try:
-            return step, _inputs(step, place, args, inputs, options)
+            return step, _inputs(step, place, args, inputs, options, trying)
         except _LineError as exc:
-            if exc.line in absent or len(absent) >= _LEFT_OUT or not _may_go(text, exc.line, step):
+            fresh = [line for line in exc.lines if line not in absent]
+            may = [line for line in fresh if may_go(module, line, step.loop)]
+            if may and len(absent) < _LEFT_OUT and not trying.is_spent:
+                absent.add(may[0])
+            elif networks and not absent.issuperset(networks) and not inputs:
+                absent |= set(networks)
+                trying.left = max(trying.left, trying.share)
+            else:
                 raise
-            absent.add(exc.line)
             step = _extracted(file, place, absent)
 
 
+@dataclass
+class _Trying:
+    """Processor seconds that are left for finding inputs; one search gets a half of all."""
+
+    left: float
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.share = self.left / 2
+
+    @property
+    def is_spent(self) -> bool:
+        return self.left <= 0
+
+
 class _LineError(StepError):
-    """A step that failed in one line of the original."""
+    """A step that failed; the lines of the original that led there, the innermost first."""
 
-    def __init__(self, message: str, line: int) -> None:
+    def __init__(self, message: str, lines: Collection[int]) -> None:
         super().__init__(message)
-        self.line = line
-
-
-def _may_go(text: str, line: int, step: Step) -> bool:
-    """Return whether a line is an import or makes data: not of the loop, nor torch's own."""
-    if not line or step.loop[0] <= line <= step.loop[1]:
-        return False
-    module = Module(text)
-    for node in ast.walk(module.tree):
-        if getattr(node, "lineno", 0) != line:
-            continue
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            return node.names[0].name != "*"
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            return not module.qualified(node.value.func).startswith(("torch.", "apex."))
-    return False
+        self.lines = lines
 
 
 def _extracted(file: Ported, place: Place, absent: Collection[int] = ()) -> Step:
@@ -183,16 +197,21 @@ class _Inputs:
 
 
 def _inputs(
-    step: Step, place: Place, args: tuple[str, ...], given: str, options: VerifyOptions
+    step: Step,
+    place: Place,
+    args: tuple[str, ...],
+    given: str,
+    options: VerifyOptions,
+    trying: _Trying,
 ) -> _Inputs:
     if step.layout is None:
-        answer = _tried(step, place, args, options)
+        answer = _tried(step, place, args, trying)
         how = "made by the step itself"
         if answer.get("inputs"):
             return _found(answer, how)
         if answer.get("line"):
             msg = f"it does not run ({answer.get('words')})"
-            raise _LineError(msg, answer["line"])
+            raise _LineError(msg, answer["lines"])
         return _Inputs("", how)
     count = len(step.layout.names)
     if given:
@@ -203,12 +222,12 @@ def _inputs(
             msg = f"--inputs has {len(read_inputs(given))} items, a batch has {count}: {names}"
             raise StepError(msg)
         return _Inputs(given, "given")
-    answer = _tried(step, place, args, options)
+    answer = _tried(step, place, args, trying)
     if not answer.get("inputs"):
         names = ", ".join(step.layout.names)
         words = answer.get("words") or "nothing that was tried ran"
         msg = f"inputs for {names} were not found ({words}); give them with --inputs"
-        raise _LineError(msg, answer.get("line", 0))
+        raise _LineError(msg, answer.get("lines", ()))
     layer = answer["layer"]
     how = f"found by trying{f': the first layer is {layer}' if layer else ''}"
     return _found(answer, how)
@@ -234,9 +253,7 @@ def _shrunk(found: _Inputs, options: VerifyOptions) -> tuple[_Inputs, VerifyOpti
     return replace(found, text=small, how=how), replace(options, losses=losses)
 
 
-def _tried(
-    step: Step, place: Place, args: tuple[str, ...], options: VerifyOptions
-) -> dict[str, Any]:
+def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mpcore-step-") as name:
         folder = Path(name)
         text = step.script(place.original, "{INPUTS}", place.above)
@@ -248,7 +265,7 @@ def _tried(
             "folder": name,
             "target": layout.target if layout is not None else None,
             "count": len(layout.names) if layout is not None else 0,
-            "time_limit": min(_TRIES, options.time_limit),
+            "time_limit": max(min(trying.share, trying.left), 1.0),
         }
         path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))
         done = subprocess.run(
@@ -265,6 +282,7 @@ def _tried(
         if not answer.exists():
             return {"words": done.stderr.strip().rpartition("\n")[2][:300]}
         found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+        trying.left -= found["used"]
         return found
 
 
@@ -276,7 +294,7 @@ def _port(
 ) -> tuple[dict[str, Any], str]:
     """Return what is known of the step, and its port."""
     text = step.script(place.original, inputs.text, place.above)
-    done = port_part(text, file.source.path, target, result.options, result.scan)
+    done = port_part(text, file, target, result.options, result.scan)
     folders = [in_order(folder, above) for folder, above in place.pairs]
     ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
     there = {line.strip() for line in file.source.shown(file.text).splitlines()}
@@ -315,7 +333,8 @@ def _port(
 def _is_of_script(line: str) -> bool:
     """Return whether a line is the script's own: imports depend on what else there is."""
     ours = "_mpcore_" in line or line.startswith("sys.path[:0] = ") or line in _OF_HEAD
-    return bool(line.strip(")]}, ")) and not ours and not line.startswith(("#", "import ", "from "))
+    ours = ours or not line.strip(")]}, .")  # "..." stands for what was left out
+    return not ours and not line.startswith(("#", "import ", "from "))
 
 
 def _lines(facts: dict[str, Any], file: Ported) -> list[str]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import math
+import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.absent import FILES, guarded_lines
 from mpcore_port.verify.beside import absolute, roots
+from mpcore_port.verify.left_out import failing, of_evaluation
+from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.streams import nexts
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ _READS = (
     *("torch.load", "h5py.File", "PIL.Image.open", "safetensors.torch.load_file"),
     *("os.listdir", "os.scandir", "glob.glob", "yaml.safe_load", "yaml.load", "json.loads"),
 )
+_WINDOW = 4  # batches of which gradients are accumulated
 _WITHIN = {"torch.utils.tensorboard": "tensorboard"}  # what modules of torch need
 _AROUND = ("enumerate", "tqdm", "iter", "zip", "track", "islice", "cycle")
 
@@ -55,8 +60,12 @@ class Stubs:
                 self._import(node)
             elif isinstance(node, ast.Call):
                 self._call(node)
-            if getattr(node, "lineno", 0) in absent:
-                self._leave_out(node)
+            elif isinstance(node, ast.Subscript):
+                self._by_name(node)
+            elif isinstance(node, ast.Assign) and _is_long_window(node):
+                self.calls[node.value] = "_mpcore_short(2)"
+        for line in absent:
+            self._leave_out(line)
 
     # --- imports ------------------------------------------------------------------------------
 
@@ -84,12 +93,16 @@ class Stubs:
             parts.append(f'{bound} = _mpcore_missing("{whole}")')
         self.imports[node] = "; ".join(parts)
 
-    def _leave_out(self, node: ast.AST) -> None:
-        """Have an import, or the call of an assignment, give nothing: it was tried and failed."""
+    def _leave_out(self, line: int) -> None:
+        """Have an import, a check or a call give nothing: it was tried and failed."""
+        node = failing(self.module, line)
         if isinstance(node, (ast.Import, ast.ImportFrom)) and node.names[0].name != "*":
             self._give_nothing(node)
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            self.calls[node.value] = self._absent(node.value, ast.unparse(node.value.func)[:40])
+        elif isinstance(node, (ast.Raise, ast.Assert)):
+            self.imports[node] = "..."
+        elif isinstance(node, ast.Call):
+            given = self._absent(node, ast.unparse(node.func)[:40])
+            self.calls[node] = f"{given}()" if given.startswith("_mpcore") else given
 
     def _relative(self, node: ast.ImportFrom) -> None:
         """Let a module of a package import by full names: the step is no part of the package."""
@@ -108,6 +121,15 @@ class Stubs:
         except (ImportError, ValueError):
             return False
 
+    def _by_name(self, node: ast.Subscript) -> None:
+        """Have ``models.__dict__[name]`` give nothing where ``models`` is not there."""
+        held = node.value
+        if not (isinstance(held, ast.Attribute) and held.attr == "__dict__"):
+            return
+        name = self.module.qualified(held.value)
+        if name and not self._is_there(name):
+            self.calls[node] = f"_mpcore_missing({name!r})"
+
     # --- calls --------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call) -> None:
@@ -116,10 +138,15 @@ class Stubs:
             self.calls[node.func] = "_mpcore_spawn"
         elif name in _LOADERS:
             self.calls[node] = LOADER
-        elif node.lineno in self.files_may_be_missing and self.is_read(node):
-            return  # it is met when the step is run: there are no files
+        elif self._is_met(node, name):
+            return
         elif self._is_data(node, name) or self.is_read(node):
             self.calls[node] = self._absent(node, name or ast.unparse(node.func))
+
+    def _is_met(self, node: ast.Call, name: str) -> bool:
+        """Return whether what a call reads is met when the step is run: settings may be there."""
+        plain = name in SETTINGS_READERS or ast.unparse(node.func) == "open"
+        return plain or (node.lineno in self.files_may_be_missing and self.is_read(node))
 
     def _is_data(self, node: ast.Call, name: str) -> bool:
         if isinstance(node.func, ast.Name) and node.func.id in self.module.classes:
@@ -169,6 +196,11 @@ class Stubs:
         Returns:
             What takes them apart, one for each loader that they come from.
         """
+        for node in of_evaluation(self.module, loop):
+            if isinstance(node, ast.Call):
+                self.calls[node] = self._absent(node, ast.unparse(node.func)[:40])
+            elif not self._is_elif(node):
+                self.imports[node] = "..."
         targets: list[ast.expr] = []
         if isinstance(loop, ast.For):
             core, target = self._core(loop.iter, loop.target)
@@ -183,6 +215,10 @@ class Stubs:
                 targets.append(target)
             self.calls[call] = f"_mpcore_next({known})" if known else NEXT
         return targets or self._read(loop)
+
+    def _is_elif(self, node: ast.AST) -> bool:
+        line = self.module.text.splitlines()[node.lineno - 1]  # type: ignore[attr-defined]
+        return line.lstrip().startswith("elif")
 
     def _read(self, loop: ast.For | ast.While) -> list[ast.expr]:
         """Return the target of a function's call that reads batches itself."""
@@ -199,19 +235,40 @@ class Stubs:
         return [target]
 
     def _gives_batches(self, call: ast.Call) -> bool:
+        if isinstance(call.func, ast.Attribute):
+            return self._is_own_loader(call)
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         return name in self.reading and name in self.module.functions
 
+    def _is_own_loader(self, call: ast.Call) -> bool:
+        """Return whether a call is ``loader.next_batch()`` of a class that reads files."""
+        function = self.module.called(call)
+        cls = self.module.parents.get(function) if function is not None else None
+        name = ast.unparse(call.func).rpartition(".")[2]
+        return isinstance(cls, ast.ClassDef) and cls.name in self.reading and "batch" in name
+
     def _reads_itself(self, call: ast.Call) -> bool:
+        if isinstance(call.func, ast.Attribute):
+            return True
         function = self.module.functions[call.func.id]  # type: ignore[attr-defined]
         return any(isinstance(n, ast.Call) and self.is_read(n) for n in ast.walk(function))
 
     def _replace_all(self, call: ast.Call) -> None:
         """Replace every call of the function that reads batches."""
-        name = call.func.id  # type: ignore[attr-defined]
+        name = ast.unparse(call.func)
         for node in ast.walk(self.module.tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
                 self.calls[node] = NEXT
+            elif isinstance(call.func, ast.Attribute) and self._makes(node, call):
+                self.calls[node] = self._absent(node, ast.unparse(node.func))  # type: ignore[attr-defined, arg-type]
+
+    def _makes(self, node: ast.AST, call: ast.Call) -> bool:
+        """Return whether a call makes an object of the class that a method is of."""
+        function = self.module.called(call)
+        cls = self.module.parents.get(function) if function is not None else None
+        if not (isinstance(node, ast.Call) and isinstance(cls, ast.ClassDef)):
+            return False
+        return isinstance(node.func, ast.Name) and node.func.id == cls.name
 
     def _core(self, node: ast.expr, target: ast.expr) -> tuple[ast.expr, ast.expr]:
         """Return what ``enumerate(tqdm(loader))`` goes over, and the target of its batches."""
@@ -297,6 +354,17 @@ class Stubs:
             if isinstance(node, ast.FunctionDef) and name in [a.arg for a in node.args.args]:
                 return node
         return None
+
+
+def _is_long_window(node: ast.Assign) -> bool:
+    """Return whether a constant says that gradients of many batches are accumulated."""
+    name = ast.unparse(node.targets[0])
+    constant = not any(isinstance(n, (ast.Name, ast.Call)) for n in ast.walk(node.value))
+    if not constant or not re.fullmatch(r"(grad(ient)?_)?accum\w*", name, re.I):
+        return False
+    parts = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)]
+    numbers = [n for n in parts if isinstance(n, int) and n > 0]
+    return len(numbers) == len(parts) and math.prod(numbers) > _WINDOW
 
 
 def _part(value: ast.expr, target: ast.Tuple, text: str) -> Iterator[ast.expr]:

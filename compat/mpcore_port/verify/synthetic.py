@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.inputs import draw, split_form
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["BATCHES", "Batches", "Missing", "arrays", "first_of", "missing", "passes_on"]
 __all__ += ["settings"]
@@ -80,6 +83,9 @@ class Missing:
 
     def __len__(self) -> int:
         return BATCHES
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
 
     def __bool__(self) -> bool:
         return False

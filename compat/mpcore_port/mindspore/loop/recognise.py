@@ -74,6 +74,14 @@ def _is_used(statement: Any, steps: Steps) -> bool:
 _TOUCHES = re.compile(r"\.grad\b|\.data\s*[-+*/]?=[^=]|\.[a-z]+_\(")
 
 
+_READS = re.compile(r"\.grad\b(?!\s*=[^=])")
+
+
+def _reads_gradients(line: Line) -> bool:
+    """Return whether a line that is no part of a step looks at gradients."""
+    return line.act is None and not line.inner and bool(_READS.search(code_of(line.node)))
+
+
 class _Grouping:
     """One walk over the lines: which losses and clips belong to which step."""
 
@@ -91,6 +99,9 @@ class _Grouping:
                 getattr(self, f"_{line.act.kind}")(line, block, line.act)
             elif self.pending and not line.inner and _TOUCHES.search(code_of(line.node)):
                 raise NotPlain(line.node, "gradients or parameters change before the step")
+        reading = [one for one, _ in every(self.steps.block) if _reads_gradients(one)]
+        if self.steps.groups and reading:
+            raise NotPlain(reading[0].node, "it reads gradients, which a step's function keeps")
         if self.pending:
             raise NotPlain(self.pending[0].sink.call, "no optimizer steps by it in this function")
         if self.clips:

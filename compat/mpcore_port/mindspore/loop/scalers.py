@@ -192,18 +192,27 @@ class Scalers:
         if name == "is_enabled":
             return self._isinstance(holder)
         if name == "state_dict":
-            return cst.parse_expression(
+            state = (
                 f'{{"scale": {holder}.scale_value.item(), '
                 f'"_growth_tracker": {holder}.counter.item()}}'
             )
+            return self._if_on(holder, state, "{}")
         if name == "load_state_dict":
             ms = need(self.at, "ms", "torch")
             state = code_of(new.args[0].value)
-            return cst.parse_expression(
+            loaded = (
                 f'({holder}.scale_value.set_data({ms}.Tensor({state}["scale"], {ms}.float32)), '
                 f'{holder}.counter.set_data({ms}.Tensor({state}["_growth_tracker"], {ms}.int32)))'
             )
+            return self._if_on(holder, loaded, "None")
         return None
+
+    def _if_on(self, holder: str, code: str, off: str) -> Any:
+        """Return ``code``, under a condition where the scaler may be switched off: torch's is."""
+        head = f"{need(self.at, 'ms', 'torch')}.amp.DynamicLossScaler("
+        if all(self._maker(call).startswith(head) for call in self.made):
+            return cst.parse_expression(code)
+        return cst.parse_expression(f"({code} if {code_of(self._isinstance(holder))} else {off})")
 
     def _isinstance(self, holder: str) -> Any:
         ms = need(self.at, "ms", "torch")

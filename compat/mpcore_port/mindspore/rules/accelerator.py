@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AcceleratorRule"]
 
-_THERE = {"torch.cuda.is_available", "torch.npu.is_available"}
+_THERE = {"torch.cuda.is_available", "torch.npu.is_available", "torch.accelerator.is_available"}
 _KINDS = ("cuda", "npu")
 _EFFECT = "the branch for an accelerator runs on every device"
 _DEPTH = 6
@@ -167,6 +167,8 @@ def _device(node: Any, at: At, depth: int = 0) -> str | None:
             None if known is None else _device(node.body if known else node.orelse, at, depth + 1)
         )
     if isinstance(node, cst.Call):
+        if at.names.called(node) == "torch.accelerator.current_accelerator":
+            return "npu"
         if at.names.called(node) != "torch.device" or not node.args:
             return None
         return _device(node.args[0].value, at, depth + 1)

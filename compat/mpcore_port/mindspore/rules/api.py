@@ -9,7 +9,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
-from mpcore_port.mindspore.rules.place import PortRule, by_name, named, need
+from mpcore_port.mindspore.rules.place import PortRule, by_name, is_whole_network, named, need
 from mpcore_port.names import code_of
 from mpcore_port.packages import imported, package_of
 
@@ -55,6 +55,8 @@ class CallRule(PortRule):
     def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Map one call by its row."""
         name = at.names.called(old)
+        if name is None:
+            self._chosen(old, at)
         if not _is_torch(name) or name is None:
             return None
         row = by_name(name, at.options)
@@ -64,6 +66,10 @@ class CallRule(PortRule):
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
                 return None  # StatementRule takes the line away
+        if name == "torch.save" and any(is_whole_network(at, part) for part in _saved(old)):
+            return new.with_changes(func=at.refuse(self, old.func, _WHOLE))
+        if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
+            return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
         try:
             made = map_call(named(at, row), new)
         except Refused as exc:
@@ -77,6 +83,32 @@ class CallRule(PortRule):
         else:
             at.note(self, old, made, _kind(row), row.reason or "", row.effect)
         return made
+
+    def _chosen(self, call: cst.Call, at: At) -> None:
+        """Say so where one of several functions is called: no row fits the arguments of all."""
+        named = [name for name in at.names.choices(call.func) if _is_torch(name)]
+        if named and call.args:
+            at.unproven(
+                self, call, f"{' or '.join(named)}: the arguments are handed on as they are"
+            )
+
+
+_WHOLE = "networks are not saved whole: save their state_dict(), and load it into one that is made"
+
+
+def _saved(call: cst.Call) -> list[cst.BaseExpression]:
+    """Return what is saved: the first argument, or what a dictionary there holds."""
+    if not call.args or call.args[0].star:
+        return []
+    value = call.args[0].value
+    if isinstance(value, cst.Dict):
+        return [e.value for e in value.elements if isinstance(e, cst.DictElement)]
+    return [value]
+
+
+_WITH = {
+    "torch.set_grad_enabled": "a switch that stays on: write `with torch.set_grad_enabled(...)`"
+}
 
 
 def _placed(_: At) -> list[cst.CSTNode]:
@@ -102,6 +134,8 @@ class NameRule(PortRule):
         if isinstance(parent, cst.Call) and parent.func is old:
             return None
         row = by_name(name, at.options)
+        if (row is None or row.refuse_all) and _goes(old, at):
+            return None
         if row is None:
             return self._unknown(old, name, at)
         if row.refuse_all:
@@ -173,6 +207,13 @@ _OWN_OPTIMIZER = (
 def _spells(node: cst.BaseExpression, at: At) -> bool:
     """Return whether the chain begins with an import, not with a variable that holds one."""
     return at.names.imported(node) is not None
+
+
+def _goes(node: cst.CSTNode, at: At) -> bool:
+    """Return whether ``node`` is in the arguments of a call whose code takes none."""
+    calls = [outer for outer in at.names.ancestors(node) if isinstance(outer, cst.Call)]
+    rows = (by_name(at.names.called(call) or "") for call in calls)
+    return any(row is not None and row.expr and "{" not in row.expr for row in rows)
 
 
 _DROPPED = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.")

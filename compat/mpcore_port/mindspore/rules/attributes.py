@@ -105,7 +105,7 @@ class AttributeRule(PortRule):
 
 def _has_such(at: At) -> bool:
     """Return whether the script speaks of a layer whose Parameters have other names."""
-    return bool(_NORMS.search(at.source.text) or _OTHERS.search(at.source.text))
+    return bool(_NORMS.search(at.source.around) or _OTHERS.search(at.source.around))
 
 
 def _guards(node: cst.Attribute, at: At) -> set[str]:

@@ -21,6 +21,7 @@ __all__ = [
     "assigned",
     "assigned_first",
     "constant",
+    "detaches",
     "jumps",
     "read",
     "read_first",
@@ -156,6 +157,17 @@ def constant(nodes: Iterable[cst.CSTNode], names: set[str]) -> bool:
             return False
         made |= set(assigned_first(node))
     return True
+
+
+def detaches(node: cst.CSTNode, names: set[str]) -> bool:
+    """Return whether ``node`` detaches what one of ``names`` holds."""
+    found = _Calls()
+    found.walk(node)
+    funcs = (call.func for call in found.calls)
+    return any(
+        isinstance(func, cst.Attribute) and func.attr.value == "detach" and read(func.value) & names
+        for func in funcs
+    )
 
 
 class _Detached(cst.CSTTransformer):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule, need
+from mpcore_port.mindspore.rules.place import PortRule, is_next, need
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _has_native_optimizers(at: At) -> bool:
 
     Theirs do not see rates and values that are set by hand, nor betas that change.
     """
-    text = at.source.text
+    text = at.source.around
     if _MOVING.search(text) or _BY_HAND.search(_ALLOWED.sub("(", text)):
         return False
     port = at.once(runtime_name)
@@ -117,7 +117,7 @@ class NativeRule(PortRule):
         rates = _SAME_RATES | _NEAR_RATES if at.options.plain else _SAME_RATES
         if name in rates and at.once(_has_native_optimizers) and self._only_steps(old, at):
             return f"{need(at, 'optim')}.lr_scheduler.{name}"
-        if name == "parameters" and self._is_trained(old, at):
+        if name == "parameters" and self._is_trained(old, at) and not is_next(old, at):
             return cst.parse_expression(f"{code_of(old.args[0].value)}.trainable_params()")
         return f"{need(at, 'ms')}.runtime.synchronize" if name == "synchronize" else None
 
@@ -181,7 +181,7 @@ class NativeRule(PortRule):
         if not isinstance(call, cst.Call) or len(old.args) != 1:
             return False
         last = dotted(call.func).rpartition(".")[2]
-        frozen = "requires_grad" in at.source.text or not dotted(old.args[0].value)
+        frozen = "requires_grad" in at.source.around or not dotted(old.args[0].value)
         return last[:1].isupper() and call.args[0] is arg and not frozen
 
     def _region(self, old: cst.With, new: Any, port: str, at: At) -> Any:

@@ -10,14 +10,15 @@ import libcst as cst
 
 from mpcore_port.mindspore.tables import FILES, Mapping, mint_layers, table
 from mpcore_port.names import code_of, dotted
+from mpcore_port.packages import package_of
 from mpcore_port.rule import Rule
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
     from mpcore_port.targets import Options
 
-__all__ = ["PortRule", "by_name", "is_module", "is_plain_object", "is_port", "named"]
-__all__ += ["need", "wording"]
+__all__ = ["PortRule", "by_name", "copied", "is_module", "is_next", "is_plain_object", "is_port"]
+__all__ += ["is_whole_network", "may_be_network", "named", "need", "wording"]
 
 _NOT_RUN = "mint has no kernel for most layers on CPU: not run, not compared"
 _LOADER = "torch.utils.data.DataLoader"
@@ -78,11 +79,40 @@ def by_name(name: str, options: Options | None = None) -> Mapping | None:
         kept = tuple(argument for argument in row.drop if argument != "num_workers")
         to = "port.GeneratorLoader"
         return replace(row, to=to, drop=kept, positional=5, effect=_GENERATOR)
-    for file in FILES:
-        found = table(file).get(name)
-        if found is not None:
-            return found
+    for spelled in (name, _usual(name)):
+        for file in FILES:
+            found = table(file).get(spelled)
+            if found is not None:
+                return found
     return None
+
+
+_PLACES = (
+    (
+        re.compile(r"^torch\.nn\.modules\.linear\.NonDynamicallyQuantizableLinear$"),
+        "torch.nn.Linear",
+    ),
+    (re.compile(r"^torch\.nn\.modules\.\w+\.([A-Z]\w*)$"), r"torch.nn.\1"),
+    (
+        re.compile(r"^torch\.utils\.data\.(?:dataloader|dataset|sampler)\.(\w+)$"),
+        r"torch.utils.data.\1",
+    ),
+    (re.compile(r"^torch\.optim\.(?!lr_scheduler)[a-z]\w*\.([A-Z]\w*)$"), r"torch.optim.\1"),
+    (
+        re.compile(r"^torch\.nn\.parallel\.\w+\.(Distributed)?DataParallel$"),
+        r"torch.nn.parallel.\1DataParallel",
+    ),
+    (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
+    (re.compile(r"^torch\.autograd\.variable\.Variable$"), "torch.autograd.Variable"),
+    (re.compile(r"^torch\.distributed\.distributed_c10d\.(\w+)$"), r"torch.distributed.\1"),
+)
+
+
+def _usual(name: str) -> str:
+    """Return the name that torch's pages have for one that is taken from where it is defined."""
+    for pattern, spelled in _PLACES:
+        name = pattern.sub(spelled, name)
+    return name
 
 
 def need(at: At, alias: str, after: str = "mindspore") -> str:
@@ -139,8 +169,61 @@ def is_module(at: At, node: cst.BaseExpression) -> bool:
     return bool(_MODULE_NAME.search(dotted(node) or code_of(node)))
 
 
+def is_next(node: cst.CSTNode, at: At) -> bool:
+    """Return whether ``node`` is what ``next`` is called on."""
+    arg = at.names.parents.get(node)
+    call = at.names.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    return isinstance(call, cst.Call) and code_of(call.func) == "next"
+
+
+def is_whole_network(at: At, node: Any) -> bool:
+    """Return whether ``node`` surely is a network itself, or is called one and no state of it."""
+    if not isinstance(node, (cst.Name, cst.Attribute)):
+        return False
+    if at.names.class_named(node) is not None or any(
+        name.startswith("torch.nn.") for name in at.names.call_names(node)
+    ):
+        return is_module(at, node)
+    held = [b.value for b in at.names.held(node) if b.value is not None]
+    states = [re.search(r"state_dict|torch\.load", code_of(value)) for value in held]
+    return not (states and all(states)) and code_of(node).rpartition(".")[2] in _CALLED
+
+
+_CALLED = ("model", "net", "network", "netG", "netD", "generator", "discriminator")
+
+
+def may_be_network(at: At, node: cst.BaseExpression) -> bool:
+    """Return whether ``node`` is made by a class or function of a package that nobody checked."""
+    inner = copied(at, node)
+    if inner is not None:
+        return is_module(at, inner) or may_be_network(at, inner)
+    if at.names.imported(node) is not None or at.names.class_named(node) is not None:
+        return False
+    made = at.names.call_names(node)
+    worlds = {package.world for name in made if (package := package_of(name)) is not None}
+    return bool(made) and "neutral" not in worlds
+
+
+_SELVES = ("cpu", "cuda", "eval", "npu", "requires_grad_", "to", "train")
+_COPIES = ("copy.deepcopy", "copy.copy")
+
+
+def copied(at: At, node: Any) -> Any:
+    """Return what ``copy.deepcopy(x)``, and methods that return their network, are of: ``x``."""
+    while isinstance(node, cst.Call):
+        if at.names.called(node) in _COPIES and node.args:
+            return node.args[0].value
+        if not isinstance(node.func, cst.Attribute) or node.func.attr.value not in _SELVES:
+            return None
+        node = node.func.value
+    return None
+
+
 def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     """Return whether ``node`` is surely no tensor and no network: a module, or a class of ours."""
+    inner = copied(at, node)
+    if inner is not None:
+        return is_plain_object(at, inner)
     if at.names.imported(node) is not None:
         return True
     if isinstance(node, cst.Attribute) and node.attr.value == "parameters":

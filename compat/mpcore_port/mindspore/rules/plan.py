@@ -14,6 +14,7 @@ from mpcore_port.mindspore.rules.flow import (
     assigned_first,
     calls_in,
     constant,
+    detaches,
     jumps,
     read,
     read_first,
@@ -99,12 +100,14 @@ class _Planner:
         self.found = Plans()
         self._functions: set[str] = set()
         self._scopes: dict[int, list[_Part]] = {}  # by the id of a scope's node: read once
+        self._nested: dict[int, tuple[Any, list[Plan]]] = {}  # by function, the plans inside
 
     def make(self) -> Plans:
         done: set[tuple[int, str]] = set()
         for sink in self._sinks():
             self.found.sinks.append(sink)
             self._plan(sink, done)
+        self._bind()
         return self.found
 
     # --- where losses go --------------------------------------------------------------------
@@ -226,6 +229,10 @@ class _Planner:
         simple = isinstance(sink.loss, cst.Name)
         if key in done:
             return
+        if not simple and wanted & set(assigned(block.body[end])):
+            why = "its loss reads what is made only where the backward pass is: name it there"
+            self._refuse(sink, why)
+            return
         done.add(key)
         for place in part.places:
             if jumps(block.body[place]):
@@ -244,6 +251,12 @@ class _Planner:
         made = {name for place in again for name in assigned(block.body[place])}
         if constant([*(block.body[place] for place in places), sink.loss], made):
             again = []  # as they were computed: by other weights than those of now, perhaps
+        if again and self._moved_since(block, again, places):
+            why = (
+                "a value that is detached there is of before an optimizer's step: make it a loss's"
+            )
+            self._refuse(sink, why)
+            return
         places = self._with_between(block, places)
         if any(jumps(block.body[place]) for place in places):
             self._refuse(sink, "a jump stands between the statements that make its loss: move it")
@@ -259,6 +272,14 @@ class _Planner:
         self._share(plan)
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
+
+    def _moved_since(self, block: Any, again: list[int], places: list[int]) -> bool:
+        """Whether what would be computed again has detached values, and weights moved since."""
+        wanted = {name for place in places for name in read(block.body[place])}
+        lines = [only(block.body[place], wanted) for place in again]
+        made = {name for line in lines for name in assigned_first(line)}
+        steps = any(_moves(line) for line in block.body[again[-1] + 1 : places[0]])
+        return steps and any(detaches(line, made) for line in lines)
 
     def _comes_late(self, sink: Sink, between: Sequence[Any]) -> bool:
         """Whether what the scaler is found by is assigned between the loss and its use."""
@@ -391,22 +412,26 @@ class _Planner:
             self._scopes[id(root)] = _parts(root)
         outside = _outside(self._scopes[id(root)], skipped)
         plan.word = "global" if top else "nonlocal"
-        for name in made:
+        for name in dict.fromkeys(made):
             if name in before or (name in outside.read and name != plan.bound):
                 plan.kept.append(name)
         if not top:
-            bound = set(outside.made) | {
-                p.name.value
-                for p in (
-                    *root.params.posonly_params,
-                    *root.params.params,
-                    *root.params.kwonly_params,
-                )
-            }
             declared = self.names.scope_of(root).outer
-            plan.missing = [n for n in plan.kept if n not in bound and n not in declared]
             if any(declared.get(n) == "global" for n in plan.kept):
                 plan.word = "global"
+            self._nested.setdefault(id(root), (root, []))[1].append(plan)
+
+    def _bind(self) -> None:
+        """Find the names that nothing but the new functions assigns: nonlocal needs a binding."""
+        for root, plans in self._nested.values():
+            inside = {id(plan.block.body[place]) for plan in plans for place in plan.places}
+            given = root.params
+            params = (*given.posonly_params, *given.params, *given.kwonly_params)
+            bound = set(_outside(self._scopes[id(root)], inside).made)
+            bound |= {param.name.value for param in params} | set(self.names.scope_of(root).outer)
+            for plan in plans:
+                plan.missing = [name for name in plan.kept if name not in bound]
+                bound |= set(plan.missing)
 
     def _moved(self, plan: Plan) -> list[int]:
         """Return statements between those of the loss that read what it makes."""

@@ -10,7 +10,16 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.in_place import in_place
-from mpcore_port.mindspore.rules.place import PortRule, is_module, is_plain_object, named, wording
+from mpcore_port.mindspore.rules.place import (
+    PortRule,
+    copied,
+    is_module,
+    is_next,
+    is_plain_object,
+    may_be_network,
+    named,
+    wording,
+)
 from mpcore_port.mindspore.tables import Mapping, table
 from mpcore_port.names import code_of
 
@@ -30,6 +39,7 @@ _WRAPPED = {
     "load_state_dict": "port.load_state_dict",
     "zero_grad": "port.zero_grad",
 }
+_OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
 _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
     "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
@@ -53,8 +63,11 @@ class MethodRule(PortRule):
         if at.names.called(old) is not None:
             return None
         name, holder = old.func.attr.value, old.func.value
-        if is_plain_object(at, holder):
+        of_network = name in _OF_NETWORKS and may_be_network(at, holder)
+        if is_plain_object(at, holder) and not of_network:
             return None
+        if name == "requires_grad_" and copied(at, holder) is not None and of_network:
+            return self._wrap(old, new, at, "port.requires_grad_")
         special = getattr(self, f"_{name}", None) if name in _SPECIAL else None
         if special is not None:
             return special(old, new, at)
@@ -107,12 +120,16 @@ class MethodRule(PortRule):
         if new.args:
             held = held.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
         made = new.with_changes(func=func, args=[held, *new.args])
+        if old.func.attr.value == "parameters" and is_next(old, at):  # type: ignore[attr-defined]
+            made = cst.Call(cst.Name("iter"), [cst.Arg(made)])  # a list here
         at.note(self, old, made)
         return made
 
     def _train(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         if len(old.args) > 1 or not _is_call_of_object(old):
             return None
+        if old.args and old.args[0].keyword and old.args[0].keyword.value != "mode":
+            return None  # a method of something else
         made = _method(new, "set_train", [cst.Arg(arg.value) for arg in new.args])
         at.note(self, old, made)
         return made

@@ -30,6 +30,8 @@ class TidyRule(PortRule):
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Take such statements out of one block, and name the device by MindSpore's word."""
+        if len(old.body) != len(new.body):
+            return None  # another rule took a region's head away: no line has its old place
         body: list[Any] = []
         lead: list[Any] = []
         for before, now in zip(old.body, new.body, strict=True):

@@ -1,0 +1,85 @@
+"""A loss that is computed and differentiated in one expression gets a line and a name of its own.
+
+``criterion(model(x), y).backward()`` becomes ``loss_2 = criterion(model(x), y)`` and
+``loss_2.backward()``: what a loss is made of is looked for in the lines before its backward pass.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from typing import Any
+
+import libcst as cst
+from libcst import matchers
+
+__all__ = ["named_losses"]
+
+_BACKWARD = re.compile(r"^[^#\n]*\)\s*\.backward\(", re.M)
+
+
+def named_losses(text: str) -> str:
+    """Return ``text`` with such lines taken apart; all else stays, byte for byte."""
+    if not _BACKWARD.search(text):
+        return text
+    module = cst.parse_module(text)
+    if module.code != text:
+        return text
+    hoister = _Hoister(text)
+    made = module.visit(hoister)
+    return made.code if hoister.found else text
+
+
+class _Hoister(cst.CSTTransformer):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text, self.found = text, 0
+
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
+        """Make two lines of one."""
+        if len(original_node.body) != 1 or not isinstance(original_node.body[0], cst.Expr):
+            return updated_node
+        call: Any = original_node.body[0].value
+        if not _is_method(call, "backward") or call.args:
+            return updated_node
+        holder: Any = call.func.value
+        scales = _is_method(holder, "scale") and len(holder.args) == 1
+        loss = holder.args[0].value if scales else holder
+        if not _computes(loss):
+            return updated_node
+        self.found += 1
+        name = cst.Name(self._fresh())
+        first = cst.SimpleStatementLine(
+            [cst.Assign([cst.AssignTarget(name)], loss)],
+            leading_lines=updated_node.leading_lines,
+        )
+        new = call.deep_replace(loss, name)
+        second = updated_node.with_changes(
+            body=[updated_node.body[0].with_changes(value=new)], leading_lines=()
+        )
+        return cst.FlattenSentinel([first, second])
+
+    def _fresh(self) -> str:
+        number = 2
+        while re.search(rf"\bloss_{number}\b", self.text):
+            number += 1
+        self.text += f" loss_{number} "
+        return f"loss_{number}"
+
+
+def _is_method(node: Any, name: str) -> bool:
+    return (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Attribute)
+        and node.func.attr.value == name
+    )
+
+
+def _computes(loss: cst.BaseExpression) -> bool:
+    """Return whether a function runs in a loss: not only methods of what has a name."""
+    return any(
+        (isinstance(call.func, cst.Name) and not hasattr(builtins, call.func.value))
+        or any(matchers.findall(arg, matchers.Call()) for arg in call.args)
+        for call in matchers.findall(loss, matchers.Call())
+        if isinstance(call, cst.Call)
+    )

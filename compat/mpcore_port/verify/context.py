@@ -1,0 +1,90 @@
+"""Statements that are no part of a step, and decide how its loop is ported."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from mpcore_port.verify.module import target_names
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from mpcore_port.verify.module import Module
+
+__all__ = ["NEVER", "context"]
+
+NEVER = "_mpcore_never"
+"""What a statement is put behind that stays to be read by the rules, and does not run."""
+
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign)
+_BLOCKS = (ast.FunctionDef, ast.For, ast.While, ast.If, ast.With)
+
+
+def context(module: Module, kept: Collection[int], lines: Sequence[str]) -> dict[int, str]:
+    """Return, by number, lines that name an optimizer, a scaler or what hangs on them.
+
+    Where a scale is saved or a schedule moves an optimizer, a port writes another loop: its step
+    alone has to be ported in sight of them.
+
+    Args:
+        module: the script.
+        kept: numbers of the lines that the step has.
+        lines: the lines of the script, with what was replaced.
+    """
+    watched = _watched(module)
+    found: dict[int, str] = {}
+    for node in ast.walk(module.tree):
+        if not isinstance(node, _SIMPLE) or not _stands_alone(module, node, lines):
+            continue
+        span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if set(span) & set(kept) or not _is_in_sight(module, node, kept):
+            continue
+        if watched & set(_names(node)):
+            first = lines[span[0] - 1]
+            at = len(first) - len(first.lstrip())
+            found[span[0]] = f"{first[:at]}if {NEVER}: {first[at:]}"
+            found |= {number: lines[number - 1] for number in span[1:]}
+    return found
+
+
+def _watched(module: Module) -> set[str]:
+    """Return the names of optimizers and scalers, and of what is made of them."""
+    found: set[str] = set()
+    before = -1
+    while before != len(found):
+        before = len(found)
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            made = module.qualified(node.value.func)
+            given = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+            if _makes(made) or (given & found and made.startswith("torch.optim.")):
+                found |= {name for target in node.targets for name in target_names(target)}
+    return found
+
+
+def _makes(name: str) -> bool:
+    return name.endswith(".GradScaler") or name.startswith("torch.optim.")
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+
+
+def _stands_alone(module: Module, node: ast.stmt, lines: Sequence[str]) -> bool:
+    """Return whether a statement has its lines for itself."""
+    first, last = lines[node.lineno - 1], lines[(node.end_lineno or node.lineno) - 1]
+    begins = not first.encode()[: node.col_offset].strip()
+    tail = last.encode()[node.end_col_offset or 0 :].decode(errors="replace").strip()
+    return begins and (not tail or tail.startswith("#"))
+
+
+def _is_in_sight(module: Module, node: ast.AST, kept: Collection[int]) -> bool:
+    """Return whether the block around a statement is one that the step has."""
+    above = module.parents.get(node)
+    if isinstance(above, ast.Module):
+        return True
+    if not isinstance(above, _BLOCKS) or node not in above.body:
+        return False
+    return above.lineno in kept and any(one.lineno in kept for one in above.body)

@@ -1,0 +1,181 @@
+"""What a step may do without: lines that were tried and failed, and what evaluates."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from mpcore_port.verify.module import Module, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mpcore_port.verify.module import Function
+
+__all__ = ["failing", "makers_of_models", "may_go", "of_evaluation"]
+
+_TRAINS = {
+    "step",
+    "update",
+    "backward",
+    "zero_grad",
+    "unscale_",
+    "train",
+    "scale",
+    "load_state_dict",
+}
+_TRAINS |= {"clip_grad_norm_", "clip_grad_value_", "set_epoch", "append", "extend", "apply"}
+_ASKED = ("parameters()", "named_parameters()", "train()", "module")
+_OF_STEP = re.compile(r"step|optim|scaler|grad|backward|train|update", re.I)
+_EVALUATES = re.compile(r"eval|valid|test|estimate|infer|sample|generate", re.I)
+_IN_PLACE = re.compile(r"[a-z]_\(|\.data\b")
+_MOVES = re.compile(r"update|ema|average", re.I)
+_PEELED = {"to", "cuda", "train", "half", "float", "npu", "requires_grad_", "bfloat16"}
+_OURS = ("torch.", "apex.")
+
+
+def may_go(module: Module, line: int, loop: tuple[int, int]) -> bool:
+    """Return whether a line that failed may be left out of a step.
+
+    Before the loop: imports, checks, and calls that are not torch's. In the loop: calls that stand
+    alone and move nothing, as those of loggers do.
+    """
+    if line <= 0:
+        return False
+    node = failing(module, line)
+    inside = loop[0] <= line <= loop[1]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return not inside and node.names[0].name != "*"
+    if isinstance(node, (ast.Raise, ast.Assert)):
+        return not inside
+    if not isinstance(node, ast.Call):
+        return False
+    if module.qualified(node.func).startswith(_OURS) or module.reaches(node):
+        return False
+    if not inside:
+        return True
+    alone = isinstance(module.parents.get(node), ast.Expr)
+    called = ast.unparse(node.func)
+    return alone and called.rpartition(".")[2] not in _TRAINS and not _OF_STEP.search(called)
+
+
+def failing(module: Module, line: int) -> ast.AST | None:
+    """Return what would be left out of a line: an import, a check, or its outermost call."""
+    found: list[ast.AST] = [
+        node for node in ast.walk(module.tree) if getattr(node, "lineno", 0) == line
+    ]
+    for node in found:
+        if isinstance(node, (ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)):
+            return node
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            return node.value
+        if isinstance(node, ast.Call):
+            return node
+    return None
+
+
+def makers_of_models(module: Module) -> list[int]:
+    """Return the lines that make what is trained, by calls of functions that are not torch's."""
+    lines = []
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        name, call = ast.unparse(node.targets[0]), _peeled(node.value)
+        if call is None or module.qualified(call.func).startswith(_OURS):
+            continue
+        asked = (f"{name}.{method}" for method in _ASKED)
+        optimizers = (f"{name}.configure_optim", f"({name}.parameters", f"optimizer({name}")
+        if any(one in module.text for one in (*asked, *optimizers)) and not _is_optimizer(name):
+            lines.append(node.lineno)
+    return lines
+
+
+def _is_optimizer(name: str) -> bool:
+    return "optim" in name.lower() or "sched" in name.lower()
+
+
+def _peeled(node: ast.expr) -> ast.Call | None:
+    """Return the call behind ``.to(device)`` and the like."""
+    while isinstance(node, ast.Call):
+        func = node.func
+        if not (isinstance(func, ast.Attribute) and func.attr in _PEELED):
+            return node
+        node = func.value
+    return None
+
+
+def of_evaluation(module: Module, loop: ast.AST) -> Iterator[ast.AST]:
+    """Yield what evaluates around the steps of a loop.
+
+    Calls of the script's own functions that go over data without gradients; and blocks that call
+    ``model.eval()``, where nothing that they bind is read outside of them.
+    """
+    waiting: list[Sequence[ast.stmt]] = [loop.body]  # type: ignore[attr-defined]
+    blocks: set[ast.AST] = set()
+    while waiting:
+        for statement in waiting.pop():
+            if module.reaches(statement):
+                waiting += [
+                    block
+                    for name in ("body", "orelse", "finalbody")
+                    if isinstance(block := getattr(statement, name, None), list) and block
+                ]
+            elif _is_block(statement) and _evaluates(statement) and not _is_read(module, statement):
+                blocks.add(statement)
+                yield statement
+    for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
+        function = module.called(call)
+        inside = any(_is_within(module, call, block) for block in blocks)
+        if function is None or function in module.reached or inside:
+            continue
+        if _goes_over_data(function):
+            yield call
+
+
+def _is_block(statement: ast.stmt) -> bool:
+    return isinstance(statement, (ast.If, ast.With, ast.For))
+
+
+def _evaluates(node: ast.AST) -> bool:
+    """Return whether ``model.eval()`` is called, or gradients are off, and nothing is moved."""
+    text = ast.unparse(node)
+    if _IN_PLACE.search(text):
+        return False
+    if "no_grad()" in text and not _MOVES.search(text) and not isinstance(node, ast.With):
+        return True
+    return any(
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "eval"
+        and not call.args
+        for call in ast.walk(node)
+    )
+
+
+def _goes_over_data(function: Function) -> bool:
+    """Return whether a function evaluates, in a loop: updates of averages do not."""
+    text = " ".join(ast.unparse(one) for one in function.decorator_list)
+    named = _EVALUATES.search(function.name) is not None
+    quiet = (named and ("no_grad" in text or "inference_mode" in text)) or _evaluates(function)
+    loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(function))
+    return quiet and loops
+
+
+def _is_read(module: Module, statement: ast.stmt) -> bool:
+    """Return whether a name that only a block binds is read outside of it."""
+    inside = set(ast.walk(statement))
+    names = [node for node in ast.walk(module.tree) if isinstance(node, ast.Name)]
+    stored = [node for node in names if isinstance(node.ctx, ast.Store)]
+    bound = {node.id for node in stored if node in inside}
+    bound -= {node.id for node in stored if node not in inside}
+    return any(
+        isinstance(node.ctx, ast.Load) and node.id in bound and node not in inside for node in names
+    )
+
+
+def _is_within(module: Module, node: ast.AST, block: ast.AST) -> bool:
+    above = module.parents.get(node)
+    while above is not None and above is not block:
+        above = module.parents.get(above)
+    return above is block

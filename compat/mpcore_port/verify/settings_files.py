@@ -1,0 +1,92 @@
+"""Files that a step reads: settings that lie beside the script are read, all else is not there."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import linecache
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpcore_port.verify.absent import FILES, guarded_lines
+from mpcore_port.verify.synthetic import Missing, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["READERS", "install"]
+
+READERS = (
+    *("json.load", "json.loads", "yaml.safe_load", "yaml.load", "yaml.full_load", "toml.load"),
+    *("tomllib.load", "tomllib.loads"),
+)
+"""Functions that read settings."""
+
+_LARGEST = 2**18  # bytes of a file of settings
+_OPEN = builtins.open
+
+
+def install(folders: Sequence[str]) -> None:
+    """Let files that are not there be opened, in this process; settings are looked for.
+
+    Args:
+        folders: where the script lies, and what it imports from.
+    """
+
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if not _is_text(file) or any(letter in mode for letter in "wax+"):
+            return _OPEN(file, mode, *args, **kwargs)
+        try:
+            return _OPEN(file, mode, *args, **kwargs)
+        except OSError:
+            found = _found(str(file), folders)
+            if found is not None:
+                return _OPEN(found, mode, *args, **kwargs)
+            if _may_raise():
+                raise
+            return missing(f"open({Path(str(file)).name!r})")
+
+    builtins.open = opened  # this process alone
+    for name in READERS:
+        held, _, last = name.rpartition(".")
+        if last.startswith("load") and (held == "json" or held in sys.modules or _is_there(held)):
+            _tolerate(importlib.import_module(held), last)
+
+
+def _is_text(file: Any) -> bool:
+    return isinstance(file, (str, Path, Missing))
+
+
+def _is_there(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _found(file: str, folders: Sequence[str]) -> Path | None:
+    places = [Path(folder) / file for folder in folders]
+    for place in places:
+        if place.is_file() and place.stat().st_size <= _LARGEST:
+            return place
+    return None
+
+
+def _may_raise() -> bool:
+    """Return whether a script handles that a file is missing, or a package opens it."""
+    frame = sys._getframe(2)
+    name = frame.f_code.co_filename
+    if "-packages" in name or name.startswith((sys.base_prefix, "<")):
+        return True
+    return frame.f_lineno in guarded_lines(name, "".join(linecache.getlines(name)), FILES)
+
+
+def _tolerate(module: Any, name: str) -> None:
+    """Have a reader give nothing where what it gets is not there."""
+    original = getattr(module, name)
+
+    def read(given: Any = "", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(given, Missing):
+            return missing("config")
+        return original(given, *args, **kwargs)
+
+    setattr(module, name, read)
