@@ -137,6 +137,20 @@ def files_of_shard(text: str, items: list[pytest.Item], group: str) -> set[str]:
     return parts[int(index) - 1]
 
 
+@pytest.fixture
+def dynamo() -> Iterator[None]:
+    """Let a test compile with torch as the first of its process does.
+
+    torch keeps eight compiled forms of one function and refuses the ninth: a prepared root's
+    forward is one function for all models.
+    """
+    import torch
+
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
 @pytest.fixture(scope="session")
 def warm_python() -> Iterator[str]:
     """Yield an interpreter whose processes are forked after the imports; see ``warm.py``."""

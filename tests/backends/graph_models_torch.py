@@ -159,6 +159,47 @@ def convnet() -> Made:
     )
 
 
+class _Basic(nn.Module):
+    """A block of the residual networks of 18 layers: its shortcut may be a convolution."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outside), nn.BatchNorm2d(outside)
+        self.relu = nn.ReLU(inplace=True)
+        self.short = None
+        if stride > 1:
+            conv = nn.Conv2d(inside, outside, 1, stride, bias=False)
+            self.short = nn.Sequential(conv, nn.BatchNorm2d(outside))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out += x if self.short is None else self.short(x)
+        return self.relu(out)
+
+
+class ResNet18(nn.Module):
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        sizes = (64, 64, 128, 256, 512)
+        pairs = [(sizes[i], sizes[i + 1], 1 if i == 0 else 2) for i in range(4)]
+        self.blocks = nn.Sequential(
+            *(b for i, o, s in pairs for b in (_Basic(i, o, s), _Basic(o, o, 1)))
+        )
+        self.fc = nn.Linear(512, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.max_pool2d(functional.relu(self.bn(self.conv(x))), 3, 2, 1)
+        return self.fc(self.blocks(x).mean((2, 3)))
+
+
+def resnet18() -> Made:
+    batch = (torch.randn(8, 3, 96, 96), torch.randint(0, 10, (8,)))
+    return ResNet18(), batch, functional.cross_entropy
+
+
 class Shared(nn.Module):
     """One weight read by two products, one value read twice by one product, a value kept."""
 

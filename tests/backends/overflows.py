@@ -31,6 +31,7 @@ KINDS = {
     "targets": (2, "loss"),
     "norm": (2, "clip"),
 }
+NOT_CURABLE = ("targets", "norm")  # by a policy
 _SCORES = {"gpt": ("block1.qkv", "block1"), "encoder": ("layer1.attention",) * 2}
 _NO_WEIGHTS = ("recurrent", "container", "attention")  # what they hand on is bounded, or scores
 _STATISTICS = ("mean", "var", "variance")

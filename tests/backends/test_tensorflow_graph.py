@@ -16,6 +16,7 @@ import keras  # noqa: E402
 from graph_models_tensorflow import MODELS, adds, functional, masked, raw  # noqa: E402
 
 import mpcore as mp  # noqa: E402
+from mpcore.errors import GraphError  # noqa: E402
 from mpcore.graph import P  # noqa: E402
 
 if TYPE_CHECKING:
@@ -191,6 +192,9 @@ def test_a_clipped_gradient() -> None:
     # The gradient of x @ kernel is x.T @ clipped, so at most the norm of x times the bound.
     assert float(tf.norm(own)) > float(tf.norm(bounded)) > 0
     assert float(tf.norm(bounded)) <= 1e-3 * float(tf.norm(args[0])) * 1.001
+    with pytest.raises(mp.BackendError, match="no loss scale for a model with clipped gradients"):
+        mp.prepare(clipped, keras.optimizers.SGD(0.1), "mixed_float16")
+    mp.prepare(clipped, keras.optimizers.SGD(0.1), "float32")
 
 
 def test_programs_of_the_rewriting_api() -> None:
@@ -206,8 +210,15 @@ def test_programs_of_the_rewriting_api() -> None:
             node.output = rw.clip_gradient(node.output, norm=1.0)
 
     helper = rw.MixedPrecisionHelper("bfloat16").set_white_list([rw.NodeType.Softmax])
-    engine = rw.SymbolicEngine().add_rule(rule).add_rule(helper)
-    net = engine.rewrite(model, *args)
+    first = rw.SymbolicEngine().add_rule(rule).rewrite(model, *args)
+    net = rw.SymbolicEngine().add_rule(helper).rewrite(first, *args)
+    assert net.clips
+    with pytest.raises(mp.GraphError, match="was changed, and is lifted no more"):
+        mp.graph.lift(net, *args)
+    with pytest.raises(mp.GraphError, match="was changed, and is lifted no more"):
+        mp.prepare(net, keras.optimizers.SGD(0.1), f"{BY_GRAPH}, compute=float32", example=args)
+    with pytest.raises(mp.BackendError, match="must be float32 for a rewritten model"):
+        mp.prepare(net, keras.optimizers.SGD(0.1), "mixed_bfloat16")
     assert (8, ["kernel"], True) in seen
     for one, other in zip(model(*args), net(*args), strict=True):
         np.testing.assert_allclose(one, tf.cast(other, tf.float32), atol=0.05)
@@ -291,6 +302,62 @@ def test_what_has_no_graph_is_refused(then: Any, message: str) -> None:
         np.testing.assert_array_equal(one, np.array(other.value))
 
 
+def _of_any_rank(x: Any) -> Any:
+    shape = tf.shape(x)
+    return tf.nn.relu(tf.reshape(x, tf.gather(shape, tf.where(shape > 0)[:, 0]))) * 2
+
+
+class _Writes:
+    def __init__(self) -> None:
+        self.seen = tf.Variable(0.0)
+
+    def __call__(self, x: Any) -> Any:
+        def yes() -> Any:
+            self.seen.assign_add(1.0)
+            return x * 2
+
+        return tf.cond(tf.reduce_sum(x) > -1e9, yes, lambda: x)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: _of_any_rank, _Writes], ids=["no-fixed-rank", "a-branch-that-writes"]
+)
+def test_ranks_that_are_not_known_and_branches_that_write_are_carried(make: Any) -> None:
+    keras.utils.set_random_seed(0)
+    then, x = make(), np.random.RandomState(0).rand(4, 8).astype("float32")
+    model = Refused(then)
+    expected = model(x)
+    amp = mp.prepare(model, keras.optimizers.SGD(0.1), BY_GRAPH, example=x)
+    assert amp.graphs[0].compute["dense/linear"] == "bfloat16"
+    seen = float(getattr(then, "seen", 0.0))
+    np.testing.assert_allclose(tf.cast(model(x), tf.float32), expected, atol=0.05)
+    assert float(getattr(then, "seen", 1.0)) == seen + 1.0
+
+
+class Returns(keras.Model):  # type: ignore[misc]  # keras is not followed
+    def call(self, x: Any) -> Any:
+        return x
+
+
+def test_what_a_graph_cannot_do_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpcore_tensorflow import graph_run
+
+    model, x = Refused(lambda y: y * 2), np.ones((4, 8), np.float32)
+    model(x)
+    with pytest.raises(mp.GraphError, match=r"are not timed one by one: in tf\.keras a graph runs"):
+        mp.graph.time_graph(model, BY_GRAPH, x)
+    with pytest.raises(mp.GraphError, match="no source is written of Refused"):
+        mp.graph.source(model, BY_GRAPH, x)
+    returns = Returns()
+    returns(x)
+    with pytest.raises(mp.GraphError, match="nothing of Returns was lifted"):
+        mp.graph.lift(returns, x)
+    mp.prepare(model, None, BY_GRAPH, example=x)
+    monkeypatch.setattr(graph_run, "_MOST_PIECES", 1)
+    with pytest.raises(mp.GraphError, match="met more than 1 kinds of calls of one model"):
+        model(np.ones((3, 8), np.float32), training=True)
+
+
 def test_refusals_say_the_way_out() -> None:
     model = keras.Sequential([keras.Input((8,)), L.Dense(4, dtype="bfloat16")])
     x = np.ones((4, 8), np.float32)
@@ -300,8 +367,115 @@ def test_refusals_say_the_way_out() -> None:
     with pytest.raises(mp.GraphError, match="must be lifted before it is prepared"):
         mp.graph.lift(model, *args)
     model, args = functional()
-    with pytest.warns(mp.MpcoreWarning, match="decided for no call of the graph"):
+    with pytest.warns(mp.MpcoreWarning, match="decided for no call of the graph") as told:
         mp.prepare(model, None, f"{BY_GRAPH}; full op=conv2d", example=args)
-    model, args = functional()
-    with pytest.raises(mp.GraphError, match="a layer of Keras is several operations"):
-        mp.graph.fold_batch_norm(model, *args)
+    assert told[0].filename == __file__
+
+
+# --- folded
+
+
+def _numbers(*shape: int) -> Any:
+    return np.random.default_rng(1).normal(size=shape).astype("f4")
+
+
+def _with_statistics(model: Any) -> Any:
+    """Return a model whose normalisations have seen something."""
+    draw = np.random.default_rng(5)
+    for variable in model.variables:
+        if "normalization" in variable.path:
+            variable.assign(draw.random(variable.shape, np.float32) + 0.5)
+    return model
+
+
+def _folds() -> dict[str, Any]:
+    norm = L.BatchNormalization
+    i = keras.Input((9, 9, 3))
+    shared, both = L.Conv2D(3, 3, padding="same", use_bias=False), norm()
+    twice = both(shared(norm()(shared(i))))
+    return {
+        "bias": [keras.Input((9, 9, 3)), L.Conv2D(4, 3), norm(), L.ReLU()],
+        "no bias": [keras.Input((9, 9, 3)), L.Conv2D(4, 3, strides=2, use_bias=False), norm()],
+        "no scale": [keras.Input((9, 9, 3)), L.Conv2D(4, 3), norm(scale=False, center=False)],
+        "depthwise": [keras.Input((9, 9, 3)), L.DepthwiseConv2D(3, depth_multiplier=2), norm()],
+        "separable": [keras.Input((9, 9, 3)), L.SeparableConv2D(4, 3), norm(epsilon=0.1)],
+        "transposed": [keras.Input((9, 9, 3)), L.Conv2DTranspose(4, 3, strides=2), norm()],
+        "one dimension": [keras.Input((9, 3)), L.Conv1D(4, 3), norm()],
+        "dilated": [keras.Input((9, 3)), L.Conv1D(4, 3, dilation_rate=2, padding="same"), norm()],
+        "dense": [keras.Input((9,)), L.Dense(4), norm(), L.Dense(3), norm()],
+        "dense of rows": [keras.Input((9, 5)), L.Dense(4), norm()],
+        "three dimensions": [keras.Input((5, 5, 5, 2)), L.Conv3D(4, 3), norm()],
+        "twice": keras.Model(i, twice),
+    }
+
+
+@pytest.mark.parametrize("name", list(_folds()))
+def test_folding_is_right_and_leaves_the_original(name: str) -> None:
+    made = _folds()[name]
+    model = _with_statistics(made if isinstance(made, keras.Model) else keras.Sequential(made))
+    x = _numbers(4, *model.input_shape[1:])
+    before, own = [np.array(v) for v in model.variables], np.array(model(x))
+    folded = mp.graph.fold_batch_norm(model, x)
+    found, more = np.array(folded(x)), np.concatenate([x, x[:2] * 3])
+    assert np.linalg.norm(found - own) <= 1e-6 * np.linalg.norm(own)
+    np.testing.assert_allclose(folded(more), model(more), rtol=1e-4, atol=1e-5)
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.variables, strict=True))
+    mine = {id(v) for v in model.variables}
+    assert not mine & {id(v) for v in folded.variables}
+    kinds = [node.target for node in mp.graph.lift(folded, x).graph.nodes]
+    assert "Rsqrt" not in kinds  # of no normalisation
+    for variable in model.variables:
+        variable.assign(variable * 0)
+    assert np.array_equal(folded(x), found)
+
+
+def test_what_cannot_be_folded_is_left_or_refused() -> None:
+    i = keras.Input((9, 9, 3))
+    h = L.Conv2D(4, 3, name="first")(i)
+    read_twice = L.Add()([L.BatchNormalization(name="norm")(h), h])
+    x = _numbers(2, 9, 9, 3)
+    with pytest.raises(GraphError, match=r"'norm' must not be folded: .* is read by .* too"):
+        mp.graph.fold_batch_norm(keras.Model(i, read_twice), x)
+    late = L.BatchNormalization()(L.Conv2D(4, 3)(read_twice))
+    mixed = _with_statistics(keras.Model(i, late))
+    folded = mp.graph.fold_batch_norm(mixed, x)
+    np.testing.assert_allclose(folded(x), mixed(x), rtol=1e-5, atol=1e-5)
+    after = keras.Sequential([keras.Input((9, 9, 3)), L.Conv2D(4, 3), L.ReLU()])
+    with pytest.raises(GraphError, match="has no batch normalisation to fold"):
+        mp.graph.fold_batch_norm(after, x)
+    after.add(L.BatchNormalization())
+    with pytest.raises(GraphError, match="made by no convolution or linear layer"):
+        mp.graph.fold_batch_norm(after, x)
+    first = keras.Sequential([keras.Input((9, 9, 3)), L.Conv2D(9, 3, padding="same")])
+    first.add(L.BatchNormalization(axis=1))
+    with pytest.raises(GraphError, match="must not be folded"):
+        mp.graph.fold_batch_norm(first, x)
+    grouped = keras.Sequential([i, L.Conv2D(3, 3, groups=3), L.BatchNormalization()])
+    with pytest.raises(GraphError, match="cannot be lifted"):  # Keras compiles it by XLA
+        mp.graph.fold_batch_norm(grouped, x)
+    with pytest.raises(GraphError, match="must be called for inference, as the example was"):
+        folded(x, training=True)
+    with pytest.raises(GraphError, match="must be called for inference, as the example was"):
+        folded(_numbers(2, 8, 8, 3))
+
+
+class _Own(keras.Model):  # type: ignore[misc]  # keras is not followed
+    trains = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = L.Conv2D(4, 3), L.BatchNormalization()
+
+    def call(self, x: Any) -> Any:
+        return self.norm(self.conv(x), training=self.trains)
+
+
+def test_folding_refuses_training_and_takes_subclassed_models() -> None:
+    model, x = _Own(), _numbers(2, 9, 9, 3)
+    model(x)
+    _with_statistics(model)
+    folded = mp.graph.fold_batch_norm(model, x)
+    np.testing.assert_allclose(folded(x), model(x), rtol=1e-5, atol=1e-5)
+    model.trains = True
+    with pytest.raises(GraphError, match="statistics are those of each batch while it trains"):
+        mp.graph.fold_batch_norm(model, x)

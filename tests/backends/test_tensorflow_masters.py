@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from keras import layers  # noqa: E402
 import mpcore as mp  # noqa: E402
 from mpcore.numerics import master_weights as reference  # noqa: E402
 from mpcore_tensorflow import TransactionalOptimizer, rounding  # noqa: E402
-from mpcore_tensorflow.backend import _check_storable  # noqa: E402
 
 pytestmark = pytest.mark.backend("tensorflow")
 
@@ -331,7 +329,8 @@ def test_bytes_of_a_parameter_with_adam(text, expected):
 
 def live_bytes():
     gc.collect()
-    found = [x for x in gc.get_objects() if isinstance(x, tf.Variable)]
+    # By type: to ask an object itself wakes modules that warn of it.
+    found = [x for x in gc.get_objects() if issubclass(type(x), tf.Variable)]
     return sum(v.dtype.size * v.shape.num_elements() for v in found)
 
 
@@ -510,8 +509,9 @@ def test_stall_is_told_within_20_steps_and_never_of_a_healthy_run(recwarn):
     for _ in range(19):
         amp.step(loss, X, Y)
     assert not recwarn.list
-    with pytest.warns(mp.MpcoreWarning, match=r"most updates of .*fc1.* lost to rounding"):
+    with pytest.warns(mp.MpcoreWarning, match=r"most updates of .*fc1.* lost to roun") as told:
         amp.step(loss, X, Y)
+    assert told[0].filename == __file__
     assert amp.last.lost_updates["fc1"] > 0.5
     assert amp.last.lost_updates["bn"] < 0.1  # float32
     healthy = net()
@@ -527,8 +527,9 @@ def test_stall_is_told_in_fit():
     model = net()
     amp = mp.prepare(model, OPTIMIZERS.SGD(1e-4), policy("none"))
     model.compile(amp.optimizer, loss=CROSS_ENTROPY)
-    with pytest.warns(mp.MpcoreWarning, match="lost to rounding in the last 20 steps"):
+    with pytest.warns(mp.MpcoreWarning, match="lost to rounding in the last 20 steps") as told:
         model.fit(X, Y, batch_size=4, epochs=6, verbose=0, callbacks=[amp.callback()])
+    assert told[0].filename == __file__
 
 
 def test_lost_updates_of_a_sparse_gradient_are_those_of_its_rows():
@@ -550,11 +551,6 @@ def test_what_cannot_be_is_refused():
     free = OPTIMIZERS.ScheduleFreeAdamW(0.1)
     with pytest.raises(mp.OptimizerError, match=r"ScheduleFreeAdamW.*second set of weights"):
         mp.prepare(model, free, policy("split", optimizer_state="bfloat16"))
-    replicas = SimpleNamespace(num_replicas_in_sync=2)
-    _check_storable(policy("copy"), [], replicas)
-    for chosen in (policy("split"), policy("copy", optimizer_state="bfloat16")):
-        with pytest.raises(mp.BackendError, match="float32 moments, on 2 replicas"):
-            _check_storable(chosen, [], replicas)
     amp = mp.prepare(model, sgd(), policy("split"))
     with pytest.raises(mp.OptimizerError, match=r"must stay 'split'.*amp.release\(\) first"):
         mp.prepare(model, amp.optimizer, policy("kahan"))

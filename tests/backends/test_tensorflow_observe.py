@@ -105,5 +105,10 @@ def test_what_is_refused() -> None:
     amp, _ = prepared()
     with pytest.raises(mp.BackendError, match="must return one number"):
         mp.observe(amp, X, Y, loss_fn=lambda x, y: amp.model(x))
-    with pytest.raises(mp.BackendError, match="tensorflow backend cannot tell what ops"):
+    with pytest.raises(mp.BackendError, match="must not be prepared to be foretold"):
         mp.explain(amp.model, "mixed_bfloat16", X)
+    amp.release()
+    with pytest.raises(mp.BackendError, match="by='op' is not possible in"):
+        mp.explain(amp.model, "autocast_bfloat16", X)
+    with pytest.raises(mp.BackendError, match="`device` must be 'cpu'"):
+        mp.explain(amp.model, "mixed_bfloat16", X, device="tpu")

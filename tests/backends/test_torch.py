@@ -1449,13 +1449,6 @@ def quickly(thing):
     return torch.compile(thing, backend="aot_eager")
 
 
-@pytest.fixture
-def dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("dynamo")
 @pytest.mark.filterwarnings("ignore")  # the compiler's own

@@ -14,9 +14,9 @@ import pytest
 pytestmark = pytest.mark.backend("torch")
 torch = pytest.importorskip("torch")
 
-from graph_models_torch import MODELS, Made, gpt  # noqa: E402
+from graph_casts_torch import Casts, Counted, counted  # noqa: E402
+from graph_models_torch import MODELS, Made, gpt, resnet18  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import mpcore as mp  # noqa: E402
 from mpcore.graph import P  # noqa: E402
@@ -59,6 +59,8 @@ def _against_autocast(name: str, dtype: str, places: tuple[str, ...]) -> None:
         assert amp.graphs
 
 
+# torch asks for it while it compiles, and hides its own warning from ``showwarning`` alone.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("name", ["gpt", "branchy", "convnet", "shared"])
 def test_training_has_the_bits_of_autocast(name: str) -> None:
     _against_autocast(name, "bfloat16", ("exact",))
@@ -73,46 +75,13 @@ def test_training_has_the_bits_of_autocast_wherever_casts_lie(name: str, dtype: 
     _against_autocast(name, dtype, ("list", "exact"))
 
 
-class _Casts(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if (
-            func is torch.ops.aten._to_copy.default
-            and {made.dtype, args[0].dtype} <= {torch.float32, torch.bfloat16}
-            and made.dtype != args[0].dtype
-        ):
-            self.calls += 1
-            self.elements += made.numel()
-        return made
-
-
-def _measured(made: Made, place: str) -> tuple[int, int, int, float]:
-    """Return casts forward and in a step, elements of the step, MiB kept for the backward."""
+def _measured(made: Made, place: str) -> Counted:
     model, (x, y), loss_fn = made
     policy = f"autocast_bfloat16, by=graph, place={place}, output=bfloat16"
     amp = mp.prepare(model, None, policy, example=x)
-    kept: dict[int, int] = {}
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-
-    def pack(t: Any) -> Any:
-        storage = t.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        with _Casts() as forward:
-            out = model(x)
-        loss = loss_fn(out, y)
-    with _Casts() as backward:
-        loss.backward()
+    found = counted(model, lambda: model(x), lambda out: loss_fn(out, y))
     del amp
-    calls = forward.calls + backward.calls
-    return forward.calls, calls, forward.elements + backward.elements, sum(kept.values()) / 2**20
+    return found
 
 
 def test_fewer_casts_where_one_value_is_read_by_many() -> None:
@@ -151,8 +120,9 @@ def test_a_rule_reaches_a_call_by_op_layer_and_own_name() -> None:
 
 def test_a_rule_that_decides_nothing_is_told() -> None:
     model, (x, _), _ = gpt()
-    with pytest.warns(mp.MpcoreWarning, match="'full op=fft' decided for no call"):
+    with pytest.warns(mp.MpcoreWarning, match="'full op=fft' decided for no call") as told:
         mp.prepare(model, None, "autocast_bfloat16, by=graph; full op=fft", example=x)
+    assert told[0].filename == __file__
 
 
 def test_other_shapes_modes_and_copies_run_under_the_plan() -> None:
@@ -189,7 +159,7 @@ def test_layers_with_a_path_of_their_own_in_evaluation_take_the_plan_there_too()
             expected = reference(x)
         # Attention has a kernel of its own for evaluation, which autocast alone keeps it from.
         assert torch.allclose(model(x), expected, atol=0.03)
-        with _Casts() as casts:
+        with Casts() as casts:
             model(x)
     assert casts.calls > 8
 
@@ -279,6 +249,20 @@ def test_folding_is_right_and_leaves_the_original(make: Any) -> None:
     assert float((found - expected).abs().max() / expected.abs().max()) < 1e-6
     assert not any("running" in name for name in folded.state_dict())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.nightly
+def test_a_residual_network_of_eighteen_layers_folds_whole() -> None:
+    torch.manual_seed(0)
+    model, (x, _), _ = resnet18()
+    model = _settled(model, x[:2])
+    norms = sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    folded = mp.graph.fold_batch_norm(model, x[:2])
+    assert norms == 20
+    assert not any("running" in name for name in folded.state_dict())
+    with torch.no_grad():
+        expected, found = model(x[:2]), folded(x[:2])
+    assert float((found - expected).norm() / expected.norm()) <= 1e-6
 
 
 def test_what_torch_folds_wrongly_is_right_here() -> None:
@@ -402,6 +386,15 @@ def _reads_dtype(model: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, -1, dtype=torch.float32).to(x.dtype) * 3
 
 
+def _checkpointed(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.utils.checkpoint.checkpoint(torch.relu, x, use_reentrant=False)
+
+
+class _Returns(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
 class _Disabled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -424,6 +417,8 @@ class _Disabled(nn.Module):
         (_Around(_apart), "aten::relu of _Around ran outside of every graph"),
         (_Around(_reads_dtype), "does not give the bits of autocast"),
         (_Disabled(), "nothing of _Disabled was lifted"),
+        (_Returns(4, 4), "nothing of _Returns was lifted"),
+        (_Around(_checkpointed), "tag_activation_checkpoint cannot be lifted"),
     ],
 )
 def test_what_cannot_be_lifted_is_refused_and_left_alone(model: nn.Module, message: str) -> None:
@@ -447,6 +442,81 @@ def test_wrapped_and_prepared_models_are_refused() -> None:
         mp.graph.lift(model)
 
 
+def test_sharded_parameters_are_refused(tmp_path: Path) -> None:
+    """Real ones: placed on a mesh of one process."""
+    from torch import distributed
+    from torch.distributed.tensor import distribute_module, init_device_mesh
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model, x = nn.Sequential(nn.Linear(4, 4)), torch.randn(2, 4)
+        distribute_module(model, init_device_mesh("cpu", (1,)))
+        policy = "autocast_bfloat16, by=graph"
+        for lifts in (
+            lambda: mp.prepare(model, None, policy, example=x),
+            lambda: mp.graph.lift(model, x),
+            lambda: mp.graph.clip_gradient(model, P("linear"), x, norm=1.0),
+            lambda: mp.export(model, tmp_path / "m.pt2", policy, x),
+        ):
+            with pytest.raises(mp.BackendError, match="parameters that are sharded"):
+                lifts()
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_the_cheapest_place_needs_a_list_that_is_known() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4)), torch.randn(2, 4)
+    policy = "autocast_bfloat16, by=graph, place=cheapest"
+    with pytest.raises(mp.GraphError, match="must be list or exact on 'mps', whose list is not"):
+        mp.explain(model, policy, x, device="mps")
+    named = mp.explain(model, f"{policy}, op_list=portable", x, device="mps")
+    assert named.plans[0].compute == {"0/linear": "bfloat16"}
+
+
+def test_too_many_shapes_of_one_piece_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpcore_torch import graph_run
+
+    monkeypatch.setattr(graph_run, "_MOST_PIECES", 1)
+    model = nn.Sequential(nn.Linear(4, 4))
+    mp.prepare(model, None, "autocast_bfloat16, by=graph", example=torch.randn(2, 4))
+    with pytest.raises(mp.GraphError, match="met more than 1 shapes or paths of one piece"):
+        model(torch.randn(2, 2, 4))
+
+
+def test_no_source_is_written_of_a_model_of_torch() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4)), torch.randn(2, 4)
+    with pytest.raises(mp.GraphError, match=r"no source is written of Sequential.* a \.pt2 file"):
+        mp.graph.source(model, "autocast_bfloat16, by=graph", x)
+
+
+def test_writing_in_place_keeps_the_bits() -> None:
+    """What is written into a value that is read again, and into a buffer."""
+
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.fc(x)
+            before, flat = self.fc(y), y.view(-1)
+            y.mul_(2)
+            y[0] = 0.0
+            self.seen.add_(1)
+            return self.fc(y) + before + flat.view(3, 4) + self.seen
+
+    for place in ("list", "exact", "cheapest"):
+        torch.manual_seed(0)
+        model, x = InPlace(), torch.randn(3, 4)
+        own = copy.deepcopy(model)
+        mp.prepare(model, None, f"autocast_bfloat16, by=graph, place={place}", example=x)
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = own(x)
+        assert torch.equal(model(x), expected.float())
+        assert torch.equal(model.seen, own.seen)
+
+
 def test_a_forward_pass_outside_of_its_graphs_is_an_error() -> None:
     model, (x, y), loss_fn = gpt()
     amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1),
@@ -456,10 +526,91 @@ def test_a_forward_pass_outside_of_its_graphs_is_an_error() -> None:
         pytest.raises(mp.GraphError, match="GPT ran outside of its graphs"),
     ):
         model(x)
-    with pytest.raises(mp.GraphError, match="by='op' can be observed"):
-        mp.observe(amp, x, y, loss_fn=lambda x, y: loss_fn(model(x), y))
+    with pytest.raises(mp.GraphError, match="such tools work by='op'"):
+        mp.diagnose(amp, None, lambda x, y: loss_fn(model(x), y), x, y)
     amp.abort_step()
     assert amp.step(lambda x, y: loss_fn(model(x), y), x, y).stepped
+
+
+def _observed(made: Made, policy: str) -> tuple[Any, Any]:
+    model, (x, y), loss_fn = made
+    amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3), policy, example=x)
+    return amp, mp.observe(amp, x, y, loss_fn=lambda x, y: loss_fn(model(x), y))
+
+
+def _calls(found: Any) -> dict[str, Any]:
+    """Return rows of the calls of graphs, by the name of the call."""
+    rows = [row for row in found.ops if row.seen.planned]
+    return {f"{row.seen.path}/{row.seen.name}".removeprefix("/"): row for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("gpt", "list"),
+        ("gpt", "cheapest"),
+        ("branchy", "exact"),
+        ("convnet", "exact"),
+        ("attention", "exact"),
+    ],
+)
+def test_observed_calls_do_what_was_planned(name: str, place: str) -> None:
+    amp, found = _observed(_made(name), f"autocast_bfloat16, by=graph, place={place}")
+    rows = _calls(found)
+    products = {"linear", "matmul", "conv2d", "attention"}
+    planned = {n.name for p in amp.graphs for n in p.graph.nodes if n.op in products}
+    assert planned
+    assert planned <= set(rows)
+    assert all(rows[call].seen.kernels == ("bfloat16",) for call in planned)
+    assert [call for call, row in rows.items() if row.faults] == []
+    assert found.agreement == 1.0
+    both = len(rows) + 1  # the model hands on float32
+    assert f"{both} of {both} layers and calls did what the plan says" in str(found)
+
+
+def test_observe_leaves_the_model_and_the_steps_as_they_were() -> None:
+    policy = "autocast_bfloat16, by=graph; full op=softmax"
+    expected, _ = _train(_made("gpt"), policy, example=_made("gpt")[1][0])
+    model, (x, y), loss_fn = _made("gpt")
+    amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3), policy, example=x)
+    seen = _calls(mp.observe(amp, x, y, loss_fn=lambda x, y: loss_fn(model(x), y)))
+    assert seen["blocks.0/softmax"].seen.kernels == ("float32",)
+    assert seen["blocks.0/softmax"].compute == "float32"
+    for step in range(3):
+        torch.manual_seed(step)
+        amp.step(lambda x, y: loss_fn(model(x), y), x, y)
+    state = [t.detach().clone() for t in model.state_dict().values()]
+    assert _differing(expected[-len(state) :], state) == []
+
+
+def test_observe_names_the_calls_that_part_from_the_plan() -> None:
+    _, found = _observed(_made("shared"), "autocast_bfloat16, by=graph")
+    faults = {call: row.faults for call, row in _calls(found).items() if row.faults}
+    # On a CPU this attention is composed, and torch composes it in float32.
+    assert faults == {"attention": ("predicted to compute in bfloat16, computed in float32",)}
+    assert found.agreement < 1.0
+    model, (x, _), _ = _made("gpt")
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1),
+                     "autocast_bfloat16, by=graph", example=x)  # fmt: skip
+    amp.graphs[0].compute["head/linear"] = "float32"
+    amp.graphs[0].output["blocks.1.ln2/layer_norm"] = "bfloat16"
+    rows = _calls(mp.observe(amp, x))
+    assert {call for call, row in rows.items() if row.faults} == {
+        "head/linear",
+        "blocks.1.ln2/layer_norm",
+    }
+
+
+def test_a_part_by_graph_is_observed_inside_of_another_model() -> None:
+    model, (x, y), loss_fn = _made("gpt")
+    mp.prepare(model, None, "autocast_bfloat16, by=graph", example=x)
+    whole = nn.Sequential()
+    whole.add_module("inner", model)
+    whole.add_module("outer", nn.Linear(32, 32))
+    found = mp.observe(whole, x, y, loss_fn=lambda x, y: loss_fn(whole(x), y))
+    assert _calls(found)["head/linear"].seen.kernels == ("bfloat16",)
+    assert found["outer"].seen.calls[0].kernels == ("float32",)
+    assert [call for call, row in _calls(found).items() if row.faults] == []
 
 
 def test_a_hook_that_comes_later_is_called() -> None:
@@ -476,7 +627,7 @@ def test_a_hook_that_comes_later_is_called() -> None:
 def test_modes_hear_what_the_graph_runs() -> None:
     model, (x, _), _ = gpt()
     amp = mp.prepare(model, None, "autocast_bfloat16, by=graph, place=list", example=x)
-    with _Casts() as casts:
+    with Casts() as casts:
         model(x)
     assert casts.calls == len(amp.graphs[0].casts) + 1  # the output of the model
 

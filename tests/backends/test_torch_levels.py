@@ -277,6 +277,7 @@ def test_rule_decides_compute_and_output_of_every_kind_of_layer(kind, precision,
         assert not torch.equal(model.seen.detach().float(), expected.detach())
 
 
+@pytest.mark.usefixtures("dynamo")
 @pytest.mark.parametrize("by", ["mixed_float16", "model_float16"])
 @pytest.mark.parametrize("precision", ["lower>full", "follow", "follow>lower", "full>follow"])
 def test_rule_is_the_same_when_compiled(precision, by):

@@ -233,6 +233,7 @@ def test_stall_is_told_within_twenty_steps_and_only_where_it_is(scheme):
     assert most > 0.8 if scheme in ("none", "stochastic:5") else most < 0.2
     if scheme == "none":
         assert "lost to rounding in the last 20 steps" in str(told[0].message)
+        assert told[0].filename == __file__
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -306,6 +306,7 @@ def test_what_is_computed_again_has_the_same_dtypes(reentrant: bool | None, way:
         assert torch.equal(a, b)
 
 
+@pytest.mark.usefixtures("dynamo")
 def test_compiled_code_is_made_for_the_list_it_runs_under() -> None:
     texts = [
         "autocast_bfloat16; full op=softmax",
@@ -326,6 +327,7 @@ def test_compiled_code_is_made_for_the_list_it_runs_under() -> None:
     assert compiled(X) == (torch.bfloat16,) * 4
 
 
+@pytest.mark.usefixtures("dynamo")
 def test_a_compiled_model_computes_as_an_eager_one() -> None:
     model = Attends()
     amp = prepared(model, PORTABLE)

@@ -6,6 +6,9 @@ Both interpreters stay alive with the same variants built; a few steps are taken
 other, so that noise of the machine hits both. Printed and written: the ratio of neighbours in time,
 this tree to the other one, its median and its tenths. 1.00 is no change. On a machine that others
 use, `--clock cpu` counts the processor time of the process and its threads instead.
+
+The model `tiny` (torch) computes next to nothing: its step is what a step costs by itself. Of each
+forty steps the fifth fastest counts, which neighbours on the machine hardly move.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ def worker(framework: str, model: str, clock: str) -> None:
     variants = {
         name: step
         for name, step in bench.variants(model, *batches(model)).items()
-        if name.startswith("mpcore")
+        if name.startswith("mpcore") or (model == "tiny" and name in ("float32", "native"))
     }
     for step in variants.values():
         for _ in range(10):
@@ -76,10 +79,13 @@ def worker(framework: str, model: str, clock: str) -> None:
     print(json.dumps(list(variants)), file=answers, flush=True)
     for line in sys.stdin:
         step = variants[line.strip()]
-        start = now()
-        for _ in range(STEPS):
+        times = []
+        for _ in range(STEPS * 10 if model == "tiny" else STEPS):
+            start = now()
             step()
-        print(json.dumps((now() - start) / STEPS), file=answers, flush=True)
+            times.append(now() - start)
+        found = quantile(times, 0.1) if model == "tiny" else sum(times) / STEPS
+        print(json.dumps(found), file=answers, flush=True)
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -133,7 +139,7 @@ def main() -> None:
             )
             print(f"  {name:<22}{own:9.3f} ms   {median:6.3f} x   [{low:.3f}, {high:.3f}]")
     if not given.no_write:
-        name = f"alternate_{given.framework}"
+        name = f"alternate_{given.framework}" + ("_tiny" if given.models == "tiny" else "")
         about = {"threads": 1, "rounds": given.rounds, "steps_a_round": STEPS, "device": "cpu"}
         keep(name, **about, clock=given.clock, load=os.getloadavg()[0], rows=rows)
 

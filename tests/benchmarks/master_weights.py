@@ -7,8 +7,9 @@ Each framework's part is ``master_weights_FRAMEWORK.py``: ``set_threads(count)``
 ``device()`` and ``build(policy, width, layers, rows)``, which returns a step of a multilayer
 perceptron under AdamW (or Adam) as a callable. With one row of data the update is nearly all of
 the step. The variants alternate step by step, so that noise of the machine hits all of them; the
-time is CPU time of the whole process. Medians and their ratios to ``copy`` are printed and written
-to tests/benchmarks/results/.
+time is CPU time of the whole process, and beside it that of the clock: a thread that waits for
+another by spinning costs CPU time and delays nobody. Medians and their ratios to ``copy`` are
+printed and written to tests/benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -42,39 +43,42 @@ SCHEMES = (
 )
 
 
-def measure(variants: dict, steps: int, warmup: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in variants}
+def measure(variants: dict, steps: int, warmup: int) -> dict[str, list[tuple[float, float]]]:
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     order = list(variants)
     for index in range(steps + warmup):
         order = order[1:] + order[:1]  # nobody is always first
         for name in order:
-            start = time.process_time()
+            start = time.process_time(), time.perf_counter()
             variants[name]()
             if index >= warmup:
-                times[name].append(time.process_time() - start)
+                cpu, clock = time.process_time() - start[0], time.perf_counter() - start[1]
+                times[name].append((cpu, clock))
     return times
 
 
-def rows_of(times: dict[str, list[float]], rows: int) -> list[dict]:
+def rows_of(times: dict[str, list[tuple[float, float]]], rows: int) -> list[dict]:
     base = np.array(times["copy"])
     found = []
     for name, values in times.items():
-        low, median, high = np.quantile(values, [0.1, 0.5, 0.9])
         # The ratio of neighbours in time is steadier than that of the medians.
-        ratio = float(np.median(np.array(values) / base))
-        found.append(
-            {
-                "rows": rows,
-                "scheme": name,
-                "median_ms": round(median * 1e3, 4),
-                "p10_ms": round(low * 1e3, 4),
-                "p90_ms": round(high * 1e3, 4),
-                "ratio_to_copy": round(ratio, 4),
+        ratios = np.array(values) / base
+        row = {"rows": rows, "scheme": name}
+        for column, kind in enumerate(("", "clock_")):
+            low, median, high = np.quantile(np.array(values)[:, column], [0.1, 0.5, 0.9]) * 1e3
+            least, ratio, most = np.quantile(ratios[:, column], [0.1, 0.5, 0.9])
+            row |= {
+                f"{kind}median_ms": round(median, 4),
+                f"{kind}p10_ms": round(low, 4),
+                f"{kind}p90_ms": round(high, 4),
+                f"{kind}ratio_to_copy": round(ratio, 4),
+                f"{kind}ratio_tenths": [round(least, 4), round(most, 4)],
             }
-        )
+        found.append(row)
         print(
-            f"  {name:<38}{median * 1e3:9.3f} ms   [{low * 1e3:.3f}, {high * 1e3:.3f}]"
-            f"   {ratio:6.3f} x copy"
+            f"  {name:<38}{row['median_ms']:9.3f} ms CPU {row['ratio_to_copy']:6.3f} x copy  "
+            f"{row['clock_median_ms']:9.3f} ms {row['clock_ratio_to_copy']:6.3f} x copy "
+            f"{row['clock_ratio_tenths']}"
         )
     return found
 

@@ -40,6 +40,8 @@ def build(name: str, policy: str = "float32") -> keras.Model:
     elif name == "mlp":
         hidden = [layers.Dense(256, activation="relu") for _ in range(3)]
         model = keras.Sequential([keras.Input((256,)), *hidden, layers.Dense(10)])
+    elif name == "many":
+        model = keras.Sequential([keras.Input((4,)), *(layers.Dense(4) for _ in range(100))])
     else:
         model = keras.Sequential(
             [

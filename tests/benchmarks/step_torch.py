@@ -53,6 +53,10 @@ class Transformer(nn.Module):
 
 def build(name: str) -> nn.Module:
     torch.manual_seed(0)
+    if name == "tiny":
+        return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    if name == "many":
+        return nn.Sequential(*(nn.Linear(4, 4) for _ in range(100)))
     if name == "mlp":
         return nn.Sequential(
             *(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(3)), nn.Linear(256, 10)
@@ -142,4 +146,5 @@ def variants(name: str, x, y) -> dict:
         "mpcore by op": ours(f"autocast_bfloat16, {SCALE}"),
         "mpcore by model": ours(f"model_bfloat16, {SCALE}"),
         "mpcore, no scale": ours("mixed_bfloat16"),
+        "mpcore, float32": ours(f"float32, {SCALE}"),
     }

@@ -1,9 +1,10 @@
 """Planted culprits: how many nets tune's delta debugging gets exactly right, and in how many steps.
 
-    python tests/benchmarks/tune_culprits.py NETS CLEAN FIRST_SEED
+    python tests/benchmarks/tune_culprits.py NETS CLEAN FIRST_SEED [ROWS.jsonl]
 
 Each net is a residual one of 60 or more layers, in bfloat16 by real kernels, with 0 to 5 layers
-that lose their digits in 16 bits. One line of JSON a net; a summary at the end.
+that lose their digits in 16 bits. One line of JSON a net, also into ROWS.jsonl, from which a second
+call goes on; results/tune_culprits.json at the end. Clean nets, of other seeds, come first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from results_file import keep
 from torch import nn
 
 from mpcore import Data, OptimizerSpec
@@ -117,16 +119,32 @@ def found_in(seed: int, *, clean: bool) -> dict[str, object]:
 def main() -> None:
     nets, clean, first = map(int, sys.argv[1:4])
     torch.set_num_threads(1)
-    rows: list[dict] = []
+    path = Path(sys.argv[4]) if len(sys.argv) > 4 else None
+    text = path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
+    rows: list[dict] = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    known = {row["seed"] for row in rows}
     for number in range(nets + clean):
-        rows.append(found_in(first + number, clean=number >= nets))
-        print(json.dumps(rows[-1]), flush=True)
+        seed = first + (number + nets) % (nets + clean)
+        if seed in known:
+            continue
+        rows.append(found_in(seed, clean=seed >= first + nets))
+        line = json.dumps(rows[-1])
+        print(line, flush=True)
+        if path is not None:
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(line + "\n")
     own, plain = [r for r in rows if not r["clean"]], [r for r in rows if r["clean"]]
     print(
         f"{sum(r['exact'] for r in own)} of {len(own)} nets exact, "
         f"{sum(r['exact'] for r in plain)} of {len(plain)} clean ones without a culprit, "
         f"at most {max(r['steps'] for r in rows)} steps; load {os.getloadavg()[0]:.1f}"
     )
+    keep(
+        "tune_culprits", seeds=[first, first + nets + clean], nets=len(own), clean=len(plain),
+        exact=sum(r["exact"] for r in own), clean_without=sum(r["exact"] for r in plain),
+        most_steps=max(r["steps"] for r in rows), layers=[min(r["of"] for r in rows),
+        max(r["of"] for r in rows)], wrong=[r for r in rows if not r["exact"]],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

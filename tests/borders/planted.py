@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
+import os
+import platform
 import signal
 import sys
 import threading
@@ -154,3 +157,27 @@ class Outcome:
     def __str__(self) -> str:
         """Return the counts, and the first places."""
         return "\n".join([str(dict(self.counts)), *self.bad[:20]])
+
+
+class Campaign:
+    """Many outcomes, printed as they come and kept in one file of numbers."""
+
+    def __init__(self, path: str, **about: object) -> None:
+        self._path = path
+        self._rows: list[dict[str, Any]] = []
+        self._about = {"cores": os.cpu_count(), "python": platform.python_version(), **about}
+
+    def add(self, kind: str, where: str, outcome: Outcome) -> None:
+        """Print one outcome, and write all so far."""
+        print(kind, where, outcome, flush=True)
+        row = {"kind": kind, "where": where, **dict(outcome.counts), "bad": outcome.bad}
+        self._rows.append(row)
+        if self._path:
+            found: dict[str, Counter[str]] = {}
+            for each in self._rows:
+                counts = {k: v for k, v in each.items() if isinstance(v, int)}
+                found.setdefault(each["kind"], Counter()).update(counts)
+            load = f"{os.getloadavg()[0]:.1f}"
+            about = {**self._about, "load at the end": load}
+            text = json.dumps({"about": about, "found": found, "runs": self._rows}, indent=1)
+            Path(self._path).write_text(text + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """A step in MindSpore that Ctrl-C or an error meets anywhere: before it, or after it.
 
-python tests/borders/test_mindspore_interrupts.py [--seed N] [--lines N] [--presses N]
+python tests/borders/test_mindspore_interrupts.py [--seed N] [--lines N] [--presses N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import mpcore as mp
 
 ms = pytest.importorskip("mindspore")
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
-from planted import Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
+from planted import Campaign, Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
 
 # A fault that is planted in a destructor can only be reported.
 IN_DESTRUCTORS = "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -140,13 +140,14 @@ class Run:
 FOLDERS = [package("mpcore_mindspore"), package("mpcore"), package("mindspore")]
 
 
-def planted(run, boost, count, seed):
-    """Plant ``count`` faults at random lines of a step."""
+def planted(run, boost, count, seed, *, last=1.0):
+    """Plant ``count`` faults at random lines of a step, of the ``last`` part of it."""
     states, outcome = run.states(boost), Outcome()
     run.back()
     with lines(FOLDERS, None) as seen:
         run.step(boost)
-    chosen = random.Random(seed).sample(range(len(seen)), min(count, len(seen)))
+    places = range(int(len(seen) * (1 - last)), len(seen))
+    chosen = random.Random(seed).sample(places, min(count, len(places)))
     for at in chosen:
         run.back()
         place: list[tuple[str, int]] = []
@@ -191,6 +192,12 @@ def test_an_error_anywhere_leaves_the_state_before_or_after(policy, options, boo
     outcome = planted(Run(policy, **options), boost, 30, seed=4)
     assert not outcome.bad, outcome
     assert outcome.counts["before"] + outcome.counts["after"] >= 20, outcome
+
+
+def test_an_error_when_the_step_is_counted_draws_the_same_noise_again():
+    outcome = planted(Run(POLICIES[3]), 1, 40, seed=4, last=0.04)
+    assert not outcome.bad, outcome
+    assert outcome.counts["after"], outcome
 
 
 def test_an_error_around_a_compiled_step_leaves_the_state_before_or_after():
@@ -304,6 +311,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lines", type=int, default=60)
     parser.add_argument("--presses", type=int, default=20)
+    parser.add_argument("--json", default="", help="a file for the numbers")
     parser.add_argument("--press", type=int, help="be a child that presses under this policy")
     parser.add_argument("--boost", default="1")
     parser.add_argument("--compiled", action="store_true")
@@ -313,14 +321,15 @@ def main() -> None:
     if given.press is not None:
         press(given)
         return
+    campaign = Campaign(given.json, mindspore=ms.__version__, seed=given.seed)
     for index, policy in enumerate(POLICIES):
         for options in ({}, {"compiled": True}, {"two": True}, {"compiled": True, "two": True}):
             run = Run(policy, **options)
             for boost in (1, np.inf):
                 title = f"{policy.partition(', loss')[0]} {' '.join(options)} {boost=}"
-                print("lines", title, planted(run, boost, given.lines, given.seed), flush=True)
+                campaign.add("lines", title, planted(run, boost, given.lines, given.seed))
                 found = pressed_in_children(index, options, boost, given.presses, given.seed)
-                print("Ctrl-C", title, found, flush=True)
+                campaign.add("Ctrl-C", title, found)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
+from heard import told
 
 import mpcore as mp
-from mpcore.errors import MpcoreWarning
 
 ms = pytest.importorskip("mindspore")
 from mindspore import Tensor, nn  # noqa: E402
@@ -34,13 +32,6 @@ def prepared(policy):
 
     amp.step(loss_fn, X)
     return net, amp, loss_fn
-
-
-def told(body):
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        body()
-    return [one for one in heard if issubclass(one.category, MpcoreWarning)]
 
 
 def forms(net):

@@ -1,6 +1,7 @@
 """Ctrl-C and errors anywhere in a step of Keras: the state before it, or the one after it.
 
 python tests/borders/test_tensorflow_interrupts.py [--seed N] [--lines N] [--presses N]
+    [--json FILE]
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 from keras_nets import CROSS_ENTROPY, X, Y, arrays, differing, net  # noqa: E402
-from planted import Outcome, PlantedError, interrupted, lines, package  # noqa: E402
+from planted import Campaign, Outcome, PlantedError, interrupted, lines, package  # noqa: E402
 
 import mpcore as mp  # noqa: E402
 
@@ -115,7 +116,7 @@ def planted(policy: str, way: str, count: int, seed: int, *, traced: bool) -> Ou
     """Let a line of ours fail, in a step that is traced or in one that was traced before."""
     outcome, generator = Outcome(), random.Random(seed)
     folders = [package("mpcore_tensorflow"), package("mpcore")]
-    states = wanted(policy, way, 3)
+    states = wanted(policy, way, 9 if way == "fit" else 3)  # two calls, and a batch
 
     def prepared() -> Run:
         run = Run(policy, way)
@@ -135,7 +136,8 @@ def planted(policy: str, way: str, count: int, seed: int, *, traced: bool) -> Ou
             # Autograph makes an error of its own of one that it meets in a user's code.
             if not isinstance(error, PlantedError) and "planted at line" not in str(error):
                 raise
-            judge(run, states, outcome, f"{way} {policy}: {reached[-1]}", int(traced))
+            first = run.batches if traced else 0
+            judge(run, states, outcome, f"{way} {policy}: {reached[-1]}", first)
         else:
             outcome.add("none", str(place))
     return outcome
@@ -179,6 +181,21 @@ def test_ctrl_c(way):
     assert not outcome.bad, str(outcome)
 
 
+def test_an_error_at_the_end_of_fit_leaves_no_float32_values_open():
+    """Keras lets the optimizer write its averages there, behind the last step."""
+    run = Run("model_bfloat16, master=split", "step")
+    run.train()
+    optimizer, before = run.amp.optimizer, run.state()
+    folders = [package("mpcore_tensorflow")]
+    variables = run.model.trainable_variables
+    with lines(folders, None) as seen:
+        optimizer.finalize_variable_values(variables)
+    for place in range(len(seen)):
+        with pytest.raises(PlantedError), lines(folders, place):
+            optimizer.finalize_variable_values(variables)
+        assert not differing(before, run.state()), seen[place]
+
+
 def test_an_eager_step_that_fails_is_undone():
     """The forward pass has moved BatchNorm, then the loss fails."""
     run = Run("mixed_float16", "eager fit")
@@ -199,15 +216,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lines", type=int, default=40)
     parser.add_argument("--presses", type=int, default=50)
+    parser.add_argument("--json", default="", help="a file for the numbers")
     given = parser.parse_args()
+    campaign = Campaign(given.json, tensorflow=tf.__version__, seed=given.seed)
     for policy in POLICIES:
         for way in ("step", "fit"):
-            print(
-                "Ctrl-C", policy, way, pressed(policy, way, given.presses, given.seed), flush=True
-            )
+            found = pressed(policy, way, given.presses, given.seed)
+            campaign.add("Ctrl-C", f"{policy} {way}", found)
             for traced in (True, False):
                 found = planted(policy, way, given.lines, given.seed, traced=traced)
-                print("lines", policy, way, f"traced={traced}", found, flush=True)
+                campaign.add("lines", f"{policy} {way} traced={traced}", found)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ pytestmark = [
 ]
 keras = pytest.importorskip("keras")
 
+from heard import told  # noqa: E402
 from keras_nets import CROSS_ENTROPY, X, Y, loss_of, net  # noqa: E402
 
 import mpcore as mp  # noqa: E402
@@ -26,13 +25,6 @@ def prepared(policy, *, compiled=False):
     if compiled:
         model.compile(optimizer=amp.optimizer, loss=CROSS_ENTROPY)
     return model, amp
-
-
-def told(body):
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        body()
-    return [one for one in heard if issubclass(one.category, MpcoreWarning)]
 
 
 @pytest.mark.parametrize("policy", ["model_bfloat16", "model_bfloat16, master=split"])

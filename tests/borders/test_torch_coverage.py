@@ -806,6 +806,7 @@ def test_an_error_about_something_else_gets_no_advice():
     assert not hasattr(caught.value, "__notes__")
 
 
+@pytest.mark.usefixtures("dynamo")
 def test_judged_layers_compile_without_a_break():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), Addmm(8, 8), RootMeanSquare(8), LowRank(8, 2))

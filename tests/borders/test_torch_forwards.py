@@ -192,6 +192,7 @@ def test_a_spawned_worker_gets_the_prepared_model():
         assert torch.equal(torch.from_numpy(outputs), model(images()))
 
 
+@pytest.mark.usefixtures("dynamo")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch imports it
 def test_wrapped_signatures_do_not_break_the_compiler():
     model = net()

@@ -1,6 +1,7 @@
 """A step in torch that Ctrl-C or an error meets anywhere: before it, or after it, never between.
 
 python tests/borders/test_torch_interrupts.py [--seed N] [--lines N] [--presses N]
+    [--json FILE]
 """
 
 from __future__ import annotations
@@ -23,9 +24,21 @@ import pytest
 import mpcore as mp
 
 torch = pytest.importorskip("torch")
-from planted import Outcome, PlantedError, differing, interrupted, lines, package  # noqa: E402
+from planted import (  # noqa: E402
+    Campaign,
+    Outcome,
+    PlantedError,
+    differing,
+    interrupted,
+    lines,
+    package,
+)
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from mpcore_torch import open_regions  # noqa: E402
+from mpcore_torch.assigned import Watch  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -283,6 +296,119 @@ def test_an_error_at_any_line_leaves_the_state_before_or_after():
     found = planted(11, 40)  # how many lines a step runs depends on what ran before in the process
     assert not found.bad, found
     assert found.counts["none"] < 5, found
+
+
+class Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def around():
+    """Return what regions change in a thread."""
+    nesting = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    depths = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
+    return nesting, torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), *depths
+
+
+@contextlib.contextmanager
+def stopped_at(call):
+    """Raise where the first line of ``call`` runs, once."""
+
+    def begin(frame, event, _):
+        if frame.f_code is call.__code__:
+            sys.settrace(None)
+            raise PlantedError
+
+    before = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+ENDS = {
+    "a region": open_regions._leave,
+    "two in one": open_regions.Both.__exit__,
+    "a watch": Watch.__exit__,
+    "autocast": torch.autocast.__exit__,
+    "the next look": open_regions.end_left,
+}
+
+
+@pytest.mark.parametrize("where", ENDS)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "autocast_bfloat16"])
+@pytest.mark.parametrize("then", ["abort_step", "release", "step", "loop"])
+def test_a_fault_at_the_end_of_a_region_leaves_nothing_on(policy, where, then):
+    if policy == "mixed_bfloat16" and where == "autocast":
+        pytest.skip("opens none")
+    model, _, amp, step = trained(policy)
+    x = torch.randn(16, 8)
+    with Passing():
+        before = around()
+        with contextlib.suppress(PlantedError), stopped_at(ENDS[where]), amp.autocast():
+            model(x)
+        kept = None
+        try:
+            with stopped_at(ENDS[where]), amp.autocast():
+                model(x)
+        except PlantedError as error:
+            kept = error  # its frames live on
+        if then == "loop":
+            with amp.autocast():
+                loss = model(x).float().square().mean()
+            amp.backward(loss)
+            amp.apply()
+        else:
+            {"abort_step": amp.abort_step, "release": amp.release, "step": step}[then]()
+        assert around() == before, kept
+    assert around()[3] == before[3] - 1
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "autocast_bfloat16"])
+@pytest.mark.parametrize("way", ["with", "stack", "by hand", "generator", "decorator"])
+def test_a_region_that_somebody_is_inside_of_stays(policy, way):
+    model, _, amp, _ = trained(policy)
+    x = torch.randn(16, 8)
+    outside = around()
+
+    def body():
+        inside = around()
+        for _ in range(3):
+            amp.backward(model(x).float().square().mean())
+            amp.apply()
+            amp.abort_step()
+            with amp.autocast():
+                model(x)
+            amp.abort_step()
+            gc.collect()
+            assert around() == inside
+
+    if way == "with":
+        with amp.autocast():
+            body()
+    elif way == "stack":
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(amp.autocast())
+            body()
+    elif way == "by hand":
+        region = amp.autocast()
+        assert hasattr(region, "__exit__")
+        region.__enter__()
+        body()
+        region.__exit__(None, None, None)
+    elif way == "generator":
+
+        def parts():
+            with amp.autocast():
+                yield
+
+        for _ in parts():
+            body()
+    else:
+        amp.autocast()(body)()
+    assert around() == outside
 
 
 @pytest.mark.parametrize("way", ["step", "micro", "clip"])
@@ -608,7 +734,11 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--presses", type=int, default=300)
+    parser.add_argument("--json", default="", help="a file for the numbers")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print("lines:", planted(asked.seed, asked.lines))
-    print("Ctrl-C:", pressed(asked.seed, asked.presses))
+    campaign = Campaign(asked.json, torch=torch.__version__, seed=asked.seed)
+    for part in range(10):  # what was found so far is written as it comes
+        seed = 1000 * asked.seed + part
+        campaign.add("lines", f"seed {seed}", planted(seed, -(-asked.lines // 10)))
+        campaign.add("Ctrl-C", f"seed {seed}", pressed(seed, -(-asked.presses // 10)))

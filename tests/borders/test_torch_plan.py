@@ -401,8 +401,9 @@ def test_an_outer_autocast_changes_nothing_inside_the_model(policy):
         return functional.cross_entropy(out.float(), y)
 
     for number in range(2):
-        with pytest.warns(MpcoreWarning, match="no effect"):
+        with pytest.warns(MpcoreWarning, match="no effect") as told:
             result = amp.step(inside, *batch(number))
+        assert told[0].filename == __file__
         assert result.loss == own.step(entropy(other), *batch(number)).loss
     assert_same(values(model), values(other))
     with pytest.warns(MpcoreWarning, match="no effect"), torch.autocast("cpu", torch.bfloat16):

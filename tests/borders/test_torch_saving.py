@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
+from heard import told
 
 import mpcore as mp
-from mpcore.errors import MpcoreWarning
 
 pytestmark = pytest.mark.backend("torch")
 torch = pytest.importorskip("torch")
@@ -20,13 +18,6 @@ def prepared(policy):
     amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), policy)
     amp.step(lambda x: model(x).float().square().mean(), torch.ones(4, 4))
     return model, amp
-
-
-def told(body):
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        body()
-    return [one for one in heard if issubclass(one.category, MpcoreWarning)]
 
 
 @pytest.mark.parametrize("policy", ["model_bfloat16", "model_bfloat16, master=split"])

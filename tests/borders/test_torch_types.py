@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,17 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 def test_the_pages_code_has_its_types(said):
     assert said["readme.py"] == []
     assert said["quick.py"] == []
+
+
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
+def test_pyright_finds_nothing_in_the_pages_code(tmp_path):
+    if not (ROOT / "README.md").exists():
+        pytest.skip("the pages are not here")
+    (tmp_path / "readme.py").write_text(GIVEN + blocks("README.md", "python") + LOOP)
+    (tmp_path / "quick.py").write_text(blocks("docs/quick-start.md", "python torch"))
+    command = ["pyright", "--pythonpath", sys.executable, "readme.py", "quick.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "0 errors" in done.stdout, done.stdout + done.stderr
 
 
 def test_prepare_tells_what_it_gives_and_a_slip_is_seen(said):

@@ -190,6 +190,23 @@ def test_two_prepared_models_train_side_by_side():
         assert second.step(entropy(two), *batch(number)).stepped
 
 
+def test_an_optimizer_that_passed_once_is_looked_at_again():
+    first, second = net(), net()
+    amps = [mp.prepare(first, adam(first), "float32")]
+    other = adam(second)
+    for param in second.parameters():
+        param.grad = torch.zeros_like(param)
+    other.step()  # it is nobody's
+    amps.append(mp.prepare(second, adam(second), "float32"))
+    with pytest.raises(GuardError, match="not the prepared model's"):
+        other.step()
+    third = torch.optim.SGD([nn.Parameter(torch.zeros(2))], 0.1)
+    third.step()
+    third.add_param_group({"params": [next(first.parameters())]})
+    with pytest.raises(GuardError, match="not the prepared model's"):
+        third.step()
+
+
 def test_unguarded_lets_the_native_step_pass():
     ours, plain = net(), net()
     optimizer, native = adam(ours), adam(plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -31,6 +32,7 @@ Y = RNG.integers(0, 4, 32).astype("i4")
 MODES = pytest.mark.parametrize("mode", ["eager", "jit", "graph"])
 # A native scaler whose predecessor is gone may unscale by that one's scale: none goes.
 KEPT = []
+NUMBERS = itertools.count()
 PATTERNS = {
     "seldom": np.random.default_rng(1).random(60) < 0.1,
     "often": np.random.default_rng(2).random(60) < 0.5,
@@ -107,18 +109,49 @@ def test_recorded_trajectories_of_the_scaler(trace):
         assert number(counter) == trace["tracker_after"]["counter"][step]
 
 
+SCALERS = [
+    (2**10, 2, 3),
+    (3.7, 3, 1),
+    (2.0**125, 2, 2),
+    (1, 1, 2),
+    (1e30, 7, 4),
+    (1.5, 16777217, 2),
+]
+
+
+def side_by_side(steps):
+    """Return one function that runs ``steps`` one after the other: one graph for all."""
+
+    def run(*inputs):
+        return tuple([step(*inputs) for step in steps])
+
+    return run
+
+
+def renamed(thing):
+    """Return a scaler or cell; in one graph no two parameters may have the same name."""
+    cell = isinstance(thing, nn.Cell)
+    found = thing.get_parameters() if cell else vars(thing).values()
+    for param in [value for value in found if isinstance(value, Parameter)]:
+        param.name = f"{param.name}{next(NUMBERS)}"
+    return thing
+
+
+def assert_pairs_are_equal(found, count):
+    """Check that the first ``count`` results, ours, are those of the natives behind them."""
+    values = [[number(value) for value in result] for result in found]
+    assert len(values) == 2 * count
+    assert values[:count] == values[count:]
+
+
 @MODES
-@pytest.mark.parametrize(
-    "arguments",
-    [(2**10, 2, 3), (3.7, 3, 1), (2.0**125, 2, 2), (1, 1, 2), (1e30, 7, 4), (1.5, 16777217, 2)],
-)
-def test_scaler_equals_the_native(arguments, mode, request):
-    ours, theirs = shim.DynamicLossScaler(*arguments), native.DynamicLossScaler(*arguments)
-    steps = [in_mode(adjusting(scaler), mode, request) for scaler in (ours, theirs)]
+def test_scalers_equal_the_natives(mode, request):
+    made = [module.DynamicLossScaler(*a) for module in (shim, native) for a in SCALERS]
+    scalers = [renamed(scaler) for scaler in made]
+    run = in_mode(side_by_side([adjusting(scaler) for scaler in scalers]), mode, request)
     for pattern in PATTERNS.values():
         for bad in pattern:
-            left, right = ([number(v) for v in step(Tensor(not bad))] for step in steps)
-            assert left == right
+            assert_pairs_are_equal(run(Tensor(not bad)), len(SCALERS))
 
 
 @pytest.mark.parametrize("counter", range(9))
@@ -141,22 +174,34 @@ def using(scaler, finite):
 
 
 @MODES
-@pytest.mark.parametrize("scale", [1.0, 2.0**15, 2.0**16, 2.0**25, 3.3])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_scale_unscale_and_all_finite_equal_the_natives(dtype, scale, mode, request):
-    dtype, results = getattr(ms, dtype), []
+def test_scale_unscale_and_all_finite_equal_the_natives(dtype, mode, request):
+    """Ten scalers in one graph: five scales, dynamic and static, ours and then the natives."""
+    dtype = getattr(ms, dtype)
     grads = tuple(Tensor(RNG.normal(size=4).astype("f4"), dtype) for _ in range(3))
     bad = (*grads, Tensor([1.0, math.nan], dtype))
+    steps = []
     for module in (shim, native):
-        for scaler in (module.DynamicLossScaler(scale, 2, 3), module.StaticLossScaler(scale)):
-            KEPT.append(scaler)
-            use = in_mode(using(scaler, module.all_finite), mode, request)
-            for inputs in (grads, bad):
-                loss, unscaled, finite = use(Tensor(2.5, dtype), inputs)
-                kept = [loss, *unscaled, finite]
-                results.append((module, [(v.dtype, v.asnumpy().tobytes()) for v in kept]))
-    ours, theirs = ([r for m, r in results if m is module] for module in (shim, native))
-    assert ours == theirs
+        for scale in (1.0, 2.0**15, 2.0**16, 2.0**25, 3.3):
+            for scaler in (module.DynamicLossScaler(scale, 2, 3), module.StaticLossScaler(scale)):
+                KEPT.append(renamed(scaler))
+                steps.append(using(scaler, module.all_finite))
+    use = in_mode(side_by_side(steps), mode, request)
+    for inputs in (grads, bad):
+        results = []
+        for loss, unscaled, finite in use(Tensor(2.5, dtype), inputs):
+            kept = [loss, *unscaled, finite]
+            results.append([(v.dtype, v.asnumpy().tobytes()) for v in kept])
+        assert len(results) == 20
+        assert results[:10] == results[10:]
+
+
+def test_gradients_of_a_scale_near_the_end_of_float32_come_back():
+    """Above 2**126 the reciprocal is subnormal: 0 to some of MindSpore's threads, not to others."""
+    for scale, can_be in ((2.0**126, [[1.0, 0.5]]), (2.55e38, [[1.0, 0.5], [0.0, 0.0]])):
+        grads = (Tensor(np.array([scale, scale / 2], "f4")),)
+        (found,) = shim.DynamicLossScaler(scale, 2, 3).unscale(grads)
+        assert any(np.allclose(found.asnumpy(), one, rtol=1e-6) for one in can_be)
 
 
 def test_containers_are_those_of_the_native():
@@ -427,15 +472,6 @@ def updating(cell, scale):
     return update
 
 
-def update_pair(arguments, mode, request):
-    pair = []
-    for module in (shim, nn):
-        cell = module.DynamicLossScaleUpdateCell(*arguments)
-        scale = Parameter(Tensor(cell.get_loss_scale(), ms.float32), name="scale_sense")
-        pair.append(in_mode(updating(cell, scale), mode, request))
-    return pair
-
-
 @pytest.mark.parametrize("trace", traces("mindspore.nn.DynamicLossScaleUpdateCell"))
 def test_recorded_trajectories_of_the_update_cell(trace):
     cell = shim.DynamicLossScaleUpdateCell(**trace["config"])
@@ -447,17 +483,22 @@ def test_recorded_trajectories_of_the_update_cell(trace):
             assert number(getattr(cell, name)) == values[step]
 
 
+CELLS = [(2**12, 2, 3), (3.7, 3, 1), (2.0**125, 2, 2), (4.0, 1.1, 2), (8, 0.5, 2), (8, 2, 0)]
+
+
 @MODES
-@pytest.mark.parametrize(
-    "arguments",
-    [(2**12, 2, 3), (3.7, 3, 1), (2.0**125, 2, 2), (4.0, 1.1, 2), (8, 0.5, 2), (8, 2, 0)],
-)
-def test_update_cell_equals_the_native(arguments, mode, request):
-    pair = update_pair(arguments, mode, request)
+def test_update_cells_equal_the_natives(mode, request):
+    updates = []
+    for module in (shim, nn):
+        for arguments in CELLS:
+            cell = renamed(module.DynamicLossScaleUpdateCell(*arguments))
+            name = f"scale_sense{len(updates)}"
+            scale = Parameter(Tensor(cell.get_loss_scale(), ms.float32), name=name)
+            updates.append(updating(cell, scale))
+    run = in_mode(side_by_side(updates), mode, request)
     for pattern in PATTERNS.values():
         for bad in pattern:
-            left, right = ([number(v) for v in update(Tensor(bool(bad)))] for update in pair)
-            assert left == right
+            assert_pairs_are_equal(run(Tensor(bool(bad))), len(CELLS))
 
 
 @pytest.mark.parametrize("safe", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,3 +200,102 @@ def test_a_replacement_gets_the_nodes_of_a_pattern() -> None:
     own, new = _grad(net, "fc.bias", x), engine.rewrite(net)
     assert torch.equal(new(x), net(x))
     assert _grad(new, "fc.bias", x).norm() < own.norm()
+
+
+def test_engines_change_one_after_the_other() -> None:
+    net, x = _net()
+
+    @rw.pattern(nn.Linear)
+    def clipped(node: rw.Node) -> None:
+        node.output = rw.clip_gradient(node.output, norm=1e-6)
+        node.name = "scores"
+
+    low = rw.MixedPrecisionHelper("bfloat16").set_white_list([nn.Linear, "softmax"])
+    first = rw.SymbolicEngine().add_rule(clipped).rewrite(net)
+    both = rw.SymbolicEngine().add_rule(low).rewrite(first, x)
+    assert _grad(both, "fc.bias", x).norm() < 1e-5 < _grad(net, "fc.bias", x).norm()
+    assert _dtypes(both, x)["aten::convolution"] == torch.bfloat16
+    again = mp.graph.clip_gradient(both, P("conv2d"), x, norm=1e-9)
+    assert _grad(again, "conv.bias", x).norm() < 1e-8
+    assert _dtypes(again, x)["aten::addmm"] == torch.float32
+    seen: list[str] = []
+    rw.SymbolicEngine().add_rule(lambda node: seen.append(node.name)).rewrite(again, x)
+    assert {"scores", "fc/clip_gradient", "conv/clip_gradient"} <= set(seen)
+
+
+def test_what_was_rewritten_is_lifted_no_more(tmp_path: Path) -> None:
+    net, x = _net()
+    new = rw.SymbolicEngine().add_rule(lambda node: None).rewrite(net.eval())
+    policy = "autocast_bfloat16, by=graph"
+    for lifts in (
+        lambda: mp.graph.lift(new, x),
+        lambda: mp.graph.fold_batch_norm(new, x),
+        lambda: mp.export(new, tmp_path / "m.pt2", policy, x),
+        lambda: mp.explain(new, policy, x),
+        lambda: mp.prepare(new, None, policy, example=x),
+        lambda: mp.graph.clip_gradient(nn.Sequential(new), P("linear"), x, norm=1.0),
+    ):
+        with pytest.raises(mp.GraphError, match="the graph of Net was changed"):
+            lifts()
+
+
+def test_one_lowered_call_leaves_the_others_running() -> None:
+    net, x = _net()
+
+    @rw.pattern(nn.Conv2d)
+    def low(node: rw.Node) -> None:
+        node.to_float("bfloat16")
+
+    seen = _dtypes(rw.SymbolicEngine().add_rule(low).rewrite(net), x)
+    assert seen["aten::addmm"] == torch.bfloat16  # follows, with its weights
+
+    def by_pattern(nodes: list[rw.Node]) -> None:
+        nodes[0].to_float("bfloat16")
+
+    engine = rw.PatternEngine([([rw.NodeType.Conv2d, rw.NodeType.BatchNorm], by_pattern)])
+    for rewritten in (engine.rewrite(net), rw.SymbolicEngine().add_rule(engine).rewrite(net)):
+        assert _dtypes(rewritten, x) == seen
+
+
+def test_a_function_runs_on_what_was_made_of_the_model_it_is_given() -> None:
+    (net, x), other = _net(), Net()
+
+    @rw.rewrite(rw.SymbolicEngine().add_rule(lambda node: None))
+    def run(model: nn.Module, x: Any) -> Any:
+        return model(x)
+
+    run.compile(net, x)
+    net.eval()
+    other.eval()
+    assert torch.equal(run(net, x), net(x))
+    assert torch.equal(run(other, x), other(x))
+    assert torch.equal(run(net, x), net(x))
+
+
+def test_rules_that_cannot_be_are_refused() -> None:
+    net, x = _net()
+    helper = rw.MixedPrecisionHelper("bfloat16").set_white_list([nn.Linear])
+    with pytest.raises(mp.GraphError, match="is on the white and the black one"):
+        helper.set_black_list(nn.Linear)
+    with pytest.raises(mp.GraphError, match="got 'softmx'; do you mean 'softmax'"):
+        helper.set_white_list(["softmx"])
+    with pytest.raises(mp.GraphError, match="a kind must be a class of layers"):
+        rw.ParallelOptimizer({3: ()})
+    with pytest.raises(mp.GraphError, match="`rule` must be a function of a node"):
+        rw.SymbolicEngine().add_rule(rw.MixedPrecisionHelper)
+    folds = rw.PatternEngine([([rw.NodeType.Conv2d, rw.NodeType.BatchNorm], rw.FOLD)])
+    with pytest.raises(mp.GraphError, match="fold with an engine of its own"):
+        rw.SymbolicEngine().add_rule(folds)
+    with pytest.raises(mp.GraphError, match="got an empty list"):
+        rw.PatternEngine([([], rw.FOLD)])
+
+    def two(node: rw.Node) -> None:
+        node.to_float("bfloat16" if isinstance(node, nn.Conv2d) else "float16")
+
+    with pytest.raises(mp.GraphError, match="must be lowered to one 16-bit dtype"):
+        rw.SymbolicEngine().add_rule(two).rewrite(net, x)
+    with pytest.raises(mp.GraphError, match="a rule must return nodes or None, got 3"):
+        rw.SymbolicEngine().add_rule(lambda node: 3).rewrite(net, x)
+    with pytest.raises(mp.GraphError, match="a rule raised ZeroDivisionError") as told:
+        rw.SymbolicEngine().add_rule(lambda node: 1 / 0).rewrite(net, x)
+    assert isinstance(told.value.__cause__, ZeroDivisionError)

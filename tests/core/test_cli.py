@@ -46,7 +46,7 @@ def test_help_lists_the_commands_with_a_line_each(bare, arguments: tuple[str, ..
 
 
 def test_version(bare) -> None:
-    assert bare("--version") == (0, "mpcore 0.1.0\n", "")
+    assert bare("--version") == (0, "mpcore 0.2.0\n", "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -232,6 +232,23 @@ def test_a_block_that_hangs_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @posix
+def test_the_thread_that_forks_is_the_main_one_of_the_child() -> None:
+    answers: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            held = interrupts._MAIN[0] == threading.get_ident() == threading.main_thread().ident
+            os._exit(0 if held else 1)
+        answers.append(os.waitpid(child, 0)[1])
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+    assert answers == [0]
+
+
+@posix
 def test_what_a_c_library_put_there_stays_and_still_leads_here(tmp_path: Any) -> None:
     seen: list[str] = []
 
@@ -241,7 +258,8 @@ def test_what_a_c_library_put_there_stays_and_still_leads_here(tmp_path: Any) ->
             seen.append("block")
 
     with (tmp_path / "trace").open("w+") as trace:
-        faulthandler.register(signal.SIGINT, file=trace, chain=True)  # behind Python's back
+        # Behind Python's back; of this thread alone, whatever others the test runner keeps.
+        faulthandler.register(signal.SIGINT, file=trace, all_threads=False, chain=True)
         try:
             for body in (run, run, interrupt):
                 with pytest.raises(KeyboardInterrupt):

@@ -146,7 +146,7 @@ def test_no_room_hides_a_public_name() -> None:
 
 def test_the_package_behaves_as_a_module() -> None:
     assert set(mpcore.__all__) | {"__version__"} <= set(dir(mpcore))
-    assert mpcore.__version__ == "0.1.0"
+    assert mpcore.__version__ == "0.2.0"
     with pytest.raises(AttributeError, match="module 'mpcore' has no attribute 'prepaer'"):
         _ = mpcore.prepaer
     with pytest.raises(ImportError, match="cannot import name 'prepaer'"):

@@ -1,6 +1,7 @@
 """Planted faults by the hundred: how many are located, how many named, how many told wrongly.
 
-    python tests/divergence/campaign.py FAULTS [--first N] [--models tuned|held|all] [--new]
+    python tests/divergence/campaign.py FAULTS [--first N] [--models tuned|held|newer|all]
+        [--only faults,more_faults,unseen_faults,newer_faults]
 
 Prints a line a fault as it is judged, and the sums at the end. Nightly; by day the tests of this
 folder draw a few.
@@ -21,6 +22,8 @@ if __name__ == "__main__":
 
 import faults  # noqa: F401  # registers them
 import more_faults  # noqa: F401
+import newer
+import newer_faults  # noqa: F401
 import planting
 import torch
 import unseen
@@ -29,7 +32,8 @@ import unseen_faults  # noqa: F401
 MODELS = {
     "tuned": unseen.TUNED,
     "held": unseen.HELD_OUT,
-    "all": (*unseen.TUNED, *unseen.HELD_OUT, "gan"),
+    "newer": newer.NAMES,
+    "all": (*unseen.TUNED, *unseen.HELD_OUT, *newer.NAMES, "gan"),
 }
 
 
@@ -63,13 +67,13 @@ def main() -> None:
     parser.add_argument("faults", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--models", choices=MODELS, default="all")
-    parser.add_argument("--new", action="store_true", help="faults of unseen_faults alone")
+    parser.add_argument("--only", default="", help="modules of faults, with commas")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     names = [
         name
         for name, function in planting.FAULTS.items()
-        if not asked.new or function.__module__ == "unseen_faults"
+        if not asked.only or function.__module__ in asked.only.split(",")
     ]
     numbers = range(asked.first, asked.first + asked.faults)
     sums = dict.fromkeys(("located", "named", "wrong"), 0)

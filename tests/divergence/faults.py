@@ -50,7 +50,9 @@ def slope(side, rng):
     ]
     path = pick(rng, found)
     if path:
-        side.model.get_submodule(path).negative_slope = float(rng.choice([0.01, 0.3, 0.1]))
+        layer = side.model.get_submodule(path)
+        others = [s for s in (0.01, 0.3, 0.1) if s != layer.negative_slope]
+        layer.negative_slope = float(rng.choice(others))
         return Expected(path, "activation variant")
     return None
 

@@ -22,6 +22,7 @@ from mpcore.tools.divergence import Evidence, Verdict, collect, find
 from mpcore.tools.inspection import Request
 from mpcore_torch.layers import list_layers
 
+OPTIMIZER = "(optimizer)"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "mixed_float16", "mixed_bfloat16"
 BY_OP = "autocast_bfloat16"
 POLICIES = (FLOAT32, FLOAT16, BFLOAT16, BY_OP)
@@ -43,6 +44,11 @@ class Side:
     kind: Any = None
     stepper: Callable[[Any, Any], Any] | None = None
     after: Callable[[Evidence], Evidence] = lambda found: found
+
+    def of(self, *kinds: type) -> list[str]:
+        """Return the paths of the layers of exactly those classes, tied ones apart."""
+        tied = {"tokens", "head"} if self.name == "gpt" else set()
+        return [p for p, m in self.model.named_modules() if type(m) in kinds and p not in tied]
 
     def layers(self, *categories: str) -> list[str]:
         return [e.path for e in list_layers(self.model) if e.category in categories]

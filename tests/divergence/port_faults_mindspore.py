@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
 from mpcore_mindspore.layers import leaves
 
@@ -168,3 +168,173 @@ FAMILIES = {
         *(reordered, rate, less_momentum, decayed, frozen, scaled, shortened),
     )
 }
+
+
+# --- newer ones, written before any rule was looked at
+
+CLASSIFIERS = ("mlp", "separable", "resnet", "mixer", "experts")
+UNCLEAR = ("other setting", "unknown")
+
+
+def temperature(own, rng):
+    if own.name not in CLASSIFIERS:
+        return None
+    own.loss = lambda x, y: ops.cross_entropy(own.model(x) / 2, y)
+    return {}, ("(loss)",), ("loss reduction", *UNCLEAR)
+
+
+def smoothed(own, rng):
+    if own.name not in CLASSIFIERS:
+        return None
+    own.loss = lambda x, y: ops.cross_entropy(own.model(x), y, label_smoothing=0.1)
+    return {}, ("(loss)",), ("label", *UNCLEAR)
+
+
+def probabilities(own, rng):
+    """Take logits for probabilities."""
+    if own.name not in CLASSIFIERS:
+        return None
+    own.loss = lambda x, y: ops.cross_entropy(ops.softmax(own.model(x)), y)
+    return {}, ("(loss)",), ("loss reduction", "label", *UNCLEAR)
+
+
+def colours(own, rng):
+    x = own.batch[0].asnumpy()
+    if x.ndim != 4 or x.shape[1] != 3:
+        return None
+    own.batch = (Tensor(x[:, ::-1].copy()), *own.batch[1:])
+    return {}, ("batch[0]",), ("data order", "layout")
+
+
+def tokens(own, rng):
+    if "Int" not in str(own.batch[0].dtype):
+        return None
+    own.batch = ((own.batch[0] + 1) % 20, *own.batch[1:])
+    return {}, ("batch[0]",), UNCLEAR
+
+
+def twice(own, rng):
+    whole = [x.asnumpy() for x in own.batch]
+    own.batch = tuple(Tensor(np.concatenate([x[:-1], x[:1]])) for x in whole)
+    return {}, ("batch[0]",), ("data order", *UNCLEAR)
+
+
+def axis(own, rng):
+    path, cell = _pick(rng, _of(own, nn.Softmax))
+    if cell is None:
+        return None
+    _swap(own, path, nn.Softmax(0))
+    return {}, (path,), ("other setting",)
+
+
+def alpha(own, rng):
+    path, cell = _pick(rng, _of(own, nn.ReLU, nn.LeakyReLU))
+    if cell is None:
+        return None
+    _swap(own, path, nn.LeakyReLU(0.3))
+    return {}, (path,), ("activation variant",)
+
+
+def exchanged(own, rng):
+    shapes = {}
+    for path, cell in _of(own, nn.Dense, nn.Conv2d).items():
+        shapes.setdefault(tuple(cell.weight.shape), []).append((path, cell))
+    found = [same for same in shapes.values() if len(same) > 1]
+    if not found:
+        return None
+    (first, one), (second, other) = found[rng.integers(len(found))][:2]
+    kept = [cell.weight.asnumpy().copy() for cell in (one, other)]
+    one.weight.set_data(Tensor(kept[1]))
+    other.weight.set_data(Tensor(kept[0]))
+    return {}, (first, second), ("initialisation", "layout")
+
+
+def statistics(own, rng):
+    """Run a norm as in inference."""
+    path, norm = _pick(rng, _of(own, nn.BatchNorm2d))
+    if norm is None:
+        return None
+    kept = {"eps": norm.eps, "momentum": 0.9, "use_batch_statistics": False}
+    _swap(own, path, nn.BatchNorm2d(norm.num_features, **kept))
+    return {}, (path,), UNCLEAR
+
+
+def no_bias(own, rng):
+    found = {p: c for p, c in _of(own, nn.Dense, nn.Conv2d).items() if c.has_bias}
+    path, cell = _pick(rng, found)
+    if cell is None:
+        return None
+    cell.bias.set_data(Tensor(0 * cell.bias.asnumpy()))
+    return {}, (path,), ("initialisation",)
+
+
+def pooled(own, rng):
+    path, cell = _pick(rng, _of(own, nn.MaxPool2d))
+    if cell is None:
+        return None
+    _swap(own, path, nn.AvgPool2d(2, 2))
+    return {}, (path,), UNCLEAR
+
+
+def hard(own, rng):
+    path, cell = _pick(rng, _of(own, nn.Sigmoid))
+    if cell is None:
+        return None
+    _swap(own, path, nn.HSigmoid())
+    return {}, (path,), ("activation variant", "other setting")
+
+
+def scheduled(own, rng):
+    return {"rate": [0.05, 0.03, 0.01, 0.01, 0.01]}, OPTIMIZER, ("schedule",)
+
+
+NEWER = {
+    plant.__name__: plant
+    for plant in (
+        *(temperature, smoothed, probabilities, colours, tokens, twice, axis, alpha),
+        *(exchanged, statistics, no_bias, pooled, hard, scheduled),
+    )
+}
+
+
+# --- what loses nothing in the training loss of a few steps
+
+
+def slow_statistics(own, rng):
+    path, norm = _pick(rng, _of(own, nn.BatchNorm2d))
+    if norm is None:
+        return None
+    _swap(own, path, nn.BatchNorm2d(norm.num_features, eps=1e-5, momentum=0.999))
+    return {}, (path,), ("momentum",)
+
+
+def still_biases(own, rng):
+    held = [p for p in own.model.trainable_params() if p.name.endswith("bias")]
+    for param in held:
+        param.requires_grad = False
+    return ({}, OPTIMIZER, ("other setting",)) if len(held) > 1 else None
+
+
+def _small_gone(grad):
+    return grad * (ops.abs(grad) > 0.01 * ops.abs(grad).max()).astype(grad.dtype)
+
+
+class _Flushed(nn.Dense):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.flush = ops.InsertGradientOf(_small_gone)
+
+    def construct(self, x):
+        weight = self.flush(self.weight.astype(x.dtype))
+        return ops.matmul(x, weight.T) + self.bias.astype(x.dtype)
+
+
+def flushed(own, rng):
+    path, cell = _pick(rng, {p: c for p, c in _of(own, nn.Dense).items() if c.in_channels > 8})
+    if cell is None:
+        return None
+    _swap(own, path, _Flushed(cell.in_channels, cell.out_channels))
+    return {}, (path,), ("other setting",)
+
+
+QUIET = {plant.__name__: plant for plant in (slow_statistics, still_biases, flushed)}

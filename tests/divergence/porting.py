@@ -38,7 +38,7 @@ class Port:
 
 def port(framework: str, name: str) -> Port:
     """Return a port as it should be, with the zoo's neutral weights."""
-    entry = importlib.import_module(f"unseen_{framework}").ENTRIES[name]
+    entry = importlib.import_module(f"newer_{framework}").ENTRIES[name]
     driver = mp.load_backend(framework).driver()
     driver.seed(0)
     model = entry.build()

@@ -7,7 +7,7 @@ import porting
 import pytest
 from porting import judged, port
 
-NAMES = ["mlp", "cnn", "separable", "resnet", "lstm", "encoder"]
+NAMES = ["mlp", "cnn", "separable", "resnet", "lstm", "encoder", "volume", "graph"]
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,14 @@ PLANTED = {
     "sum": ("mlp", loss_of(reduction="sum"), {}, "(loss)", "loss reduction"),
     "classes from 1": ("mlp", shifted, {}, "batch[1]", "label"),
     "other order": ("lstm", turned, {}, "batch[0]", "data order"),
+    "other order, several inputs": ("graph", turned, {}, "batch[0]", "data order"),
+    "rate behind a pooling of zeros": (
+        "volume",
+        None,
+        {"rate": 0.01},
+        "(optimizer)",
+        "optimizer constants",
+    ),
     "rate": ("mlp", None, {"rate": 0.01}, "(optimizer)", "optimizer constants"),
     "Nesterov": ("mlp", None, {"nesterov": True}, "(optimizer)", "optimizer constants"),
 }

@@ -72,9 +72,9 @@ def test_the_same_script_twice_is_the_same(reference: Path, tmp_path: Path) -> N
         ("decay", 0, "update", ""),
         ("schedule", 2, "update", ""),
         ("labels", 3, "input", "label"),
-        ("clip", 0, "backward", ""),
+        ("clip", 0, "update", "clipping"),
         ("sum", 0, "loss", ""),
-        ("smoothed", 0, "loss", "unknown"),
+        ("smoothed", 0, "loss", "label"),
     ],
 )
 def test_a_fault_is_found_where_it_is(
@@ -91,10 +91,11 @@ def test_a_fault_is_found_where_it_is(
         assert found.found.root_causes[0].kind == kind
 
 
-def test_smoothed_labels_are_named_once_the_output_is_kept(tmp_path: Path) -> None:
+def test_smoothed_labels_are_named_where_the_output_is_kept(tmp_path: Path) -> None:
+    """In the first step it is, unless `whole` says otherwise."""
     for keep, kind in (((), "unknown"), (("5",), "label")):
         for name, fault in (("a", ""), ("b", "smoothed")):
-            script(tmp_path / name, fault, keep=keep, steps=1)
+            script(tmp_path / name, fault, keep=keep, steps=1, whole=0)
         for sides in (("a", "b"), ("b", "a")):
             (found,) = compare_runs(*(tmp_path / side for side in sides)).values()
             assert found.found is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import campaign
+import newer
 import planting
 import pytest
 import torch
@@ -30,6 +31,18 @@ def test_one_of_each_new_fault(number: int) -> None:
         assert told["named"], told
     if not found:
         pytest.skip("no model of these has it")
+
+
+NEWER = [n for n, plant in planting.FAULTS.items() if plant.__module__ == "newer_faults"]
+
+
+@pytest.mark.parametrize("number", range(len(NEWER)), ids=NEWER)
+def test_one_of_each_newer_fault(number: int) -> None:
+    """In newer models, of data, losses, wiring and updates."""
+    for one in planting.planted(range(number, number + 1), newer.NAMES, NEWER):
+        told = campaign.judged(one)
+        assert told["located"], told
+        assert told["named"], told
 
 
 @pytest.mark.nightly

@@ -10,20 +10,13 @@ from functools import partial
 import planting
 import torch
 import unseen_torch
-from planting import Expected, fault, pick
+from planting import OPTIMIZER, Expected, fault, pick
 from torch import nn
 from torch.nn import functional
 
 import mpcore as mp
 
 planting.MODELS.update(unseen_torch.MODELS)
-
-OPTIMIZER = "(optimizer)"
-
-
-def _kinds(side, *kinds):
-    tied = {"tokens", "head"} if side.name == "gpt" else set()
-    return [p for p, m in side.model.named_modules() if type(m) in kinds and p not in tied]
 
 
 # --- the update alone
@@ -150,7 +143,7 @@ def biases_never_learn(side, rng):
 
 @fault("padding_idx")
 def padding_idx(side, rng):
-    path = pick(rng, [p for p in _kinds(side, nn.Embedding) if p in ("embed", "tokens")])
+    path = pick(rng, [p for p in side.of(nn.Embedding) if p in ("embed", "tokens")])
     if path and side.name in ("lstm", "gru", "encoder"):
         side.model.get_submodule(path).padding_idx = 3
         return Expected(path, "other setting")
@@ -168,7 +161,7 @@ def weights_untied(side, rng):
 
 @fault("gradient flushed")
 def gradient_flushed(side, rng):
-    path = pick(rng, _kinds(side, nn.Linear, nn.Conv2d))
+    path = pick(rng, side.of(nn.Linear, nn.Conv2d))
     if path and side.name != "gan":
         layer = side.model.get_submodule(path)
 
@@ -316,7 +309,7 @@ def padding_of_a_signal(side, rng):
 
 @fault("statistics of one norm")
 def statistics_of_one_norm(side, rng):
-    path = pick(rng, _kinds(side, nn.BatchNorm1d, nn.BatchNorm2d))
+    path = pick(rng, side.of(nn.BatchNorm1d, nn.BatchNorm2d))
     if path and side.name in ("convgru", "bnunet", "detect", "resnet"):
         side.model.get_submodule(path).momentum = 0.001
         return Expected(path, "momentum")
@@ -325,7 +318,7 @@ def statistics_of_one_norm(side, rng):
 
 @fault("rule for one layer")
 def rule_for_one_layer(side, rng):
-    path = pick(rng, _kinds(side, nn.Conv1d, nn.ConvTranspose2d, nn.Linear))
+    path = pick(rng, side.of(nn.Conv1d, nn.ConvTranspose2d, nn.Linear))
     if path and side.policy in ("mixed_float16", "mixed_bfloat16"):
         side.policy = mp.Policy.named(side.policy).full(path)
         return Expected(path, "dtype rule")

@@ -145,20 +145,19 @@ def two_losses(model, *, weight=2.0):
     return loss
 
 
-def _made(name, make, loss):
-    """Return an entry whose images and signals have their channels last."""
+def built(name, make, loss, *, last=False, several=False):
+    """Return an entry: ``last`` for inputs with their channels last, ``several`` inputs."""
     plain = _entry(name, make, loss)
 
     def batch(rng):
         found = plain.batch(rng)
-        signal = name == "convgru"
-        return (np.moveaxis(found[0], 1, -1).copy(), *found[1:]) if signal else found
+        return (np.moveaxis(found[0], 1, -1).copy(), *found[1:]) if last else found
 
     def build():
         keras.utils.set_random_seed(0)
         model = make()
         given = batch(np.random.default_rng(0))
-        model(tuple(map(tf.constant, given)) if name == "vae" else given[0], training=False)
+        model(tuple(map(tf.constant, given[:2])) if several else given[0], training=False)
         return model
 
     return type(plain)(**{**vars(plain), "batch": batch, "build": build})
@@ -167,10 +166,10 @@ def _made(name, make, loss):
 assert EPS == 1e-5  # of every normalisation above, as in zoo_tensorflow
 
 MODELS = {
-    "mixer": _made("mixer", Mixer, classify),
-    "vae": _made("vae", Vae, evidence_bound),
-    "convgru": _made("convgru", ConvGru, classify),
-    "bnunet": _made("bnunet", BnUNet, classify),
-    "detect": _made("detect", Detect, two_losses),
+    "mixer": built("mixer", Mixer, classify),
+    "vae": built("vae", Vae, evidence_bound, several=True),
+    "convgru": built("convgru", ConvGru, classify, last=True),
+    "bnunet": built("bnunet", BnUNet, classify),
+    "detect": built("detect", Detect, two_losses),
 }
 ENTRIES = {**zoo_tensorflow.ZOO, **MODELS}

@@ -100,7 +100,7 @@ COMMON = {
     "affine": ["False"],
     "track_running_stats": ["False"],
     "momentum": ["0.3", "None"],
-    "last_epoch": None,
+    "last_epoch": ["4"],
     "approximate": ["'tanh'", "'none'"],
     "repeats": ["2", "(2, 1, 3)"],
     "num_classes": ["4"],

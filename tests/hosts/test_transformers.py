@@ -275,6 +275,7 @@ def test_adapters_over_a_base_in_bfloat16_train_and_resume(policy: str, tmp_path
         if not param.requires_grad
     }
     assert {param.dtype for param in base.values()} == {torch.bfloat16}
+    places = {name: param.data_ptr() for name, param in whole.model.named_parameters()}
     before = whole.evaluate(whole.train_dataset)["eval_loss"]
     whole.train()
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -287,4 +288,5 @@ def test_adapters_over_a_base_in_bfloat16_train_and_resume(policy: str, tmp_path
     for name, param in base.items():  # the base has kept dtype and bits
         assert after[name].dtype == torch.bfloat16
         assert torch.equal(after[name], param), name
+        assert after[name].data_ptr() == places[name], name  # and its memory
     assert whole.evaluate(whole.train_dataset)["eval_loss"] < before

@@ -42,6 +42,9 @@ class JaxKit:
     changes_model = True
     optimizer_holds_parameters = False  # only their names and shapes
 
+    def __init__(self):
+        self._transitions = {}
+
     def model(self):
         return Net(nnx.Rngs(0))
 
@@ -111,9 +114,10 @@ class JaxKit:
         def move(tensors, finite):
             return transition(rule, tensors, finite, jnp.where, lambda value: value)
 
+        if (rule, mode) not in self._transitions:  # compiled once for each rule
+            self._transitions[rule, mode] = jax.jit(move) if mode == "compiled" else move
         tensors = (jnp.float32(state[0]), *(jnp.int32(count) for count in state[1:]))
-        run = jax.jit(move) if mode == "compiled" else move
-        scale, *counts = run(tensors, jnp.bool_(finite))
+        scale, *counts = self._transitions[rule, mode](tensors, jnp.bool_(finite))
         return float(scale), *(int(count) for count in counts)
 
     def put_weights(self, model, weights):

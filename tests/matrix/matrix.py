@@ -108,12 +108,18 @@ def made(entry: dict[str, object], folder: Path, wheel: Path) -> str | None:
     subprocess.run([base, "-m", "venv", folder], check=True)
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
     done = subprocess.run(
-        [*pip, *entry["requires"], str(wheel), *TOOLS], capture_output=True, text=True, check=False
+        [*pip, *entry["requires"], str(wheel)], capture_output=True, text=True, check=False
     )
     if done.returncode:
         (folder / "pip.log").write_text(done.stderr, encoding="utf-8")
         return f"not run: pip cannot install {' '.join(entry['requires'])}"
     return None
+
+
+def with_tools(folder: Path) -> None:
+    """Add what the tests need; README's lines have run without it by then."""
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
+    subprocess.run([*pip, *TOOLS], check=True)
 
 
 def tried(entry: dict[str, object], folder: Path, wheel: Path) -> Row:
@@ -137,7 +143,9 @@ def tried(entry: dict[str, object], folder: Path, wheel: Path) -> Row:
     names = {one["name"].replace("_", "-"): one["version"] for one in listed}
     row.versions = {name: names[name] for name in SHOWN if name in names}
     row.ok = True
-    for part in entry["parts"]:
+    for part in sorted(entry["parts"], key=lambda part: not part.startswith("readme")):
+        if not part.startswith("readme") and not (folder / "bin/pytest").exists():
+            with_tools(folder)
         log = folder.parent / "logs" / row.name / f"{part}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         good, words = run(command_of(part, python), log)
@@ -152,9 +160,10 @@ def page(rows: dict[str, dict[str, object]], notes: dict[str, str]) -> str:
     lines = [
         "# Versions",
         "",
-        "What `make matrix` found: an environment of its own for each row, the wheel in it, and",
-        "README's first block, the conformance suite and the shims' tests run there. The bounds in",
-        "`pyproject.toml` say no more than this table; `mpcore doctor` warns outside of them.",
+        "What `make matrix` found: an environment of its own for each row, with the framework",
+        "and the wheel in it and nothing else, where README's first block runs; after that pytest",
+        "joins them for the conformance suite and the shims' tests. The bounds in `pyproject.toml`",
+        "say no more than this table; `mpcore doctor` warns outside of them.",
         "The whole of `make test` runs in one set of versions, that of `constraints.txt`.",
         "",
         "| Python | versions | " + "README | conformance | shims | core | on |",
@@ -186,6 +195,7 @@ def main() -> None:
     entries = tomllib.loads((HERE / "environments.toml").read_text(encoding="utf-8"))["environment"]
     notes = {entry["name"]: entry.get("note", "") for entry in entries}
     names = list(notes)
+    entries = [entry for entry in entries if not given.names or entry["name"] in given.names]
     unknown = set(given.names) - set(names)
     if unknown:
         sys.exit(f"no environment {sorted(unknown)}; there are {', '.join(names)}")
@@ -198,9 +208,7 @@ def main() -> None:
     )
     wheel = next((folder / "wheel").glob("*.whl"))
     rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    for entry in entries:
-        if given.names and entry["name"] not in given.names:
-            continue
+    for entry in sorted(entries, key=lambda entry: (given.names or names).index(entry["name"])):
         row = tried(entry, folder / str(entry["name"]), wheel)
         rows[row.name] = vars(row)
         ordered = {name: rows[name] for name in names if name in rows}

@@ -5,6 +5,7 @@ python tests/matrix/readme.py FRAMEWORK
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import tempfile
@@ -14,6 +15,14 @@ import numpy as np
 
 README = Path(__file__).parents[2] / "README.md"
 ROWS, FEATURES, CLASSES = 16, 8, 4
+
+
+def numpy():
+    from mpcore_numpy.kit import kit, loss_and_gradients
+
+    model = kit.model()
+    loss_fn = functools.partial(loss_and_gradients, boost=np.float32(1))
+    return model, kit.sgd(model, 0.1, 0.0), loss_fn, lambda x, y: (x, y)
 
 
 def torch():

@@ -380,7 +380,7 @@ def test_counts_add_up_to_the_rows():
         ("torch.hub.load('a', 'b')", "no weights are fetched"),
         ("torch.some_new_function(1)", "no equal"),
         ("n.fill_(1)", "in-place"),
-        ("nn.DataParallel(nn.Linear(2, 2))", "msrun"),
+        ("nn.RMSNorm(2)", "rsqrt"),
     ],
 )
 def test_what_has_no_equal_raises_where_it_is_used_and_says_why(code, reason):

@@ -22,3 +22,10 @@ def mpcore(
         timeout=500,
         check=False,
     )
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+    """The input was wrong: exit code 2 and one line on standard error, which holds ``message``."""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -56,14 +56,14 @@ def started() -> float:
         fields = text.rpartition(")")[2].split()
         pid = int(folder.name)
         parents[pid] = int(fields[1])
-        spent[pid] = sum(int(field) for field in fields[11:15]) / TICK
+        spent[pid] = sum(int(field) for field in fields[11:15])
     ended = os.times()
     below = defaultdict(list)
     for pid, parent in parents.items():
         below[parent].append(pid)
-    total, left = ended.children_user + ended.children_system, list(below[os.getpid()])
+    total, left = 0, list(below[os.getpid()])
     while left:
         pid = left.pop()
         total += spent[pid]
         left += below[pid]
-    return total
+    return total / TICK + ended.children_user + ended.children_system

@@ -43,6 +43,8 @@ def net(norm="plain"):
 def optimizer(name):
     if name == "adam":
         return keras.optimizers.Adam(0.01)
+    if name == "adamw":
+        return keras.optimizers.AdamW(0.01, weight_decay=0.1)
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
@@ -162,6 +164,27 @@ def like_one_replica(strategy, way, norm, kind):
     return out
 
 
+def schemes_alike(strategy):
+    """Two schemes that keep every bit of float32 end alike, one computed in each replica."""
+    weights = []
+    for scheme in ("copy", "split:nearest"):
+        policy = f"model_bfloat16, master={scheme}, loss_scale=dynamic(init_scale=1024)"
+        run = Run(strategy, policy, norm="none", kind="adamw")
+        steps = [run.step(poisoned(1) if index == 2 else X).stepped for index in range(5)]
+        weights.append([array for _, array in sorted(run.amp.weights().items())])
+    return {"stepped": steps, "same": same(*weights)}
+
+
+def strategy_of_one(single):
+    """A MirroredStrategy on one device, in `fit`, beside no strategy at all."""
+    runs = [Run(s, SCALED, "fit", "none", "adam") for s in (single, tf.distribute.get_strategy())]
+    for x in (X, poisoned(1), X):
+        for run in runs:
+            run.step(x)
+    values = [[v.numpy() for v in run.model.trainable_variables] for run in runs]
+    return {"same": same(*values), "states": [run.amp.state for run in runs]}
+
+
 def distributed_batch(strategy):
     """A batch that is in parts already gives what cutting a whole one gives."""
     runs = [Run(strategy, SCALED, norm="none") for _ in range(2)]
@@ -247,6 +270,11 @@ def main():
             seen[f"one bad, {way}, {replica}"] = found
     for replica, found in one_bad(strategy, "step", "model_float16", "adam"):
         seen[f"one bad, masters, {replica}"] = found
+    split = "model_bfloat16, master=split, loss_scale=dynamic(init_scale=1024)"
+    for replica, found in one_bad(strategy, "fit", split, "adamw"):
+        seen[f"one bad, split, {replica}"] = found
+    seen["schemes alike"] = schemes_alike(strategy)
+    seen["strategy of one"] = strategy_of_one(tf.distribute.MirroredStrategy(["CPU:0"]))
     for replica in (0, 1):
         seen[f"native, {replica}"] = native_one_bad(strategy, replica)
     for way in ("step", "fit"):

@@ -22,7 +22,7 @@ def seen():
 
 
 @pytest.mark.parametrize("replica", [0, 1])
-@pytest.mark.parametrize("way", ["step", "fit", "eager fit", "masters"])
+@pytest.mark.parametrize("way", ["step", "fit", "eager fit", "masters", "split"])
 def test_overflow_on_one_replica_stops_all(seen, way, replica):
     """P17: weights, slots, statistics of every replica stay; the scale halves once."""
     assert seen[f"one bad, {way}, {replica}"] == {
@@ -62,6 +62,18 @@ def test_run_equals_one_replica(seen, way, norm):
         assert found["stepped"] == [[i % 4 != 2] * 2 for i in range(20)]
         assert found["losses apart"] < 1e-6
         assert found["norms apart"] < 1e-6
+
+
+def test_values_of_one_step_are_computed_once_for_all_replicas(seen):
+    assert seen["schemes alike"] == {"stepped": [True, True, False, True, True], "same": True}
+
+
+def test_one_device_under_a_strategy_is_one_device(seen):
+    found = seen["strategy of one"]
+    assert found["same"]
+    ours, plain = found["states"]
+    assert ours == plain
+    assert ours[2] == 1
 
 
 def test_batch_may_be_in_parts_already(seen):

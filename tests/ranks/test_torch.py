@@ -166,6 +166,19 @@ def test_two_optimizers_with_a_loss_each_under_ddp(ranks):
     same(ranks("two_optimizers_and_losses_under_ddp"))
 
 
+def test_ranks_keep_the_same_layer_full_where_one_of_them_overflows(ranks):
+    told = same(ranks("ranks_keep_the_same_layer_full"))
+    for stepped, kept, _, said in told.values():
+        assert stepped == [True, False, True, False, True, True]
+        assert kept == ["full path=big"]
+        assert len(said) == 1
+
+
+def test_sharded_parameters_are_not_kept_full(ranks):
+    told = same(ranks("sharded_models_are_not_kept_full"))
+    assert "sharded over ranks" in told["error_said"]
+
+
 def test_fsdp_trains_like_one_process(ranks):
     told = same(ranks("fsdp_equals_one_process"))
     assert set(told) == {"float32 layer", "bfloat16 layer", "bfloat16 op"}

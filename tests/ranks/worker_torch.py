@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 import traceback
+import warnings
 
 import torch
 from torch import distributed, nn
@@ -304,6 +305,52 @@ def two_optimizers_and_losses_under_ddp(rank):
     for one, two in zip(*(model.parameters() for model in ends), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-7)
     return {"weights": digest(ends[0].parameters())}
+
+
+class Grows(nn.Module):
+    """Its layer ``big`` leaves float16 where the input is large."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.big, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        with torch.no_grad():
+            self.big.weight.fill_(200.0)
+
+    def forward(self, x):
+        return self.last(self.big(torch.relu(self.first(x))) / 1000)
+
+
+@scenario
+def ranks_keep_the_same_layer_full(rank):
+    told = {}
+    for wrapped in ("before", "after"):
+        model = Grows()
+        prepared = ddp(model) if wrapped == "before" else model
+        policy = mp.Policy.named("mixed_float16").with_loss_scale(RULE)
+        amp = ready(prepared, policy, on_overflow="keep full")
+        loss_fn = entropy(ddp(prepared) if wrapped == "after" else prepared)
+        stepped = []
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for step in range(6):
+                x, y = batch(step, rank)
+                large = rank == 1 and step in (1, 3, 4)  # what the other rank has is harmless
+                stepped.append(
+                    amp.step(loss_fn, x.abs().clamp(max=1.0) * (1000 if large else 1), y).stepped
+                )
+        said = [str(entry.message) for entry in found if "keep full" in str(entry.message)]
+        told[wrapped] = [stepped, list(amp.kept_full), weights(model, amp), said]
+    return told
+
+
+@scenario
+def sharded_models_are_not_kept_full(rank):
+    try:
+        ready(sharded(), mp.Policy.named("mixed_float16"), on_overflow="keep full")
+    except mp.BackendError as error:
+        return {"error_said": str(error)}
+    return {}
 
 
 # --- FSDP2

@@ -235,7 +235,7 @@ def test_what_is_kept_is_read_for_the_same_version_and_device(cache: Path) -> No
         "[]",
         '{"format": "mpcore-capabilities", "version": 1',
         '{"format": "other", "version": 1, "facts": {}}',
-        '{"format": "mpcore-capabilities", "version": 2, "facts": {}}',
+        '{"format": "mpcore-capabilities", "version": 1, "facts": {}}',
         '{"format": "mpcore-capabilities", "version": 1, "facts": {"a": {"b": ["fine", ""]}}}',
         '{"format": "mpcore-capabilities", "version": 1, "facts": {"a": {"b": 3}}}',
         '{"format": "mpcore-capabilities", "version": 1, "facts": [1]}',

@@ -280,6 +280,10 @@ WRONG = {
     "other-format": (put("format", value="else"), "`format` must be 'mpcore-state', got 'else'"),
     "future": (put("version", value=3), "`version` must be <= 2, got 3: a newer mpcore wrote it"),
     "odd-version": (put("version", value=True), "`version` must be a whole number >= 1, got True"),
+    "bad-overflow": (
+        put("overflowed_layers", value=[[-1, "a"]]),
+        "`overflowed_layers` must be a list of [steps ago, layer]",
+    ),
     "missing-key": (drop("state"), "`file` lacks 'state'"),
     "unknown-key": (put("extra", value=1), "`file` must not hold 'extra'"),
     "missing-count": (drop("state", "overflows"), "`state` lacks 'overflows'"),

@@ -18,7 +18,7 @@ from mpcore.graph.placing import place
 FREE = ("add_sub", "relu", "layer_norm", "reshape_transpose")
 
 
-def _price(graph: Graph, low: dict[str, bool], output: str) -> int:
+def price_of(graph: Graph, low: dict[str, bool], output: str) -> int:
     """Return what an assignment costs, counted edge by edge with no network."""
     made_low = {value.name: False for value in graph.values}
     pinned = {value.name: value.kind != "result" for value in graph.values}
@@ -52,7 +52,7 @@ def _cheapest(graph: Graph, output: str) -> int:
         if node.op in (*FREE, "linear", "exp")
     }
     return min(
-        _price(graph, dict(zip(sides, choice, strict=True)), output)
+        price_of(graph, dict(zip(sides, choice, strict=True)), output)
         for choice in itertools.product(*sides.values())
     )
 

@@ -248,6 +248,52 @@ def extra_layers():
     assert "only this side has the layer rescaling (Rescaling)" in evidence
 
 
+DENOISER = """
+import numpy as np
+from mpcore import Data, OptimizerSpec
+
+optimizer = OptimizerSpec("sgd", learning_rate=0.05)
+loss, steps, batch = "mse", 2, 8
+
+
+def data():
+    x = np.random.default_rng(0).standard_normal((16, 3, 24, 24)).astype("f4")
+    y = x[:, :1] + np.float32(2)  # bias gradients are sums of one sign
+    return Data(x, y, x[:8], y[:8], layout="channels_first", target_layout="channels_first")
+
+
+def build_torch():
+    from torch import nn
+
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 1))
+
+
+def build_tensorflow():
+    import keras
+    from keras import layers
+
+    first = layers.Conv2D(8, 3, padding="same")
+    return keras.Sequential([layers.Input((24, 24, 3)), first, layers.ReLU(), layers.Conv2D(1, 1)])
+"""
+
+
+def test_bias_gradients_summed_in_bfloat16_are_a_known_difference(tmp_path: Path) -> None:
+    # A function that TensorFlow compiles sums them with the kernel's, in float32.
+    options = ["--backend", "torch,tensorflow:eager", "--policy", "mixed_bfloat16"]
+    report = compare(tmp_path, DENOISER, *options, "--lockstep-steps", "2", "--noise-runs", "1")
+    (pair,) = report["pairs"]
+    title = "bias gradient in bfloat16, wrong in tensorflow"
+    assert pair["verdict"].startswith(f"known difference: {title}")
+    gradient = next(number for number in pair["numbers"] if number["name"] == "gradient")
+    assert (gradient["known"], gradient["beyond"]) == (title, True)
+    assert gradient["tensor"].endswith(".bias")
+    assert gradient["size"] > 3 * gradient["tolerance"]
+    cause = pair["depth"]["root_causes"][0]
+    assert cause["kind"] == "known difference"
+    assert any("BiasAddGrad" in sentence for sentence in cause["evidence"])
+    assert "full layer=conv" in cause["fix"]
+
+
 LARGE = """
 large = data
 def data():

@@ -410,6 +410,8 @@ def small(family: str) -> cases.Case:
         "norm": {"x": (3, 5), "weight": (5,), "bias": (5,), "g": (3, 5)},
         "softmax": {"x": (3, 5), "g": (3, 5)},
         "lstm": {"x": (4, 2, 3), "w_ih": (8, 3), "w_hh": (8, 2), "g": (4, 2, 2)},
+        "lstm_long": {"x": (4, 2, 3), "w_ih": (8, 3), "w_hh": (8, 2), "g": (4, 2, 2)},
+        "attention": dict.fromkeys(("q", "k", "v", "g"), (2, 3, 4)),
         "mlp_step": {"x": (3, 4), "w1": (5, 4), "w2": (2, 5), "t": (3, 2)},
     }[family]
     arrays = {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}

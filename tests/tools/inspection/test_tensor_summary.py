@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 import mpcore as mp
 from mpcore.tools.inspection import Request, difference, summarize
+from mpcore.tools.inspection.tensor_summary import summarize_rows
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9)
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -149,3 +150,13 @@ def test_the_finite_rest_is_compared(broken):
 def test_a_wrong_request_is_refused(wrong, words):
     with pytest.raises(mp.BackendError, match=words):
         Request(**wrong)
+
+
+def test_rows_are_summarized_as_they_are_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 64, 127, 200, 2048, 2049):
+        rows = rng.normal(size=(5, size)).astype(np.float32)
+        rows[1], rows[2, : size // 2], rows[3], rows[4, 0] = 0, 0, 1e-42, -0.0
+        for row, found in zip(rows, summarize_rows(rows), strict=True):
+            for name, value in vars(summarize(row)).items():
+                assert np.array_equal(getattr(found, name), value), (size, name)

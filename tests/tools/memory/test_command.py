@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import mpcore
+from commands import assert_refused, mpcore
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -86,9 +86,7 @@ def test_a_failed_run_is_told(experiment: Path) -> None:
 )
 def test_wrong_input_is_one_line_and_code_2(experiment: Path, args: list[str], message) -> None:
     done = run(experiment, *args)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert_refused(done, message)
 
 
 def test_help_says_what_is_counted(experiment: Path) -> None:

@@ -10,9 +10,12 @@ from mpcore.tools.profiling.duel import ERROR_RATE, FASTER, SLOWER, decision, du
 
 
 def rates(faster: float, slower: float, *, either: bool) -> dict[str, float]:
-    """Return how often each decision falls, for pairs that are won and lost so often."""
+    """Return how often each decision falls, for pairs that are won and lost so often.
+
+    ``"pairs"`` is how many there are on the mean.
+    """
     states, found = {(0, 0): 1.0}, {FASTER: 0.0, SLOWER: 0.0, "": 0.0}
-    pairs = 0
+    pairs, taken = 0, 0.0
     while states:
         after: dict[tuple[int, int], float] = {}
         for (won, lost), share in states.items():
@@ -27,7 +30,8 @@ def rates(faster: float, slower: float, *, either: bool) -> dict[str, float]:
                 states[won, lost] = share
             else:
                 found[told] += share
-    return found
+                taken += share * pairs
+    return found | {"pairs": taken}
 
 
 @pytest.mark.parametrize("either", [False, True])
@@ -35,7 +39,13 @@ def rates(faster: float, slower: float, *, either: bool) -> dict[str, float]:
 def test_what_gains_nothing_is_rarely_called_faster(either: bool, within: float) -> None:
     found = rates((1 - within) / 2, (1 - within) / 2, either=either)
     assert found[FASTER] <= ERROR_RATE
-    assert sum(found.values()) == pytest.approx(1)
+    assert found[FASTER] + found[SLOWER] + found[""] == pytest.approx(1)
+
+
+def test_ties_end_early_and_what_wins_three_of_four_does_not() -> None:
+    assert rates(0.45, 0.45, either=True)["pairs"] < 30
+    assert rates(0.45, 0.45, either=False)["pairs"] < 22
+    assert rates(0.76, 0.08, either=True)[FASTER] > 0.94
 
 
 def test_the_stated_rate_is_that_of_fair_coins() -> None:

@@ -55,6 +55,7 @@ ENTRIES = [
     {
         "kind": "proof", "policy": WINNER, "passed": True, "loss": 1.5, "in_float32": 1.5,
         "float32": [1.49, 1.51, 1.5], "steps": 40, "held_out": True, "band": 0.02,
+        "orders": 1, "evaluate_in_float32": False, "trained": True,
     },
     won(WINNER, "proven"),
     {"kind": "cost", "seconds": 50.0, "steps": 300, "reused": 0},
@@ -72,7 +73,9 @@ def test_a_search_that_was_cut_off_has_an_answer_or_none(count: int) -> None:
 
 
 def test_a_page_of_a_search_that_was_cut_off() -> None:
-    assert "<svg" in page("net", {"torch": gather(ENTRIES[:8])})
+    drawn = page("net", {"torch": gather(ENTRIES[:8])})
+    assert "<svg" in drawn
+    assert "fill: #ffffff" not in drawn  # the ink is light on a dark page
 
 
 def test_the_six_lines() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,18 @@ from mpcore.tools.experiment.experiment import Experiment
 from mpcore.tools.tune.evidence import gather
 from mpcore.tools.tune.search import search
 from mpcore.tools.tune.task import Task
+from mpcore.tools.tune.words import lines
 
 pytestmark = pytest.mark.slow
 
 NAMED = ["float32", "mixed_bfloat16", "autocast_bfloat16", "portable_bfloat16"]
 RULES = ["mixed_bfloat16; full path=2", "autocast_bfloat16; lower op=tanh"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what is timed after the answer: ``test_outer`` runs it."""
+    monkeypatch.setattr("mpcore.tools.tune.search.try_moves", lambda bench, policy: None)
 
 
 def build():
@@ -60,6 +68,7 @@ def world(times: dict[str, float], *, luck: str = "", trains: bool = True) -> li
         for order in range(3):
             bad = 5.0 if policy != "float32" and not trains else 0.0
             losses = {"loss": 1.0 + 0.1 * order + bad, "in_float32": 1.0 + bad, "first": 2.0}
+            losses |= {"evaluates": True, "last": 1.0, "falls": True}
             more = {"skipped": 0, "rule": "", "held_out": True}
             found.append({"kind": "trained", "policy": policy, "order": order, **losses, **more})
     for one, other in permutations(times, 2):
@@ -69,10 +78,20 @@ def world(times: dict[str, float], *, luck: str = "", trains: bool = True) -> li
     return found
 
 
-def answer(entries: list[dict], **more: object):
+class Other:
+    """Another process, in which the winner takes so long over its rival."""
+
+    def __init__(self, ratio: float) -> None:
+        self._ratio = ratio
+
+    def duel(self, bench: object, champion: str, challenger: str) -> dict:
+        return {"why": "", **duel("other", champion, challenger, self._ratio)}
+
+
+def answer(entries: list[dict], afresh: Any = None, **more: object):
     told: list[dict] = []
     task = Task("torch", budget=1e4, **more)
-    search(net(), task, lambda **event: told.append(event), lambda _: entries)
+    search(net(), task, lambda **event: told.append(event), lambda _: entries, afresh)
     found = gather([event["found"] for event in told if "found" in event])
     assert found.last("cost")["steps"] == 0, "a step was timed"
     return found
@@ -86,6 +105,8 @@ def answer(entries: list[dict], **more: object):
         ([1.0, 0.8, 0.7, 0.85, 0.75, 0.8], "autocast_bfloat16"),
         ([1.0, 1.2, 1.3, 1.4, 1.1, 1.3], "float32"),
         ([1.0, 1.2, 1.3, 1.4, 0.7, 1.3], RULES[0]),
+        # autocast is 1 % faster than mixed, which no duel decides
+        ([1.0, 0.8, 0.792, 0.85, 0.9, 0.9], "autocast_bfloat16"),
     ],
 )
 def test_the_fastest_is_the_answer_and_proven(times: list[float], wanted: str) -> None:
@@ -98,6 +119,24 @@ def test_who_won_by_luck_does_not_win_again() -> None:
     found = answer(world(times, luck=RULES[1]), fast=True)
     assert (found.policy, found.level) == ("mixed_bfloat16", "measured")
     assert found.of("refused")
+
+
+@pytest.mark.parametrize(
+    ("times", "elsewhere", "wanted"),
+    [
+        ([1.0, 1.01, 1.1, 1.2, 1.3, 1.3], 1.4, "mixed_bfloat16"),  # float32 won here, by 1 %
+        ([1.0, 1.01, 1.1, 1.2, 1.3, 1.3], 1.0, "float32"),
+        ([1.0, 1.01, 1.1, 1.2, 1.3, 1.3], 0.7, "float32"),
+        ([1.0, 0.8, 0.81, 0.85, 0.6, 0.9], 1.3, RULES[0]),  # 0.75 here: over both it is faster
+        ([1.0, 0.8, 0.81, 0.85, 0.6, 0.9], 1.4, "mixed_bfloat16"),
+    ],
+)
+def test_another_process_has_a_say(times: list[float], elsewhere: float, wanted: str) -> None:
+    entries = world(dict(zip([*NAMED, *RULES], times, strict=True)))
+    found = answer(entries, Other(elsewhere), fast=True)
+    assert found.policy == wanted
+    assert len(found.of("again")) == 1
+    assert f"{elsewhere:.2f} of " in lines(found)[1].partition("in another process ")[2]
 
 
 def test_what_does_not_train_is_not_the_answer() -> None:

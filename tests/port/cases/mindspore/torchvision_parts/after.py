@@ -38,8 +38,7 @@ train = port.vision.Compose(
 data = port.pictures.MNIST("data", train=True, download=True, transform=train)
 more = port.pictures.ImageFolder("pictures", transform=port.vision.ToTensor())
 loader = port.DataLoader(data, 64, True, drop_last=True)
-# mpcore port: refused: models.resnet50: no networks of torchvision, and no weights are fetched: write it as a Cell (the package mindcv has the usual ones) and take the weights along with mpcore convert-weights
-net = _mpcore_refused("models.resnet50: no networks of torchvision, and no weights are fetched: write it as a Cell (the package mindcv has the usual ones) and take the weights along with mpcore convert-weights")(weights=None)
+net = port.networks.resnet50(weights=None)
 # mpcore port: refused: torchvision.utils.make_grid: not ported: compute it with numpy, or write it with mindspore.ops
 grid = _mpcore_refused("torchvision.utils.make_grid: not ported: compute it with numpy, or write it with mindspore.ops")(ops.zeros((4, 3, 8, 8)))
 # mpcore port: refused: v2.ColorJitter: not ported: use mindspore.dataset.vision on PIL pictures

@@ -1,0 +1,297 @@
+"""by="graph" in MindSpore: what is lifted, trained, written to files, and refused."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.backend("mindspore")
+ms = pytest.importorskip("mindspore")
+
+from graph_models_mindspore import MODELS, REFUSED, Mlp, _floats  # noqa: E402
+from mindspore import Tensor, nn, ops  # noqa: E402
+
+import mpcore as mp  # noqa: E402
+from mpcore.errors import BackendError, GraphError  # noqa: E402
+from mpcore.graph import Opt, P  # noqa: E402
+
+ms.runtime.launch_blocking()
+BY_GRAPH = "autocast_float16, by=graph"
+FAST = ("mlp",)
+COMPILED = ("mlp", "conv", "super")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _made(name: str) -> tuple[Any, tuple[Any, ...]]:
+    ms.set_seed(3)
+    make, args = MODELS[name]
+    return make(), args
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [x for item in value for x in _flat(item)]
+
+
+def _weighed(value: Any) -> Any:
+    wide = [x.astype(ms.float32) for x in _flat(value)]
+    return sum((x * ops.cos(x * 7)).mean() for x in wide)
+
+
+def _same(a: Any, b: Any) -> bool:
+    pairs = list(zip(_flat(a), _flat(b), strict=True))
+    return all(np.array_equal(x.asnumpy(), y.asnumpy()) for x, y in pairs)
+
+
+@pytest.mark.parametrize(
+    "name", [*FAST, *(pytest.param(n, marks=pytest.mark.slow) for n in MODELS if n not in FAST)]
+)
+def test_a_network_trains_by_its_graph(name: str) -> None:
+    """Lifting proves itself: outputs, assigned buffers and gradients are the network's own."""
+    net, args = _made(name)
+    before = net(*args)
+    amp = mp.prepare(net, nn.Adam(net.trainable_params(), 1e-3), BY_GRAPH, example=args)
+    lowered = [dtype for plan in amp.graphs for dtype in plan.compute.values()]
+    assert ("float16" in lowered) == (name != "lstm")  # whose float16 gradients are wrong here
+    net.set_train(True)
+    losses = [float(amp.step(lambda *x: _weighed(net(*x)), *args).loss) for _ in range(2)]
+    assert np.all(np.isfinite(losses))
+    assert list(Path.cwd().iterdir()) == []
+    amp.release()
+    assert "construct" not in vars(net)
+    assert len(_flat(before)) == len(_flat(net(*args)))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_graph_cannot_hold_is_refused_and_does_no_harm(name: str) -> None:
+    make, why = REFUSED[name]
+    with pytest.raises(GraphError, match=why):
+        mp.graph.lift(make(), _floats(6, 8))
+    d = nn.Dense(8, 2)
+    assert d(_floats(6, 8)).dtype == ms.float32
+
+
+def test_list_and_exact_hand_on_the_bits_of_by_op() -> None:
+    """The list is that of level auto, and so are the numbers, gradients among them."""
+    found = {}
+    for policy in (
+        "autocast_float16, by=op",
+        f"{BY_GRAPH}, place=list",
+        f"{BY_GRAPH}, place=exact",
+    ):
+        net, args = _made("mlp")
+        net.set_train(False)
+        example = {} if "by=op" in policy else {"example": args}
+        amp = mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), policy, **example)
+        amp.step(lambda x, net=net: _weighed(net(x)), *args)
+        found[policy] = [p.asnumpy() for p in net.get_parameters()]
+    native, listed, exact = found.values()
+    for a, b, c in zip(native, listed, exact, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+
+
+def test_rules_reach_one_call_and_other_shapes_are_lifted_as_they_come() -> None:
+    net, args = _made("mlp")
+    policy = f"{BY_GRAPH}; full path=head/linear"
+    amp = mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), policy, example=args)
+    plan = amp.graphs[0]
+    assert (plan.compute["fc/linear"], plan.compute["head/linear"]) == ("float16", "float32")
+    assert "full path=head/linear" in plan.rules["head/linear"]
+    count = len(amp.graphs)
+    assert net(_floats(3, 8)).shape == (3, 4)
+    amp.step(lambda x: _weighed(net(x)), _floats(2, 8))
+    assert len(amp.graphs) == count + 2
+    seen = str(mp.observe(amp, *args))
+    assert "MatMul" in seen
+    assert "by graph: amp.graphs has each call" in seen
+
+
+def test_a_value_that_python_changes_is_lifted_anew() -> None:
+    class Scaled(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor, self.d = 1.0, nn.Dense(8, 4)
+
+        def construct(self, x: Any) -> Any:
+            return self.d(x) * self.factor
+
+    net, x = Scaled(), _floats(2, 8)
+    amp = mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), BY_GRAPH, example=x)
+    with amp.autocast():
+        before = net(x)
+        net.factor = 2.0
+        after = net(x)
+    np.testing.assert_array_equal(after.asnumpy(), before.asnumpy() * 2)
+
+
+def test_when_mode_eager_holds_by_graph() -> None:
+    net, args = _made("mlp")
+    text = f"{BY_GRAPH}; full op=linear when mode=eager; full op=relu when mode=graph"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", mp.MpcoreWarning)
+        plan = mp.explain(net, text, *args).plans[0]
+    assert plan.compute["fc/linear"] == "float32"
+    assert "when mode=eager" in plan.rules["fc/linear"]
+    assert not any("mode=graph" in why for why in plan.rules.values())
+
+
+def test_export_and_source_give_what_the_prepared_network_gives(tmp_path: Path) -> None:
+    net, args = _made("mlp")
+    net.set_train(False)
+    source = mp.graph.source(net, BY_GRAPH, *args)
+    assert "ops.cast(self.fc_weight, ms.float16)" in source
+    wrote = mp.export(net, tmp_path / "m.mindir", BY_GRAPH, *args)
+    assert (
+        wrote.checks[0]
+        == f"{len(wrote.plan.casts)} casts of floating-point values stand in its graph"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.mindir"]
+    loaded = nn.GraphCell(ms.load("m.mindir"))(*args)
+    space: dict[str, Any] = {}
+    exec(source, space)
+    written = space["Lowered"]({p.name: p for p in net.get_parameters()})(*args)
+    amp = mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), BY_GRAPH, example=args)
+    with amp.autocast():
+        own = net(*args)
+    assert _same(own, written)
+    np.testing.assert_allclose(loaded.asnumpy(), own.asnumpy(), rtol=2e-3, atol=2e-3)
+    with pytest.raises(GraphError, match="must be lifted before it is prepared"):
+        mp.graph.source(net, BY_GRAPH, *args)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in FAST else pytest.mark.nightly) for n in COMPILED]
+)
+def test_a_source_trains_compiled_with_the_bits_of_the_eager_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, args = _made(name)
+    (tmp_path / f"written_{name}.py").write_text(
+        mp.graph.source(net, BY_GRAPH, *args), encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(f"written_{name}")
+    cell = module.Lowered({p.name: p for p in net.get_parameters()})
+
+    def loss(*batch: Any) -> Any:
+        return ops.square(ops.cast(cell(*batch), ms.float32)).sum()
+
+    step = ms.value_and_grad(loss, None, ms.ParameterTuple(net.trainable_params()))
+    eager, compiled = step(*args), ms.jit(step)(*args)
+    assert _same(eager[0], compiled[0])
+    for one, other in zip(eager[1], compiled[1], strict=True):
+        assert _same(one, other)
+
+
+def test_normalisations_fold_and_the_original_stays() -> None:
+    net, args = _made("conv")
+    net.set_train(False)
+    for norm in (net.bn, net.seq[1]):
+        norm.moving_mean.set_data(_floats(8))
+        norm.moving_variance.set_data(Tensor(abs(_floats(8).asnumpy()) + 0.5))
+    before = {p.name: p.asnumpy().copy() for p in net.get_parameters()}
+    own, folded = net(*args), mp.graph.fold_batch_norm(net, *args)
+    np.testing.assert_allclose(folded(*args).asnumpy(), own.asnumpy(), rtol=1e-5, atol=1e-6)
+    names = [p.name for p in folded.trainable_params()]
+    assert len(names) == 6  # two convolutions and the head, each with its bias
+    assert not any(name.startswith(("bn", "seq.1")) for name in names)
+    assert _same(own, net(*args))
+    for param in net.get_parameters():
+        np.testing.assert_array_equal(param.asnumpy(), before[param.name])
+    matched = mp.graph.lift(net, *args).match(P("conv2d") >> Opt("bias_add") >> P("batch_norm"))
+    assert [found["conv2d"].path for found in matched] == ["conv", "seq.0"]
+    net.set_train(True)
+    with pytest.raises(GraphError, match="must not be folded while it trains"):
+        mp.graph.fold_batch_norm(net, *args)
+
+
+def test_a_clipped_gradient_keeps_the_forward_pass() -> None:
+    net, args = _made("mlp")
+    net.set_train(False)
+    clipped = mp.graph.clip_gradient(net, P("linear", lambda n: n.path == "head"), *args, norm=1e-3)
+    assert _same(clipped(*args), net(*args))
+
+    def norm(run: Any) -> float:
+        grad = ms.grad(lambda x: run(x).sum() * 100, None, net.fc.weight)
+        return float(np.linalg.norm(grad(*args).asnumpy()))
+
+    assert norm(clipped) < 1e-2 < norm(net)
+    optimizer = nn.SGD(clipped.trainable_params(), 0.1)
+    with pytest.raises(BackendError, match="`policy` must be float32 for a rewritten network"):
+        mp.prepare(clipped, optimizer, "mixed_float16")
+    amp = mp.prepare(clipped, optimizer, "float32")
+    before = net.fc.weight.asnumpy().copy()
+    amp.step(lambda x: clipped(x).sum() * 100, *args)
+    moved = np.linalg.norm(net.fc.weight.asnumpy() - before)
+    assert 0 < moved < 1e-3
+
+
+def test_policies_that_cannot_be_are_refused() -> None:
+    net, args = _made("lstm")
+    bfloat16 = "autocast_bfloat16, by=graph; full layer=recurrent"
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    with pytest.raises(BackendError, match="bfloat16 is imitated here"):
+        mp.prepare(net, optimizer, bfloat16, example=args, strict=False)
+    assert "construct" not in vars(net)
+    with pytest.raises(GraphError, match="float16 LSTM has wrong gradients in mindspore"):
+        mp.explain(net, f"{BY_GRAPH}; lower path=lstm/*", *args)
+
+
+def test_parameters_of_16_bits_and_graph_mode_are_refused() -> None:
+    net, args = _made("mlp")
+    with pytest.raises(GraphError, match=r"`path` must end in .mindir"):
+        mp.export(net, "m.onnx", BY_GRAPH, *args)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        with pytest.raises(GraphError, match="must run in PYNATIVE_MODE"):
+            mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), BY_GRAPH, example=args)
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    net.to_float(ms.float32)
+    low = Mlp()
+    low.fc.weight.set_dtype(ms.float16)
+    with pytest.raises(BackendError, match=r"fc.weight has 16 bits"):
+        mp.prepare(low, nn.SGD(low.trainable_params(), 0.1), BY_GRAPH, example=args)
+
+
+def test_what_a_graph_cannot_do_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpcore_mindspore import graph_run
+
+    net, (x,) = _made("mlp")
+    with pytest.raises(GraphError, match="are not timed one by one: in mindspore a graph runs"):
+        mp.graph.time_graph(net, BY_GRAPH, x)
+    with pytest.raises(GraphError, match=r"called with Tensors and plain values .* got list"):
+        mp.graph.lift(net, [x])
+    mp.prepare(net, None, BY_GRAPH, example=x)
+    monkeypatch.setattr(graph_run, "_MOST_PIECES", 1)
+    with pytest.raises(GraphError, match="met more than 1 kinds of calls of one network"):
+        net.set_train(not net.training)(x[:3])
+
+
+def test_a_convolution_called_twice_folds_each_call() -> None:
+    class Twice(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 3)
+            self.a, self.b = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+
+        def construct(self, x: Any) -> Any:
+            return self.b(self.conv(self.a(self.conv(x))))
+
+    net = Twice().set_train(False)
+    net.a.moving_mean.set_data(Tensor([1.0, 2.0, 3.0], ms.float32))
+    net.b.moving_variance.set_data(Tensor([2.0, 3.0, 4.0], ms.float32))
+    x = _floats(1, 3, 6, 6)
+    folded = mp.graph.fold_batch_norm(net, x)
+    np.testing.assert_allclose(folded(x).asnumpy(), net(x).asnumpy(), rtol=1e-5, atol=1e-6)

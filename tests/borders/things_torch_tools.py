@@ -1,0 +1,359 @@
+"""What torch's own tools do to a prepared model; see ``fuzz`` and ``things_torch``."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from fuzz import fresh, main, no_more_than_rounding
+from things_torch import WORLD, first_linear, loss_of, thing
+from torch import nn
+from torch.nn import functional as F  # noqa: N812, as torch's own documents
+from torch.nn.utils import parametrizations, parametrize, prune
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["WORLD", "thing"]
+
+
+def step_by(run, loss_fn):
+    """Take the step with another loss function, which should be the same."""
+    clip, micro = run.case.clip, run.case.micro
+    run.amp.step(loss_fn, *run.batch, clip_norm=clip, micro_batches=micro)
+
+
+def step_through(run, model):
+    step_by(run, loss_of(model))
+
+
+# --- Layers and parameters
+
+
+class Same(nn.Module):
+    def forward(self, weight):
+        return weight
+
+
+def renames(run, change):
+    """Assert that a step of a model whose parameters have other names is the same."""
+    here, there = fresh(run), fresh(run)
+    change(first_linear(there.model))
+    for new in (here, there):
+        new.step()
+    left, right = (list(new.model.parameters()) for new in (here, there))
+    left, right = (sorted(map(_bits, params)) for params in (left, right))
+    assert left == right, "the step was another"
+
+
+def _bits(param):
+    return param.detach().float().numpy().tobytes()
+
+
+@thing(fits=lambda case: case.model != "conv")
+def parametrized(run):
+    renames(run, lambda layer: parametrize.register_parametrization(layer, "weight", Same()))
+
+
+@thing(fits=lambda case: case.model != "conv")
+def weight_norm_added(run):
+    parametrizations.weight_norm(first_linear(run.model))
+
+
+@thing(fits=lambda case: case.model != "conv")
+def old_weight_norm_added(run):
+    nn.utils.weight_norm(first_linear(run.model))
+
+
+@thing(fits=lambda case: case.model != "conv")
+def spectral_norm_added(run):
+    new = apart(run)
+    layer = first_linear(new.model)
+    weight = parametrizations.spectral_norm(layer).parametrizations.weight.original
+    before = weight.detach().clone()
+    new.step()
+    assert not torch.equal(before, weight), "the step did not move it"
+
+
+@thing(fits=lambda case: case.model == "conv", forwards=True)
+def spectral_norm_removed(run):
+    parametrize.remove_parametrizations(run.model.fc, "weight")
+
+
+@thing(fits=lambda case: case.model != "conv")
+def pruned_by_nothing(run):
+    renames(run, lambda layer: prune.l1_unstructured(layer, "weight", amount=0))
+
+
+@thing()
+def emptied_and_loaded(run):
+    state = copy.deepcopy(run.model.state_dict())
+    run.model.to_empty(device="cpu")
+    run.model.load_state_dict(state)
+
+
+@thing()
+def loaded_by_assignment(run):
+    run.model.load_state_dict(copy.deepcopy(run.model.state_dict()), assign=True)
+
+
+@thing()
+def part_of_the_state_loaded(run):
+    state = run.model.state_dict()
+    run.model.load_state_dict(dict(list(state.items())[:2]), strict=False)
+
+
+@thing()
+def shared_between_processes(run):
+    run.model.share_memory()
+
+
+@thing()
+def channels_last(run):
+    run.model.to(memory_format=torch.channels_last)
+
+
+@thing(fits=lambda case: case.model == "block")
+def weights_tied_later(run):
+    run.model.out.weight = run.model.inp.weight
+
+
+@thing(fits=lambda case: case.model != "block")
+def batch_norm_synchronized(run):
+    nn.SyncBatchNorm.convert_sync_batchnorm(run.model)
+
+
+@thing()
+def swapped_for_an_average_and_back(run):
+    kept = [param.detach().clone() for param in run.model.parameters()]
+    for param in run.model.parameters():
+        param.data.mul_(0.5)
+    run.model.eval()
+    with torch.no_grad():
+        run.model(run.batch[0])
+    run.model.train()
+    for param, value in zip(run.model.parameters(), kept, strict=True):
+        param.data.copy_(value)
+
+
+@thing()
+def average_with_its_own_statistics(run):
+    average = torch.optim.swa_utils.AveragedModel(run.model)
+    average.update_parameters(run.model)
+    torch.optim.swa_utils.update_bn([run.batch[0]], average)
+
+
+# --- The optimizer
+
+
+@thing()
+def group_added(run):
+    run.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+
+
+@thing()
+def parameter_exchanged_in_a_group(run):
+    params = run.optimizer.param_groups[0]["params"]
+    params[0] = nn.Parameter(params[0].detach().clone())
+
+
+@thing()
+def parameter_taken_out_of_a_group(run):
+    run.optimizer.param_groups[0]["params"].pop(0)
+
+
+@thing()
+def parameter_twice_in_a_group(run):
+    params = run.optimizer.param_groups[0]["params"]
+    params.append(params[0])
+
+
+@thing()
+def groups_made_anew(run):
+    run.optimizer.param_groups = [
+        {**group, "params": list(group["params"])} for group in run.optimizer.param_groups
+    ]
+
+
+@thing()
+def step_of_the_optimizer_wrapped(run):
+    before = run.optimizer.step
+    run.optimizer.step = lambda *args, **kwargs: before(*args, **kwargs)
+
+
+@thing(trains=True)
+def copy_of_the_optimizer_steps(run):
+    other = copy.deepcopy(run.optimizer)
+    for group in other.param_groups:
+        for param in group["params"]:
+            param.grad = torch.ones_like(param)
+    other.step()
+    run.step()
+    run.index -= 1
+
+
+@thing(fits=lambda case: case.optimizer != "sgd")
+def fused_for_a_step(run):
+    here, there = fresh(run), fresh(run)
+    for group in there.optimizer.param_groups:
+        group["foreach"], group["fused"] = False, True
+    here.step()
+    there.step()
+    no_more_than_rounding(here, there)
+
+
+@thing()
+def zero_grad_inside_the_loss(run):
+    new = fresh(run)
+    clip, micro = run.case.clip, run.case.micro
+    new.amp.step(
+        lambda *batch: (new.optimizer.zero_grad(), new.loss_fn(*batch))[1],
+        *run.batch,
+        clip_norm=clip,
+        micro_batches=micro,
+    )
+    other = fresh(run)
+    other.step()
+    same = WORLD.digest(new), WORLD.digest(other)
+    assert same[0] == same[1], "a gradient was lost, without a word"
+
+
+# --- Another way through the model
+
+
+@thing(trains=True)
+def functional_call(run):
+    def through(x, y, boost):
+        named = dict(run.model.named_parameters())
+        logits = torch.func.functional_call(run.model, named, (x,))
+        return F.cross_entropy(logits.float(), y) * boost.max()
+
+    step_by(run, through)
+
+
+@thing(trains=True)
+def compiled_afterwards(run):
+    step_through(run, torch.compile(run.model, backend="eager"))
+
+
+@thing(trains=True)
+def compiled_in_place(run):
+    run.model.compile(backend="eager")
+    run.step()
+    run.index -= 1
+
+
+@thing(trains=True, fits=lambda case: case.model == "block")  # BatchNorm's would move twice
+def recomputed(run):
+    step_through(run, lambda x: checkpoint(run.model, x, use_reentrant=False))
+
+
+@thing(trains=True, fits=lambda case: case.model == "block")
+def recomputed_reentrantly(run):
+    step_through(run, lambda x: checkpoint(run.model, x.requires_grad_(), use_reentrant=True))
+    run.batch[0].requires_grad_(False)
+
+
+@thing(trains=True)
+def traced_by_fx(run):
+    step_through(run, torch.fx.symbolic_trace(run.model))
+
+
+@thing(trains=True)
+def gradients_of_functions(run):
+    params = dict(run.model.named_parameters())
+
+    def loss(named, x, y):
+        return F.cross_entropy(torch.func.functional_call(run.model, named, (x,)).float(), y)
+
+    found = torch.func.grad(loss)(params, *run.batch[:2])
+    for name, grad in found.items():
+        params[name].grad = grad
+    run.optimizer.step()
+
+
+@thing(trains=True)
+def activations_kept_elsewhere(run):
+    with torch.autograd.graph.save_on_cpu():
+        run.step()
+    run.index -= 1
+
+
+@thing(trains=True)
+def anomalies_looked_for(run):
+    bad = run.index in run.case.bad
+    try:
+        with torch.autograd.set_detect_anomaly(mode=True, check_nan=not bad):
+            run.step()
+    finally:
+        run.index = run.case.at
+
+
+@thing()
+def gradients_switched_off(run):
+    torch.set_grad_enabled(False)
+    try:
+        run.amp.step(run.loss_fn, *run.batch)
+    finally:
+        torch.set_grad_enabled(True)
+
+
+@thing(trains=True)
+def gradients_of_another_dtype(run):
+    hooks = [param.register_hook(lambda grad: grad.double()) for param in run.model.parameters()]
+    try:
+        run.step()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        run.index = run.case.at
+
+
+# --- What is not neutral: it does what it says
+
+
+def apart(run):
+    """Return another run at a good batch."""
+    new = fresh(run)
+    new.index = next(n for n in range(8) if n not in run.case.bad)
+    return new
+
+
+@thing()
+def rate_by_hand(run):
+    new = apart(run)
+    for group in new.optimizer.param_groups:
+        group["lr"] = 0.0
+    before = new.amp.weights()
+    new.step()
+    after = new.amp.weights()
+    for name, _ in new.model.named_parameters():
+        # Of a tie of kahan `weights` shows the neighbour that loads as the same two halves.
+        unit = np.spacing(np.abs(before[name])) if "kahan" in run.case.policy else 0
+        assert (np.abs(after[name] - before[name]) <= unit).all(), f"the rate is 0, {name} moved"
+
+
+@thing()
+def layer_frozen(run):
+    new = apart(run)
+    if new.index:
+        new.step()
+    layer = first_linear(new.model)
+    held = list(layer.parameters())
+    for param in held:
+        param.requires_grad_(False)
+    before = [param.detach().clone() for param in held]
+    new.index = next(n for n in range(8) if n not in run.case.bad)
+    new.step()
+    assert all(map(torch.equal, before, held)), "the layer is frozen, it moved"
+
+
+@thing()
+def zeros_loaded(run):
+    new = apart(run)
+    new.step()
+    new.model.load_state_dict({k: torch.zeros_like(v) for k, v in new.model.state_dict().items()})
+    assert not any(w.any() for w in new.amp.weights().values()), "it goes on from other values"
+
+
+if __name__ == "__main__":
+    main(WORLD, thing)

@@ -1,0 +1,288 @@
+"""Names that stopped ports of public scripts: what stands for them does what torch's do."""
+
+from __future__ import annotations
+
+import struct
+
+import mindspore as ms
+import numpy as np
+import pytest
+import torch
+from mindspore import nn
+
+import mpcore_port_runtime as port
+from mpcore.errors import BackendError
+from mpcore_port.engine import port_text
+from mpcore_port.targets import Options, load_target
+
+TARGET = load_target("mindspore")
+
+
+def ported(script):
+    """Return a port that parses, and whose rules all ran."""
+    found = port_text(script, TARGET, Options())
+    assert not found.failures
+    compile(found.text, "port.py", "exec")
+    return found
+
+
+# --- samplers -------------------------------------------------------------------------------------
+
+DATA = list(range(7))
+SAMPLERS = [
+    "SequentialSampler(DATA)",
+    "RandomSampler(DATA)",
+    "RandomSampler(DATA, num_samples=17)",
+    "RandomSampler(DATA, True, 30)",
+    "SubsetRandomSampler([4, 2, 9])",
+    "WeightedRandomSampler([0.0, 1.0, 3.0], 20)",
+    "WeightedRandomSampler([1.0, 1.0, 3.0], 3, replacement=False)",
+    "BatchSampler(SequentialSampler(DATA), 3, False)",
+    "BatchSampler(SequentialSampler(DATA), 3, drop_last=True)",
+]
+
+
+@pytest.mark.parametrize("code", SAMPLERS)
+def test_samplers_are_as_long_and_yield_what_torchs_may(code):
+    theirs = eval(code, {**vars(torch.utils.data), "DATA": DATA})
+    ours = eval(code, {**vars(port), "DATA": DATA})
+    assert len(ours) == len(theirs)
+    made, wanted = list(ours), list(theirs)
+    assert len(made) == len(wanted)
+    if "Random" not in code:
+        assert made == wanted
+    elif "True" in code or "0.0" in code:  # with replacement: of the same numbers
+        allowed = {1, 2} if "Weighted" in code else set(DATA)
+        assert set(made) <= allowed
+        assert len(set(made)) > 1
+    else:  # each as often as in torch, but for the last pass, which may be a part of all
+        assert sorted(made[: len(set(wanted))]) == sorted(wanted[: len(set(wanted))])
+
+
+@pytest.mark.parametrize(
+    "code", ["RandomSampler([])", "RandomSampler(DATA, num_samples=0)", "BatchSampler(DATA, 0, 1)"]
+)
+def test_what_torchs_samplers_refuse_is_refused(code):
+    for names in (vars(torch.utils.data), vars(port)):
+        with pytest.raises(ValueError, match=r"num_samples|batch_size"):
+            eval(code, {**names, "DATA": DATA})
+
+
+def test_a_sampler_of_ten_thousand_million_numbers_begins_at_once():
+    numbers = iter(port.RandomSampler(DATA, replacement=True, num_samples=int(1e10)))
+    assert {next(numbers) for _ in range(2000)} == set(DATA)
+
+
+def test_a_random_sampler_follows_the_seed_and_its_generator():
+    def drawn():
+        ms.set_seed(3)
+        return list(port.RandomSampler(range(50)))
+
+    assert drawn() == drawn()
+    loader = port.DataLoader(DATA, batch_size=2, sampler=port.SubsetRandomSampler([1, 3, 5]))
+    assert sorted(int(x) for batch in loader for x in batch) == [1, 3, 5]
+
+
+# --- TensorBoard ----------------------------------------------------------------------------------
+
+
+def records(folder):
+    """Yield the events of the one file in ``folder``."""
+    proto = pytest.importorskip("tensorboardX.proto.event_pb2")
+    (path,) = folder.glob("events*")
+    data, place = path.read_bytes(), 0
+    while place < len(data):
+        (size,) = struct.unpack_from("<Q", data, place)
+        event = proto.Event()
+        event.ParseFromString(data[place + 12 : place + 12 + size])
+        yield event
+        place += 16 + size
+
+
+def test_a_writer_takes_tensors_and_writes_tag_step_and_value(tmp_path):
+    pytest.importorskip("tensorboardX")
+    with port.SummaryWriter(log_dir=tmp_path, max_queue=1) as writer:
+        writer.add_scalar("loss", ms.Tensor(0.5), 3)
+        writer.add_scalar("rate", 0.25, global_step=4, new_style=True)
+        writer.add_histogram("w", ms.Tensor(np.arange(4, dtype=np.float32)), 1)
+        writer.add_image("x", ms.Tensor(np.zeros((3, 2, 2), np.float32)), 1)
+        with pytest.warns(UserWarning, match=r"add_graph is torch's own"):
+            writer.add_graph(None)
+        assert writer.get_logdir() == str(tmp_path)
+    found = {v.tag: (e.step, v) for e in records(tmp_path) for v in e.summary.value}
+    assert (found["loss"][0], found["loss"][1].simple_value) == (3, 0.5)
+    assert (found["rate"][0], found["rate"][1].simple_value) == (4, 0.25)
+    assert found["w"][1].histo.num == 4
+    assert (found["x"][1].image.height, found["x"][1].image.width) == (2, 2)
+
+
+# --- devices and gradients ------------------------------------------------------------------------
+
+
+def test_data_parallel_keeps_the_names_of_torchs():
+    theirs = torch.nn.DataParallel(torch.nn.Linear(3, 2))
+    ours = port.DataParallel(nn.Dense(3, 2))
+    assert list(port.state_dict(ours)) == list(theirs.state_dict())
+    assert isinstance(port.DistributedDataParallel(nn.Dense(3, 2)), port.DataParallel)
+    x = ms.Tensor(np.ones((1, 3), np.float32))
+    assert np.array_equal(ours(x).asnumpy(), ours.module(x).asnumpy())
+
+
+def test_spawn_runs_here_and_asks_for_msrun_where_there_are_more(monkeypatch):
+    ran = []
+    monkeypatch.delenv("MS_WORKER_NUM", raising=False)
+    port.spawn(lambda *args: ran.append(args), args=("a",))
+    port.spawn(lambda *args: ran.append(args), nprocs=0)
+    assert ran == [(0, "a")]
+    with pytest.raises(BackendError, match="msrun --worker_num 2"):
+        port.spawn(print, nprocs=2)
+    monkeypatch.setenv("MS_WORKER_NUM", "2")
+    monkeypatch.setenv("RANK_ID", "1")
+    port.spawn(lambda *args: ran.append(args), args=("b",), nprocs=2)
+    assert ran[-1] == (1, "b")
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_gradients_are_taken_where_the_mode_says(mode):
+    def function(x):
+        with port.grad_mode(mode):
+            return (x * x).sum()
+
+    grad = ms.grad(function)(ms.Tensor([2.0]))
+    assert float(grad[0]) == (4.0 if mode else 0.0)
+
+
+def test_gradients_cannot_come_back_inside_of_no_grad():
+    with port.no_grad(), pytest.raises(BackendError, match="inside of no_grad"):
+        port.enable_grad().__enter__()
+    with port.enable_grad():
+        pass
+
+
+def test_apexs_scale_is_set_by_hand():
+    _, _ = port.apex.initialize(
+        nn.Dense(2, 2), port.SGD([ms.Parameter(ms.Tensor([1.0]))], lr=0.1), opt_level="O2"
+    )
+    port.apex.loss_scalers()[0]._loss_scale = 2**20
+    assert port.apex.scaler().get_scale() == 2.0**20
+
+
+# --- networks and pictures ------------------------------------------------------------------------
+
+
+def test_a_residual_network_has_torchvisions_parameters():
+    net = port.networks.resnet18(zero_init_residual=True)
+    shapes = {name: tuple(p.shape) for name, p in port.named_parameters(net)}
+    assert sum(p.size for p in port.parameters(net)) == 11_689_512
+    assert shapes["layer2.0.downsample.0.weight"] == (128, 64, 1, 1)
+    assert shapes["fc.weight"] == (1000, 512)
+    assert float(net.layer1[0].bn2.gamma.asnumpy().sum()) == 0.0
+    with pytest.raises(BackendError, match="no weights are fetched"):
+        port.networks.resnet18(pretrained=True)
+
+
+def test_pictures_that_are_made_up_are_the_same_each_time():
+    data = port.pictures.FakeData(3, (3, 4, 5), 7, port.vision.ToTensor())
+    image, label = data[1]
+    assert image.shape == (3, 4, 5)
+    assert 0 <= label < 7
+    assert np.array_equal(image.asnumpy(), data[1][0].asnumpy())
+    with pytest.raises(IndexError):
+        data[3]
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+ONE_EXPRESSION = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+model = nn.Linear(2, 1)
+with torch.no_grad():
+    model.weight.fill_(0.5)
+    model.bias.zero_()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+y = torch.tensor([[1.0], [0.0]])
+found = []
+for _ in range(3):
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y, reduction="none").mean().backward()  # at once
+    optimizer.step()
+    found.append((model(x) - y).square().mean().item())
+"""
+
+
+def test_a_loss_of_one_expression_trains_as_in_torch():
+    made = ported(ONE_EXPRESSION)
+    assert not made.said.stops
+    theirs, ours = {"__name__": "theirs"}, {"__name__": "ours"}
+    exec(ONE_EXPRESSION, theirs)
+    exec(made.text, ours)
+    np.testing.assert_allclose(ours["found"], theirs["found"], rtol=1e-5)
+
+
+LATER = """import torch
+import torch.nn as nn
+model = nn.Linear(2, 2)
+y = model(torch.ones(2, 2))
+for t in (1.0, 2.0):
+    (y - t).pow(2).mean().backward(retain_graph=True)
+"""
+
+
+def test_a_loss_that_reads_what_is_made_later_is_refused():
+    found = ported(LATER)
+    assert any("only where the backward pass is" in e.reason for e in found.edits)
+
+
+SMALL = """import torch
+import torch.nn as nn
+import torch.multiprocessing as mp
+from torch.utils.data.dataloader import DataLoader
+from torch.nn.modules.loss import MSELoss
+from utils import Log
+log = Log()
+model = nn.Linear(2, 2)
+log.train(len_dataset=3)
+model.train()
+device = next(model.parameters()).dtype
+with torch.set_grad_enabled(device is None):
+    pass
+torch.set_grad_enabled(False)
+torch.save(model, "a")
+torch.save(model.state_dict(), "b")
+with torch.inference_mode(mode=False):
+    pass
+"""
+
+
+def test_small_forms_are_translated_or_refused():
+    found = ported(SMALL)
+    lines = found.text.splitlines()
+    for line in (
+        "log.train(len_dataset=3)",
+        "model.set_train()",
+        "device = next(iter(port.parameters(model))).dtype",
+        "with port.grad_mode(device is None):",
+        'port.save(port.state_dict(model), "b")',
+        "with port.grad_mode(not (False)):",
+    ):
+        assert line in lines
+    stops = {e.line for e in found.edits if e.kind == "refused"}
+    assert stops == {14, 15}
+
+
+COPIED = """import copy
+import torch
+from modules import UNet
+model = UNet().to("cuda")
+ema = copy.deepcopy(model).eval().requires_grad_(False)
+settings = copy.deepcopy({"a": 1})
+settings.update({})
+"""
+
+
+def test_methods_of_a_copied_network_are_a_networks():
+    lines = ported(COPIED).text.splitlines()
+    assert "ema = port.requires_grad_(copy.deepcopy(model).set_train(False), False)" in lines
+    assert "settings.update({})" in lines
