@@ -5,6 +5,7 @@
 # make hosts     the suite beside Lightning, Accelerate and transformers, in .venv-hosts
 # make jax       the suite of the JAX backend, in .venv-jax
 # make seconds   cut the parts of suites anew, by what the last `make test` measured
+# make notebooks run the example notebooks, and keep what they print
 # make device    the device suite and its campaign on this machine's accelerator
 # make matrix    other versions of Python, numpy and the frameworks, each in its own environment
 # make nightly   the same with full products and long runs (docs/testing.md)
@@ -33,7 +34,7 @@ SUITES := slow porter \
           hosts jax device-dry compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
-.PHONY: compare test check facts seconds device matrix nightly setup docs benchmark clean $(SUITES) $(CHECKS)
+.PHONY: compare test check facts seconds device matrix notebooks nightly setup docs benchmark clean $(SUITES) $(CHECKS)
 
 compare: setup
 	$(BIN)/mpcore compare examples/image_cnn/experiment.py $(ARGS)
@@ -134,6 +135,9 @@ device: setup
 # Several GB of downloads, hours on two cores; rows go to docs/versions.md as they are known.
 matrix: setup
 	$(BIN)/python tests/matrix/matrix.py $(ARGS)
+
+notebooks: setup
+	env OMP_NUM_THREADS=1 $(RUN) $(BIN)/python tests/examples/notebooks.py examples/notebooks/*.ipynb
 
 slow: setup
 	$(suite) env $(TEST) tests/tools tests/examples -m slow
