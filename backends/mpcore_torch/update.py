@@ -8,11 +8,13 @@ taken until something is loaded.
 
 An optimizer of the model has a hook of its own, which looks at one number. Any other optimizer,
 made later or inside a host, is looked at once, by torch's hook for all optimizers: does it hold a
-parameter of the model?
+parameter of the model? A GradScaler of torch's own calls no `step` where gradients overflow; it
+meets the guard in the flag by which it asks whether an optimizer divides by the scale itself.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -24,9 +26,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from mpcore.amp.guard import Guard
 from mpcore.errors import GuardError
 from mpcore_torch.buffers import Mark
+from mpcore_torch.grad_scaler import AmpGradScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from types import FrameType
 
     from torch import nn
     from torch.utils.hooks import RemovableHandle
@@ -175,6 +179,8 @@ class UpdateGuard:
         self._own: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet(optimizers)
         hook = _Closed(guard, self._masters)
         self._handles = [optimizer.register_step_pre_hook(hook) for optimizer in self._own]
+        for optimizer in self._own:
+            _Asked.put(optimizer, guard)
         _EVERY.add(self)
 
     @property
@@ -197,6 +203,8 @@ class UpdateGuard:
         """Watch no longer."""
         for handle in self._handles:
             handle.remove()
+        for optimizer in self._own:
+            _Asked.take_off(optimizer)
         _EVERY.remove(self)
 
     def look(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -245,6 +253,68 @@ class _Closed:
             for group in groups
             for param in group["params"]
         )
+
+
+class _Asked:
+    """The flag of an optimizer that a GradScaler asks in each `step`, an overflow or not.
+
+    Source: torch/amp/grad_scaler.py, GradScaler.step, torch 2.13.0.
+    """
+
+    __slots__ = ("_guard", "_says", "_was")
+
+    NAME = "_step_supports_amp_scaling"
+
+    def __init__(self, guard: Guard, optimizer: torch.optim.Optimizer) -> None:
+        self._guard, self._was = guard, vars(optimizer).get(self.NAME)
+        self._says = bool(getattr(optimizer, self.NAME, False))
+
+    @classmethod
+    def put(cls, optimizer: torch.optim.Optimizer, guard: Guard) -> None:
+        """Answer for ``optimizer`` from now on; what it said itself is kept."""
+        cls.take_off(optimizer)
+        if not isinstance(getattr(type(optimizer), cls.NAME, None), property):
+            setattr(optimizer, cls.NAME, cls(guard, optimizer))
+
+    @classmethod
+    def take_off(cls, optimizer: torch.optim.Optimizer) -> None:
+        """Let it say what it said before."""
+        found = vars(optimizer).get(cls.NAME)
+        if not isinstance(found, cls):
+            return
+        if found._was is None:
+            delattr(optimizer, cls.NAME)
+        else:
+            setattr(optimizer, cls.NAME, found._was)
+
+    def __bool__(self) -> bool:
+        """Return what the optimizer said itself.
+
+        Raises:
+            GuardError: a GradScaler asks that is not the model's own, and the guard is closed.
+        """
+        if not self._guard.open and _asked_by_a_scaler():
+            self._guard.check(
+                "`step(optimizer)` of a GradScaler of torch's own",
+                f"{_INSTEAD}; `amp.grad_scaler` is a GradScaler that does it",
+            )
+        return self._says
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle as what the optimizer said itself."""
+        return bool, (self._says,)
+
+
+def _asked_by_a_scaler() -> bool:
+    """Return whether a GradScaler has called what called the caller of this, or that itself."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(2):
+        if frame is not None:
+            asks = frame.f_locals.get("self")
+            if isinstance(asks, torch.amp.GradScaler) and not isinstance(asks, AmpGradScaler):
+                return True
+            frame = frame.f_back
+    return False
 
 
 def has_hooks(optimizer: torch.optim.Optimizer, *, shared: bool = True) -> bool:

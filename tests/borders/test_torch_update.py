@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
+import pickle
 
 import pytest
 import torch
@@ -106,14 +108,69 @@ def test_a_closure_does_not_run_before_the_refusal():
     assert not calls
 
 
-def test_torchs_grad_scaler_on_top_is_refused():
+def scaled_step(model, optimizer, scaler, *, overflow, unscale=False):
+    optimizer.zero_grad()
+    loss = entropy(model)(*batch()) * (float("inf") if overflow else 1.0)
+    scaler.scale(loss).backward()
+    if unscale:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+@pytest.mark.parametrize("unscale", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_torchs_grad_scaler_on_top_is_refused(overflow, unscale, fused):
     model = net()
-    optimizer = adam(model)
-    mp.prepare(model, optimizer, "mixed_float16")
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(entropy(model)(*batch())).backward()
-    with pytest.raises(GuardError):
-        scaler.step(optimizer)
+    optimizer = adam(model, fused=fused)
+    amp = mp.prepare(model, optimizer, "mixed_float16")
+    with pytest.raises(GuardError, match=r"amp\.grad_scaler"):
+        scaled_step(
+            model, optimizer, torch.amp.GradScaler("cpu"), overflow=overflow, unscale=unscale
+        )
+    assert not {"grad_scale", "found_inf"} & {*vars(optimizer)}  # they would divide once more
+    assert amp.step(entropy(model), *batch(1)).stepped
+
+
+class Divides(torch.optim.RMSprop):
+    """Says for its class that it divides by the scale."""
+
+    _step_supports_amp_scaling = True
+
+    def step(self, closure=None):
+        if getattr(self, "found_inf", 0):
+            return
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad /= getattr(self, "grad_scale", 1)
+        super().step(closure)
+
+
+@pytest.mark.parametrize("kind", ["plain", "fused", "of a class"])
+@pytest.mark.parametrize("way", ["unguarded", "released", "copied"])
+def test_torchs_grad_scaler_finds_the_optimizer_as_it_was(kind, way):
+    make = {
+        "plain": adam,
+        "fused": lambda model: adam(model, fused=True),
+        "of a class": lambda model: Divides(model.parameters(), 0.1),
+    }[kind]
+    model, alone = net(), net()
+    optimizer, own = make(model), make(alone)
+    was = vars(optimizer).get("_step_supports_amp_scaling")
+    amp = mp.prepare(model, optimizer, "float32")
+    if way == "copied":
+        model, optimizer = copy.deepcopy((net(), pickle.loads(pickle.dumps(optimizer))))
+        optimizer.param_groups[0]["params"] = list(model.parameters())
+    elif way == "released":
+        amp.release()
+        assert vars(optimizer).get("_step_supports_amp_scaling") is was
+    for overflow in (True, False, False):
+        scalers = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu")
+        with amp.unguarded() if way == "unguarded" else contextlib.nullcontext():
+            scaled_step(model, optimizer, scalers[0], overflow=overflow)
+        scaled_step(alone, own, scalers[1], overflow=overflow)
+    assert all(map(torch.equal, model.parameters(), alone.parameters()))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
