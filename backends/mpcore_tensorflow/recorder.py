@@ -280,7 +280,7 @@ class _Tap:
 
     def _found(self, value: Any) -> list[Any]:
         """Return the tensors of numbers in ``value``."""
-        found = [x for x in tf.nest.flatten(value) if tf.is_tensor(x)]
+        found = [_read(x) for x in tf.nest.flatten(value) if tf.is_tensor(x)]
         if not self._calls.values:
             return found
         found = [x for x in found if hasattr(x, "numpy")]
@@ -536,6 +536,12 @@ def _dense(grad: Any) -> tuple[Any, str]:
     ):  # gradients may be out of range: that is told
         np.add.at(whole, grad.indices.numpy(), _numbers(grad.values))
     return whole, grad.values.dtype.name
+
+
+def _read(tensor: Any) -> Any:
+    """Return the tensor that a weight holds now, in the format of the layer it is given to."""
+    value = tensor.value if isinstance(tensor, keras.Variable) else tensor
+    return tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value
 
 
 def _numbers(tensor: Any) -> Any:

@@ -297,6 +297,25 @@ except mp.BackendError as error:
 """
 
 
+def test_a_weight_that_is_handed_to_a_layer_is_an_input_of_it():
+    class Asked(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.asked = self.add_weight(shape=(2, 3), name="asked")
+            self.head = layers.Dense(3, name="head")
+
+        def call(self, x):
+            return self.head(self.asked) + self.head(x)
+
+    model, x = Asked(), tf.constant(RNG.normal(size=(2, 3)), "float32")
+    model(x)
+    amp = mp.prepare(model, keras.optimizers.SGD(0.1), "float32")
+    seen = inspect(model, amp, lambda x: tf.reduce_sum(model(x)), x)
+    first = seen.layers()["head"][0]
+    np.testing.assert_allclose(first.inputs[0].norm, np.linalg.norm(model.asked), rtol=1e-6)
+    assert first.inputs[0].shape == (2, 3)
+
+
 def test_several_replicas_are_refused():
     """Logical devices must be said before TensorFlow starts: in a process of its own."""
     command = [sys.executable, "-c", REPLICAS]

@@ -1,10 +1,11 @@
 """Faithful pairs by the dozen: every fault that is found in them is a false alarm.
 
     python tests/divergence/campaign_clean.py torch PAIRS [--first N]
-    python tests/divergence/campaign_clean.py tensorflow|mindspore
+    python tests/divergence/campaign_clean.py tensorflow|mindspore PAIRS [--first N]
 
-Torch against itself with other kernels, drawn; a port of every model under every policy against
-torch. Prints a line a pair, and the sums at the end. Nightly.
+Torch against itself with other kernels, drawn; ports against torch, drawn: every model under every
+policy with one batch, then with another one. Prints a line a pair, and the sums at the end.
+Nightly.
 """
 
 from __future__ import annotations
@@ -38,22 +39,31 @@ def of_torch(numbers: range) -> Iterator[tuple[dict[str, Any], Any]]:
         yield dict(zip(names, pair, strict=True)), lambda pair=pair: clean.judged(*pair)
 
 
-def of_ports(framework: str) -> Iterator[tuple[dict[str, Any], Any]]:
+def of_ports(framework: str, numbers: range) -> Iterator[tuple[dict[str, Any], Any]]:
+    import fresh
     import porting
 
     plants = importlib.import_module(f"port_faults_{framework}")
-    known = importlib.import_module(f"unseen_{framework}").ENTRIES
-    models = [name for name in (*unseen.TUNED, *unseen.HELD_OUT) if name in known]
+    if framework == "mindspore":
+        importlib.import_module(framework).runtime.launch_blocking()  # ten times faster here
+    known = importlib.import_module(f"fresh_{framework}").ENTRIES
+    models = [name for name in (*fresh.HELD_OUT, *unseen.TUNED) if name in known and name != "gan"]
+    pairs = list(product(POLICIES, models))
     with tempfile.TemporaryDirectory() as folder:
-        for policy, model in product(POLICIES, models):
+        references: dict[tuple[int, str], Any] = {}
+        for number in numbers:
+            turn, (policy, model) = number // len(pairs), pairs[number % len(pairs)]
+            seed = porting.SEED + turn
 
-            def verdict(policy: str = policy, model: str = model) -> Any:
-                place = Path(folder) / policy
-                reference = porting.references(place, [model], policy)[model]
-                own = porting.port(framework, model)
-                return porting.judged(reference, own, plants.optimizer(own), policy)
+            def verdict(policy: str = policy, model: str = model, seed: int = seed) -> Any:
+                if (seed, policy) not in references:
+                    place = Path(folder) / f"{seed}-{policy}"
+                    references[seed, policy] = porting.references(place, models, policy, seed)
+                own = porting.port(framework, model, seed)
+                optimizer = plants.optimizer(own)
+                return porting.judged(references[seed, policy][model], own, optimizer, policy)
 
-            yield {"model": model, "policy": policy}, verdict
+            yield {"number": number, "model": model, "policy": policy}, verdict
 
 
 def main() -> None:
@@ -64,12 +74,15 @@ def main() -> None:
     asked = parser.parse_args()
     count = alarms = noisy = refused = 0
     numbers = range(asked.first, asked.first + asked.pairs)
-    drawn = of_torch(numbers) if asked.framework == "torch" else of_ports(asked.framework)
+    drawn = of_torch(numbers) if asked.framework == "torch" else of_ports(asked.framework, numbers)
     for told, judge in drawn:
         try:
             verdict = judge()
+            kinds = {cause.kind for cause in verdict.root_causes}
             told |= {"verdict": verdict.verdict, "causes": [c.fix for c in verdict.root_causes]}
-            alarms += verdict.verdict.startswith("different") or bool(verdict.root_causes)
+            told["known"] = kinds == {"known difference"}  # a defect that is there, told as such
+            parted = verdict.verdict.startswith("different") or bool(verdict.root_causes)
+            alarms += parted and not told["known"]
             noisy += verdict.verdict.startswith("too noisy")
             count += 1
         except Exception as exc:  # a policy that a framework refuses for a layer

@@ -1,7 +1,7 @@
 """Planted mistakes of ports to Keras or MindSpore by the dozen, judged against torch's evidence.
 
     python tests/divergence/campaign_ports.py tensorflow|mindspore FAULTS [--first N]
-        [--models tuned|held|newer|all] [--newer]
+        [--models tuned|held|newer|fresh|all] [--newer | --fresh]
 
 Prints a line a fault, and the sums at the end. Nightly; by day ``test_tensorflow.py`` and
 ``test_mindspore.py`` plant some by hand.
@@ -21,6 +21,7 @@ if __name__ == "__main__":
     here = Path(__file__).parents[1]
     sys.path[:0] = [str(here / name) for name in ("divergence", "zoo", "backends")]
 
+import fresh
 import newer
 import numpy as np
 import porting
@@ -57,16 +58,21 @@ def main() -> None:
     parser.add_argument("framework", choices=NONE)
     parser.add_argument("faults", type=int)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--models", choices=("tuned", "held", "newer", "all"), default="all")
+    parser.add_argument(
+        "--models", choices=("tuned", "held", "newer", "fresh", "all"), default="all"
+    )
     parser.add_argument("--newer", action="store_true", help="the newer families")
+    parser.add_argument("--fresh", action="store_true", help="the freshest families")
     asked = parser.parse_args()
     FRAMEWORK = asked.framework
     if FRAMEWORK == "mindspore":
         importlib.import_module(FRAMEWORK).runtime.launch_blocking()  # ten times faster here
     wanted = {"tuned": unseen.TUNED, "held": unseen.HELD_OUT, "newer": newer.NAMES}
-    chosen = wanted.get(asked.models, (*unseen.TUNED, *newer.HELD_OUT))
+    wanted["fresh"] = fresh.NAMES
+    chosen = wanted.get(asked.models, (*unseen.TUNED, *fresh.HELD_OUT))
     models = [name for name in chosen if name not in NONE[FRAMEWORK]]
-    plants = importlib.import_module(f"port_faults_{FRAMEWORK}")
+    file = "fresh_faults" if asked.fresh else "port_faults"
+    plants = importlib.import_module(f"{file}_{FRAMEWORK}")
     families = plants.NEWER if asked.newer else plants.FAMILIES
     sums = dict.fromkeys(("located", "named", "wrong"), 0)
     count = 0

@@ -36,9 +36,9 @@ class Port:
     optimizer: dict[str, Any] = field(default_factory=dict)
 
 
-def port(framework: str, name: str) -> Port:
-    """Return a port as it should be, with the zoo's neutral weights."""
-    entry = importlib.import_module(f"newer_{framework}").ENTRIES[name]
+def port(framework: str, name: str, seed: int = SEED) -> Port:
+    """Return a port as it should be, with the zoo's neutral weights; ``seed`` is its batch's."""
+    entry = importlib.import_module(f"fresh_{framework}").ENTRIES[name]
     driver = mp.load_backend(framework).driver()
     driver.seed(0)
     model = entry.build()
@@ -46,7 +46,7 @@ def port(framework: str, name: str) -> Port:
         entry.still(model)
     own = driver.weights(model)
     driver.load_weights(model, match(zoo.neutral_weights(name, own), own))
-    batch = entry.tensors(entry.batch(np.random.default_rng(SEED)))
+    batch = entry.tensors(entry.batch(np.random.default_rng(seed)))
     constants = {"rate": zoo.LEARNING_RATE, "momentum": zoo.MOMENTUM}
     return Port(framework, name, model, batch, entry.loss(model), constants)
 
@@ -61,13 +61,15 @@ def evidence(own: Port, optimizer: Any, policy: str = "float32") -> Evidence:
     return collect(driver, own.model, amp, own.loss, own.batch, request=EVERYTHING, moved=1)
 
 
-def references(folder: Path, names: list[str], policy: str = "float32") -> dict[str, Evidence]:
+def references(
+    folder: Path, names: list[str], policy: str = "float32", seed: int = SEED
+) -> dict[str, Evidence]:
     """Return torch's evidence, collected by a process of its own."""
-    command = [sys.executable, str(Path(__file__)), str(folder), policy, *names]
+    command = [sys.executable, str(Path(__file__)), str(folder), policy, str(seed), *names]
     # The zoo's, as pytest set it; MindSpore's rewriting adds folders of its own, with a math.py.
     tests = [path for path in sys.path if Path(path).is_relative_to(Path(__file__).parents[1])]
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(tests)}
-    subprocess.run(command, check=True, capture_output=True, timeout=300, env=paths)
+    subprocess.run(command, check=True, capture_output=True, timeout=1800, env=paths)
     return {name: load(folder / name) for name in names}
 
 
@@ -78,8 +80,8 @@ def judged(reference: Evidence, own: Port, optimizer: Any, policy: str = "float3
 if __name__ == "__main__":
     import torch
 
-    folder, policy, *names = sys.argv[1:]
+    folder, policy, drawn, *names = sys.argv[1:]
     for name in names:
-        made = port("torch", name)
+        made = port("torch", name, int(drawn))
         sgd = torch.optim.SGD(made.model.parameters(), zoo.LEARNING_RATE, momentum=zoo.MOMENTUM)
         save(evidence(made, sgd, policy), Path(folder) / name)

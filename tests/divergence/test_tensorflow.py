@@ -156,3 +156,13 @@ def test_a_faithful_port_stays_inside_the_bands_of_a_mixed_policy(policy, tmp_pa
         own = port("tensorflow", name)
         verdict = judged(reference, own, sgd(own), policy)
         assert verdict.agrees, (name, verdict.verdict, verdict.root_causes)
+
+
+def test_a_bias_gradient_summed_in_bfloat16_is_the_known_difference(tmp_path):
+    """Of a depthwise convolution too."""
+    reference = porting.references(tmp_path, ["squeeze"], "mixed_bfloat16")["squeeze"]
+    own = port("tensorflow", "squeeze")
+    verdict = judged(reference, own, sgd(own), "mixed_bfloat16")
+    (cause,) = verdict.root_causes
+    assert (cause.kind, cause.layer) == ("known difference", "depth"), cause
+    assert "depth.bias" in " ".join(cause.evidence)

@@ -16,8 +16,10 @@ from mpcore.tools.divergence.files import load
 from mpcore.tools.divergence.find import Verdict, find
 from mpcore.tools.divergence.root_cause import RootCause
 from mpcore.tools.recording.alone import judged, reproduced
+from mpcore.tools.recording.moved import moved_outside
 from mpcore.tools.recording.record import FORMAT
-from mpcore.tools.recording.told_by import from_gradients, from_ops, from_settings
+from mpcore.tools.recording.told_by import from_gradients, from_settings
+from mpcore.tools.recording.told_by_ops import from_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +113,8 @@ def _first_parted(runs: dict[int, Runs]) -> list[int]:
 def _alone(runs: Runs, folders: tuple[Path, Path], *, replay: bool, reproduce: Path | None) -> Runs:
     if runs.found is None or runs.found.first is None or runs.step is None:
         return runs
+    if not runs.found.rows:  # weights that were set: no layer is off
+        return runs
     first, number = runs.found.first, runs.step
     steps = load(folders[0] / f"step-{number:06d}"), load(folders[1] / f"step-{number:06d}")
     if replay:
@@ -179,7 +183,8 @@ def _compare(reference: Path, own: Path) -> Runs:
     if not steps:
         msg = f"the runs have no step in common: {len(numbers[0])} against {len(numbers[1])} steps"
         raise CheckpointError(msg)
-    start = _started_apart(load(reference / "start"), load(own / "start"))
+    starts = load(reference / "start"), load(own / "start")
+    start = _started_apart(*starts)
     if start:
         return Runs(
             start,
@@ -196,6 +201,9 @@ def _compare(reference: Path, own: Path) -> Runs:
     for number in steps:
         a, b = (_together(side, number) for side in (reference, own))
         drift.append(_drift(a, b))
+        found = moved_outside(starts if before is None else before, (a, b))
+        if found is not None:
+            return _parted(found, a, b, number, steps, drift)
         found = find(a, b, _closer(a, b), later=False)
         if not found.agrees and not _carried(found, drift[-1]):
             found = _explained(found, a, b, before)
@@ -238,7 +246,7 @@ def _parted(
         f"one step in sketches, {len(found.rows)} layers side by side; tolerances are those of "
         "rounding"
     )
-    found, advice = replace(found, how=how), ""
+    found, advice = replace(found, how=how if found.rows else "weights side by side"), ""
     unnamed = not found.root_causes or found.root_causes[0].kind == "unknown"
     layers = _worth_keeping(found, a, b) if unnamed else []
     if layers:

@@ -73,7 +73,6 @@ class Recording:
         self._calls: Sketches | None = None
         self._grads: list[LayerWeights] = []
         self._before: list[LayerWeights] = []
-        self._after: tuple[int, list[LayerWeights]] = (-1, [])
         self._settings: dict[str, Any] = {}
         self._clear()
         self._end: Callable[[], None] | None = self._listener.listen(model, self._amp, self)
@@ -104,10 +103,7 @@ class Recording:
     def begun(self, random: bytes) -> None:
         """Keep the fingerprint of the random numbers, and the weights as they are now."""
         self._random = zlib.crc32(random)
-        if self._after[0] == self._number:
-            self._before = self._after[1]
-        else:
-            self._before = self._weights()
+        self._before = self._weights()  # a script may have moved them since the last step
 
     def loss(self, value: float, targets: list[Any]) -> None:
         """Add a loss: parts of a batch have one each."""
@@ -147,12 +143,11 @@ class Recording:
         loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
         scale = 1.0 if self._amp is None else float(self._amp.scale)
         seen = Inspection(loss, scale, calls, (*batch, *self._targets), how="hooks in its own loop")
-        after = self._weights()
         found = Evidence(
             self._backend,
             "" if self._amp is None else str(self._amp.policy),
             seen,
-            weights=(self._before, after),
+            weights=(self._before, self._weights()),
             grads=(self._grads,),
             steps=(
                 {
@@ -166,7 +161,6 @@ class Recording:
             ),
             plan={} if self._amp is None else self._amp.plan.to_dict(),
         )
-        self._after = self._number + 1, after
         save(found, self.folder / f"step-{self._number:06d}", flush=False)
 
     def _weights(self) -> list[LayerWeights]:

@@ -1,8 +1,7 @@
-"""Causes that a recording tells itself: settings of the optimizer, gradients, ops inside."""
+"""Causes that a recording tells itself: settings of the optimizer, and gradients."""
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mpcore.tools.divergence.evidence import Evidence
-    from mpcore.tools.divergence.first import First
-    from mpcore.tools.inspection import LayerCall
 
-__all__ = ["from_gradients", "from_ops", "from_settings"]
+__all__ = ["from_gradients", "from_settings"]
 
 _SCHEDULES = "rate"
 _PARALLEL = 1e-4  # one minus the cosine of gradients that are multiples of each other
@@ -211,42 +208,3 @@ def _layers_agree(a: Evidence, b: Evidence) -> bool:
                     if difference(x, y).relative > _AGREE:
                         return False
     return seen > 0
-
-
-def from_ops(a: Evidence, b: Evidence, first: First) -> Iterator[RootCause]:
-    """Yield the first op inside of a layer that is there on one side, or has another constant."""
-    sides = [
-        _ops(side.inspection.calls, path)
-        for side, path in ((a, first.layer), (b, first.own_layer or first.layer))
-    ]
-    if first.phase != "forward" or not all(sides):
-        return
-    types = [[call.type for call in side] for side in sides]
-    for what, i, j, k, m in SequenceMatcher(None, types[0], types[1], autojunk=False).get_opcodes():
-        if what == "equal":
-            for left, right in zip(sides[0][i:j], sides[1][k:m], strict=True):
-                numbers = [call.attributes.get("constants", []) for call in (left, right)]
-                if numbers[0] != numbers[1]:
-                    yield _constant(left, numbers, first)
-                    return
-            continue
-        there, here = types[0][i:j], types[1][k:m]
-        words = [f"{who} runs {', '.join(ops[:4])}" for who, ops in (("the reference", there),
-                 ("this side", here)) if ops]  # fmt: skip
-        fix = f"compare the functions that {first.own_layer or first.layer or 'the model'} calls"
-        told = (first.layer, first.own_layer, "forward", ("inside, " + "; ".join(words),), fix)
-        yield RootCause("other setting", *told, "likely")
-        return
-
-
-def _ops(calls: tuple[LayerCall, ...], path: str) -> list[LayerCall]:
-    return [call for call in calls if call.category == "op" and call.path.startswith(f"{path}/")]
-
-
-def _constant(call: LayerCall, numbers: list[Any], first: First) -> RootCause:
-    there, here = (", ".join(f"{x:.6g}" for x in one) or "none" for one in numbers)
-    kind = "eps" if "norm" in call.type else "other setting"
-    sentence = f"inside, {call.type} gets {there} in the reference and {here} here"
-    fix = f"use {there} in {first.own_layer or first.layer or 'the model'}"
-    told = (first.layer, first.own_layer, "forward", (sentence,), fix, "sure")
-    return RootCause(kind, *told)

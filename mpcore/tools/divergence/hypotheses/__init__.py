@@ -9,6 +9,7 @@ from mpcore.tools.divergence.distance import spacing
 from mpcore.tools.divergence.hypotheses.chance import from_chance, from_lone
 from mpcore.tools.divergence.hypotheses.flushed import from_flushed
 from mpcore.tools.divergence.hypotheses.inputs import from_batch
+from mpcore.tools.divergence.hypotheses.known import from_known
 from mpcore.tools.divergence.hypotheses.loss import from_backward, from_end, from_loss
 from mpcore.tools.divergence.hypotheses.numbers import hints, hints_between
 from mpcore.tools.divergence.hypotheses.optimizer import from_statistics, from_steps
@@ -71,6 +72,7 @@ def _of_first(case: Case, first: First) -> list[RootCause]:
             *from_still(case),
             *from_flushed(case, first.layer),
             *from_pooling(case, first),
+            *from_known(case, first),
         ]
         if clear:
             return clear
