@@ -244,6 +244,7 @@ class ThreadState:
             TorchDispatchMode.__exit__(top, None, None, None)  # its own end may do more
         if self._regions:
             before = seen.pop()
+            seen.pop()
             for _ in range(_nesting() - before):
                 torch.autocast_decrement_nesting()
         torch.clear_autocast_cache()
@@ -260,16 +261,16 @@ def _looks(kinds: tuple[str, ...], regions: bool) -> tuple[Callable[[], Any], ..
     found += [_function_modes, _dispatch_modes]
     for kind in kinds:
         found += [partial(torch.is_autocast_enabled, kind), partial(torch.get_autocast_dtype, kind)]
-    return (*found, *((_nesting,) if regions else ()))
+    return (*found, *(_UP_AND_DOWN if regions else ()))
+
+
+# torch tells the nesting only to who changes it: two calls out of C, so that no interrupt comes
+# between; the second one's result is it.
+_UP_AND_DOWN = (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
 
 
 def _nesting() -> int:
-    # torch tells it only to who changes it: two calls out of C, so that no interrupt comes between.
-    depths = list(map(operator.call, _UP_AND_DOWN))
-    return int(depths[1])
-
-
-_UP_AND_DOWN = (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+    return int(list(map(operator.call, _UP_AND_DOWN))[1])
 
 
 def _none() -> int:
