@@ -159,6 +159,8 @@ class _Run:
             return self._branch(node, inputs)
         if node.target == SILU:
             return [tf.nn.silu(inputs[0], beta=inputs[1])]
+        if node.target == "StopGradient":  # off the tape, which else adds up in another order
+            return [tf.stop_gradient(inputs[0])]
         if node.target == "ReadVariableOp":
             return [self.built.piece.sources[node.inputs[0]].what.read_value()]
         return _make(call.op, inputs)

@@ -1,4 +1,8 @@
-"""The proof of a graph: without casts it gives what the model gives, on its example."""
+"""The proof of a graph: without casts it gives what the model gives, on its example.
+
+Both run operation by operation. What grappler makes of a graph depends on more than its
+operations, and two that are the same may part in their last bits.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from mpcore.errors import GraphError
-from mpcore_tensorflow.graph_trace import UNTRACEABLE, untraceable
+from mpcore_tensorflow.graph_trace import UNTRACEABLE, Arguments, untraceable
 from mpcore_tensorflow.recorder import text
 from mpcore_tensorflow.snapshot import left_alone
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["calling", "prove"]
 
+_PLAIN = "disable_meta_optimizer"
 _ORDER = 2e-6  # relative to all gradients: sums of float32 in another order
 
 
@@ -46,10 +51,18 @@ def prove(
     original = model.call
     runner = make(original)
     for kwargs in ways:
+        built = {id(v) for v in model.variables}
         try:
             own = _ran(model, original, args, kwargs)
         except UNTRACEABLE as exc:
             raise untraceable(model, exc) from exc
+        made = [v.path for v in model.variables if id(v) not in built]
+        if made:
+            msg = (
+                f"{type(model).__name__} was not built whole: tracing its call made {made[0]}, in "
+                "a branch that had not run; build that layer first, or prepare again"
+            )
+            raise GraphError(msg)
         found = _ran(model, runner, args, kwargs)
         why = _difference(own, found)
         if why:
@@ -73,6 +86,17 @@ def prove(
 
 
 @contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    """Let TensorFlow run graphs as they are, without grappler's rewriting."""
+    before = tf.config.optimizer.get_experimental_options().get(_PLAIN, False)
+    tf.config.optimizer.set_experimental_options({_PLAIN: True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({_PLAIN: before})
+
+
+@contextlib.contextmanager
 def calling(model: keras.Model, call: Any) -> Iterator[None]:
     """Let the model's ``call`` be another one for a while."""
     own = vars(model).get("call")
@@ -91,11 +115,13 @@ def _ran(
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Return outputs with losses, what variables hold then, and gradients."""
     weights = [v.value for v in model.trainable_variables]
+    arguments = Arguments(args, kwargs)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow is not followed
-    def run() -> Any:
+    def run(*tensors: Any) -> Any:  # as inputs: of constants only one branch would be traced
+        given, named = arguments.like(list(tensors))
         with tf.GradientTape() as tape:
-            outputs = [x for x in tf.nest.flatten(model(*args, **kwargs)) if tf.is_tensor(x)]
+            outputs = [x for x in tf.nest.flatten(model(*given, **named)) if tf.is_tensor(x)]
             losses = [tf.convert_to_tensor(x) for x in model.losses]
             total = tf.add_n(
                 [_weighed(x) for x in (*outputs, *losses) if x.dtype.is_floating]
@@ -107,8 +133,8 @@ def _ran(
         return outputs + losses, [tf.convert_to_tensor(g) for g in found if g is not None]
 
     kept: list[list[bool]] = []
-    with left_alone(model, None), calling(model, call):
-        outputs, grads = run.get_concrete_function()()
+    with left_alone(model, None), calling(model, call), _as_written():
+        outputs, grads = run.get_concrete_function(*arguments.tensors)(*arguments.tensors)
         state = [np.array(v.value) for v in model.variables]
     left = iter(grads)
     gradients = [np.asarray(next(left), np.float32) if has else None for has in kept[-1]]

@@ -18,6 +18,7 @@ from graph_models_tensorflow import MODELS, adds, functional, masked, raw  # noq
 import mpcore as mp  # noqa: E402
 from mpcore.errors import GraphError  # noqa: E402
 from mpcore.graph import P  # noqa: E402
+from mpcore_tensorflow import graph_proof  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,32 @@ def test_a_graph_without_casts_trains_as_the_model_does(name: str) -> None:
     for one, other in zip(seen[0][1], seen[1][1], strict=True):
         if one.dtype.kind == "f":
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
+def _normalised() -> tuple[Any, Any]:
+    i = keras.Input((6, 6, 3))
+    h = L.BatchNormalization()(L.Conv2D(4, 3)(i))
+    h = L.BatchNormalization()(L.Conv2D(4, 3)(L.Activation("hard_swish")(h)))
+    return keras.Model(i, L.GlobalAveragePooling2D()(h)), (_numbers(2, 6, 6, 3),)
+
+
+def _mobile() -> tuple[Any, Any]:
+    model = keras.applications.MobileNetV3Small(
+        weights=None, input_shape=(32, 32, 3), classes=5, alpha=0.5
+    )
+    return model, (_numbers(2, 32, 32, 3),)
+
+
+@pytest.mark.parametrize("make", [_normalised, pytest.param(_mobile, marks=pytest.mark.nightly)])
+def test_gradients_are_added_up_in_the_models_own_order(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statistics of two rows magnify a last bit: a deep network would be refused for it."""
+    monkeypatch.setattr(graph_proof, "_ORDER", 0.0)
+    model, args, amp = _prepared(make, BY_GRAPH)
+    assert np.isfinite(float(_step(model, args, amp).loss))
+    options = tf.config.optimizer.get_experimental_options()
+    assert not options.get("disable_meta_optimizer", False)
 
 
 def test_a_rule_reaches_an_op_between_layers() -> None:
@@ -300,6 +327,25 @@ def test_what_has_no_graph_is_refused(then: Any, message: str) -> None:
     assert "call" not in vars(model)
     for one, other in zip(before, model.variables, strict=True):
         np.testing.assert_array_equal(one, np.array(other.value))
+
+
+def test_a_layer_that_no_call_has_built_is_named() -> None:
+    class Either(keras.Model):  # type: ignore[misc]  # keras is not followed
+        def __init__(self) -> None:
+            super().__init__()
+            self.yes, self.no = L.Dense(4, name="yes"), L.Dense(4, name="no")
+
+        def call(self, x: Any) -> Any:
+            above = keras.ops.mean(x) > 0
+            return keras.ops.cond(above, lambda: self.yes(x), lambda: self.no(x))
+
+    model, x = Either(), np.ones((2, 3), np.float32)
+    with pytest.warns(UserWarning, match="unbuilt state"):  # Keras sees it coming
+        model(x)
+    with pytest.raises(mp.GraphError, match=r"not built whole: .* made .*no/kernel.*prepare again"):
+        mp.prepare(model, keras.optimizers.SGD(0.1), BY_GRAPH, example=x)
+    amp = mp.prepare(model, keras.optimizers.SGD(0.1), BY_GRAPH, example=x)
+    assert _step(model, (x,), amp).stepped
 
 
 def _of_any_rank(x: Any) -> Any:
