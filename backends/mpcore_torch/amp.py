@@ -32,7 +32,7 @@ from mpcore_torch.master_dict import bit_sum, master_shapes, read_masters, write
 from mpcore_torch.one_pass import OnePass
 from mpcore_torch.op_list import keep_in_backward, op_list_of
 from mpcore_torch.open_regions import OPENED, Both, Region, end_left
-from mpcore_torch.plan_guard import PlanGuard
+from mpcore_torch.plan_guard import FORWARD, PlanGuard
 from mpcore_torch.prepared import Prepared, Released
 from mpcore_torch.refuse import refuse
 from mpcore_torch.replanning import SeenCalls, check_whole, put_region, region_of, replanned
@@ -403,10 +403,17 @@ class TorchAmp(Amp):
         return result
 
     def _check_plan(self) -> None:
-        (homes, children), (owns, forwards) = self._plan_guard.children, self._plan_guard.forwards
+        watched = self._plan_guard
+        (homes, children), (owns, forwards) = watched.children, watched.forwards
+        (modules, classes), (kinds, originals) = watched.classes, watched.originals
         found = map(dict.get, owns, _FORWARD)
-        if homes != children or not all(map(operator.is_, found, forwards)):
-            self._plan_guard.changed()
+        if (
+            homes != children
+            or not all(map(operator.is_, found, forwards))
+            or list(map(type, modules)) != classes
+            or list(map(FORWARD, kinds)) != originals
+        ):
+            watched.changed()
 
     @contextlib.contextmanager
     def unguarded(self) -> Iterator[None]:

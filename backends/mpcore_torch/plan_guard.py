@@ -2,14 +2,17 @@
 
 Casts of the whole model or a part go through ``Module._apply``, layers and parameters that are put
 in the place of others through torch's hooks of registration: both are met at once, and cost nothing
-in a step. What can be changed without any call (``module.forward = f``, a write into ``_modules``)
-is met when the next step begins, by comparing one pointer each.
+in a step. What can be changed without any call (``module.forward = f``, ``module.__class__ = C``,
+``C.forward = f``, a write into ``_modules``) is met when the next step begins, by comparing one
+pointer each.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import operator
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +32,12 @@ if TYPE_CHECKING:
 
     from mpcore.amp.guard import Guard
 
-__all__ = ["PlanGuard", "is_copy"]
+__all__ = ["FORWARD", "PlanGuard", "is_copy"]
 
 _BEFORE = "change the model before `prepare`, or release it, change it and prepare it again"
+FORWARD = operator.attrgetter("forward")
+"""Of a class; C, as ``map`` runs it over many."""
+
 _FOLLOWED = 200  # functions that are looked through for ours
 
 
@@ -42,6 +48,8 @@ class PlanGuard:
         seen: (dict, key, what was there, its module) of every forward and child module.
         children: the dicts of child modules, and copies of them.
         forwards: the dicts with a forward, and those.
+        classes: the modules of those, and their classes, whose own forward does not run.
+        originals: these classes, once each, and their forwards.
         registered: whether something was registered since it was last looked at.
     """
 
@@ -77,6 +85,11 @@ class PlanGuard:
         self.children = homes, [dict(home) for home in homes]
         found = [(home, value) for home, key, value, _ in self.seen if key == "forward"]
         self.forwards = [home for home, _ in found], [value for _, value in found]
+        modules = [module for _, key, _, module in self.seen if key == "forward"]
+        self.classes = modules, list(map(type, modules))
+        kinds = list(dict.fromkeys(self.classes[1]))
+        self.originals = kinds, list(map(FORWARD, kinds))
+        self._written = [_written(type(module)) for module in modules]
 
     def changed(self) -> None:
         """Raise GuardError if a layer or a forward of the plan is no longer in its place."""
@@ -89,6 +102,9 @@ class PlanGuard:
                     self._refuse("another module", module, key)
             elif now is None or not _leads_to(now, value):
                 self._refuse("another `forward`", module)
+        for module, written in zip(self.classes[0], self._written, strict=True):
+            if _written(type(module)) is not written:
+                self._refuse("another class, or another `forward` of its class,", module)
         self.accept()
 
     def registers(self, parent: nn.Module, name: str, new: Any) -> None:
@@ -237,6 +253,11 @@ def _refuse_script(module: nn.Module) -> Any:
         "has replaced; use torch.compile or torch.export, or script it after `amp.release()`"
     )
     raise BackendError(msg)
+
+
+def _written(kind: type) -> Any:
+    """Return the forward of a class as it stands there, whatever reading it would give."""
+    return inspect.getattr_static(kind, "forward")
 
 
 def _kept(old: nn.Module, new: Any) -> bool:

@@ -7,6 +7,7 @@ import copy
 import functools
 import pickle
 import warnings
+from functools import partialmethod
 from types import MethodType
 
 import pytest
@@ -230,6 +231,71 @@ def test_what_is_put_in_the_place_of_a_part_is_refused(swap, policy):
 def swapped_and_stepped(swap, model, amp):
     swap(model)
     amp.step(entropy(model), *batch())
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Named(nn.Linear):
+    """As FSDP2 and parametrizations give a layer a class of its own, with the same forward."""
+
+
+class Bound(nn.Module):
+    """Its forward is made anew whenever it is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 4)
+
+    def run(self, x, factor):
+        return self.first(x) * factor
+
+    forward = partialmethod(run, factor=2)
+
+
+def class_of_a_layer(model, _):
+    model.first.__class__ = Doubled
+
+
+def forward_of_a_class_of_layers(_, monkeypatch):
+    monkeypatch.setattr(nn.Linear, "forward", Doubled.forward)
+
+
+def forward_of_the_models_class(model, monkeypatch):
+    before = type(model).forward
+    monkeypatch.setattr(type(model), "forward", lambda *args: 2 * before(*args))
+
+
+@pytest.mark.parametrize(
+    "swap", [class_of_a_layer, forward_of_a_class_of_layers, forward_of_the_models_class]
+)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "model_bfloat16"])
+def test_another_class_or_forward_of_a_class_is_refused(swap, policy, monkeypatch):
+    model, amp = prepared(policy)
+    before = values(model)
+    with monkeypatch.context() as patched:
+        swap(model, patched)
+        with pytest.raises(GuardError, match="of its class"):
+            amp.step(entropy(model), *batch())
+        assert_same(values(model), before)
+        with amp.unguarded():
+            pass  # meant
+        assert amp.step(entropy(model), *batch()).stepped
+
+
+def test_a_class_with_the_same_forward_and_a_patch_that_is_gone_pass(monkeypatch):
+    model, amp = prepared()
+    model.first.__class__ = Named
+    assert amp.step(entropy(model), *batch()).stepped
+    with monkeypatch.context() as patched:
+        forward_of_a_class_of_layers(model, patched)
+    assert amp.step(entropy(model), *batch()).stepped
+    other = Bound()
+    amp = mp.prepare(other, torch.optim.SGD(other.parameters(), 0.1), "mixed_bfloat16")
+    for _ in range(2):
+        assert amp.step(entropy(other), *batch()).stepped
 
 
 @pytest.mark.parametrize("swap", [other_in_the_dict, other_forward, other_root])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
+from pathlib import Path
+
 import mindspore as ms
 import numpy as np
 from fuzz import fresh, main, no_more_than_rounding
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from things_mindspore import WORLD, apart, gradients, loss_of, thing
+from things_mindspore import WORLD, apart, dataset, gradients, loss_of, thing
 
 __all__ = ["WORLD", "thing"]
 
@@ -215,6 +219,79 @@ def batch_of_arrays(run):
     clip, micro = run.case.clip, run.case.micro
     batch = [part.asnumpy() for part in run.batch]
     run.amp.step(run.loss_fn, *batch, clip_norm=clip, micro_batches=micro)
+
+
+# --- What people do in the middle of a run
+
+
+@thing()
+def checkpoint_loaded_into_the_network(run):
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "net.ckpt"))
+        ms.save_checkpoint(run.model, path)
+        ms.load_checkpoint(path, net=run.model)
+
+
+@thing()
+def checkpoint_of_the_optimizer(run):
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "slots.ckpt"))
+        ms.save_checkpoint(run.optimizer, path)
+        ms.load_param_into_net(run.optimizer, ms.load_checkpoint(path))
+
+
+@thing(fits=lambda case: case.model == "mlp")  # the other assigns its mean in evaluation too
+def model_evaluates_and_predicts(run):
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    outer = ms.Model(run.model, loss, metrics={"accuracy"})
+    outer.eval(dataset(run), dataset_sink_mode=False)
+    outer.predict(run.batch[0])
+    run.model.set_train(True)
+
+
+@thing()
+def mode_set_again(run):
+    ms.set_context(mode=ms.get_context("mode"))
+
+
+@thing()
+def assigned_to_itself(run):
+    for param in run.model.get_parameters():
+        if param.name not in run.amp.weights() or not run.case.policy.startswith("model"):
+            ops.assign(param, param.value())
+
+
+@thing()
+def rate_read(run):
+    run.optimizer.get_lr()
+    run.optimizer.get_lr_parameter(run.optimizer.parameters)
+
+
+@thing()
+def seeds_set(run):
+    ms.set_seed(5)
+    np.random.seed(5)  # noqa: NPY002, as people do
+
+
+@thing()
+def copied_shallow(run):
+    copy.copy(run.model)
+
+
+@thing()
+def applied_to_all_cells(run):
+    run.model.apply(lambda cell: None)
+    run.model.init_parameters_data()
+
+
+@thing(trains=True)
+def parameters_cloned_and_trained(run):
+    held = run.model.trainable_params()
+    cloned = ParameterTuple(held).clone(prefix="cloned")
+    other = nn.SGD(list(cloned), 0.05)
+    other(tuple(ops.ones_like(param) for param in cloned))
+    run.step()  # the network must not have noticed
+    run.index -= 1
 
 
 if __name__ == "__main__":

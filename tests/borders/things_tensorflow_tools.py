@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -196,6 +199,110 @@ def batch_of_arrays(run):
     clip, micro = run.case.clip, run.case.micro
     batch = [part.numpy() for part in run.batch]
     run.amp.step(run.loss_fn, *batch, clip_norm=clip, micro_batches=micro)
+
+
+# --- What people do in the middle of a run
+
+
+class _Evaluates(keras.callbacks.Callback):
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.evaluate(self.x, self.y, batch_size=8, verbose=0)
+
+
+@thing(trains=True, fits=one_pass)
+def evaluated_in_a_callback_of_fit(run):
+    x, y, boost = run.batch
+    compiled(run).fit(
+        x,
+        y,
+        sample_weight=boost,
+        batch_size=8,
+        shuffle=False,
+        verbose=0,
+        callbacks=[_Evaluates(x, y)],
+    )
+
+
+@thing(trains=True, fits=one_pass)
+def checkpoints_written_by_fit(run):
+    x, y, boost = run.batch
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "best.weights.h5"))
+        keep = keras.callbacks.ModelCheckpoint(path, save_weights_only=True, save_freq=1)
+        compiled(run).fit(
+            x, y, sample_weight=boost, batch_size=8, shuffle=False, verbose=0, callbacks=[keep]
+        )
+        if run.index not in run.case.bad:
+            run.model.load_weights(path)
+
+
+def _clone(run):
+    scope = {type(layer).__name__: type(layer) for layer in run.model.layers}
+    with keras.utils.custom_object_scope(scope):
+        return keras.models.clone_model(run.model)
+
+
+@thing(trains=True)
+def optimizer_shared_with_a_clone(run):
+    other = _clone(run)
+    other.compile(run.amp.optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    other.fit(run.batch[0], run.batch[1], batch_size=8, verbose=0)
+    msg = "a clone was trained by the optimizer of another model, without a word"
+    raise AssertionError(msg)
+
+
+@thing(trains=True)
+def bare_optimizer_shared_with_a_clone(run):
+    other = _clone(run)
+    other.compile(run.optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    other.fit(run.batch[0], run.batch[1], batch_size=8, verbose=0)
+    run.step()  # whatever the clone has done: the model must not have noticed
+    run.index -= 1
+
+
+@thing()
+def tested_and_predicted_on_a_batch(run):
+    model = compiled(run)
+    model.test_on_batch(run.batch[0], run.batch[1])
+    model.predict_on_batch(run.batch[0])
+    model.reset_metrics()
+
+
+@thing(trains=True, fits=one_pass)
+def train_function_made_anew(run):
+    x, y, boost = run.batch
+    model = compiled(run)
+    model.make_train_function(force=True)
+    model.fit(x, y, sample_weight=boost, batch_size=8, shuffle=False, verbose=0)
+
+
+@thing()
+def weights_of_a_clone_taken(run):
+    other = _clone(run)
+    other.set_weights(run.model.get_weights())
+    run.model.set_weights(other.get_weights())
+
+
+@thing()
+def counter_set_to_what_it_is(run):
+    run.optimizer.iterations.assign(run.optimizer.iterations)
+    run.optimizer.learning_rate = float(np.asarray(run.optimizer.learning_rate))
+
+
+@thing()
+def exported_for_serving(run):
+    with tempfile.TemporaryDirectory() as folder:
+        run.model.export(str(Path(folder, "served")), verbose=False)
+
+
+@thing()
+def turned_to_frozen_and_back(run):
+    run.model.trainable = False
+    run.model.trainable = True
 
 
 if __name__ == "__main__":

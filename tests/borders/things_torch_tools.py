@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import numpy as np
 import torch
 from fuzz import fresh, main, no_more_than_rounding
-from things_torch import WORLD, first_linear, loss_of, thing
+from things_torch import WORLD, first_linear, loss_of, plain, thing
 from torch import nn
 from torch.nn import functional as F  # noqa: N812, as torch's own documents
 from torch.nn.utils import parametrizations, parametrize, prune
@@ -353,6 +354,194 @@ def zeros_loaded(run):
     new.step()
     new.model.load_state_dict({k: torch.zeros_like(v) for k, v in new.model.state_dict().items()})
     assert not any(w.any() for w in new.amp.weights().values()), "it goes on from other values"
+
+
+# --- What people do in the middle of a run
+
+
+@thing(trains=True, fits=lambda case: case.micro == 1 and case.clip is None)
+def evaluated_between_backward_and_apply(run):
+    with run.amp.autocast():
+        loss = plain(run)
+    run.amp.backward(loss)
+    run.model.eval()
+    with torch.no_grad(), run.amp.autocast():
+        run.model(run.batch[0])
+    run.model.train()
+    run.amp.apply()
+
+
+@thing(trains=True)
+def evaluated_inside_the_loss(run):
+    def evaluates(*batch):
+        run.model.eval()
+        with torch.no_grad():
+            run.model(batch[0])
+        run.model.train()
+        return run.loss_fn(*batch)
+
+    step_by(run, evaluates)
+
+
+@thing()
+def slots_put_by_hand(run):
+    for param, slots in list(run.optimizer.state.items()):
+        run.optimizer.state[param] = {
+            name: value.clone() if isinstance(value, torch.Tensor) else value
+            for name, value in slots.items()
+        }
+
+
+@thing()
+def slots_of_a_copy_loaded(run):
+    other = copy.deepcopy(run.optimizer)
+    run.optimizer.load_state_dict(other.state_dict())
+
+
+@thing(trains=True)
+def native_scaler_that_is_off(run):
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    scaler.scale(plain(run)).backward()
+    scaler.unscale_(run.optimizer)
+    scaler.step(run.optimizer)
+    scaler.update()
+
+
+@thing(trains=True)
+def second_optimizer_under_a_native_scaler(run):
+    other = torch.optim.SGD(run.model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    boost = run.batch[2].clamp(max=1.0)  # it overflows nowhere: see docs/guarantees.md
+    scaler.scale(run.loss_fn(*run.batch[:2], boost)).backward()
+    scaler.step(other)
+
+
+@thing(trains=True, fits=lambda case: case.model == "mlp")
+def part_recomputed_without_the_whole(run):
+    fc1, norm, act, fc2 = run.model
+
+    def by_parts(x, y, boost):
+        hidden = act(norm(fc1(x)))
+        logits = checkpoint(fc2, hidden, use_reentrant=False)
+        return F.cross_entropy(logits.float(), y) * boost.max()
+
+    step_by(run, by_parts)
+
+
+@thing(trains=True)
+def loss_function_compiled(run):
+    step_by(run, torch.compile(run.loss_fn, backend="eager"))
+
+
+@thing(trains=True)
+def scheduler_made_later_steps(run):
+    scheduler = torch.optim.lr_scheduler.ConstantLR(run.optimizer, 1.0, 1)
+    run.step()
+    run.index -= 1
+    scheduler.step()
+
+
+@thing(trains=True, fits=lambda case: case.micro == 1)
+def parametrizations_cached(run):
+    with parametrize.cached():
+        run.step()
+    run.index -= 1
+
+
+@thing()
+def gradients_cleared_to_zeros(run):
+    run.model.zero_grad(set_to_none=False)
+    run.optimizer.zero_grad(set_to_none=False)
+
+
+@thing(trains=True)
+def backward_hook_of_a_layer(run):
+    seen = []
+    handle = first_linear(run.model).register_full_backward_hook(lambda *args: seen.append(1))
+    try:
+        run.step()
+    finally:
+        handle.remove()
+        run.index = run.case.at
+    assert seen, "the hook was not called"
+
+
+@thing(trains=True)
+def call_with_copies_of_the_parameters(run):
+    def through(x, y, boost):
+        named = {
+            name: param.detach().clone().requires_grad_()
+            for name, param in run.model.named_parameters()
+        }
+        logits = torch.func.functional_call(run.model, named, (x,))
+        return F.cross_entropy(logits.float(), y) * boost.max()
+
+    step_by(run, through)
+
+
+@thing(trains=True)
+def traced_by_jit(run):
+    keep = WORLD.keep_buffers(run)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            traced = torch.jit.trace(run.model, run.batch[0], check_trace=False)
+    finally:
+        keep()
+    step_through(run, traced)
+
+
+@thing()
+def data_rebound(run):
+    for param in run.model.parameters():
+        param.data = param.data.clone()
+
+
+@thing()
+def copied_onto_itself(run):
+    with torch.no_grad():
+        for param in run.model.parameters():
+            param.copy_(param.clone())
+
+
+@thing()
+def average_loaded_back(run):
+    average = torch.optim.swa_utils.AveragedModel(run.model)
+    average.update_parameters(run.model)
+    run.model.load_state_dict(average.module.state_dict())
+
+
+@thing()
+def averaged_over_all_and_loaded_back(run):
+    decay = torch.optim.swa_utils.get_ema_multi_avg_fn(0.0)
+    average = torch.optim.swa_utils.AveragedModel(run.model, multi_avg_fn=decay)
+    for _ in range(2):
+        average.update_parameters(run.model)
+    run.model.load_state_dict(average.module.state_dict())
+
+
+@thing()
+def requires_grad_turned(run):
+    run.model.requires_grad_(requires_grad=False)
+    run.model.requires_grad_(requires_grad=True)
+
+
+@thing(trains=True)
+def deterministic_for_a_step(run):
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        run.step()
+        run.index -= 1
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+@thing(fits=lambda case: case.model == "mlp")
+def fused_for_evaluation(run):
+    run.model.eval()
+    fused = torch.nn.utils.fusion.fuse_linear_bn_eval(run.model.fc1, run.model.bn)
+    run.model.train()
+    assert fused.weight.dtype == run.model.fc1.weight.dtype
 
 
 if __name__ == "__main__":
