@@ -74,11 +74,15 @@ def stopped(own, rng):
     return {}, (path,), ("other setting", "unknown")
 
 
+def _half(grad):
+    return (grad * 0.5).astype(grad.dtype)
+
+
 def halved(own, rng):
     path, cell = _pick(rng, _of(own, *PRODUCTS))
     if cell is None:
         return None
-    half = ops.InsertGradientOf(lambda grad: (grad * 0.5).astype(grad.dtype))
+    half = ops.InsertGradientOf(_half)
     _around(cell, lambda call, x: half(call(x)))
     return {}, (path,), ("other setting", "unknown")
 

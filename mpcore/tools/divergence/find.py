@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import isinf
 from typing import TYPE_CHECKING, Any
 
 from mpcore.tools.divergence import hypotheses
 from mpcore.tools.divergence.dtypes import layer_facts, op_facts
 from mpcore.tools.divergence.first import First, first_backward, first_forward, first_update
+from mpcore.tools.divergence.hypotheses.factor import from_factor
 from mpcore.tools.divergence.hypotheses.flushed import from_flushed
 from mpcore.tools.divergence.hypotheses.structure import gradient_factor, parts
 from mpcore.tools.divergence.noise import Tolerances
@@ -170,12 +172,12 @@ def _first(case: Case, inputs: list[RootCause]) -> First | None:
     relative, tolerance = case.table.loss
     if not relative <= tolerance or any(fact.path == _LOSS for fact in case.ops):
         return First("loss", _LOSS, _LOSS, relative, tolerance)
-    return first_backward(case.table) or _flushed(case) or first_update(case.table)
+    return first_backward(case.table) or _within_noise(case) or first_update(case.table)
 
 
-def _flushed(case: Case) -> First | None:
-    """Return a layer whose small gradients are gone, though the rest of them is within noise."""
-    cause = next(from_flushed(case), None)
+def _within_noise(case: Case) -> First | None:
+    """Return a layer whose gradients lack what is small, or are longer, though within noise."""
+    cause = next(chain(from_flushed(case), from_factor(case)), None)
     if cause is None:
         return None
     match = case.table.match(cause.layer)

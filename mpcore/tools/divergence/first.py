@@ -10,11 +10,12 @@ from mpcore.tools.divergence.settings import QUIET, differing
 from mpcore.tools.divergence.ties import settled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mpcore.tools.divergence.dtypes import DtypeFact
     from mpcore.tools.divergence.noise import Tolerances
     from mpcore.tools.divergence.rows import Match, Table
+    from mpcore.tools.inspection import LayerCall
 
 __all__ = ["First", "first_backward", "first_forward", "first_update"]
 
@@ -127,14 +128,20 @@ def first_backward(table: Table) -> First | None:
     """Return the last layer that hands down another gradient than it got alike."""
     leaves = [m for m in reversed(table.matches) if not m.container and m.seen]
     lost = any(d.beyond for d in table.grads.values())
-    passed = settled(leaves)
+    passed, waiting = settled(leaves), None
     for place, match in enumerate(leaves):
         if place in passed:
             continue
         if match.parts("grad_outputs"):
             return _at("backward", match, "grad_outputs")
-        if match.parts("grad_inputs") or (lost and _stops(match)):
+        if match.parts("grad_inputs"):
+            if _shared(table, leaves, place):
+                waiting = waiting or _at("backward", match, "grad_inputs")
+                continue
             return _at("backward", match, "grad_inputs")
+        if lost and _stops(match):
+            still = _still(table, leaves[place + 1 :], match)
+            return _at("backward", still or match, "grad_inputs")
         seen = [d for path, d in table.grads.items() if _owns(match.path, path)]
         parted = [d for d in seen if d.beyond]
         if parted:
@@ -143,7 +150,48 @@ def first_backward(table: Table) -> First | None:
     if lone:
         path, distance = lone[-1]
         return First("backward", path, path, distance.found.relative, distance.tolerance)
-    return None
+    return waiting
+
+
+def _shared(table: Table, leaves: Sequence[Match], place: int) -> bool:
+    """Return whether another layer may have put the difference into a gradient that both share.
+
+    What several layers are given has one gradient, the sum of theirs. It is another layer's if
+    the parameters here get the same gradient on both sides, and those of another one do not.
+    """
+    match = leaves[place]
+    call = match.pair.reference
+    if call is None or any(d.beyond for p, d in table.grads.items() if _owns(match.path, p)):
+        return False
+    given = {x.digest for x in call.inputs if x is not None}
+    return any(
+        other.pair.reference is not None
+        and other.path != match.path
+        and given & {x.digest for x in other.pair.reference.inputs if x is not None}
+        and any(d.beyond for p, d in table.grads.items() if _owns(other.path, p))
+        for other in leaves[place + 1 :]
+    )
+
+
+def _still(table: Table, before: Sequence[Match], match: Match) -> Match | None:
+    """Return the layer before one that hands no gradient down, if that is for its own weights.
+
+    A layer behind the batch that is frozen needs no gradient: what follows it hands none down.
+    """
+    made = before[0] if before else None
+    calls = (made.pair.reference, made.pair.own) if made else (None, None)
+    given = [{x.digest for x in c.inputs} if c else set() for c in _calls(match)]
+    went = [{x.digest for x in c.outputs} if c else set() for c in calls]
+    if made is None or not all(a & b for a, b in zip(given, went, strict=True)):
+        return None
+    if any(g is not None for c in calls if c is not None for g in c.grad_inputs):
+        return None  # a gradient passes it on one side: it is no first layer
+    lost = any(d.beyond for p, d in table.grads.items() if _owns(made.path, p))
+    return made if lost else None
+
+
+def _calls(match: Match) -> tuple[LayerCall | None, LayerCall | None]:
+    return match.pair.reference, match.pair.own
 
 
 def _stops(match: Match) -> bool:

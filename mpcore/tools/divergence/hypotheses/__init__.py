@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from mpcore.tools.divergence.distance import spacing
 from mpcore.tools.divergence.hypotheses.chance import from_chance, from_lone
+from mpcore.tools.divergence.hypotheses.factor import from_factor
 from mpcore.tools.divergence.hypotheses.flushed import from_flushed
-from mpcore.tools.divergence.hypotheses.inputs import from_batch
+from mpcore.tools.divergence.hypotheses.inputs import from_batch, from_given
 from mpcore.tools.divergence.hypotheses.known import from_known
 from mpcore.tools.divergence.hypotheses.loss import from_backward, from_end, from_loss
 from mpcore.tools.divergence.hypotheses.numbers import hints, hints_between
@@ -40,7 +41,7 @@ _ROUNDING = 2.0  # spacings of a 16-bit format: what another dtype explains
 
 def about_inputs(case: Case) -> list[RootCause]:
     """Return why the batches differ; empty if they do not."""
-    return from_batch(case.reference, case.own)
+    return from_batch(case.reference, case.own) or from_given(case.reference, case.own)
 
 
 def about(case: Case) -> list[RootCause]:
@@ -80,6 +81,7 @@ def _of_first(case: Case, first: First) -> list[RootCause]:
         if of_loss:
             return of_loss
         found = [*from_backward(case, first), *from_ops(case, first.layer, "backward")]
+        found = found or [*from_factor(case, first.layer)]
         return _ranked(found) if found else [_unknown(case, first)]
     if first.phase == "update":
         found = [*from_ties(case), *from_statistics(case), *from_steps(case)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.tools.divergence.distance import is_float
+from mpcore.tools.divergence.distance import is_float, spacing
 from mpcore.tools.divergence.root_cause import RootCause
 from mpcore.tools.inspection import difference, summarize
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.evidence import Evidence
     from mpcore.tools.inspection import TensorSummary
 
-__all__ = ["from_batch"]
+__all__ = ["from_batch", "from_given"]
 
 _ROUNDED = 1e-6  # relative: data that went through another format on its way
+_CAST = 4.0  # roundings of the format in which the model is given its batch
 _FEW = 0.05  # share of equal values that says that an example is the same
 _RELATED = 0.3  # correlation of values of two preparations of one batch
 _MOST = 0.6  # share of the values that a shift explains
@@ -37,6 +38,36 @@ def from_batch(reference: Evidence, own: Evidence) -> list[RootCause]:
         found.append(_told(number, a, b))
     together = [cause for cause in found if cause.kind == "data order"]
     return [*together, *(cause for cause in found if cause.kind != "data order")]
+
+
+def from_given(reference: Evidence, own: Evidence) -> list[RootCause]:
+    """Return how what the models are given differs, though the batches agree; empty if not.
+
+    A loss may hand on a part of the batch, or prepare it in its own way. What is drawn anew in
+    every pass is judged by other random numbers.
+    """
+    sides = [_given(side) for side in (reference, own)]
+    whole = {x.shape for x in reference.inspection.batch}
+    if len(sides[0]) != len(sides[1]) or not all(x.shape in whole for x in sides[0]):
+        return []
+    found = []
+    for number, (a, b) in enumerate(zip(*sides, strict=True)):
+        if a.shape[1:] != b.shape[1:] or is_float(a) != is_float(b):
+            return []  # another layout, or another order of the inputs
+        if a.shape != b.shape or difference(a, b).relative > _CAST * spacing(a.dtype, b.dtype):
+            found.append(_told(number, a, b))
+    more = "the batches agree: the function of the loss gives the model something else"
+    return [cause.with_evidence(more) for cause in found]
+
+
+def _given(side: Evidence) -> tuple[TensorSummary, ...]:
+    """Return what the model is called with; empty where that is drawn, or there are more calls."""
+    passes = [side.inspection, *((side.reseeded,) if side.reseeded is not None else ())]
+    roots = [[c for c in one.calls if not c.path] for one in passes]
+    if any(len(calls) != 1 for calls in roots):
+        return ()
+    digests = {tuple(x.digest for x in calls[0].inputs) for calls in roots}
+    return roots[0][0].inputs if len(digests) == 1 else ()
 
 
 def _turned(a: TensorSummary, b: TensorSummary) -> TensorSummary | None:
