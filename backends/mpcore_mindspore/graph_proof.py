@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import ParameterTuple, Tensor
+from mindspore import ParameterTuple, Tensor, ops
 
 from mpcore.errors import GraphError
 from mpcore.graph.ir import is_float
@@ -21,12 +24,18 @@ from mpcore_mindspore.recorder import tapped
 from mpcore_mindspore.snapshot import left_alone
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mindspore import nn
 
     from mpcore_mindspore.graph_run import Lowered, Lowering
 
 __all__ = ["check_runs", "prove"]
 
+functions: Any = importlib.import_module("mindspore.ops.function.nn_func")
+seeds: Any = importlib.import_module("mindspore.common.seed")  # by name it is a function
+
+_NUMBER = count(1)
 _ORDER = 2e-6  # relative to all gradients: sums of float32 in another order
 
 
@@ -40,10 +49,11 @@ def prove(net: nn.Cell, plain: Lowering, args: tuple[Any, ...], kwargs: dict[str
         GraphError: it does not, with what is the first to differ.
     """
     arguments = Arguments(net, args, kwargs)
-    with left_alone(net, None):
+    with left_alone(net, None), _seeded():
         lowered = Runner(net, plain).lowered(arguments)
         # The cell is made anew for each run: so are the generators of what draws.
         again = cell_of(lowered.text, lowered.piece.params)
+        seeds._KERNEL_SEED.clear()  # what draws without a Cell counts its calls, lifted or run
         try:
             own = _ran(net, net, arguments)
         except UNTRACEABLE as exc:
@@ -60,10 +70,41 @@ def prove(net: nn.Cell, plain: Lowering, args: tuple[Any, ...], kwargs: dict[str
         msg = (
             f"the graph of {type(net).__name__} does not give its own {why}; "
             f"{_first_difference(net, lowered, arguments)}. A count or a cache in Python, random "
-            "numbers from a generator of the process cannot be lifted: use by='layer'"
+            "numbers without a seed cannot be lifted: use nn.Dropout for those, or by='layer'"
         )
         raise GraphError(msg)
     return Runner(net, plain).lowered(arguments) if lowered.piece.random else lowered
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Let what draws without a Cell draw from a seed: ``ops.dropout``, attention.
+
+    ``ops.dropout`` takes the seed of the process where one is set; ``ms.set_seed`` would seed
+    numpy as well. ``left_alone`` puts the counts back.
+
+    Source: mindspore/ops/function/nn_func.py of MindSpore 2.10.0, for ``_inner_dropout``.
+    """
+    seed, attention = seeds._GLOBAL_SEED, functions._inner_dropout
+    seeds._GLOBAL_SEED = seed or 1
+    seeds._KERNEL_SEED.clear()
+    functions._inner_dropout = _drawing_from(next(_NUMBER))
+    try:
+        yield
+    finally:
+        seeds._GLOBAL_SEED, functions._inner_dropout = seed, attention
+
+
+def _drawing_from(number: int) -> Any:
+    """Return attention's dropout with a seed that no other one has: its primitives are kept."""
+
+    def inner_dropout(x: Any, p: Any, training: Any) -> Any:
+        drop = functions._get_cache_prim(ops.Dropout)(1 - p, 1, number)
+        if 0.0 < p <= 1.0 and training:
+            return drop(x)[0]
+        return x
+
+    return inner_dropout
 
 
 def _ran(net: nn.Cell, run: Any, arguments: Arguments) -> tuple[list[Any], list[Any], list[Any]]:
@@ -137,7 +178,9 @@ def _first_difference(net: nn.Cell, lowered: Lowered, arguments: Arguments) -> s
     for path, array in seen:
         there = [a for name, a in made if lowered.piece.graph.node[name].path == path]
         if not any(_equal(array, a) for a in there):
-            return f"the first that differs is {path}"
+            drawn = [n for n in lowered.piece.random if lowered.piece.graph.node[n].path == path]
+            why = f", where {drawn[0]} draws from a generator without a seed" if drawn else ""
+            return f"the first that differs is {path}{why}"
     nodes = lowered.piece.graph.nodes
     return f"its Cells do, what stands between them does not ({nodes[-1].name} is the last call)"
 

@@ -330,6 +330,8 @@ class _Writer:
         args = [_written(item, values) for item in call.args]
         if call.name == "Cast":
             return f"ops.cast({args[0]}, ms.{_type_name(call.args[1])})"
+        if call.name == "Dropout" and len(args) == 4:  # with seeds: one generator for its calls
+            return f"{self._member(f'ops.Dropout{call.args[1:]!r}', 'dropout')}({args[0]})"
         draws = node.order >= 0 and not node.state
         cls = getattr(gen_ops_prim, call.name, getattr(ops_def, call.name, None))
         if cls is None or (call.attrs and cls.__module__ != ops_def.__name__):

@@ -117,6 +117,58 @@ def test_rules_reach_one_call_and_other_shapes_are_lifted_as_they_come() -> None
     assert "by graph: amp.graphs has each call" in seen
 
 
+class Drops(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
+    def __init__(self, drop: Any) -> None:
+        super().__init__()
+        self.fc, self.drop = nn.Dense(8, 8), drop
+
+    def construct(self, x: Any) -> Any:
+        y = self.drop(self.fc(x)) if self.drop is not None else self.fc(x)
+        return self.drop(y) if self.drop is not None else ops.dropout(y, 0.4, self.training)
+
+
+class Attends(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (nn.MultiheadAttention(8, 2, dropout=0.4) for _ in range(2))
+
+    def construct(self, x: Any) -> Any:
+        y = self.one(x, x, x, need_weights=False)[0]
+        return self.two(y, y, y, need_weights=False)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        pytest.param(lambda: Drops(nn.Dropout(p=0.3)), (4, 8), id="one-cell-called-twice"),
+        pytest.param(lambda: Drops(None), (4, 8), id="a-function"),
+        pytest.param(Attends, (3, 2, 8), id="in-attention"),
+    ],
+)
+def test_dropout_draws_anew_at_each_call(make: Any, shape: tuple[int, ...]) -> None:
+    """Under a seed of the process, too, from which a function's calls count."""
+    ms.set_seed(3)
+    net, x = make().set_train(True), _floats(*shape)
+    amp = mp.prepare(net, nn.SGD(net.trainable_params(), 0.0), BY_GRAPH, example=x)
+    with amp.autocast():
+        seen = {net(x).asnumpy().tobytes() for _ in range(4)}
+    assert len(seen) == 4
+
+
+def test_what_draws_without_a_seed_is_refused_by_name() -> None:
+    class Channels(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.drop = nn.Conv2d(3, 16, 3), nn.Dropout2d(p=0.5)
+
+        def construct(self, x: Any) -> Any:
+            return self.drop(self.conv(x))
+
+    net = Channels().set_train(True)
+    with pytest.raises(GraphError, match=r"differs is drop, where drop/Dropout2D draws .* seed"):
+        mp.graph.lift(net, _floats(4, 3, 6, 6))
+
+
 def test_a_value_that_python_changes_is_lifted_anew() -> None:
     class Scaled(nn.Cell):
         def __init__(self) -> None:
