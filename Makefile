@@ -81,7 +81,7 @@ $(JAX)/.ready: $(VENV)/.ready
 	@rm -rf $(JAX)
 	$(PYTHON) -m venv $(JAX)
 	$(JAX)/bin/pip install --quiet --disable-pip-version-check -c tests/jax/constraints.txt \
-	  -e ".[jax]" hypothesis pytest safetensors
+	  -e ".[jax]" hypothesis pytest
 	@touch $@
 
 suite = @$(BIN)/python tests/suites.py run $(LOGS) $@

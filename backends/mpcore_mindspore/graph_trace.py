@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
-from mindspore.graph.api import _cell_graph_executor
 from mindspore.train.mind_ir_pb2 import ModelProto, TensorProto
 
 from mpcore.errors import GraphError
+from mpcore_mindspore.executors import _cell_graph_executor
 from mpcore_mindspore.guard import guarded
 
 if TYPE_CHECKING:

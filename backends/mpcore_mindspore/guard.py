@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore import Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
-from mindspore.graph.api import _pynative_executor
 
 from mpcore.errors import BackendError
+from mpcore_mindspore.executors import _pynative_executor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

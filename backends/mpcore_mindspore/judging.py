@@ -20,12 +20,12 @@ from weakref import WeakKeyDictionary
 
 import mindspore as ms
 from mindspore import Parameter, nn, ops
-from mindspore.graph.api import _cell_graph_executor, _pynative_executor
 from mindspore.train.mind_ir_pb2 import ModelProto
 
 from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge, setting
 from mpcore.policy.guesses import Shapes, guesses
 from mpcore.tools.inspection.trace import neutral_op
+from mpcore_mindspore.executors import _cell_graph_executor, _pynative_executor
 from mpcore_mindspore.guard import guarded, undisturbed
 from mpcore_mindspore.kernels import MOVES
 from mpcore_mindspore.release import clear_precision, replace_parameters

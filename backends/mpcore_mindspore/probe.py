@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
-from mindspore.graph.api import _pynative_executor
 
 from mpcore.backend.probe import Case, Prepared
 from mpcore.capabilities.cases import FAMILIES
+from mpcore_mindspore.executors import _pynative_executor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

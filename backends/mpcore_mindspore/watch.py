@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore import Tensor, nn
 from mindspore._c_expression import Cell_
-from mindspore.graph.api import _pynative_executor
 
 from mpcore.errors import BackendError, GuardError, MpcoreWarning
+from mpcore_mindspore.executors import _pynative_executor
 from mpcore_mindspore.guard import CellCall
 from mpcore_mindspore.other_optimizers import CONSTRUCTS, ask, ask_no_more
 from mpcore_mindspore.saving import SAVES

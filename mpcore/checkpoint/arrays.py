@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.errors import BackendMissingError, CheckpointError
+from mpcore.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,12 +57,12 @@ def read_safetensors(path: Path, notes: list[str]) -> tuple[Arrays, dict[str, st
 
     Raises:
         CheckpointError: it is cut off, of another kind, or has a dtype that numpy lacks.
-        BackendMissingError: safetensors is not installed.
     """
-    safetensors = _library()
+    import safetensors
+
     try:
         content = path.read_bytes()
-        found = safetensors.deserialize(content)
+        found = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
         size = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
     except safetensors.SafetensorError as exc:
@@ -88,19 +88,9 @@ def widened(name: str, bits: npt.NDArray[np.uint16], notes: list[str]) -> npt.ND
 
 def write_safetensors(path: Path, arrays: Mapping[str, Any], metadata: dict[str, str]) -> None:
     """Write the arrays, in the order of the file format."""
-    _library()
     from safetensors.numpy import save_file
 
     save_file({name: np.asarray(a, order="C") for name, a in arrays.items()}, path, metadata)
-
-
-def _library() -> Any:
-    try:
-        import safetensors
-    except ImportError as exc:
-        msg = 'converting weights needs safetensors: pip install "mpcore[compare]"'
-        raise BackendMissingError(msg) from exc
-    return safetensors
 
 
 def as_float32(name: str, array: npt.NDArray[Any], notes: list[str]) -> npt.NDArray[np.float32]:

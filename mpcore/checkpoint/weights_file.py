@@ -22,7 +22,7 @@ import stat
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from mpcore.checkpoint.state_file import (
     named,
     save_state,
 )
-from mpcore.errors import BackendMissingError, CheckpointError
+from mpcore.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,10 +180,11 @@ def save_run(path: str | os.PathLike[str], state: Checkpoint, weights: Weights) 
     Raises:
         CheckpointError: ``path`` holds something else, or a file cannot be written. What was there
             stays whole.
-        BackendMissingError: safetensors is not installed.
     """
+    import safetensors.numpy
+
     where = path_of(path, CheckpointError)
-    library, digest, token = _library(), _digest(weights.arrays), secrets.token_hex(4)
+    digest, token = _digest(weights.arrays), secrets.token_hex(4)
     sealed = replace(state, weights=digest, weights_file=token)
     facts = {
         "format": FORMAT,
@@ -204,8 +205,8 @@ def save_run(path: str | os.PathLike[str], state: Checkpoint, weights: Weights) 
     arrays = {name: np.asarray(value, order="C") for name, value in weights.arrays.items()}
     with named(place):
         try:
-            write_file(place, lambda beside: library.numpy.save_file(arrays, beside, facts))
-        except library.SafetensorError as exc:
+            write_file(place, lambda beside: safetensors.numpy.save_file(arrays, beside, facts))
+        except safetensors.SafetensorError as exc:
             msg = f"the weights cannot be written ({exc})"
             raise CheckpointError(msg) from exc
     try:
@@ -246,7 +247,6 @@ def load_run(path: str | os.PathLike[str], *, weights: bool = True) -> Saved:
 
     Raises:
         CheckpointError: a file is missing, damaged, of another kind, or of a newer mpcore.
-        BackendMissingError: safetensors is not installed.
     """
     where = path_of(path, CheckpointError)
     attempts = 0
@@ -286,9 +286,10 @@ def _read(where: Path, place: Path, beside: Checkpoint | None, content: str) -> 
         content: digest of that state's file.
     """
     _check_regular(place)
-    library = _library()
+    import safetensors.numpy
+
     try:
-        with library.safe_open(place, framework="numpy") as file:
+        with safetensors.safe_open(place, framework="numpy") as file:
             facts, names = _facts(file.metadata()), list(file.keys())
             for name in names:
                 dtype = file.get_slice(name).get_dtype()
@@ -296,7 +297,7 @@ def _read(where: Path, place: Path, beside: Checkpoint | None, content: str) -> 
                     msg = f"`weights` must hold float32 arrays, {name!r} is {dtype}"
                     raise CheckpointError(msg)
             arrays = {name: np.asarray(file.get_tensor(name)) for name in names}
-    except library.SafetensorError as exc:
+    except safetensors.SafetensorError as exc:
         msg = f"`path` must be a safetensors file; it is cut off, or of another kind ({exc})"
         raise CheckpointError(msg) from exc
     state, digest = Checkpoint.from_text(facts["state"]), _digest(arrays)
@@ -339,14 +340,15 @@ def _facts(found: dict[str, str] | None) -> dict[str, str]:
 
 
 def _check_ours(place: Path) -> None:
-    library = _library()
+    import safetensors.numpy
+
     try:
         _check_regular(place)  # opening a pipe would wait for ever
-        with library.safe_open(place, framework="numpy") as file:
+        with safetensors.safe_open(place, framework="numpy") as file:
             ours = (file.metadata() or {}).get("format") == FORMAT
     except FileNotFoundError:  # a link to nothing: there is nothing to lose
         return
-    except (CheckpointError, library.SafetensorError, OSError):
+    except (CheckpointError, safetensors.SafetensorError, OSError):
         ours = False
     if not ours:
         msg = "`path` must be new or a file of amp.save, it holds something else; nothing written"
@@ -361,13 +363,3 @@ def _digest(arrays: Mapping[str, npt.NDArray[np.float32]]) -> str:
         found.update(f"{name}\0{array.shape}\0".encode())
         found.update(array.reshape(-1).view(np.uint8).data)
     return found.hexdigest()
-
-
-def _library() -> Any:
-    try:
-        import safetensors
-        import safetensors.numpy
-    except ImportError as exc:
-        msg = 'saved weights need safetensors: pip install "mpcore[compare]"'
-        raise BackendMissingError(msg) from exc
-    return safetensors

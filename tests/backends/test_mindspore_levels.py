@@ -15,10 +15,10 @@ import zoo  # noqa: E402
 from harness import covering  # noqa: E402
 from mindspore import ParameterTuple, Tensor, mint, nn  # noqa: E402
 from mindspore.amp import auto_mixed_precision, build_train_network  # noqa: E402
-from mindspore.graph.api import _pynative_executor  # noqa: E402
 from zoo_mindspore import ZOO  # noqa: E402
 
 from mpcore_mindspore import backend, casting  # noqa: E402
+from mpcore_mindspore.executors import _pynative_executor  # noqa: E402
 from mpcore_mindspore.layers import leaves, list_layers  # noqa: E402
 
 pytestmark = pytest.mark.backend("mindspore")

@@ -16,6 +16,8 @@ ms = pytest.importorskip("mindspore")
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
 from mindspore.experimental import optim  # noqa: E402
 
+from mpcore_mindspore.executors import _pynative_executor  # noqa: E402
+
 pytestmark = pytest.mark.backend("mindspore")
 
 RNG = np.random.default_rng(5)
@@ -284,7 +286,7 @@ def test_a_call_that_failed_outside_of_a_step_does_not_change_the_next_one(fail,
             if body is not _call_of_another:
                 assert (X * 2.0).dtype == ms.float32
         amp.step(loss_fn, X, Y)
-        ms.graph.api._pynative_executor.clear_res()  # of the Cell of another network
+        _pynative_executor.clear_res()  # of the Cell of another network
         ends.append(amp.weights())
     for name, values in ends[0].items():
         np.testing.assert_array_equal(values, ends[1][name])

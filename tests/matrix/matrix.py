@@ -31,7 +31,6 @@ TOOLS = [
     "pytest",
     "hypothesis",
     "ml_dtypes",
-    "safetensors",
     "rich",
     "typer",
     "jinja2",

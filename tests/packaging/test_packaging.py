@@ -109,6 +109,7 @@ def test_clean_environment_runs_the_core_tests(wheel: Path, tmp_path: Path) -> N
         "import mpcore, mpcore.tools.compare, mpcore_numpy, mpcore_compat; print(mpcore.__file__)"
     )
     assert str(ROOT) not in _run(python, "-c", code, cwd=tmp_path)
+    _run(python, "-P", ROOT / "tests/matrix/readme.py", "numpy", cwd=tmp_path)
     command = tmp_path / "env" / "bin" / "mpcore"
     assert "Train one model" in _run(command, "--help", cwd=tmp_path)
     missing = subprocess.run(

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpcore._lib.files import write_file
 from mpcore.checkpoint.layer_weights import flatten, unflatten
-from mpcore.errors import BackendMissingError, CheckpointError
+from mpcore.errors import CheckpointError
 from mpcore.tools.divergence.evidence import Evidence
 from mpcore.tools.inspection import Inspection, LayerCall, TensorSummary
 
@@ -39,11 +39,9 @@ def save(evidence: Evidence, folder: str | os.PathLike[str], *, flush: bool = Tr
 
     Returns:
         The file.
-
-    Raises:
-        BackendMissingError: safetensors is not installed.
     """
-    library = _library()
+    import safetensors.numpy
+
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     keeper = _Keeper()
@@ -64,7 +62,7 @@ def save(evidence: Evidence, folder: str | os.PathLike[str], *, flush: bool = Tr
     arrays = keeper.done()
     path = place / _FILE
     text_and = {"evidence": text}
-    write_file(path, lambda new: library.numpy.save_file(arrays, new, text_and), flush=flush)
+    write_file(path, lambda new: safetensors.numpy.save_file(arrays, new, text_and), flush=flush)
     return path
 
 
@@ -73,18 +71,18 @@ def load(folder: str | os.PathLike[str]) -> Evidence:
 
     Raises:
         CheckpointError: there is none, it is damaged, or of another version.
-        BackendMissingError: safetensors is not installed.
     """
-    library = _library()
+    import safetensors.numpy
+
     path = Path(folder) / _FILE
     if not path.is_file():
         msg = f"`folder` must hold {_FILE}, {str(folder)!r} does not; divergence.save writes one"
         raise CheckpointError(msg)
     try:
-        with library.safe_open(path, framework="numpy") as file:
+        with safetensors.safe_open(path, framework="numpy") as file:
             head = json.loads((file.metadata() or {})["evidence"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (library.SafetensorError, KeyError, ValueError) as exc:
+    except (safetensors.SafetensorError, KeyError, ValueError) as exc:
         msg = f"{_FILE} in {str(folder)!r} is cut off, or of another kind ({exc}); write it again"
         raise CheckpointError(msg) from exc
     if (head.get("format"), head.get("version")) != (_FORMAT, _VERSION):
@@ -229,13 +227,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def _library() -> Any:
-    try:
-        import safetensors
-        import safetensors.numpy
-    except ImportError as exc:
-        msg = 'saved evidence needs safetensors: pip install "mpcore[compare]"'
-        raise BackendMissingError(msg) from exc
-    return safetensors

@@ -304,16 +304,6 @@ def test_arrays_in_no_layer_go_by_their_own_paths(tmp_path: Path) -> None:
         odd().load(path)
 
 
-def test_without_safetensors_the_way_out_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(mp.BackendMissingError, match=r'pip install "mpcore\[compare\]"'):
-        prepared().save(tmp_path / "run.amp", weights=True)
-    assert list(tmp_path.iterdir()) == []
-    prepared().save(tmp_path / "run.amp")
-
-
 def test_noise_goes_on_where_it_was(tmp_path: Path) -> None:
     amp = prepared("model_bfloat16, master=stochastic")
     amp.optimizer_steps = 41
