@@ -144,13 +144,23 @@ class Watch:
     def take(self, beside: Iterable[nn.Cell]) -> None:
         """Take the constructs of now for what they have to be, and more Cells beside them."""
         _call_safely(beside)
-        self._constructs = [(cell.__dict__, cell.__dict__.get("construct")) for cell in self._cells]
+        self._constructs = [
+            (cell, cell.__dict__.get("construct"), type(cell), _written(type(cell)))
+            for cell in self._cells
+        ]
 
     def check_constructs(self) -> None:
-        """Refuse a step of a network in which a ``construct`` was replaced."""
-        for held, construct in self._constructs:
-            if held.get("construct") is not construct:
+        """Refuse a step of a network in which a ``construct`` was replaced.
+
+        Where ours stands before that of the class, another one of the class would not run.
+        """
+        written = {kind: _written(kind) for kind in {kind for _, _, kind, _ in self._constructs}}
+        for cell, construct, kind, before in self._constructs:
+            if cell.__dict__.get("construct") is not construct:
                 self._guard.check("another `construct` of a layer", _ANEW)
+            other = type(cell) is not kind or written[kind] is not before
+            if construct is not None and other and _written(type(cell)) is not before:
+                self._guard.check(f"another `construct` of {_name(cell)}, or another class,", _ANEW)
 
     def end(self) -> None:
         """Leave nothing behind."""
@@ -191,6 +201,12 @@ def _left(watch: int) -> None:
     if not _watches:
         for hook in _hooks:
             hook.end()
+
+
+def _written(kind: type) -> Any:
+    return next(
+        (base.__dict__["construct"] for base in kind.__mro__ if "construct" in vars(base)), 0
+    )
 
 
 def _name(cell: nn.Cell) -> str:

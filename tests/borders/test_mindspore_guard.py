@@ -435,6 +435,29 @@ def test_a_replaced_construct_is_met_by_the_next_step(change):
     assert amp.step(_loss_of(net), X, Y).stepped
 
 
+@pytest.mark.parametrize("way", ["patched", "another class"])
+@pytest.mark.parametrize("policy", ["mixed_float16", "model_float16"])
+def test_another_construct_of_the_class_is_met_by_the_next_step(way, policy, monkeypatch):
+    net, optimizer, amp = prepared(policy)
+    before = type(net).construct
+
+    def construct(self, x):
+        return 2 * before(self, x)
+
+    if way == "patched":
+        monkeypatch.setattr(type(net), "construct", construct)
+    else:
+        net.__class__ = type("Other", (type(net),), {"construct": construct})
+    refused(lambda: amp.step(_loss_of(net), X, Y), net, optimizer, ("amp.release()",))
+    with amp.unguarded():
+        assert amp.step(_loss_of(net), X, Y).stepped
+    if way == "patched":
+        monkeypatch.undo()
+    else:
+        net.__class__ = type("Same", (type(net).__base__,), {})
+    assert amp.step(_loss_of(net), X, Y).stepped
+
+
 def _apart(optimizer):
     def update(grads):
         return optimizer(grads)

@@ -77,7 +77,12 @@ def spectral_norm_added(run):
 
 @thing(fits=lambda case: case.model == "conv", forwards=True)
 def spectral_norm_removed(run):
-    parametrize.remove_parametrizations(run.model.fc, "weight")
+    new = apart(run)
+    weight = new.model.fc.parametrizations.weight.original
+    parametrize.remove_parametrizations(new.model.fc, "weight")  # by="op" it can be
+    before = weight.detach().clone()
+    new.step()
+    assert not torch.equal(before, new.model.fc.weight), "the step did not move it"
 
 
 @thing(fits=lambda case: case.model != "conv")
