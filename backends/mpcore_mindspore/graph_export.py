@@ -15,10 +15,10 @@ from mindspore import Tensor, nn
 from mpcore.errors import GraphError
 from mpcore.graph.part import Exported, as_arguments, refuse_rewritten
 from mpcore_mindspore.graph_forward import put_flags
-from mpcore_mindspore.graph_proof import check_runs, prove
+from mpcore_mindspore.graph_proof import check_runs, prove, seeded
 from mpcore_mindspore.graph_rewritten import Rewritten
-from mpcore_mindspore.graph_run import Lowered, Lowering
-from mpcore_mindspore.graph_source import cell_of
+from mpcore_mindspore.graph_run import Lowered, Lowering, Runner
+from mpcore_mindspore.graph_source import cell_of, source_of
 from mpcore_mindspore.graph_trace import Arguments, elsewhere, flags_of
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.layers import list_layers
@@ -101,9 +101,14 @@ def source(model: nn.Cell, policy: Policy, example: Any, /) -> str:
     lowered, arguments = _lowered(model, policy, example)
     head = f"{type(model).__name__} under {policy}.".replace("\\", "/")
     text = lowered.text.replace("A network with its casts.", head.replace('"', "'"), 1)
+    checked = text
+    if lowered.piece.random:  # the same from seeds, so that masks can be compared
+        with left_alone(model, None), seeded():
+            piece = Runner(model, Lowering(None, ())).lowered(arguments).piece
+            checked = source_of(piece, None, lowered.plan)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mpcore_source.py"
-        file.write_text(text, encoding="utf-8")
+        file.write_text(checked, encoding="utf-8")
         spec = importlib.util.spec_from_file_location("mpcore_source", file)
         assert spec is not None and spec.loader is not None  # noqa: S101, PT018  # a .py file
         module = importlib.util.module_from_spec(spec)
@@ -111,8 +116,7 @@ def source(model: nn.Cell, policy: Policy, example: Any, /) -> str:
         with left_alone(model, None):
             found = _run(module.Lowered(lowered.piece.params), arguments)
     with left_alone(model, None):
-        again = cell_of(lowered.text, lowered.piece.params)
-        expected = _run(again, arguments)
+        expected = _run(cell_of(checked, lowered.piece.params), arguments)
     if not all(map(_same, expected, found)):
         msg = f"the source of {type(model).__name__} does not give what it was written of"
         raise GraphError(msg)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from mpcore_mindspore.graph_run import Lowered, Lowering
 
-__all__ = ["check_runs", "prove"]
+__all__ = ["check_runs", "prove", "seeded"]
 
 functions: Any = importlib.import_module("mindspore.ops.function.nn_func")
 seeds: Any = importlib.import_module("mindspore.common.seed")  # by name it is a function
@@ -49,7 +49,7 @@ def prove(net: nn.Cell, plain: Lowering, args: tuple[Any, ...], kwargs: dict[str
         GraphError: it does not, with what is the first to differ.
     """
     arguments = Arguments(net, args, kwargs)
-    with left_alone(net, None), _seeded():
+    with left_alone(net, None), seeded():
         lowered = Runner(net, plain).lowered(arguments)
         # The cell is made anew for each run: so are the generators of what draws.
         again = cell_of(lowered.text, lowered.piece.params)
@@ -77,7 +77,7 @@ def prove(net: nn.Cell, plain: Lowering, args: tuple[Any, ...], kwargs: dict[str
 
 
 @contextlib.contextmanager
-def _seeded() -> Iterator[None]:
+def seeded() -> Iterator[None]:
     """Let what draws without a Cell draw from a seed: ``ops.dropout``, attention.
 
     ``ops.dropout`` takes the seed of the process where one is set; ``ms.set_seed`` would seed

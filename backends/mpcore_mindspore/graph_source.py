@@ -160,7 +160,8 @@ class _Writer:
         self.runs: list[str] = []  # lines of construct
         self.names: dict[str, str] = {}  # value -> Python name
         self.taken: set[str] = {"self", "ms", "np", "nn", "ops", "prims", "primitive", "unpacked"}
-        self.members: dict[str, str] = {}  # text that makes a primitive -> member
+        # what makes a primitive, and the path of the Cell that has one of its own -> member
+        self.members: dict[tuple[str, str], str] = {}
         self.waiting: dict[tuple[str, str], list[str]] = {}
         self.before: dict[str, list[Cast]] = {}
         self.after: dict[str, list[Cast]] = {}
@@ -232,16 +233,17 @@ class _Writer:
         self.names[name] = f"self.{member}"
         self._cast_after(name)
 
-    def _member(self, text: str, stem: str, *, alone: bool = False) -> str:
+    def _member(self, text: str, stem: str, *, alone: bool = False, of: str = "") -> str:
         """Return the member that holds a primitive: one for calls that make the same.
 
-        What draws has a generator of its own, and is made ``alone``.
+        What draws has a generator of its own, and is made ``alone``, or once for a Cell ``of``
+        this path: copies of a Cell draw the same.
         """
-        if alone or text not in self.members:
+        if alone or (text, of) not in self.members:
             member = self._new(stem.lower())
-            self.members[text] = f"self.{member}"
+            self.members[text, of] = f"self.{member}"
             self.made.append(f"self.{member} = {text}")
-        return self.members[text]
+        return self.members[text, of]
 
     # --- casts ----------------------------------------------------------------------------
 
@@ -330,8 +332,10 @@ class _Writer:
         args = [_written(item, values) for item in call.args]
         if call.name == "Cast":
             return f"ops.cast({args[0]}, ms.{_type_name(call.args[1])})"
-        if call.name == "Dropout" and len(args) == 4:  # with seeds: one generator for its calls
-            return f"{self._member(f'ops.Dropout{call.args[1:]!r}', 'dropout')}({args[0]})"
+        if call.name == "Dropout" and len(args) == 4:  # one generator for all calls of one Cell
+            own = node.path if node.layer == "Dropout" else ""
+            member = self._member(f"ops.Dropout{call.args[1:]!r}", "dropout", of=own)
+            return f"{member}({args[0]})"
         draws = node.order >= 0 and not node.state
         cls = getattr(gen_ops_prim, call.name, getattr(ops_def, call.name, None))
         if cls is None or (call.attrs and cls.__module__ != ops_def.__name__):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import warnings
 from pathlib import Path
@@ -153,6 +154,25 @@ def test_dropout_draws_anew_at_each_call(make: Any, shape: tuple[int, ...]) -> N
     with amp.autocast():
         seen = {net(x).asnumpy().tobytes() for _ in range(4)}
     assert len(seen) == 4
+
+
+def test_masks_are_those_that_the_network_would_draw() -> None:
+    """Of two Cells, of a copy of one, which draws the same, and of one that is called twice."""
+    seen = []
+    for policy in ("", "float32, by=graph"):
+        ms.set_seed(3)
+        first = nn.Dropout(p=0.3)
+        drop = nn.SequentialCell(first, copy.deepcopy(first), nn.Dropout(p=0.3))
+        net, x = Drops(drop).set_train(True), _floats(4, 8)
+        if policy:
+            mp.prepare(net, nn.SGD(net.trainable_params(), 0.0), policy, example=x)
+        seen.append([net(x).asnumpy() for _ in range(3)])
+    np.testing.assert_array_equal(*seen)
+
+
+def test_a_source_is_written_of_a_network_that_drops_out() -> None:
+    net = Drops(nn.Dropout(p=0.3)).set_train(True)
+    assert "ops.Dropout(0.7, " in mp.graph.source(net, BY_GRAPH, _floats(4, 8))
 
 
 def test_what_draws_without_a_seed_is_refused_by_name() -> None:
