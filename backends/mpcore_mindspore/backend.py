@@ -181,7 +181,7 @@ class MindsporeBackend:
 
         return modes
 
-    def moves(self) -> Moves[MindsporeAmp]:
+    def moves(self) -> Moves:
         """Return what makes steps faster beside precision."""
         from mpcore_mindspore import moves
 

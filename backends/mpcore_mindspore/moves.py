@@ -1,4 +1,4 @@
-"""The compiler of MindSpore's steps; see ``mpcore.backend.moves.Moves``.
+"""The compiler of MindSpore's steps; see ``mpcore.backend.moves``.
 
 Threads are set before MindSpore starts, and it has no other layout on a CPU.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mpcore.backend.moves import Move
 from mpcore_mindspore import modes
 
 if TYPE_CHECKING:
@@ -15,33 +16,20 @@ if TYPE_CHECKING:
     from mpcore.step.result import StepResult
     from mpcore_mindspore.amp import MindsporeAmp
 
-__all__ = ["built", "moves", "placed", "stepper"]
-
-_JIT = "ms.jit"
+__all__ = ["moves"]
 
 
-def moves(model: Any, batch: tuple[Any, ...], cores: int) -> dict[str, str]:
+def moves(model: Any, batch: tuple[Any, ...], cores: int) -> dict[str, Move]:
     """Return the compiled step."""
-    return {_JIT: 'prepare(..., compile="auto"), or amp.train_cell(loss_fn, compiled=True)'}
+    how = 'prepare(..., compile="auto"), or amp.train_cell(loss_fn, compiled=True)'
+    return {"ms.jit": Move(how, stepper=_compiled)}
 
 
-def built(move: str, model: Any) -> Any:
-    """Return the network as it is."""
-    return model
-
-
-def placed(move: str, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the batch as it is."""
-    return batch
-
-
-def stepper(
-    move: str,
+def _compiled(
     amp: MindsporeAmp,
     model: Any,
     make_loss: Callable[[Any], Callable[..., Any]],
     options: Mapping[str, Any],
 ) -> Callable[..., StepResult]:
-    """Return a train cell that compiles itself, or ``amp.step``."""
-    mode = "compiled" if move == _JIT else "eager"
-    return modes.stepper(amp, make_loss(model), mode, **options)
+    """Return a train cell that compiles itself."""
+    return modes.stepper(amp, make_loss(model), "compiled", **options)

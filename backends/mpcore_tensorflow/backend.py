@@ -250,7 +250,7 @@ class TensorflowBackend:
 
         return modes
 
-    def moves(self) -> Moves[KerasAmp]:
+    def moves(self) -> Moves:
         """Return what makes steps faster beside precision."""
         from mpcore_tensorflow import moves
 

@@ -1,4 +1,4 @@
-"""The compiler of tf.keras steps; see ``mpcore.backend.moves.Moves``.
+"""The compiler of tf.keras steps; see ``mpcore.backend.moves``.
 
 Threads are set before TensorFlow starts, and its layout is channels last by itself.
 """
@@ -10,41 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from mpcore.backend.moves import Move
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mpcore.step.result import StepResult
     from mpcore_tensorflow.amp import KerasAmp
 
-__all__ = ["built", "moves", "placed", "stepper"]
-
-_XLA = "jit_compile"
+__all__ = ["moves"]
 
 
-def moves(model: Any, batch: tuple[Any, ...], cores: int) -> dict[str, str]:
+def moves(model: Any, batch: tuple[Any, ...], cores: int) -> dict[str, Move]:
     """Return XLA."""
-    return {_XLA: "tf.function(loss_fn, jit_compile=True), or compile(..., jit_compile=True)"}
+    how = "tf.function(loss_fn, jit_compile=True), or compile(..., jit_compile=True)"
+    return {"jit_compile": Move(how, stepper=_compiled)}
 
 
-def built(move: str, model: Any) -> Any:
-    """Return the model as it is."""
-    return model
-
-
-def placed(move: str, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the batch as it is."""
-    return batch
-
-
-def stepper(
-    move: str,
+def _compiled(
     amp: KerasAmp,
     model: Any,
     make_loss: Callable[[Any], Callable[..., Any]],
     options: Mapping[str, Any],
 ) -> Callable[..., StepResult]:
     """Return ``amp.step`` on a loss that XLA compiles, its gradients with it."""
-    loss = make_loss(model)
-    if move == _XLA:
-        loss = tf.function(loss, jit_compile=True, autograph=False)
+    loss = tf.function(make_loss(model), jit_compile=True, autograph=False)
     return partial(amp.step, loss, **options)

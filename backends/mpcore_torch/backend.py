@@ -144,7 +144,7 @@ class TorchBackend:
 
         return modes
 
-    def moves(self) -> Moves[TorchAmp]:
+    def moves(self) -> Moves:
         """Return what makes steps faster beside precision."""
         from mpcore_torch import moves
 

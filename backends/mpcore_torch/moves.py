@@ -1,4 +1,4 @@
-"""Layout, threads and compiler of torch's steps; see ``mpcore.backend.moves.Moves``."""
+"""Layout, threads and compiler of torch's steps; see ``mpcore.backend.moves``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mpcore.backend.moves import Move
 from mpcore_torch.layers import device_of
 from mpcore_torch.modes import called
 
@@ -18,49 +19,49 @@ if TYPE_CHECKING:
     from mpcore.step.result import StepResult
     from mpcore_torch.amp import TorchAmp
 
-__all__ = ["built", "moves", "placed", "stepper"]
+    MakeLoss = Callable[[Any], Callable[..., Any]]
 
-_LAYOUT, _COMPILE, _THREADS = "channels_last", "torch.compile", "threads="
+__all__ = ["moves"]
 
 
-def moves(model: nn.Module, batch: tuple[Any, ...], cores: int) -> dict[str, str]:
+def moves(model: nn.Module, batch: tuple[Any, ...], cores: int) -> dict[str, Move]:
     """Return what may be tried: the layout where images go through convolutions."""
     found = {}
     if any(_is_image(tensor) for tensor in batch) and any(
         isinstance(layer, torch.nn.Conv2d | torch.nn.ConvTranspose2d) for layer in model.modules()
     ):
-        found[_LAYOUT] = "model.to(memory_format=torch.channels_last), and each x alike"
+        how = "model.to(memory_format=torch.channels_last), and each x alike"
+        found["channels_last"] = Move(how, _channels_last, _images_last)
     if device_of(model).type == "cpu":
         for count in sorted({1, cores // 2, cores} - {0, torch.get_num_threads()}):
-            found[f"{_THREADS}{count}"] = f"torch.set_num_threads({count})"
-    return found | {_COMPILE: "torch.compile(model) in the loss function, after prepare"}
+            how = f"torch.set_num_threads({count})"
+            found[f"threads={count}"] = Move(how, stepper=partial(_threaded, count), wall=True)
+    how = "torch.compile(model) in the loss function, after prepare"
+    return found | {"torch.compile": Move(how, stepper=_compiled)}
 
 
-def built(move: str, model: nn.Module) -> nn.Module:
-    """Return the model, its weights in the layout."""
-    return model.to(memory_format=torch.channels_last) if move == _LAYOUT else model
+def _channels_last(model: nn.Module) -> nn.Module:
+    return model.to(memory_format=torch.channels_last)
 
 
-def placed(move: str, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the batch, images in the layout."""
-    if move != _LAYOUT:
-        return batch
+def _images_last(batch: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(t.to(memory_format=torch.channels_last) if _is_image(t) else t for t in batch)
 
 
-def stepper(
-    move: str,
-    amp: TorchAmp,
-    model: nn.Module,
-    make_loss: Callable[[Any], Callable[..., Any]],
-    options: Mapping[str, Any],
+def _is_image(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.dim() == 4 and tensor.is_floating_point()
+
+
+def _compiled(
+    amp: TorchAmp, model: nn.Module, make_loss: MakeLoss, options: Mapping[str, Any]
 ) -> Callable[..., StepResult]:
-    """Return ``amp.step`` on the compiled model, or under so many threads."""
-    model = called(model, "compiled" if move == _COMPILE else "eager")
+    return partial(amp.step, make_loss(called(model, "compiled")), **options)
+
+
+def _threaded(
+    count: int, amp: TorchAmp, model: nn.Module, make_loss: MakeLoss, options: Mapping[str, Any]
+) -> Callable[..., StepResult]:
     step = partial(amp.step, make_loss(model), **options)
-    if not move.startswith(_THREADS):
-        return step
-    count = int(move.removeprefix(_THREADS))
 
     def threaded(*batch: Any) -> StepResult:
         before = torch.get_num_threads()
@@ -71,7 +72,3 @@ def stepper(
             torch.set_num_threads(before)
 
     return threaded
-
-
-def _is_image(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.dim() == 4 and tensor.is_floating_point()

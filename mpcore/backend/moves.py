@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mpcore.step.result import StepResult
 
-__all__ = ["Moves"]
-
-AmpT = TypeVar("AmpT", contravariant=True)
+__all__ = ["Move", "Moves"]
 
 
-class Moves(Protocol[AmpT]):
-    """What can be changed about how the steps of a model run, policy and batch aside."""
+def _same(value: Any) -> Any:
+    return value
 
-    def moves(self, model: Any, batch: tuple[Any, ...], cores: int, /) -> Mapping[str, str]:
-        """Return what may be tried with a model, by name, and how a user gets it."""
-        ...
 
-    def built(self, move: str, model: Any, /) -> Any:
-        """Return a model that is not prepared yet as the move has it."""
-        ...
+@dataclass(frozen=True)
+class Move:
+    """One change of how the steps of a model run, policy and batch aside.
 
-    def placed(self, move: str, batch: tuple[Any, ...], /) -> tuple[Any, ...]:
-        """Return a batch as the move has it."""
-        ...
+    Attributes:
+        how: what a user writes to have it.
+        build: returns a model that is not prepared yet as the move has it.
+        place: returns a batch as the move has it.
+        stepper: of a prepared amp, its model, what makes the loss function of what is to be run as
+            the model, and what ``amp.step`` is told beside the batch: ``step(*batch)``. None for
+            ``amp.step``.
+        wall: whether the clock on the wall alone can time it: CPU time adds threads up.
+    """
 
-    def stepper(
-        self,
-        move: str,
-        amp: AmpT,
-        model: Any,
-        make_loss: Callable[[Any], Callable[..., Any]],
-        options: Mapping[str, Any],
-        /,
-    ) -> Callable[..., StepResult]:
-        """Return ``step(*batch)`` as the move has it.
+    how: str
+    build: Callable[[Any], Any] = _same
+    place: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _same
+    stepper: Callable[..., Callable[..., StepResult]] | None = None
+    wall: bool = False
 
-        Args:
-            move: its name.
-            amp: what was prepared.
-            model: of it.
-            make_loss: returns the loss function that runs what it is given as the model.
-            options: what ``amp.step`` is told beside the batch.
-        """
+
+class Moves(Protocol):
+    """Tells what can be changed."""
+
+    def moves(self, model: Any, batch: tuple[Any, ...], cores: int, /) -> Mapping[str, Move]:
+        """Return what may be tried with a model and a batch of it, by name."""
         ...

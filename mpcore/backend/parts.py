@@ -107,7 +107,7 @@ FORETELLER: Part[Foreteller] = Part(
 MODES: Part[Modes[Any]] = Part("modes", "has no modes or devices to choose")
 """Eager or compiled, and on which device."""
 
-MOVES: Part[Moves[Any]] = Part("moves", "has nothing to change about its steps")
+MOVES: Part[Moves] = Part("moves", "has nothing to change about its steps")
 """Layouts, threads and compilers: what ``mpcore tune`` tries on top of its answer."""
 
 EXACT: Part[Exact] = Part("exact", "cannot run in float64")

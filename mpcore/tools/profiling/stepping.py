@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.backend import load_backend
-from mpcore.backend.parts import MOVES
+from mpcore.backend.moves import Move
 from mpcore.preparation import prepare
 from mpcore.tools.experiment.setup import Setup
 
@@ -45,7 +45,7 @@ class Run:
         batch: examples a step; None for the experiment's.
         clock: what steps are timed by.
         options: what ``amp.step`` is told beside the batch.
-        move: of ``mpcore.backend.moves``; ``""`` for none.
+        move: what is changed beside precision.
     """
 
     def __init__(
@@ -59,22 +59,23 @@ class Run:
         batch: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
         options: Mapping[str, Any] | None = None,
-        move: str = "",
+        move: Move | None = None,
     ) -> None:
         setup = Setup(experiment, name, data)
         self.backend = load_backend(setup.backend)
-        moves = MOVES.of(setup.backend) if move else None
-        self.model = setup.model() if moves is None else moves.built(move, setup.model())
+        move = move or Move("")
+        self.model = move.build(setup.model())
         self.layers = self.backend.layers(self.model)
         self.amp = prepare(self.model, setup.optimizer(self.model), text)
         self.loss_fn = setup.loss(self.model)
-        self.batches = list(setup.batches(steps, batch))
+        self.batches = [move.place(one) for one in setup.batches(steps, batch)]
         self._clock, self._next = clock, 0
         options = dict(options or {})
-        self._step: Callable[..., Any] = partial(self.amp.step, self.loss_fn, **options)
-        if moves is not None:
-            self.batches = [moves.placed(move, one) for one in self.batches]
-            self._step = moves.stepper(move, self.amp, self.model, setup.loss, options)
+        self._step: Callable[..., Any] = (
+            partial(self.amp.step, self.loss_fn, **options)
+            if move.stepper is None
+            else move.stepper(self.amp, self.model, setup.loss, options)
+        )
 
     def seconds(self) -> float:
         """Take one step; return how long it took."""

@@ -25,6 +25,7 @@ from mpcore.tools.tune.log import Entry, Log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mpcore.backend.moves import Move
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore.tools.experiment.data import Data
     from mpcore.tools.experiment.experiment import Experiment
@@ -118,13 +119,18 @@ class Bench:
         return found
 
     def run(
-        self, policy: str, move: str = "", *, batch: int | None = None, wall: bool = False
+        self,
+        policy: str,
+        move: Move | None = None,
+        *,
+        batch: int | None = None,
+        wall: bool = False,
     ) -> Run:
         """Return a fresh model under a policy, ready for timed steps.
 
         Args:
             policy: that it runs under.
-            move: what is changed beside precision; ``""`` for nothing.
+            move: what is changed beside precision.
             batch: examples a step; None for the task's.
             wall: whether its steps are timed by the wall clock in any case.
         """

@@ -15,6 +15,7 @@ from mpcore.tools.tune.contest import told
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mpcore.backend.moves import Move
     from mpcore.tools.tune.bench import Bench
 
 __all__ = ["try_moves"]
@@ -47,8 +48,8 @@ def _moves(bench: Bench, policy: str) -> Iterator[tuple[str, str, Callable[[], d
     if part is None:
         return
     run = bench.run(policy)
-    for move, how in part.moves(run.model, run.batches[0], cores()).items():
-        yield move, how, partial(_against, bench, policy, move=move)
+    for name, move in part.moves(run.model, run.batches[0], cores()).items():
+        yield name, move.how, partial(_against, bench, policy, move=move)
 
 
 def _tried(measure: Callable[[], dict[str, Any]], how: str) -> dict[str, Any]:
@@ -59,9 +60,11 @@ def _tried(measure: Callable[[], dict[str, Any]], how: str) -> dict[str, Any]:
         return {"how": how, "why": line_of(exc) or type(exc).__name__}
 
 
-def _against(bench: Bench, policy: str, *, move: str = "", batch: int = 0) -> dict[str, Any]:
+def _against(
+    bench: Bench, policy: str, *, move: Move | None = None, batch: int = 0
+) -> dict[str, Any]:
     """Return the duel of the policy with a move against it without."""
-    wall = move.startswith("threads")  # CPU time adds the threads up
+    wall = move is not None and move.wall
     now = bench.run(policy, wall=wall)
     then = bench.run(policy, move, batch=batch or None, wall=wall)
     for run in (now, then):

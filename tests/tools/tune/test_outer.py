@@ -85,7 +85,9 @@ def test_the_layout_is_that_of_weights_and_images() -> None:
     import torch
 
     one = experiment()
-    run = Run(one, "torch", one.data(), "float32", steps=1, move="channels_last")
+    plain = Run(one, "torch", one.data(), "float32", steps=1)
+    move = plain.backend.moves().moves(plain.model, plain.batches[0], 2)["channels_last"]
+    run = Run(one, "torch", one.data(), "float32", steps=1, move=move)
     assert run.model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert run.batches[0][0].is_contiguous(memory_format=torch.channels_last)
     before = run.model[0].weight.detach().clone()
