@@ -11,6 +11,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
+from mpcore._lib.columns import in_columns
 from mpcore._lib.records import from_plain, to_plain
 from mpcore.errors import GraphError, check_choice
 from mpcore.numerics.dtypes import is_low
@@ -294,12 +295,7 @@ class GraphPlan(_Json):
             )
             for n in self.graph.nodes
         ]
-        widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-        lines = [
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-            for row in (head, *rows)
-        ]
-        return "\n".join([*lines, "", self.summary()])
+        return "\n".join([*in_columns(head, rows, ruled=False), "", self.summary()])
 
     def summary(self) -> str:
         """Return one line: calls, casts, elements."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mpcore._lib.columns import in_columns
 from mpcore._lib.records import to_plain
 from mpcore.errors import GraphError
 from mpcore.graph.ir import is_16_bit
@@ -97,15 +98,16 @@ class Timed:
             f"{len(self.calls)} calls and {len(self.casts)} casts, each alone: "
             f"{_ms(self.seconds)} ms, {_share(cast, self.seconds)} of it casts",
             "",
-            *_aligned(
+            *in_columns(
                 ("call", "computes in", "forward ms", "backward ms", "in the other dtype ms"),
                 [
                     (c.name, c.compute, _ms(c.forward), _ms(c.backward), _ms(c.other))
                     for c in sorted(self.calls, key=lambda c: -c.seconds)[:rows]
                 ],
+                ruled=False,
             ),
             "",
-            *_aligned(
+            *in_columns(
                 ("cast of", "to", "read by", "elements", "ms", "placed by"),
                 [
                     (
@@ -118,6 +120,7 @@ class Timed:
                     )
                     for c in sorted(self.casts, key=lambda c: -c.seconds)[:rows]
                 ],
+                ruled=False,
             ),
         ]
         slower = [c for c in self.calls if is_16_bit(c.compute) and c.other and c.other < c.seconds]
@@ -151,11 +154,3 @@ def _ms(seconds: float | None) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole else "0 %"
-
-
-def _aligned(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        "  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]

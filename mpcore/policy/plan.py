@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.columns import in_columns
 from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.ops import portable
 from mpcore.policy.layer import CATEGORIES
@@ -116,15 +117,10 @@ class Plan:
             (e.path or "(model)", e.type, e.param or "-", e.compute, e.output, e.rule)
             for e in self.layers
         ]
-        widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in (head, tuple("-" * width for width in widths), *rows)
-        ]
         title = f"policy {self.policy}   loss scale {self.policy.scaling}"
         what = "no layer and no op" if self.policy.by == "op" else "no layer"
         unused = [f"unused rule: {rule} (it decided for {what})" for rule in self.unused_rules]
-        return "\n".join([title, "", *lines, *self._op_lines(), *unused])
+        return "\n".join([title, "", *in_columns(head, rows), *self._op_lines(), *unused])
 
     def _op_lines(self) -> list[str]:
         """Return a line for all ops with the same dtypes for the same reason."""

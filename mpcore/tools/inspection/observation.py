@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.columns import in_columns
 from mpcore.numerics.dtypes import FORMATS
 from mpcore.tools.inspection.trace import (
     LayerTrace,
@@ -156,10 +157,10 @@ class Observation:
         what = "layers and calls" if calls else "layers"
         lines = [f"policy {self.plan.policy}", self.how, ""]
         head = ("", "layer", "type", "planned", "forward", "backward")
-        lines += _table(head, [_shown(row) for row in self.layers])
+        lines += in_columns(head, [_shown(row) for row in self.layers])
         if self.ops:
             names = ("", "in", "op", "came", "compute", "went", "because")
-            lines += ["", *_table(names, [_shown_op(row) for row in self.ops])]
+            lines += ["", *in_columns(names, [_shown_op(row) for row in self.ops])]
         lines += [
             "",
             f"{agreed} of {len(judged)} {what} did what the plan says "
@@ -205,14 +206,6 @@ def _layer_dict(row: LayerRow) -> dict[str, Any]:
         "judged": row.judged,
         "agree": not row.faults,
     }
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in (head, tuple("-" * width for width in widths), *rows)
-    ]
 
 
 def _shown(row: LayerRow) -> tuple[str, ...]:

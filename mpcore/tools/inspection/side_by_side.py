@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.columns import in_columns
 from mpcore.numerics.ops import op
 from mpcore.tools.inspection.trace import class_of, is_composed, with_bias
 
@@ -110,14 +111,9 @@ class SideBySide:
             ("*" if _differ(cells) else "", path or "(model)", kind, *_shown(cells))
             for path, kind, cells in self.rows
         ]
-        widths = [max(len(row[i]) for row in (head, *lines)) for i in range(len(head))]
-        table = [
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-            for row in (head, tuple("-" * width for width in widths), *lines)
-        ]
         count = len(self.differing)
         title = f"{count} of {len(self.rows)} layers differ (*)" + (":" if count else "")
-        return "\n".join([*table, "", title, *self._reasons()])
+        return "\n".join([*in_columns(head, lines), "", title, *self._reasons()])
 
     def _reasons(self) -> list[str]:
         """Return why, once for all layers of a type that differ in the same way."""
