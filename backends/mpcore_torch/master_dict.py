@@ -38,6 +38,7 @@ def _with_more(master_weights: Masters) -> set[nn.Parameter]:
 def read_masters(model: nn.Module, master_weights: Masters) -> dict[str, torch.Tensor]:
     """Return the values by path: the copies themselves, or new tensors on the host."""
     with_more = _with_more(master_weights)
+    master_weights.look()
     with torch.no_grad():
         return {
             name: master_weights.states[param].to_save()

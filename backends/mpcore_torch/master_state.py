@@ -28,9 +28,11 @@ class MasterState:
     Attributes:
         low: the parameter of the model.
         master: the parameter of the optimizer.
+        written: whether somebody may have written into ``low`` since the last step.
     """
 
     empties = True
+    written = False
 
     def __init__(self, low: nn.Parameter, master: nn.Parameter, scheme: MasterWeights) -> None:
         """Store the values of ``master``."""
@@ -102,6 +104,9 @@ class MasterState:
         """Let ``master`` be empty, whatever it held."""
         self.master.data = self._empty
 
+    def take_written(self) -> None:
+        """Let what is kept apart be what was written into ``low``."""
+
     def follow(self) -> None:
         """Move to where the model is now."""
         self._empty = _nothing_like(self.low)
@@ -135,14 +140,31 @@ class Copy(MasterState):
 
     def read(self, values: torch.Tensor) -> None:
         """Copy."""
-        values.copy_(self.master.detach())
+        values.copy_(self._values())
 
     def to_save(self) -> torch.Tensor:
         """Return the copy itself, as a state dict does."""
-        return self.master.detach()
+        return self._values()
 
     def open(self, room: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Do nothing: it is open."""
+
+    def take_written(self) -> None:
+        """Take it; an element that was not written keeps its float32 value."""
+        values = self._values()
+        if values.data_ptr() != self.master.data_ptr():
+            self.master.detach().copy_(values)
+        self.written = False
+
+    def _values(self) -> torch.Tensor:
+        """Return the master's, and those of ``low`` where they do not round to it."""
+        low, master = self.low.detach(), self.master.detach()
+        if not self.written:
+            return master
+        rounded = master.to(low.dtype)
+        if torch.equal(rounded, low):
+            return master
+        return torch.where(rounded == low, master, low.float())
 
     @property
     def is_open(self) -> bool:

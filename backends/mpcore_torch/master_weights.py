@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpcore.errors import BackendError, CheckpointError
 from mpcore.numerics.master_weights import CHUNK
+from mpcore_torch.buffers import PLAIN
 from mpcore_torch.master_state import MasterState, master_state_for
 from mpcore_torch.optimizer_state import Moments
 from mpcore_torch.rounding import key_of
@@ -29,6 +30,7 @@ __all__ = ["Masters"]
 
 _CPU_CHUNK = 2**22  # 16 MiB: memory that is hardly worth saving, and stays near the cores
 _EMPTIES = attrgetter("empties")
+_COUNT = attrgetter("_version")
 _ALIGNED = 16  # values; 64 bytes, as torch's own allocations
 
 
@@ -73,6 +75,15 @@ class Masters:
         self.awaited: set[nn.Parameter] = set()
         self.late: list[BaseException] = []
         self.put_back: set[nn.Parameter] = set()
+        # Other schemes have the 16-bit parameter in their float32 values; noise cannot be told.
+        copies = self._scheme.name == "copy" and self._scheme.rounding == "nearest"
+        self._copies = {
+            low: state
+            for low, state in self.states.items()
+            if copies and type(low) in PLAIN and not low.is_inference()
+        }
+        self._counts: list[int] = []  # how often each was written to
+        self._waits = False  # whether some were, and their copies do not follow yet
         self._shared: weakref.ref[Any] | None = None
 
     @property
@@ -87,6 +98,7 @@ class Masters:
 
     def of(self, param: nn.Parameter) -> torch.Tensor:
         """Return the float32 values of a parameter of the model; its own memory or not."""
+        self.look()
         state = self.states.get(param)
         return param.detach() if state is None else state.float32()
 
@@ -131,6 +143,25 @@ class Masters:
         if first is not None and first.low.device != first.master.device:
             for state in self.states.values():
                 state.follow()
+
+    def look(self) -> None:
+        """Find the 16-bit parameters that were written to since the last step."""
+        counts = list(map(_COUNT, self._copies))
+        if counts == self._counts:
+            return
+        before = self._counts or [-1] * len(counts)
+        for state, count, seen in zip(self._copies.values(), counts, before, strict=True):
+            state.written = state.written or count != seen
+        self._counts, self._waits = counts, True
+
+    def take_written(self) -> None:
+        """Let float32 copies follow what was written into 16-bit parameters since the last step."""
+        self.look()
+        if self._waits:
+            with torch.no_grad():
+                for state in self._copies.values():
+                    state.take_written()
+            self._waits = False
 
     def share(self) -> bool:
         """Take rank 0's values at the first forward pass under a DDP wrapper; return whether.
@@ -280,6 +311,7 @@ class Masters:
         with torch.no_grad():
             if self._scheme.rounding == "nearest" and states:
                 torch._foreach_copy_([k.low for k in states], [k.master for k in states])
+                self._counts = list(map(_COUNT, self._copies))
                 return
             for entry in states:
                 entry.close(0)
@@ -306,6 +338,7 @@ class Masters:
         for moments in self._moments.values():
             moments.release()
         self._moments = {}
+        self.take_written()
         with torch.no_grad():
             return {low: state.give_back() for low, state in self.states.items()}
 

@@ -257,6 +257,8 @@ class TorchTransaction(MicroBatches):
             if not self.master_weights.idle:
                 self.master_weights.check_complete()
                 self.master_weights.follow()
+                if not torch.compiler.is_compiling():
+                    self.master_weights.take_written()
             if self.has_register:
                 self.detector.begin()
             self._trained = {name: self.parameters_of(opt) for name, opt in self.optimizers.items()}

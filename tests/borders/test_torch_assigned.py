@@ -421,3 +421,73 @@ def test_a_compiled_model_stays_one_graph() -> None:
         assert not _same(before, _values(model, amp))
     finally:
         torch._dynamo.reset()
+
+
+def _still(optimizer: Any) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_weights_that_are_clamped_between_steps_stay_clamped(policy: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    amp = mp.prepare(model, optimizer, policy)
+    for number in range(3):
+        amp.step(lambda x: model(x).float().square().mean(), _x(number))
+        with torch.no_grad():
+            for param in model.parameters():
+                param.clamp_(-0.0625, 0.0625)
+    _still(optimizer)
+    amp.step(lambda x: model(x).float().square().mean(), _x())
+    assert max(abs(value).max() for value in amp.weights().values()) <= 0.0625 * (1 + 1 / 128)
+
+
+@pytest.mark.parametrize("policy", ["model_bfloat16", "model_float16"])
+def test_what_is_not_written_keeps_its_float32_values(policy: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    amp = mp.prepare(model, optimizer, policy)
+    for number in range(2):
+        amp.step(lambda x: model(x).float().square().mean(), _x(number))
+    before = amp.weights()
+    with torch.no_grad():
+        model[0].weight[0, 0] = 3.0
+        model[2].weight.copy_(model[2].weight.clone())
+        kept = model[2].bias.clone()
+        model[2].bias.zero_()  # an average, say, to evaluate with
+        model[2].bias.copy_(kept)
+    _still(optimizer)
+    amp.step(lambda x: model(x).float().square().mean(), _x())
+    after = amp.weights()
+    before["0.weight"][0, 0] = 3.0
+    assert all((after[name] == before[name]).all() for name in before)
+
+
+@pytest.mark.parametrize("policy", MASTERS)
+def test_what_was_written_is_saved_and_released(policy: str, tmp_path: Any) -> None:
+    def made() -> Any:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), policy)
+        amp.step(lambda x: model(x).float().square().mean(), _x())
+        return model, amp
+
+    model, amp = made()
+    with torch.no_grad():
+        model.bias.fill_(0.25)
+    near = partial(torch.testing.assert_close, rtol=2**-7, atol=2**-7)
+    near(torch.from_numpy(amp.weights()["bias"]), torch.full((4,), 0.25))
+    amp.save(tmp_path / "run.amp", weights=True)
+    whole = copy.deepcopy([model.state_dict(), amp.state_dict()])
+    amp.release()
+    near(model.bias.detach(), torch.full((4,), 0.25))
+    model, amp = made()
+    amp.load(tmp_path / "run.amp")
+    near(model.bias.detach().float(), torch.full((4,), 0.25))
+    model, amp = made()
+    model.load_state_dict(whole[0])
+    amp.load_state_dict(whole[1])
+    near(torch.from_numpy(amp.weights()["bias"]), torch.full((4,), 0.25))

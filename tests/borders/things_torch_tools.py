@@ -354,6 +354,25 @@ def layer_frozen(run):
 
 
 @thing()
+def weights_clamped_between_steps(run):
+    new = apart(run)
+    new.step()
+    # Kahan's correction is one to what the weight was.
+    largest = max(param.detach().abs().max().item() for param in new.model.parameters())
+    rest = largest / 256 if "kahan" in run.case.policy else 0
+    with torch.no_grad():
+        for param in new.model.parameters():
+            param.clamp_(-0.01, 0.01)
+    for group in new.optimizer.param_groups:
+        group["lr"] = 0.0
+    new.index = next(n for n in range(8) if n not in run.case.bad)
+    new.step()
+    names = [name for name, _ in new.model.named_parameters()]
+    most = max(np.abs(new.amp.weights()[name]).max() for name in names)
+    assert most <= 0.01 * (1 + 1 / 64) + rest, f"what was clamped to 0.01 is {most}"
+
+
+@thing()
 def zeros_loaded(run):
     new = apart(run)
     new.step()
