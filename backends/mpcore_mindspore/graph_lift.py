@@ -29,7 +29,10 @@ _BRANCHES = ("Switch", "SwitchLayer", "Partial", "Call")
 _NO_GRAPH = {"PyExecute", "PyInterpret", "InsertGradientOf", "HookBackward", "CellBackwardHook"}
 _GATHERS = ("MakeTuple", "make_tuple", "MakeList", "make_list")
 _PICKS = ("TupleGetItem", "tuple_getitem", "ListGetItem", "list_getitem")
-_RANDOM = ("Dropout", "Uniform", "Normal", "Multinomial", "Randperm", "Bernoulli", "Gamma")
+_RANDOM = (
+    *("Dropout", "Uniform", "Normal", "Multinomial", "Randperm", "Bernoulli", "Gamma"),
+    *("Standard", "Random", "Poisson", "Rand"),
+)
 _WRITES = {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,), "BatchNorm": (3, 4)}
 _ROLES = {
     "MatMul": ("input", "weight"),

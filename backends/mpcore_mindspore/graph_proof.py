@@ -14,6 +14,7 @@ from mindspore import ParameterTuple, Tensor, ops
 
 from mpcore.errors import GraphError
 from mpcore.graph.ir import is_float
+from mpcore.graph.proof import difference, same
 from mpcore_mindspore.graph_lift import Slot
 from mpcore_mindspore.graph_run import Runner
 from mpcore_mindspore.graph_source import cell_of, source_of
@@ -36,7 +37,6 @@ functions: Any = importlib.import_module("mindspore.ops.function.nn_func")
 seeds: Any = importlib.import_module("mindspore.common.seed")  # by name it is a function
 
 _NUMBER = count(1)
-_ORDER = 2e-6  # relative to all gradients: sums of float32 in another order
 
 
 def prove(net: nn.Cell, plain: Lowering, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lowered:
@@ -65,7 +65,7 @@ def prove(net: nn.Cell, plain: Lowering, args: tuple[Any, ...], kwargs: dict[str
     except UNTRACEABLE as exc:
         msg = f"the graph of {type(net).__name__} does not run: {first_line(exc)}; use by='layer'"
         raise GraphError(msg) from exc
-    why = _difference(own, found)
+    why = difference(own, found, "assigned buffers")
     if why:
         msg = (
             f"the graph of {type(net).__name__} does not give its own {why}; "
@@ -142,24 +142,6 @@ def _tensors(value: Any) -> Any:
             yield from _tensors(item)
 
 
-def _difference(own: Any, found: Any) -> str:
-    for what, mine, theirs in zip(("outputs", "assigned buffers"), own, found, strict=False):
-        if len(mine) != len(theirs) or not all(map(_equal, mine, theirs)):
-            return what
-    pairs = list(zip(own[2], found[2], strict=True))
-    size = np.sqrt(sum(float(np.sum(np.square(a, dtype=np.float64))) for a, _ in pairs))
-    off = np.sqrt(sum(float(np.sum(np.square(a - b, dtype=np.float64))) for a, b in pairs))
-    if not np.isfinite(size):
-        return ""  # nothing can be said of gradients that are no numbers
-    return f"gradients (off by {off / size:.1e} of their norm)" if off > _ORDER * size else ""
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
-
-
 def _first_difference(net: nn.Cell, lowered: Lowered, arguments: Arguments) -> str:
     """Return in words which Cell is the first that makes what no call of the graph does there."""
     seen: list[tuple[str, Any]] = []
@@ -177,7 +159,7 @@ def _first_difference(net: nn.Cell, lowered: Lowered, arguments: Arguments) -> s
     made = every_value(lowered, arguments)
     for path, array in seen:
         there = [a for name, a in made if lowered.piece.graph.node[name].path == path]
-        if not any(_equal(array, a) for a in there):
+        if not any(same(array, a) for a in there):
             drawn = [n for n in lowered.piece.random if lowered.piece.graph.node[n].path == path]
             why = f", where {drawn[0]} draws from a generator without a seed" if drawn else ""
             return f"the first that differs is {path}{why}"

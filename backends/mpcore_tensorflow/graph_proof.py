@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from mpcore.errors import GraphError
+from mpcore.graph.proof import ORDER, difference, same
 from mpcore_tensorflow.graph_trace import UNTRACEABLE, Arguments, untraceable
 from mpcore_tensorflow.recorder import text
 from mpcore_tensorflow.snapshot import left_alone
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["calling", "prove"]
 
 _PLAIN = "disable_meta_optimizer"
-_ORDER = 2e-6  # relative to all gradients: sums of float32 in another order
+_ORDER = ORDER
 
 
 def prove(
@@ -64,7 +65,7 @@ def prove(
             )
             raise GraphError(msg)
         found = _ran(model, runner, args, kwargs)
-        why = _difference(own, found)
+        why = difference(own, found, "assigned variables", _ORDER)
         if why:
             random = [
                 node.name
@@ -149,36 +150,13 @@ def _weighed(x: Any) -> Any:
     )
 
 
-def _difference(own: Any, found: Any) -> str:
-    for what, mine, theirs in zip(("outputs", "assigned variables"), own, found, strict=False):
-        if len(mine) != len(theirs) or not all(map(_equal, mine, theirs)):
-            return what
-    pairs = list(zip(own[2], found[2], strict=True))
-    if any((a is None) != (b is None) for a, b in pairs):
-        return "gradients (one is missing)"
-    there = [(a, b) for a, b in pairs if a is not None]
-    size = np.sqrt(sum(float(np.sum(np.square(a, dtype=np.float64))) for a, _ in there))
-    off = np.sqrt(sum(float(np.sum(np.square(a - b, dtype=np.float64))) for a, b in there))
-    if not np.isfinite(size):
-        return ""  # nothing can be said of gradients that are no numbers
-    return f"gradients (off by {off / size:.1e} of their norm)" if off > _ORDER * size else ""
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    if a.dtype.kind in "fc":
-        return bool(np.array_equal(a, b, equal_nan=True))
-    return bool(np.array_equal(a, b))
-
-
 def _first_difference(
     model: keras.Model, original: Any, runner: Runner, args: Any, kwargs: Any
 ) -> str:
     """Return in words which operation is the first that makes something else, run eagerly."""
     own, found = _made(model, original, args, kwargs), _made(model, runner, args, kwargs)
     for (kind, value), (other, again) in zip(own, found, strict=False):
-        if kind != other or not _equal(value, again):
+        if kind != other or not same(value, again):
             return f"the first operation that differs is a {other} of {list(again.shape)}"
     return f"its {len(own)} operations became {len(found)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,6 +265,24 @@ def test_observe_hears_what_the_graph_runs() -> None:
     assert "bfloat16" in matmul
     assert "bfloat16" not in softmax
     assert any("dense" in line and "not called" in line for line in lines)
+
+
+@pytest.mark.parametrize("make", [functional, _normalised])
+def test_every_operation_runs_in_the_dtype_that_was_planned(make: Callable[[], Any]) -> None:
+    model, args, amp = _prepared(make, BY_GRAPH)
+    plan = amp.graphs[0]
+    own = ("Cast", "Identity", "ReadVariableOp")  # what a cast is made of, or a read
+    planned = Counter(
+        (node.target, plan.compute[node.name])
+        for node in plan.graph.nodes
+        if plan.compute.get(node.name) in ("float32", "bfloat16") and node.target not in own
+    )
+    function = tf.function(lambda: model(*args, training=False), autograph=False)
+    operations = function.get_concrete_function().graph.get_operations()
+    kinds = {kind for kind, _ in planned}
+    ran = Counter((op.type, op.inputs[0].dtype.name) for op in operations if op.type in kinds)
+    assert ran == planned
+    assert {dtype for _, dtype in planned} == {"float32", "bfloat16"}
 
 
 def test_explain_draws_the_graph() -> None:

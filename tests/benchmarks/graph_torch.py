@@ -1,0 +1,253 @@
+"""What by="graph" gives in torch on the ten models of the zoo, and beside by=op, on a CPU.
+
+    python tests/benchmarks/graph_torch.py [bits casts onnx times search] [--rounds 40]
+
+- bits: losses, first gradients, weights and buffers after three steps, against autocast's.
+- casts: of one step (see tests/backends/graph_casts_torch.py) under each place, by=op, by=layer.
+- onnx: files under float16, run in onnxruntime; casts of ``exact`` and of ``list``.
+- times: seconds to prepare a GPT; ratio of a step to one by=op, CPU time, in turn.
+- search: the frontier of two models; what was predicted beside whole forward and backward passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from results_file import keep
+from torch.nn import functional
+
+import mpcore as mp
+
+sys.path += [str(Path(__file__).parents[1] / name) for name in ("backends", "zoo")]
+
+import zoo
+from graph_casts_torch import counted
+from graph_models_torch import gpt, resnet18, tokens_loss
+from zoo_torch import ZOO
+
+PLACES = ("list", "exact", "cheapest")
+
+
+def model_of(name):
+    """Return a model and its input."""
+    torch.manual_seed(0)
+    if name == "resnet18":
+        model, (x, _), _ = resnet18()
+        return model, x
+    entry = ZOO[name]
+    model = entry.build()
+    return model, entry.tensors(entry.batch(zoo.generator(name)))[0]
+
+
+def loss(out):
+    return functional.softplus(out.float()).mean()
+
+
+def trained(name, policy, steps=3):
+    model, x = model_of(name)
+    options = {"example": x} if "graph" in policy else {}
+    amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3), policy, **options)
+    seen = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        seen.append(torch.tensor(float(amp.step(lambda: loss(model(x))).loss)))
+        if not step:
+            seen += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return seen + [t.detach().clone() for t in model.state_dict().values()]
+
+
+def bits(rounds):
+    del rounds
+    found = {}
+    for name in zoo.NAMES:
+        for dtype in ("bfloat16", "float16"):
+            row = found.setdefault(name, {})
+            try:
+                expected = trained(name, f"autocast_{dtype}, by=op")
+            except (mp.MpcoreError, RuntimeError) as exc:
+                row[dtype] = f"autocast itself: {str(exc)[:80]}"
+                continue
+            for place in ("list", "exact"):
+                made = trained(name, f"autocast_{dtype}, by=graph, place={place}")
+                same = sum(map(torch.equal, expected, made))
+                row[f"{dtype} {place}"] = f"{same} of {len(expected)}"
+        print(name, found[name], flush=True)
+    return found
+
+
+def casts(rounds):
+    del rounds
+    found = {}
+    for name in (*zoo.NAMES, "resnet18"):
+        row = found.setdefault(name, {})
+        for policy in ("mixed_bfloat16, by=layer", "autocast_bfloat16, by=op", *PLACES):
+            text = policy if "," in policy else f"autocast_bfloat16, by=graph, place={policy}"
+            model, x = model_of(name)
+            options = {"example": x} if "graph" in text else {}
+            amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3), text, **options)
+            torch.manual_seed(0)
+            with amp.autocast():
+                made = counted(model, partial(model, x), loss)
+            row[policy] = {**made._asdict(), "kept": round(made.kept, 3)}
+        print(name, row, flush=True)
+    return found
+
+
+def onnx(rounds):
+    del rounds
+    found = {}
+    for name in zoo.NAMES:
+        row = found.setdefault(name, {})
+        for place in ("list", "exact"):
+            model, x = model_of(name)
+            policy = f"autocast_float16, by=graph, place={place}"
+            with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
+                try:
+                    made = mp.export(model.eval(), Path(folder) / "m.onnx", policy, x)
+                except mp.MpcoreError as exc:
+                    row[place] = f"refused: {str(exc)[:100]}"
+                    continue
+            row[place] = {
+                "casts": len(made.plan.casts),
+                "difference": float(f"{made.difference:.1e}"),
+                "checks": [str(check) for check in made.checks],
+            }
+        print(name, row, flush=True)
+    return found
+
+
+def times(rounds):
+    torch.manual_seed(0)
+    made = gpt(256, 4, 256, 128, 4)
+    begin = time.process_time()
+    amp = mp.prepare(made[0], None, "autocast_bfloat16, by=graph", example=made[1][0])
+    found = {"prepare_gpt_of_four_blocks_s": round(time.process_time() - begin, 2)}
+    found["calls"] = len(amp.graphs[0].graph.nodes)
+    found["step_over_by_op"] = {
+        "2 blocks of 128, batch 4 of 64": in_turn(steps_of(128, 2, 64, 64, 4), rounds),
+        "4 blocks of 256, batch 4 of 128": in_turn(steps_of(256, 4, 256, 128, 4), rounds // 2),
+    }
+    print(found, flush=True)
+    return found
+
+
+def steps_of(*sizes):
+    """Return, by how it is prepared, a function that takes a step of a GPT."""
+    steps = {}
+    for how in ("autocast_bfloat16, by=op", "mixed_bfloat16, by=layer", *PLACES):
+        text = how if "," in how else f"autocast_bfloat16, by=graph, place={how}"
+        torch.manual_seed(0)
+        model, (x, y), _ = gpt(*sizes)
+        options = {"example": x} if "graph" in text else {}
+        amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3), text, **options)
+        steps[how] = lambda amp=amp, model=model, x=x, y=y: amp.step(
+            lambda: tokens_loss(model(x), y)
+        )
+    return steps
+
+
+def in_turn(steps, rounds):
+    """Return quartiles of the ratio of each to the first, of neighbours in time."""
+    taken = {name: [] for name in steps}
+    for index in range(rounds + 3):
+        order = list(steps) if index % 2 else list(steps)[::-1]
+        for name in order:
+            begin = time.process_time()
+            for _ in range(4):
+                steps[name]()
+            if index >= 3:
+                taken[name].append(time.process_time() - begin)
+    first = taken[next(iter(steps))]
+    return {
+        name: {
+            "min_ms": round(min(own) / 4e-3, 3),
+            "ratio_quartiles": [
+                round(q, 3)
+                for q in statistics.quantiles([a / b for a, b in zip(own, first, strict=True)], n=4)
+            ],
+        }
+        for name, own in taken.items()
+    }
+
+
+def search(rounds):
+    """Plans of the frontier, and whether whole passes come in the order that was predicted."""
+    found = {}
+    for name, make in (("gpt", lambda: gpt(128, 2, 64, 64, 4)), ("resnet18", resnet18)):
+        torch.manual_seed(0)
+        model, (x, _), _ = make()
+        text = "autocast_bfloat16, by=graph"
+        (timed,) = mp.graph.time_graph(model, text, x)
+        begin = time.process_time()
+        plans = mp.graph.search(model, text, x, timed=timed)
+        took = time.process_time() - begin
+        some = plans[:: max(1, len(plans) // 5)] if len(plans) > 6 else plans
+        passes = {}
+        for number, plan in enumerate(some):
+            torch.manual_seed(0)
+            model, (x, _), _ = make()
+            rules = f"{text}; {plan.rules()}"
+            amp = mp.prepare(model, None, rules, example=x)
+
+            def run(amp=amp, model=model, x=x):
+                with amp.autocast():
+                    out = model(x)
+                out.float().square().mean().backward()
+                model.zero_grad()
+
+            passes[str(number)] = run
+        measured = in_turn(passes, rounds)
+        rows = [
+            {
+                "predicted_ms": round(plan.seconds * 1e3, 3),
+                "error": round(plan.error, 6),
+                **row,
+            }
+            for plan, row in zip(some, measured.values(), strict=True)
+        ]
+        found[name] = {
+            "plans": len(plans),
+            "search_s": round(took, 2),
+            "measured": rows,
+            "apart": apart(rows),
+        }
+        print(name, found[name], flush=True)
+    return found
+
+
+def apart(rows):
+    """Return of how many pairs the quartiles are apart, and of how many so the order is right."""
+    pairs = right = 0
+    for i, one in enumerate(rows):
+        for other in rows[i + 1 :]:
+            (low, _, high), (first, _, last) = one["ratio_quartiles"], other["ratio_quartiles"]
+            if high < first or last < low:
+                pairs += 1
+                right += (high < first) == (one["predicted_ms"] < other["predicted_ms"])
+    return {"pairs": pairs, "as_predicted": right}
+
+
+PARTS = {"bits": bits, "casts": casts, "onnx": onnx, "times": times, "search": search}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=40)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in given.parts:
+        found = PARTS[name](given.rounds)
+        keep(f"graph_torch_{name}", torch=torch.__version__, threads=1, found=found)
+
+
+if __name__ == "__main__":
+    main()
