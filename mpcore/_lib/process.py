@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_v": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras puts them into its errors
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
@@ -203,7 +206,7 @@ def serve(
 def told(exc: BaseException) -> str:
     """Return an error in one line; our own errors say enough without the name of their class."""
     text = str(exc) if isinstance(exc, MpcoreError) else f"{type(exc).__name__}: {exc}"
-    return " ".join(text.split())
+    return " ".join(_COLOURS.sub("", text).split())
 
 
 def end_with_parent() -> None:

@@ -46,3 +46,9 @@ def test_events_arrive_in_order_and_the_end_is_told(tmp_path: Path) -> None:
     assert seen == [{"step": 1}, {"step": 2}]
     assert (ended.code, ended.late) == (3, False)
     assert ended.how == "the process ended with code 3: it printed nothing"
+
+
+def test_an_error_is_told_in_one_line_without_colours() -> None:
+    exc = TypeError("Exception in Net.call().\n\n\x1b[1mInput 'y' has type bfloat16\x1b[0m\n")
+    told = process.told(exc)
+    assert told == "TypeError: Exception in Net.call(). Input 'y' has type bfloat16"

@@ -11,6 +11,7 @@ import mpcore as mp
 from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.tools.divergence import Evidence, find, load, save, which_is_wrong
 from mpcore.tools.divergence.align import align
+from mpcore.tools.divergence.distance import between
 from mpcore.tools.divergence.hypotheses.fit import Steps, fit
 from mpcore.tools.inspection import Inspection, LayerCall, summarize
 
@@ -137,3 +138,13 @@ def test_constants_of_adam_are_found():
     expected = {"learning rate": 0.01, "beta1": 0.8, "beta2": 0.95, "eps": 1e-4}
     for name, value in expected.items():
         assert found.constants[name] == pytest.approx(value, rel=0.05)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_time_before_examples_is_the_same_numbers(keep):
+    x = RNG.normal(size=(5, 3, 4)).astype(np.float32)
+    turned = np.ascontiguousarray(x.swapaxes(0, 1))
+    for factor, away in ((1.0, 0.0), (1.25, 0.25)):
+        one, other = summarize(x, keep=keep), summarize(turned * np.float32(factor), keep=keep)
+        found, _ = between([one], [other], (1.0, 1.0))
+        assert found.relative == pytest.approx(away, abs=1e-6)

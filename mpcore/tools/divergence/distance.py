@@ -109,8 +109,10 @@ def between(
             continue
         if a.shape != b.shape and same_shape(a, b):
             b = _like(b, a.shape)
-        found.append(difference(scaled(a, factors[0]), scaled(b, factors[1])))
-        equal = equal and found[-1].relative == 0.0
+        left, right = scaled(a, factors[0]), scaled(b, factors[1])
+        swapped = _is_swapped(a, b)
+        found.append(_swapped(left, right) if swapped else difference(left, right))
+        equal = equal and found[-1].relative == 0.0 and not swapped
     return (worst(found), equal) if found else None
 
 
@@ -118,6 +120,30 @@ def same_shape(a: TensorSummary, b: TensorSummary) -> bool:
     """Return whether two shapes are one, axes of one apart: a pooled image may keep those."""
     left, right = ([size for size in x.shape if size > 1] for x in (a, b))
     return left == right
+
+
+def _is_swapped(a: TensorSummary, b: TensorSummary) -> bool:
+    """Return whether one holds examples before time and the other time before examples."""
+    swapped = (*b.shape[1::-1], *b.shape[2:])
+    return len(a.shape) > 2 and a.shape == swapped and a.shape != b.shape and is_float(a)
+
+
+def _swapped(a: TensorSummary, b: TensorSummary) -> Difference:
+    """Return the difference of two tensors of which one has its first two axes swapped.
+
+    Of sketches only what knows no order is compared: the mean, the norm and the peak.
+    """
+    if a.values is not None and b.values is not None:
+        return difference(a, summarize(b.values.swapaxes(0, 1), b.dtype, keep=True))
+    if (a.infinite, a.undefined) != (b.infinite, b.undefined):
+        return Difference(inf)
+    norm = a.norm or 1e-30
+    sizes = (
+        abs(a.norm - b.norm) / norm,
+        abs(a.mean - b.mean) * float(np.sqrt(a.count)) / norm,
+        abs(a.peak - b.peak) / (a.peak or 1e-30),
+    )
+    return Difference(max(sizes))
 
 
 def _like(found: TensorSummary, shape: tuple[int, ...]) -> TensorSummary:

@@ -26,8 +26,8 @@ def hints(case: Case, match: Match) -> list[Hint]:
         return []
     arrays = case.arrays(match)
     sides = [side_of(call, held) for call, held in zip(calls, arrays, strict=True)]
-    if sides[0] is None or sides[1] is None:
-        return []
+    if sides[0] is None or sides[1] is None or sides[0].x.shape != sides[1].x.shape:
+        return []  # a part of the batch, or another layout: no setting of the layer
     try:
         with np.errstate(all="ignore"):
             return list(_found(sides[0], sides[1]))
