@@ -30,6 +30,7 @@ from mpcore_port_runtime.schedules import *  # noqa: F403
 from mpcore_port_runtime.sequences import *  # noqa: F403
 from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
+from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 3
+VERSION = 4
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

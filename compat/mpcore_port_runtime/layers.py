@@ -10,15 +10,18 @@ from mpcore_port_runtime.device import get_world_size
 from mpcore_port_runtime.functional import interpolate, selu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "SELU",
     "CrossEntropyLoss",
+    "Dropout2d",
     "Embedding",
+    "ModuleDict",
     "NLLLoss",
     "Upsample",
     "convert_sync_batchnorm",
+    "embedding_of",
 ]
 
 
@@ -91,6 +94,80 @@ class Embedding(nn.Embedding):  # type: ignore[misc]
             return rows
         padding = (ids == self.padding_idx).expand_dims(-1)
         return ops.where(padding, ops.stop_gradient(rows), rows)
+
+
+def embedding_of(embeddings: Any, freeze: bool = True, padding_idx: int | None = None) -> Any:
+    """Return an Embedding whose rows are ``embeddings``; frozen ones are not trained."""
+    rows, size = embeddings.shape
+    made = Embedding(rows, size, padding_idx=padding_idx)
+    made.embedding_table.set_data(embeddings.astype(made.embedding_table.dtype))
+    made.embedding_table.requires_grad = not freeze
+    return made
+
+
+class ModuleDict(nn.Cell):  # type: ignore[misc]
+    """Cells by name, each also an attribute; lists of Cells may be among them (not in CellDict)."""
+
+    def __init__(self, modules: Any = None) -> None:
+        super().__init__()
+        self.update(modules or {})
+
+    def update(self, modules: Any) -> None:
+        """Take Cells from a dictionary, or from pairs."""
+        for name, cell in dict(modules).items():
+            self[name] = cell
+
+    def __setitem__(self, name: str, cell: Any) -> None:
+        setattr(self, name, cell)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._cells[name]
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._cells
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def keys(self) -> Any:
+        """Return the names."""
+        return self._cells.keys()
+
+    def values(self) -> Any:
+        """Return the Cells."""
+        return self._cells.values()
+
+    def items(self) -> Any:
+        """Return names and Cells."""
+        return self._cells.items()
+
+    def pop(self, name: str) -> Any:
+        """Take a Cell away, and return it."""
+        cell = self[name]
+        del self[name]
+        return cell
+
+    def clear(self) -> None:
+        """Take all away."""
+        for name in list(self):
+            del self[name]
+
+
+class Dropout2d(nn.Dropout2d):  # type: ignore[misc]
+    """nn.Dropout2d that takes (N, C) and (N, C, L) too, as torch's does."""
+
+    def construct(self, x: Any) -> Any:
+        """Return ``x`` with whole channels left out."""
+        wanted = tuple(x.shape)
+        if len(wanted) >= 4:
+            return super().construct(x)
+        return super().construct(x.reshape((*wanted, *(1,) * (4 - len(wanted))))).reshape(wanted)
 
 
 def convert_sync_batchnorm(module: Any) -> Any:

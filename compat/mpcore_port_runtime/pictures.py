@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mindspore import Tensor
 from PIL import Image
 
 from mpcore_port_runtime.data import Dataset
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["CIFAR10", "CIFAR100", "MNIST", "FakeData", "FashionMNIST", "ImageFolder"]
+__all__ += ["make_grid", "save_image"]
 
 _ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -69,14 +71,45 @@ def _pair(holder: Any, image: Any, label: Any) -> tuple[Any, Any]:
     return image, label if holder.target_transform is None else holder.target_transform(label)
 
 
-class MNIST(_Pictures):
-    """Digits: ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on, or those with ``.gz``."""
+class _Held:
+    """An array of a data set that the script sees as a tensor."""
 
-    def _load(self) -> tuple[Any, list[int]]:
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = f"_{name}"
+
+    def __get__(self, holder: Any, owner: type | None = None) -> Any:
+        held = vars(holder)[self.name]
+        if not isinstance(held, Tensor):
+            held = vars(holder)[self.name] = Tensor(held)
+        return held
+
+    def __set__(self, holder: Any, value: Any) -> None:
+        vars(holder)[self.name] = value
+
+
+class MNIST(_Pictures):
+    """Digits: ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on, or those with ``.gz``.
+
+    Attributes:
+        data: (N, H, W), a tensor of bytes; targets: a tensor of N labels.
+    """
+
+    data, targets = _Held(), _Held()  # arrays until they are asked for
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return a picture, transformed, and its label."""
+        pictures, labels = (_array(vars(self)[name]) for name in ("_data", "_targets"))
+        return _pair(self, Image.fromarray(pictures[index]), int(labels[index]))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(vars(self)["_data"])
+
+    def _load(self) -> tuple[Any, Any]:
         part = "train" if self.train else "t10k"
         images = self._read(f"{part}-images-idx3-ubyte", 16)
         labels = self._read(f"{part}-labels-idx1-ubyte", 8)
-        return images.reshape(-1, 28, 28), labels.tolist()
+        return images.reshape(-1, 28, 28), labels.astype(np.int64)
 
     def _read(self, name: str, head: int) -> Any:
         path = self.root / type(self).__name__ / "raw" / name
@@ -197,6 +230,55 @@ class ImageFolder(Dataset):
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.samples)
+
+
+def make_grid(
+    tensor: Any,
+    nrow: int = 8,
+    padding: int = 2,
+    normalize: bool = False,
+    value_range: tuple[float, float] | None = None,
+    scale_each: bool = False,
+    pad_value: float = 0.0,
+) -> Any:
+    """Return pictures (N, C, H, W), or a list of them, as one (3, H, W)."""
+    array = np.stack([_array(x) for x in tensor]) if isinstance(tensor, list) else _array(tensor)
+    array = array[None] if array.ndim == 2 else array
+    if array.ndim == 3:
+        array = np.concatenate([array] * 3) if array.shape[0] == 1 else array
+        array = array[None]
+    array = np.concatenate([array] * 3, 1) if array.shape[1] == 1 else array
+    if normalize:
+        parts = list(array) if scale_each else [array]
+        parts = [_spread(part, value_range) for part in parts]
+        array = np.stack(parts) if scale_each else parts[0]
+    if len(array) == 1:
+        return Tensor(array[0])
+    across = min(nrow, len(array))
+    down = -(-len(array) // across)
+    high, wide = array.shape[2] + padding, array.shape[3] + padding
+    shape = (array.shape[1], high * down + padding, wide * across + padding)
+    grid = np.full(shape, pad_value, array.dtype)
+    for place, picture in enumerate(array):
+        top, left = place // across * high + padding, place % across * wide + padding
+        grid[:, top : top + high - padding, left : left + wide - padding] = picture
+    return Tensor(grid)
+
+
+def _array(value: Any) -> Any:
+    return value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def _spread(array: Any, limits: tuple[float, float] | None) -> Any:
+    low, high = (float(array.min()), float(array.max())) if limits is None else limits
+    return (np.clip(array, low, high) - low) / max(high - low, 1e-5)
+
+
+def save_image(tensor: Any, fp: Any, format: str | None = None, **settings: Any) -> None:
+    """Write a grid of pictures as ``make_grid`` makes it; values are in [0, 1]."""
+    grid = _array(make_grid(tensor, **settings))
+    pixels = np.clip(grid * 255 + 0.5, 0, 255).astype(np.uint8)
+    Image.fromarray(pixels.transpose(1, 2, 0)).save(fp, format=format)
 
 
 def _files(folder: Path) -> list[str]:

@@ -249,3 +249,37 @@ def test_runs_with_mixed_precision_off_verify_nothing() -> None:
     assert not on.is_idle
     scaled = compare("mixed", replace(run, scales=(8.0,)), replace(run, scales=(8.0,)), options)
     assert not replace(off, comparisons=(plain, scaled)).is_idle
+
+
+def test_a_loop_without_a_scale_is_compared_until_its_infinite_parameters_end_it() -> None:
+    options = VerifyOptions()
+    losses = tuple(1.0 - i / 100 for i in range(options.at + 2))
+    ended = Run(losses, (), len(losses), "failed", "RuntimeError: between 0 and 1")
+    went_on = Run((*losses, float("nan")), (), len(losses) + 1, "ok")
+    assert compare("overflow", ended, went_on, options).verdict == "same"
+    assert compare("float32", ended, went_on, options).verdict == "different"
+    early = replace(ended, losses=losses[: options.at])
+    assert compare("overflow", early, went_on, options).verdict == "different"
+    scaled = replace(ended, scales=(8.0,)), replace(went_on, scales=(8.0,))
+    assert compare("overflow", *scaled, options).verdict == "different"
+
+
+def test_what_classes_read_of_the_main_block_stays(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n"
+        "def width():\n    return half * 2\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.Linear(size, width())\n"
+        "    def forward(self, x):\n        return self.layer(x)\n"
+        "if __name__ == '__main__':\n"
+        "    size = 3\n    half = 2\n    other = 5\n"
+        "    model = Net()\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    for epoch in range(20):\n"
+        "        optimizer.zero_grad()\n        loss = model(torch.ones(2, size)).sum()\n"
+        "        loss.backward()\n        optimizer.step()\n"
+    )
+    body = _step(text, tmp_path).body
+    assert "    size = 3" in body
+    assert "    half = 2" in body
+    assert "other = 5" not in body

@@ -124,6 +124,7 @@ def test_ported_script_names_no_cuda_but_in_words_of_its_own(path: Path) -> None
 STAYS = {
     "apex.amp": "from apexes import amp\nimport apexlike.amp\n",
     "apex parts": "from mine import FusedAdam\nFusedAdam([], lr=1)\n",
+    "accelerator": "import mine\nmine.accelerator.is_available()\n",
     "data parallel": "import torch\nwhole = isinstance(model, torch.nn.DataParallel)\n",
     "messages": "import apexlike\nprint('install apexlike')\nprint('Please install apex')\n",
     "packages": "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None\n",

@@ -12,9 +12,9 @@ from mpcore_port.mindspore.checked import kind_of, results, signature
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from mpcore_port.mindspore.checked import Signature
+    from mpcore_port.mindspore.checked import Parameter, Signature
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At
 
@@ -26,6 +26,8 @@ _PLACES = frozenset(
 )
 
 
+# By what stands in a place, not by the place; run in test_run_to_the_end.py.
+_BY_NAME = {("torch.randint", "size")}
 _EMPTY = re.compile(r"^[\[(]?(\d+\s*,\s*)*0\b(?!\.)")
 _MANY_WORDS = 8  # equations, not choices
 
@@ -89,6 +91,8 @@ def _is_nothing(row: Mapping, name: str, arg: Any) -> bool:
 def _given(sign: Signature, call: cst.Call) -> Iterator[tuple[str, str, Any]]:
     """Yield (torch's parameter, how it is given, argument); no name where that is not known."""
     places = [param for param in sign.params if param.by_position]
+    if _is_low_left_out(places, call):
+        places = places[1:]
     for place, arg in enumerate(call.args):
         if arg.star == "**":
             yield "", "", arg
@@ -102,7 +106,18 @@ def _given(sign: Signature, call: cst.Call) -> Iterator[tuple[str, str, Any]]:
             yield places[place].name, "position", arg
 
 
+def _is_low_left_out(places: Sequence[Parameter], call: cst.Call) -> bool:
+    """Return whether this is ``randint(high, size)``, the second argument a size."""
+    if [param.name for param in places[:3]] != ["low", "high", "size"] or len(call.args) < 2:
+        return False
+    if any(arg.keyword is not None and arg.keyword.value == "high" for arg in call.args):
+        return False
+    second = call.args[1]
+    return second.keyword is not None or isinstance(second.value, (cst.Tuple, cst.List))
+
+
 def _doubt(of: str, name: str, ways: dict[str, list[str]], way: str, code: str) -> Iterator[Doubt]:
+    way = "keyword" if (of, name) in _BY_NAME else way
     tried = ways.get(way, ways.get("position", []) if way == "starred" else [])
     wrong = ways.get("wrong", [])
     kind = kind_of(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mpcore_port.mindspore.checked import results
 from mpcore_port.mindspore.gate import was_compared
+from mpcore_port.mindspore.rules.flags import ELSEWHERE
 from mpcore_port.mindspore.rules.place import is_port
 from mpcore_port.mindspore.tables import table
 from mpcore_port.packages import package_of
@@ -13,7 +14,7 @@ from mpcore_port.world import Judge, known_anywhere
 __all__ = ["JUDGE"]
 
 _PYTHON = ("neutral", "optimizer", "scheduler", "scaler", "data")
-_TENSOR = {"backward", "grad", "shape", "dtype", "data", "ndim", "T", "requires_grad"}
+_TENSOR = {*ELSEWHERE, "backward", "grad", "shape", "dtype", "data", "ndim", "T", "requires_grad"}
 
 
 def _package(name: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import runpy
 import signal
 import subprocess
@@ -112,6 +113,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # the stream that scripts draw from
     from mpcore_port.verify.recorder import Enough
 
     close = _original(job) if job["role"] == "original" else _port(job)

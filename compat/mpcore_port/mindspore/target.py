@@ -12,12 +12,14 @@ from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
-from mpcore_port.mindspore.rules.attributes import AttributeRule
+from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule
 from mpcore_port.mindspore.rules.groups import GroupRule
-from mpcore_port.mindspore.rules.in_place import DataRule
+from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
+from mpcore_port.mindspore.rules.parents import ParentRule
+from mpcore_port.mindspore.rules.shown import ShownRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
     GradRule,
@@ -42,11 +44,14 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     names = [
         NameRule(),
         CallRule(),
+        ParentRule(),
         MethodRule(),
         ModeRule(),
         AttributeRule(),
+        RangeRule(),
         GradRule(),
         DataRule(),
+        ShownRule(),
         GroupRule(),
         PackageMessages(),
         DeviceFlagRule(),
@@ -54,7 +59,12 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
-    return [[AcceleratorRule()], [TrainingRule(), LoopRule()], names, [NativeRule(), TidyRule()]]
+    return [
+        [AcceleratorRule(), AloneRule()],
+        [TrainingRule(), LoopRule()],
+        names,
+        [NativeRule(), TidyRule()],
+    ]
 
 
 def _apis() -> list[Api]:

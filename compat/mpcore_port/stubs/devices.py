@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 import time
 import types
 from typing import Any
@@ -223,14 +224,12 @@ def install(kind: str) -> types.ModuleType:
         module = types.ModuleType("torch.npu")
         vars(module).update(_answers(kind) | _aliases())
         torch._register_device_module("npu", module)
-        # What torch itself does for the accelerator (barriers, pinned memory) has none here.
-        torch.accelerator.is_available = lambda: False
-        torch.accelerator.current_accelerator = lambda *_, **__: None
         torch._C._get_accelerator = lambda *_: _MOVED_TO_CPU
     else:
         module = torch.cuda
         vars(module).update(_answers(kind) | _aliases())
         torch.Tensor.is_cuda = property(is_on_device)
+    _move_accelerator(kind)
     _move_methods(kind)
     _move_modules(functools.partial(named, place=DEVICE))
     _move_autocast(kind, moved)
@@ -238,6 +237,26 @@ def install(kind: str) -> types.ModuleType:
     _move_parallel(kind)
     _Move(functools.partial(named, place=DEVICE), kind).__enter__()  # for the life of the process
     return module
+
+
+def _move_accelerator(kind: str) -> None:
+    """Let scripts find the device as torch's accelerator.
+
+    What torch itself does for one (barriers, pinned memory) finds none.
+    """
+
+    def of_torch() -> bool:
+        return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.")
+
+    held = torch.accelerator
+    held.is_available = lambda: not of_torch()
+    held.current_accelerator = lambda *_, **__: None if of_torch() else _Accelerator(kind)
+    held.device_count = lambda: 0 if of_torch() else 1
+    for name in ("current_device_index", "current_device_idx"):
+        setattr(held, name, lambda: 0)
+    for name in ("set_device_index", "set_device_idx", "set_stream", "synchronize"):
+        setattr(held, name, _silent())
+    held.current_stream = lambda *_: _Stream()
 
 
 def _move_methods(kind: str) -> None:
@@ -272,16 +291,39 @@ def _all_placed(model: Any) -> Any:
     return model
 
 
+class _Accelerator(str):
+    """The device without a number, as ``torch.accelerator`` names it."""
+
+    type = property(str.__str__)
+    index = None  # type: ignore[assignment]  # a device's, no text's
+
+
+class _TypeOfTensor(type):
+    """The class of ``torch.cuda.FloatTensor``: called, asked of, and given to ``x.type(...)``."""
+
+    dtype: Any
+
+    def __call__(cls, *args: Any) -> Any:
+        plain = all(type(arg) is int for arg in args)
+        if plain:
+            return _marked(torch.empty(args, dtype=cls.dtype))
+        return _marked(torch.tensor(*args, dtype=cls.dtype))
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.dtype == cls.dtype and is_on_device(value)
+
+
 def _aliases() -> dict[str, Any]:
-    def made(dtype: Any) -> Any:
-        def tensor(*args: Any) -> Any:
-            plain = all(type(arg) is int for arg in args)
-            values = torch.empty(args, dtype=dtype) if plain else torch.tensor(*args, dtype=dtype)
-            return _marked(values)
+    original = torch.Tensor.type
 
-        return tensor
+    @functools.wraps(original)
+    def to_type(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, _TypeOfTensor):
+            return _marked(self.to(dtype.dtype).view_as(self))
+        return original(self, dtype, *args, **kwargs)
 
-    return {name: made(dtype) for name, dtype in _ALIASES.items()}
+    torch.Tensor.type = to_type
+    return {n: _TypeOfTensor(n, (), {"dtype": dtype}) for n, dtype in _ALIASES.items()}
 
 
 def _first_moved(function: Any, moved: Any) -> Any:
@@ -300,6 +342,8 @@ def _move_autocast(kind: str, moved: Any) -> None:
     def enter(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         if device_type == kind and dtype is None:
             dtype = torch.float16  # the device's default; the CPU's is bfloat16
+        if "enabled" in kwargs:
+            kwargs["enabled"] = bool(kwargs["enabled"])  # a setting that is not there has a truth
         original(self, moved(device_type), dtype, *args, **kwargs)
 
     region.__init__ = enter
@@ -356,6 +400,8 @@ def _move_parallel(kind: str) -> None:
     @functools.wraps(wrapped)
     def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("output_device", None)
+        if not torch.distributed.is_initialized():  # another file of the project does it
+            init_process_group()
         wrapped(self, _network(module), None, *args, **kwargs)
 
     @functools.wraps(torch.nn.DataParallel.__init__)
@@ -363,6 +409,13 @@ def _move_parallel(kind: str) -> None:
         torch.nn.Module.__init__(self)
         self.module, self.device_ids = _network(module), []
 
+    held = torch.nn.Module.__setattr__
+
+    @functools.wraps(held)
+    def hold(self: Any, name: str, value: Any) -> None:
+        held(self, name, _network(value) if name == "module" else value)
+
+    torch.nn.Module.__setattr__ = hold  # of what wraps a network
     torch.distributed.init_process_group = init_process_group
     torch.distributed.is_nccl_available = lambda: True
     torch.distributed.is_hccl_available = lambda: True

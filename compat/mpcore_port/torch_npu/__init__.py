@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mpcore_port.messages import PackageMessages
 from mpcore_port.targets import Options, Target
+from mpcore_port.torch_npu.accelerator import Accelerator
 from mpcore_port.torch_npu.alone import OneDevice
 from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, MakeScaler, ScalerState
 from mpcore_port.torch_npu.apex import ApexImports, ApexParts
@@ -73,6 +74,7 @@ def rules(options: Options) -> list[list[Rule]]:
             Profiler(),
             RefusedCalls(),
             OneDevice(),
+            Accelerator(),
             Flagged(),
             ApexNative(),
         ]

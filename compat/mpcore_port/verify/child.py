@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import random
 import runpy
 import signal
 import sys
@@ -76,6 +77,9 @@ def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
     from mpcore_port.verify.recorder import Enough, Recorder
 
     torch.manual_seed(0)  # scripts without a seed of their own begin alike
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
     recorder = Recorder(folder / "events.jsonl", job["losses"], mode, job["at"])
     recorder.install()
     script = Path(job["script"])

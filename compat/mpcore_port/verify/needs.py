@@ -66,14 +66,38 @@ class Needs:
             self._keep(block[place])
             self._wanted |= needed
             return needed
+        is_global = self._is_global(block[0])
+        needed |= self._behind(needed) if is_global else set()
         for statement in reversed(block[:place]):
             if self._is_needed(statement, needed):
                 needed |= self.loads(statement)
+                needed |= self._behind(needed) if is_global else set()
             else:
                 self._drop(statement)
         for statement in block[place + 1 :]:
             self._drop(statement)
         return needed
+
+    def _is_global(self, statement: ast.stmt) -> bool:
+        """Return whether what a statement assigns is seen by functions: under ``__main__``, say."""
+        node: ast.AST | None = statement
+        while node is not None:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                return False
+            node = self.module.parents.get(node)
+        return True
+
+    def _behind(self, names: set[str]) -> set[str]:
+        """Return what the functions and classes of the module among ``names`` read."""
+        found: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            node = self.module.classes.get(name) or self.module.functions.get(name)
+            fresh = self.loads(node) - found if node is not None else set()
+            found |= fresh
+            waiting += sorted(fresh - names)
+        return found
 
     def _is_off(self, statement: ast.stmt) -> bool:
         """Return whether an ``if`` asks for a flag that the command line leaves off."""

@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+import re
 import resource
 import runpy
 import signal
@@ -69,15 +70,19 @@ def main() -> None:
     words, seconds, line = first.get("error", ""), 0.0, first.get("line", 0)
     lines = first.get("lines", [])
     early = bool(line and not first.get("layers") and "stand_ins" in first)
+    names = set(first.get("stand_ins", []))
+    errors: list[str] = []
     for text in (
-        () if early else _candidates(job, first, left)
+        () if early else _candidates(job, first, left, names, errors)
     ):  # early: before a batch is asked for
         found = _try(job, text, left)
+        names |= set(found.get("stand_ins", []))
         if found.get("losses", 0) >= _WANTED:
             answer, seconds = text, found["seconds"]
             break
         if found.get("error"):
             words = found["error"]
+            errors.append(words)
         if found.get("line"):
             line, lines = found["line"], found["lines"]
         if left.is_spent:
@@ -96,15 +101,48 @@ def main() -> None:
     (Path(job["folder"]) / "answer.json").write_text(json.dumps(result), encoding="utf-8")
 
 
-def _candidates(job: dict[str, Any], first: dict[str, Any], left: Budget) -> Iterator[str]:
-    """Yield batches that the step may run with, and forms of networks that are not there."""
+def _candidates(
+    job: dict[str, Any],
+    first: dict[str, Any],
+    left: Budget,
+    names: set[str],
+    errors: list[str],
+) -> Iterator[str]:
+    """Yield batches that the step may run with, and forms of networks that are not there.
+
+    ``names`` are those of networks that stood in so far: without one their form says nothing.
+    ``errors`` is what the tries said so far: what they want is tried next.
+    """
     if not job["count"]:
         yield from (f"float32[1] -> {form}" for form in FORMS)
+        return
     for form in FORMS if first.get("stand_ins") is not None else ("",):
-        for inputs in _inputs(first.get("layers", [])) or _ANYTHING:
+        waiting = _inputs(first.get("layers", [])) or list(_ANYTHING)
+        done: list[Input] = []
+        while waiting:
+            inputs = waiting.pop(0)
+            done.append(inputs)
             tail = f" -> {form}" if form else ""
             for text in _with_targets(job, inputs, left, tail):
                 yield text + tail
+            wanted = [one for error in errors for one in _wanted(error) if one not in done]
+            errors.clear()
+            waiting = [*wanted, *(one for one in waiting if one not in wanted)]
+        if not names:
+            return
+
+
+def _wanted(error: str) -> list[Input]:
+    """Return inputs that an error of a layer or of a view asks for."""
+    found = re.search(r"weight of size \[\d+, (\d+), \d+, \d+\]", error)
+    if found:
+        sides = (64, 32, 28, 128, 224)
+        return [Input("float32", (_BATCH, int(found[1]), side, side)) for side in sides]
+    found = re.search(r"shape '\[-1, ([\d, ]+)\]' is invalid for input", error)
+    if found:
+        return [Input("float32", (_BATCH, *map(int, found[1].split(", "))))]
+    found = re.search(r"cannot be multiplied \(\d+x\d+ and (\d+)x\d+\)", error)
+    return _inputs([["Linear", int(found[1]), 0]]) if found else []
 
 
 def _inputs(layers: list[list[Any]]) -> list[Input]:
@@ -127,6 +165,8 @@ def _inputs(layers: list[list[Any]]) -> list[Input]:
             if side * side == size:  # a flattened picture
                 found.append(Input("float32", (_BATCH, 1, side, side)))
         elif kind in ("LSTM", "GRU", "RNN", "LayerNorm"):
+            if kind != "LayerNorm":  # rows of a square picture
+                found += [Input("float32", shape) for shape in ((_BATCH, size, size),)]
             found += [Input("float32", (_BATCH, length, size)) for length in _LENGTHS[:4]]
     return found
 
@@ -143,6 +183,9 @@ def _with_targets(job: dict[str, Any], item: Input, left: Budget, tail: str) -> 
     for target in _targets(seen, item) or [Input("int64", (_BATCH,), 10), item]:
         others[place] = target
         texts.append(", ".join(map(str, others)))
+    if seen.get("loss", "").startswith("binary"):  # what goes in may be compared with as well
+        between = str(Input(item.dtype, item.shape, 2))
+        texts.append(", ".join([between] * count))
     return texts
 
 
@@ -157,7 +200,10 @@ def _targets(seen: dict[str, Any], item: Input) -> list[Input]:
     floats = [Input("float32", shape, below) for shape in shapes]
     if loss or len(out) < 2:
         return floats
-    return [Input("int64", (out[0], *out[2:]), out[1]), *floats]
+    labels = [Input("int64", (out[0], *out[2:]), out[1])]
+    if len(out) == 3 and item.dtype == "int64":  # scores of the words that follow
+        labels.insert(0, Input("int64", out[:-1], out[-1]))
+    return [*labels, *floats]
 
 
 def _index_shapes(out: tuple[int, ...], item: Input) -> list[tuple[int, ...]]:

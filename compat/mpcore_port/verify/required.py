@@ -28,7 +28,7 @@ def required_arguments(module: Module, folder: Path) -> tuple[str, ...]:
     found: list[str] = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
-            found += _settings_file(node, folder) or _device(node) or _argument(node)
+            found += _settings_file(node, folder) or _device(node) or _argument(node, module.tree)
     return tuple(found)
 
 
@@ -54,21 +54,60 @@ def _settings_file(node: ast.Call, folder: Path) -> list[str]:
     return [option, str((named or small)[0].relative_to(folder))] if small else []
 
 
-def _argument(node: ast.Call) -> list[str]:
+def _argument(node: ast.Call, tree: ast.AST) -> list[str]:
     names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     given = {k.arg: k.value for k in node.keywords if k.arg}
     option = next((name for name in names if name.startswith("--")), names[0] if names else "")
     if option.startswith("-"):
         if _constant(given.get("action")) == "store_true" and flag_of(option.lstrip("-")):
             return [option]  # without it there is no mixed precision to compare
-        required = given.get("required")
-        if not (isinstance(required, ast.Constant) and required.value is True):
+        compared = _compared(given, option, tree)
+        if _constant(given.get("required")) is not True and not compared[1:]:
             return []
+        if compared:
+            return [option, compared[0]]
     elif not option or _constant(given.get("nargs")) in ("?", "*"):
         return []
     count = _constant(given.get("nargs"))
     values = [_value(given)] * (count if isinstance(count, int) else 1)
     return [option, *values] if option.startswith("-") else values
+
+
+def _compared(given: dict[str, ast.expr], option: str, tree: ast.AST) -> list[str]:
+    """Return the word that the script compares an option with, and "raise" if it wants one.
+
+    Nothing where the option is no word, has choices, or a value without being given.
+    """
+    kind = given.get("type")
+    has_value = "default" in given and _constant(given["default"]) is not None
+    is_word = kind is None or ast.unparse(kind) == "str"
+    if has_value or not is_word or {"choices", "action", "nargs"} & set(given):
+        return []
+    name = str(_constant(given.get("dest")) or option.lstrip("-")).replace("-", "_")
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+            continue
+        if ast.unparse(node.test).endswith(f".{name} is None") and _raises(node.body):
+            return ["mpcore", "raise"]
+        left, right = node.test.left, node.test.comparators[0]
+        if not isinstance(left, ast.Attribute) or left.attr != name:
+            continue
+        parts = right.elts if isinstance(right, (ast.List, ast.Tuple, ast.Set)) else [right]
+        words = [part.value for part in parts if isinstance(part, ast.Constant)]
+        if words and isinstance(words[0], str) and isinstance(node.test.ops[0], (ast.Eq, ast.In)):
+            return [words[0], *["raise"] * _ends_in_raise(node)]
+    return []
+
+
+def _ends_in_raise(node: ast.If) -> bool:
+    last: list[ast.stmt] = node.orelse
+    while len(last) == 1 and isinstance(last[0], ast.If):
+        last = last[0].orelse
+    return _raises(last)
+
+
+def _raises(body: list[ast.stmt]) -> bool:
+    return any(isinstance(statement, ast.Raise) for statement in body)
 
 
 def defaults(tree: ast.AST, folder: Path) -> dict[str, str]:

@@ -135,6 +135,8 @@ class StandIn(Missing):
         return self._mpcore_net
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__all__":  # of a module
+            return []
         if name.startswith(("__", "_mpcore")):
             raise AttributeError(name)
         if name in _MOVES:

@@ -12,7 +12,7 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, stepping
-from mpcore_port.mindspore.rules.flow import assigned, constant, jumps, read
+from mpcore_port.mindspore.rules.flow import assigned, constant, jumps, plain_values, read
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
     steps.opened = [one for one in taken.opened if _is_used(one, steps)]
     _Grouping(steps, at).run()
     for place, group in enumerate(steps.groups):
-        _hand_in(group, steps.groups[:place])
+        _hand_in(group, steps.groups[:place], at)
     made = {id(line) for g in steps.groups for f in g.forwards for line in f.lines}
     for group in steps.groups:
         _check_zeros(group, steps)
@@ -208,7 +208,7 @@ class _Grouping:
 # --- lines that several steps are made of ------------------------------------------------------
 
 
-def _hand_in(later: Group, before: list[Group]) -> None:
+def _hand_in(later: Group, before: list[Group], at: At) -> None:
     """Take the lines of steps before out of a loss that needs their values alone.
 
     A generator's pictures, say: its own step has moved it since. What a later loss differentiates
@@ -219,6 +219,7 @@ def _hand_in(later: Group, before: list[Group]) -> None:
         rest = [line for line in forward.lines if id(line) not in earlier]
         shared = [line for line in forward.lines if id(line) in earlier]
         made = {name for line in shared for name in assigned(line.node)}
+        made -= plain_values([line.node for line in shared], at)
         nodes = [*(line.node for line in rest), forward.sink.loss]
         if rest and shared and constant(nodes, made):
             forward.lines[:] = rest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import libcst as cst
@@ -60,6 +61,10 @@ class CallRule(PortRule):
         if not _is_torch(name) or name is None:
             return None
         row = by_name(name, at.options)
+        if name.startswith("torch.__version__.") and isinstance(new.func, cst.Attribute):
+            return self._of_version(old, new, at)
+        if row is None and by_name(name.removesuffix(".__init__"), at.options) is not None:
+            return None  # ParentRule's
         if row is None:
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
         if row.remove:
@@ -70,11 +75,13 @@ class CallRule(PortRule):
             return new.with_changes(func=at.refuse(self, old.func, _WHOLE))
         if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
             return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
+        if row.to and row.expr and not _is_listed(old):  # a type: sizes, or values of any kind
+            row = replace(row, params=(), expr="")
         try:
             made = map_call(named(at, row), new)
         except Refused as exc:
             return new.with_changes(func=at.refuse(self, old.func, str(exc)))
-        doubted = doubts(row, old, at)
+        doubted = doubts(row, old, at) if row.params or not name.endswith("Tensor") else []
         for doubt in doubted:
             if doubt.is_refused:
                 return new.with_changes(func=at.refuse(self, old.func, doubt.text))
@@ -84,13 +91,29 @@ class CallRule(PortRule):
             at.note(self, old, made, _kind(row), row.reason or "", row.effect)
         return made
 
+    def _of_version(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Ask the text of torch's version."""
+        row = by_name("torch.__version__", at.options)
+        if row is None:
+            return None
+        func = cst.Attribute(cst.parse_expression(row.to), new.func.attr)  # type: ignore[attr-defined]
+        made = new.with_changes(func=func)
+        at.note(self, old, made, _kind(row), row.reason, row.effect)
+        return made
+
     def _chosen(self, call: cst.Call, at: At) -> None:
         """Say so where one of several functions is called: no row fits the arguments of all."""
         named = [name for name in at.names.choices(call.func) if _is_torch(name)]
-        if named and call.args:
+        if named and call.args and not all(name.endswith("Tensor") for name in named):
             at.unproven(
                 self, call, f"{' or '.join(named)}: the arguments are handed on as they are"
             )
+
+
+def _is_listed(call: cst.Call) -> bool:
+    """Return whether a list is the only argument."""
+    args = call.args
+    return len(args) == 1 and not args[0].star and isinstance(args[0].value, (cst.List, cst.Tuple))
 
 
 _WHOLE = "networks are not saved whole: save their state_dict(), and load it into one that is made"

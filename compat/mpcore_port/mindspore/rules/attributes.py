@@ -13,7 +13,7 @@ from mpcore_port.names import code_of, string_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["AttributeRule"]
+__all__ = ["AttributeRule", "RangeRule"]
 
 _NORMS = re.compile(r"\b(Sync)?(BatchNorm|LayerNorm|GroupNorm|InstanceNorm)(1d|2d|3d)?\b")
 _OTHERS = re.compile(r"\b(Embedding|PReLU)\b")
@@ -101,6 +101,22 @@ class AttributeRule(PortRule):
             at.unproven(self, old, _SET)  # under a wrong name it would be another attribute
             return None
         return cst.parse_expression(wording(at, f'port.held({code_of(new.value)}, "{name}")'))
+
+
+class RangeRule(PortRule):
+    """``x[range(n), y]`` takes a list."""
+
+    name = "range"
+    reason = "a tensor of MindSpore is indexed by a list, by no range"
+    visits = (cst.Index,)
+
+    def act(self, old: cst.Index, new: cst.Index, at: At) -> Any:
+        """Make a list of one range that is an index."""
+        if not isinstance(old.value, cst.Call) or code_of(old.value.func) != "range":
+            return None
+        made = cst.parse_expression(f"list({code_of(new.value)})")
+        at.note(self, old.value, made)
+        return new.with_changes(value=made)
 
 
 def _has_such(at: At) -> bool:

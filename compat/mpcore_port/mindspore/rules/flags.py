@@ -11,7 +11,10 @@ from mpcore_port.mindspore.rules.place import PortRule, wording
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["DeviceFlagRule"]
+__all__ = ["ELSEWHERE", "DeviceFlagRule"]
+
+
+ELSEWHERE = ("is_xpu", "is_mps", "is_xla", "is_ipu", "is_hpu", "is_meta", "is_mkldnn", "is_vulkan")
 
 
 class DeviceFlagRule(PortRule):
@@ -23,6 +26,9 @@ class DeviceFlagRule(PortRule):
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Map one attribute that is read."""
+        if old.attr.value in ELSEWHERE and at.names.qualified(old) is None:
+            at.note(self, old, "False", reason="a tensor of MindSpore is on no such device")
+            return cst.Name("False")
         if old.attr.value not in ("is_cuda", "is_npu") or at.names.qualified(old) is not None:
             return None
         if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign)):

@@ -9,7 +9,8 @@ import libcst as cst
 
 from mpcore_port.children import Walker
 from mpcore_port.mindspore.rules.place import is_module
-from mpcore_port.names import dotted
+from mpcore_port.names import code_of, dotted
+from mpcore_port.values import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ __all__ = [
     "constant",
     "detaches",
     "jumps",
+    "plain_values",
     "read",
     "read_first",
     "slice_of",
@@ -157,6 +159,42 @@ def constant(nodes: Iterable[cst.CSTNode], names: set[str]) -> bool:
             return False
         made |= set(assigned_first(node))
     return True
+
+
+def plain_values(nodes: Iterable[cst.CSTNode], at: At) -> set[str]:
+    """Return the names that ``nodes`` make without any network: labels, noise, batches.
+
+    No gradient goes through them, so what was computed is as good as computing it again; noise
+    that was drawn has to stay the same.
+    """
+    made: set[str] = set()
+    plain: set[str] = set()
+    for node in nodes:
+        names = set(assigned(node))
+        wants = "requires_grad=True" in code_of(node) or "requires_grad_" in code_of(node)
+        if (
+            wants
+            or read(node) & (made - plain)
+            or not all(_is_plain(c, at) for c in calls_in(node))
+        ):
+            plain -= names
+        else:
+            plain |= names
+        made |= names
+    return plain
+
+
+def _is_plain(call: cst.Call, at: At) -> bool:
+    """Return whether a call surely runs no network: of a package, a builtin, a tensor's method."""
+    named = [at.names.called(call)] if at.names.called(call) else at.names.choices(call.func)
+    if named:
+        return all(not str(name).startswith("torch.nn.") for name in named)
+    func = call.func
+    if isinstance(func, cst.Name):
+        return func.value in ("len", "int", "float", "range") and not at.names.scope(func).find(
+            func.value
+        )
+    return isinstance(func, cst.Attribute) and func.attr.value in vocabulary()["tensor"]
 
 
 def detaches(node: cst.CSTNode, names: set[str]) -> bool:

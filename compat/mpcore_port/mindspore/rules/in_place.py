@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["DataRule", "in_place"]
+__all__ = ["AloneRule", "DataRule", "in_place"]
 
 _MADE = {
     "copy_": "{0}",  # MindSpore's own takes no part of another tensor on CPU
@@ -141,8 +141,13 @@ def _is_fresh(node: cst.CSTNode, at: At, depth: int = 12) -> bool:
     if not isinstance(node, cst.Call) or depth == 0:
         return False
     called = at.names.called(node)
+    chosen = at.names.choices(node.func)
+    if chosen and all(name.startswith("torch.") and name.endswith("Tensor") for name in chosen):
+        return True
     if called is not None:
         last = called.rpartition(".")[2]
+        if last.endswith("Tensor") and called.startswith("torch."):
+            return True
         return called.startswith("torch.") and last[:1].islower() and last not in _VIEWS
     if not isinstance(node.func, cst.Attribute):
         return False
@@ -207,7 +212,10 @@ def _uses(held: cst.Name, scope: Any, at: At) -> Iterator[cst.Name]:
 def _hands_on(node: cst.Name, at: At) -> bool:
     """Return whether this use gives the tensor another holder."""
     parent = at.names.parents.get(node)
-    if isinstance(parent, (cst.Assign, cst.Element, cst.DictElement, cst.Yield, cst.Lambda)):
+    if isinstance(parent, cst.Element):
+        whole = at.names.parents[parent]
+        return not isinstance(at.names.parents.get(whole), cst.Return)
+    if isinstance(parent, (cst.Assign, cst.DictElement, cst.Yield, cst.Lambda)):
         return True
     if isinstance(parent, cst.Arg):
         call = at.names.parents.get(parent)
@@ -227,6 +235,50 @@ def _is_rebound(call: cst.Call, held: cst.Name, at: At) -> bool:
     if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
         return code_of(parent.targets[0].target) == held.value
     return False
+
+
+_ANEW = {"fill_": "full_like", "zero_": "zeros_like"}
+
+
+class AloneRule(PortRule):
+    """``label.fill_(1)`` on a line becomes an assignment before loops are looked at."""
+
+    name = "in place"
+    reason = "no other name holds it: it is made anew"
+    visits = (cst.SimpleStatementLine,)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Rewrite one line; what comes of it is torch's still, and ported like the rest."""
+        call = old.body[0].value if isinstance(old.body[0], cst.Expr) else None
+        func = getattr(call, "func", None)
+        if len(old.body) != 1 or not isinstance(func, cst.Attribute):
+            return None
+        held, method = func.value, func.attr.value
+        if not isinstance(held, cst.Name) or at.names.called(call) is not None:
+            return None
+        if method not in _ANEW and method.removesuffix("_") not in _PLAIN:
+            return None
+        if not method.endswith("_") or not _is_alone(held, at):
+            return None
+        made = new.body[0].value
+        if method in _ANEW:
+            torch = next((n for n, qualified in _modules(at) if qualified == "torch"), None)
+            if torch is None:
+                return None
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            first = cst.Arg(held, comma=comma if made.args else cst.MaybeSentinel.DEFAULT)
+            plain = cst.Attribute(cst.Name(torch), cst.Name(_ANEW[method]))
+            made = made.with_changes(func=plain, args=[first, *made.args])
+        else:
+            made = made.with_changes(func=cst.Attribute(held, cst.Name(method[:-1])))
+        line = cst.Assign([cst.AssignTarget(held)], made)
+        at.note(self, old.body[0], line)
+        return new.with_changes(body=[line])
+
+
+def _modules(at: At) -> Iterator[tuple[str, str]]:
+    for name, bindings in at.names.top.bindings.items():
+        yield from ((name, b.qualified) for b in bindings if b.kind == "import")
 
 
 class DataRule(PortRule):

@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.flow import (
     constant,
     detaches,
     jumps,
+    plain_values,
     read,
     read_first,
     slice_of,
@@ -249,6 +250,7 @@ class _Planner:
             self._refuse(sink, "a second backward pass through one forward pass: add the losses")
             return
         made = {name for place in again for name in assigned(block.body[place])}
+        made -= plain_values([block.body[place] for place in again], self.at)
         if constant([*(block.body[place] for place in places), sink.loss], made):
             again = []  # as they were computed: by other weights than those of now, perhaps
         if again and self._moved_since(block, again, places):

@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 __all__ = ["ForwardRule", "GradRule", "MethodRule"]
 
 _DEVICE = re.compile(r"(^|[_.])(device\w*|dev|rank|local_rank|gpu\w*|cuda)$", re.I)
+
+
+def _is_old_type(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``x.type(torch.FloatTensor)``, or a name for such."""
+    if len(call.args) != 1 or call.args[0].star or call.args[0].keyword:
+        return False
+    value = call.args[0].value
+    named = at.names.choices(value) or [at.names.qualified(value) or ""]
+    return all(name.startswith("torch.") and name.endswith("Tensor") for name in named)
+
+
 _WRAPPED = {
     "parameters": "port.parameters",
     "named_parameters": "port.named_parameters",
@@ -75,6 +86,10 @@ class MethodRule(PortRule):
             return self._wrap(old, new, at, _WRAPPED[name])
         if not self._of_tensor(old, at):
             return None
+        if name == "type" and _is_old_type(old, at):
+            made = cst.Call(new.args[0].value, [cst.Arg(new.func.value)])
+            at.note(self, old, made, reason="a type of tensors makes one of another")
+            return made
         row = table("methods").get(f"Tensor.{name}")
         if row is not None:
             return self._mapped(row, old, new, at)

@@ -39,7 +39,6 @@ data = port.pictures.MNIST("data", train=True, download=True, transform=train)
 more = port.pictures.ImageFolder("pictures", transform=port.vision.ToTensor())
 loader = port.DataLoader(data, 64, True, drop_last=True)
 net = port.networks.resnet50(weights=None)
-# mpcore port: refused: torchvision.utils.make_grid: not ported: compute it with numpy, or write it with mindspore.ops
-grid = _mpcore_refused("torchvision.utils.make_grid: not ported: compute it with numpy, or write it with mindspore.ops")(ops.zeros((4, 3, 8, 8)))
+grid = port.pictures.make_grid(ops.zeros((4, 3, 8, 8)))
 # mpcore port: refused: v2.ColorJitter: not ported: use mindspore.dataset.vision on PIL pictures
 jitter = _mpcore_refused("v2.ColorJitter: not ported: use mindspore.dataset.vision on PIL pictures")(0.1)

@@ -1,0 +1,106 @@
+"""Tensors in formatted texts: MindSpore's have no ``__format__`` for numbers."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule, wording
+from mpcore_port.names import code_of, string_of
+from mpcore_port.values import UNKNOWN, Values
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["ShownRule"]
+
+_NUMBER = re.compile(r"[deEfFgG%n]$")
+_PLAIN = re.compile(r"\.(item|time|elapsed_time|numpy|asnumpy)\(\)$|^(float|int|len)\(|^time\.")
+
+
+class ShownRule(PortRule):
+    """``f"{loss:.4f}"`` and ``"{:.4f}".format(loss)`` take the tensor's number."""
+
+    name = "format"
+    reason = "a tensor of MindSpore has no format of numbers; its number has"
+    visits = (cst.FormattedStringExpression, cst.Call)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Take the number out of what may be a tensor."""
+        if isinstance(old, cst.Call):
+            return self._format(old, new, at)
+        parts = [part.value for part in old.format_spec or () if hasattr(part, "value")]
+        if not _NUMBER.search("".join(parts)) or old.conversion:
+            return None
+        made = self._number(old.expression, new.expression, at)
+        return None if made is None else new.with_changes(expression=made)
+
+    def _format(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        func = old.func
+        if not isinstance(func, cst.Attribute) or func.attr.value != "format":
+            return None
+        wanted = _numbers(string_of(func.value) or "")
+        args = list(new.args)
+        for place, before in enumerate(old.args):
+            key = before.keyword.value if before.keyword else str(place)
+            if before.star:
+                break
+            made = self._number(before.value, args[place].value, at) if key in wanted else None
+            if made is not None:
+                args[place] = args[place].with_changes(value=made)
+        return new.with_changes(args=args) if args != list(new.args) else None
+
+    def _number(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
+        kind = at.once(_values).kind(old)
+        kind = UNKNOWN if kind == "neutral" and _is_filled(old, at) else kind
+        if kind not in ("tensor", "torch", UNKNOWN) or _PLAIN.search(code_of(old)):
+            return None
+        code = code_of(new)
+        if kind == "tensor" and _is_one(old, at):
+            made = cst.parse_expression(f"{code}.item()")
+        else:
+            made = cst.parse_expression(wording(at, f"port.shown({code})"))
+        at.note(self, old, made)
+        return made
+
+
+def _is_one(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a tensor is what a name, or a call, always gives."""
+    if not isinstance(node, cst.Name):
+        return isinstance(node, cst.Call)
+    return len(at.names.scope(node).find(node.value)) == 1
+
+
+def _is_filled(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether this comes out of a dictionary or list that was made empty."""
+    if not isinstance(node, cst.Subscript):
+        return False
+    return any(
+        isinstance(one, (cst.Dict, cst.List)) and not one.elements
+        for one in at.names.origins(node.value)
+    )
+
+
+def _values(at: At) -> Values:
+    return Values(at.names, at.project.modules)
+
+
+def _numbers(text: str) -> set[str]:
+    """Return the arguments that ``text.format`` writes as numbers."""
+    wanted: set[str] = set()
+    try:
+        fields = list(string.Formatter().parse(text))
+    except ValueError:
+        return wanted
+    count = 0
+    for _, name, spec, conversion in fields:
+        if name is None:
+            continue
+        key = name or str(count)
+        count += not name
+        if _NUMBER.search(spec or "") and not conversion and key.isidentifier() | key.isdigit():
+            wanted.add(key)
+    return wanted

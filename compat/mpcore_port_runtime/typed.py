@@ -1,0 +1,62 @@
+"""torch's old tensor types, and tensors in texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+__all__ = [
+    "BoolTensor",
+    "ByteTensor",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "shown",
+]
+
+
+def _made(dtype: Any, given: tuple[Any, ...]) -> Any:
+    if len(given) == 1 and not isinstance(given[0], int):
+        if isinstance(given[0], Tensor):
+            return given[0].astype(dtype)
+        return Tensor(np.array(given[0]), dtype)
+    return Tensor(np.zeros(given, ms.dtype_to_nptype(dtype)))  # torch's are not set at all
+
+
+def FloatTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+    """Return a tensor of float32: of values, of another tensor, or of these sizes (zeros)."""
+    return _made(ms.float32, given)
+
+
+def HalfTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+    """Return a tensor of float16: of values, of another tensor, or of these sizes (zeros)."""
+    return _made(ms.float16, given)
+
+
+def LongTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+    """Return a tensor of int64: of values, of another tensor, or of these sizes (zeros)."""
+    return _made(ms.int64, given)
+
+
+def IntTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+    """Return a tensor of int32: of values, of another tensor, or of these sizes (zeros)."""
+    return _made(ms.int32, given)
+
+
+def ByteTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+    """Return a tensor of uint8: of values, of another tensor, or of these sizes (zeros)."""
+    return _made(ms.uint8, given)
+
+
+def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+    """Return a tensor of bool: of values, of another tensor, or of these sizes (zeros)."""
+    return _made(ms.bool_, given)
+
+
+def shown(value: Any) -> Any:
+    """Return the number of a tensor with one, anything else as it is: formats want a number."""
+    return value.item() if isinstance(value, Tensor) and value.size == 1 else value

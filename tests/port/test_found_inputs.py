@@ -1,0 +1,165 @@
+"""Inputs of steps: what errors of layers ask for, words that options are compared with, texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mpcore_port
+from mpcore_port.verify.extract import extract
+from mpcore_port.verify.inputs import Input
+from mpcore_port.verify.module import Module
+from mpcore_port.verify.probe import _targets, _wanted
+from mpcore_port.verify.required import required_arguments
+
+STUBS = Path(mpcore_port.__file__).parent / "stubs" / "path"
+
+
+@pytest.mark.parametrize(
+    ("error", "shape"),
+    [
+        (
+            "Given groups=1, weight of size [64, 3, 4, 4], expected input[1, 8, 1, 4096] to have "
+            "3 channels, but got 8 channels instead",
+            (8, 3, 64, 64),
+        ),
+        ("shape '[-1, 28, 28]' is invalid for input of size 4096", (8, 28, 28)),
+        ("mat1 and mat2 shapes cannot be multiplied (8x4096 and 784x512)", (8, 784)),
+        ("mat1 and mat2 shapes cannot be multiplied (8x4096 and 784x512)", (8, 1, 28, 28)),
+    ],
+)
+def test_errors_of_layers_say_what_they_want(error: str, shape: tuple[int, ...]) -> None:
+    assert Input("float32", shape) in _wanted(f"RuntimeError: {error} (line 3)")
+
+
+def test_scores_of_words_are_compared_with_words() -> None:
+    seen = {"out": [8, 16, 96]}
+    assert _targets(seen, Input("int64", (8, 16), 96))[0] == Input("int64", (8, 16), 96)
+    assert _targets(seen, Input("float32", (8, 16)))[0] == Input("int64", (8, 96), 16)
+
+
+OPTIONS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--dataset", required=True)
+parser.add_argument("--kind")
+parser.add_argument("--path")
+parser.add_argument("--note")
+parser.add_argument("--size", type=int)
+parser.add_argument("--known", default="a")
+args = parser.parse_args()
+if args.dataset in ["imagenet", "folder"]:
+    channels = 3
+if args.kind == "coco":
+    if args.path is None:
+        raise ValueError("Must provide --path")
+else:
+    raise ValueError("no such kind")
+if args.note == "x" or args.known == "b":
+    print(args.note)
+"""
+
+
+def test_options_get_the_words_that_the_script_compares_them_with(tmp_path: Path) -> None:
+    found = required_arguments(Module(OPTIONS), tmp_path)
+    assert found == ("--dataset", "imagenet", "--kind", "coco", "--path", "mpcore")
+
+
+def _probed(text: str, folder: Path) -> dict[str, object]:
+    """Return what trying inputs for the step of ``text`` has found, as verification does it."""
+    step = extract(text, folder)
+    assert step.layout is not None
+    (folder / "template.py").write_text(step.script(folder, "{INPUTS}", ()), "utf-8")
+    job = {
+        "script": str(folder / "template.py"),
+        "args": list(step.args),
+        "folder": str(folder),
+        "target": step.layout.target,
+        "count": len(step.layout.names),
+        "time_limit": 20.0,
+    }
+    subprocess.run(
+        [sys.executable, "-m", "mpcore_port.verify.probe", json.dumps(job)],
+        env={**os.environ, "PYTHONPATH": str(STUBS), "OMP_NUM_THREADS": "1"},
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+    found: dict[str, object] = json.loads((folder / "answer.json").read_text("utf-8"))
+    return found
+
+
+AUTOENCODER = """import torch
+from torch import nn
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(12, 36)
+        self.back = nn.Linear(36, 12)
+    def forward(self, x):
+        return torch.sigmoid(self.out(self.back(x.view(-1, 36))))
+net = Net().to(torch.accelerator.current_accelerator())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, _ in torch.utils.data.DataLoader(data):
+    optimizer.zero_grad()
+    out = net(x)
+    loss = F.binary_cross_entropy(out, x.view(-1, 36), reduction="sum")
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_an_autoencoder_gets_pictures_between_0_and_1(tmp_path: Path) -> None:
+    found = _probed(AUTOENCODER, tmp_path)
+    assert str(found["inputs"]).startswith("float32[8,36]<2, float32[8,36]<2")
+
+
+DEVICE = """import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from mpcore_port.stubs.devices import install, is_on_device
+install("{kind}")
+held = torch.accelerator
+assert held.is_available() and held.device_count() == 1
+place = held.current_accelerator()
+assert (str(place), place.type, f"{{place}}:{{0}}") == ("{kind}", "{kind}", "{kind}:0")
+net = torch.nn.Linear(2, 2).to(place)
+assert is_on_device(net.weight) and is_on_device(torch.ones(2, device=place))
+with torch.autocast(device_type=place.type, dtype=torch.float16):
+    assert net(torch.ones(1, 2).to(f"{{place}}:0")).dtype == torch.float16
+kind = torch.{kind}.FloatTensor
+x = torch.ones(3, dtype=torch.float64).type(kind)
+assert x.dtype == torch.float32 and isinstance(x, kind) and kind(2, 3).shape == (2, 3)
+DDP(net, device_ids=[0])(torch.ones(1, 2)).sum().backward()
+batches = torch.utils.data.DataLoader(torch.ones(4, 2), pin_memory=True)
+assert len(list(batches)) == 4
+"""
+TEXTS = """
+from mpcore_port.verify import settings_files, stand_in
+settings_files.install(["."])
+assert len(set(open("corpus.txt").read())) > 90
+assert list(open("files.txt")) == list(open("words.csv").read()) == []
+"""
+
+
+@pytest.mark.parametrize(("kind", "more"), [("cuda", TEXTS), ("npu", "")], ids=["cuda", "npu"])
+def test_scripts_find_the_device_as_torchs_accelerator(
+    kind: str, more: str, tmp_path: Path
+) -> None:
+    """And a corpus that is not there has letters, where a list of files is empty."""
+    script = tmp_path / "script.py"
+    script.write_text(DEVICE.format(kind=kind) + more, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,359 @@
+"""What stopped ports of public scripts when they were run, as the smallest script of each kind."""
+
+import struct
+
+import mindspore as ms
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import mpcore_port_runtime as port
+from mpcore_port.engine import port_text
+from mpcore_port.targets import Options, load_target
+
+TARGET = load_target("mindspore")
+
+
+def ported(script, target=TARGET):
+    """Return a port that parses, and whose rules all ran."""
+    found = port_text(script, target, Options())
+    assert not found.failures
+    compile(found.text, "port.py", "exec")
+    return found
+
+
+def run(script, **given):
+    """Return what a port without doubts leaves behind."""
+    found = ported(script)
+    assert {edit.kind for edit in found.edits} <= {"exact", "changed"}, found.edits
+    made = {"__name__": "port"} | given
+    exec(found.text, made)
+    return made
+
+
+# --- classes that are made of a layer -------------------------------------------------------------
+
+HEIRS = """import torch
+from torch import nn
+class Flat(nn.Linear):
+    def __init__(self, i, o, bias=True, device=None, dtype=None):
+        super().__init__(i, o, bias, device, dtype)
+class Old(nn.Linear):
+    def __init__(self, i, o):
+        nn.Linear.__init__(self, i, out_features=o, bias=False)
+class Older(nn.Module):
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.inner = nn.Linear(2, 2)
+class Slow(nn.BatchNorm2d):
+    def __init__(self, n):
+        super(Slow, self).__init__(n, momentum=0.2)
+class Twice(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x) * 2
+flat, old, older, slow, twice = (
+    Flat(3, 4), Old(3, 4), Older(), Slow(5), Twice(3, 8, 3, 1, 1, bias=False)
+)
+"""
+
+
+def test_classes_made_of_layers_hand_mindspores_arguments_to_them():
+    made = run(HEIRS)
+    assert made["flat"].has_bias
+    assert not made["old"].has_bias
+    assert made["slow"].momentum == pytest.approx(0.2)  # kept as torch has it
+    x = np.random.default_rng(0).normal(size=(2, 3, 5, 5)).astype(np.float32)
+    twice = made["twice"]
+    wanted = torch.nn.functional.conv2d(
+        torch.from_numpy(x), torch.from_numpy(twice.weight.asnumpy()), padding=1
+    )
+    np.testing.assert_allclose(twice(ms.Tensor(x)).asnumpy(), 2 * wanted.numpy(), atol=1e-5)
+    assert len(made["older"].trainable_params()) == 2
+
+
+def test_a_layer_whose_arguments_are_others_in_mindspore_is_refused_at_its_line():
+    script = (
+        "from torch import nn\nclass N(nn.LayerNorm):\n    def __init__(self, n):\n"
+        "        super().__init__(n, elementwise_affine=False)\n"
+    )
+    assert {edit.line for edit in ported(script).edits if edit.kind == "refused"} <= {4}
+
+
+# --- tensors in texts -----------------------------------------------------------------------------
+
+SHOWN = """import torch
+def best(x):
+    return {"loss": x.mean()}
+x = torch.ones(2, 3)
+loss = x.mean()
+texts = [f"{loss:.4f}", f"{best(x)['loss']:6.2f}", "{:.3f} {} {a:.1e}".format(loss, 1, a=x.sum())]
+held, total = {}, 0
+held["a"] = loss
+for row in x:
+    total += row.sum()
+texts += [f"{held['a']:.2f} {total:.1f} {total / 2:g}"]
+texts += [f"{3.0:.2f}", f"{'a':>3}", f"{2 * loss:.2f}", "{:5d}".format(7)]
+"""
+
+
+def test_tensors_are_formatted_as_their_number():
+    plain = {}
+    exec(SHOWN, plain)
+    assert run(SHOWN)["texts"] == plain["texts"]
+
+
+def test_what_is_no_tensor_keeps_its_text():
+    script = "import time\nimport torch\nx = torch.ones(2)\nt = time.time()\nprint(f'{t:.2f}')\n"
+    assert "shown" not in ported(script).text
+
+
+# --- old types of tensors -------------------------------------------------------------------------
+
+TYPES = """import numpy as np
+import torch
+from torch.autograd import Variable
+cuda = True if torch.cuda.is_available() else False
+Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor
+noise = Tensor(np.array([[1.0, 2.0]]))
+ones = Variable(Tensor(3, 1).fill_(1.0), requires_grad=False)
+labels = torch.LongTensor([1, 2])
+sized = torch.LongTensor(5)
+cast = Variable(labels.type(Tensor))
+wide = noise.type(torch.LongTensor)
+"""
+
+
+def test_types_of_tensors_take_values_and_sizes():
+    made = run(TYPES)
+    assert made["noise"].asnumpy().tolist() == [[1.0, 2.0]]
+    assert made["ones"].asnumpy().tolist() == [[1.0]] * 3
+    assert made["ones"].dtype == made["noise"].dtype == ms.float32
+    assert made["labels"].dtype == ms.int64
+    assert made["sized"].shape == (5,)
+    assert (made["cast"].dtype, made["wide"].dtype) == (ms.float32, ms.int64)
+
+
+# --- in place, on a line of its own ---------------------------------------------------------------
+
+FILLED = """import torch
+def run(n):
+    label = torch.full((n,), 1.0)
+    first = label.sum()
+    label.fill_(0.5)
+    label.mul_(3)
+    return first, label
+"""
+
+
+def test_methods_in_place_of_a_tensor_that_no_other_name_holds_are_assignments():
+    first, label = run(FILLED)["run"](4)
+    assert (float(first), label.asnumpy().tolist()) == (4.0, [1.5] * 4)
+
+
+TWO_LOSSES = """import torch
+from torch import nn
+net = nn.Linear(2, 1)
+criterion = nn.MSELoss()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in torch.ones(2, 4, 2):
+    optimizer.zero_grad()
+    label = torch.full((4, 1), 1.0)
+    real = criterion(net(x), label)
+    real.backward()
+    label.fill_(0.0)
+    fake = criterion(net(x), label)
+    fake.backward()
+    optimizer.step()
+"""
+
+
+def test_a_label_that_is_filled_between_two_losses_of_a_step_is_made_anew():
+    found = ported(TWO_LOSSES)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    start = {"weight": np.full((1, 2), 0.5, np.float32), "bias": np.zeros(1, np.float32)}
+    text = "net.load_state_dict({k: torch.tensor(v) for k, v in start.items()})\nfor x in"
+    exec(TWO_LOSSES.replace("for x in", text), theirs := {"start": start})
+    text = (
+        "[p.set_data(ms.Tensor(start[k.split('.')[-1]])) for k, p in net.parameters_dict().items()]"
+    )
+    head, loop, tail = found.text.partition("for x in")
+    exec(f"{head}{text}\n{loop}{tail}", ours := {"start": start, "__name__": "port"})
+    wanted = theirs["net"].weight.detach().numpy()
+    np.testing.assert_allclose(ours["net"].weight.asnumpy(), wanted, atol=1e-6)
+
+
+PICTURES_OF_BEFORE = """import numpy as np
+import torch
+from torch import nn
+g, d = nn.Linear(2, 3), nn.Linear(3, 1)
+criterion = nn.MSELoss()
+optimizer_g = torch.optim.SGD(g.parameters(), lr=0.05)
+optimizer_d = torch.optim.SGD(d.parameters(), lr=0.05)
+random = np.random.default_rng(0)
+for real in torch.ones(3, 4, 3):
+    valid = torch.ones(4, 1)
+    fake = torch.zeros(4, 1)
+    optimizer_g.zero_grad()
+    z = torch.tensor(random.normal(size=(4, 2)), dtype=torch.float32)
+    made = g(z)
+    g_loss = criterion(d(made), valid)
+    g_loss.backward()
+    optimizer_g.step()
+    optimizer_d.zero_grad()
+    d_loss = criterion(d(real), valid) + criterion(d(made.detach()), fake)
+    d_loss.backward()
+    optimizer_d.step()
+"""
+
+
+def test_a_second_step_takes_the_pictures_and_labels_of_the_first():
+    start = {
+        "g": (np.full((3, 2), 0.5, np.float32), np.zeros(3, np.float32)),
+        "d": (np.full((1, 3), -0.5, np.float32), np.zeros(1, np.float32)),
+    }
+    found = ported(PICTURES_OF_BEFORE)
+    assert found.text.count("random.normal(") == 1
+    theirs, ours = {"start": start}, {"start": start, "__name__": "port"}
+    set_theirs = (
+        "for n, m in (('g', g), ('d', d)):\n"
+        "    m.weight.data = torch.tensor(start[n][0]); m.bias.data = torch.tensor(start[n][1])\n"
+    )
+    set_ours = (
+        "for n, m in (('g', g), ('d', d)):\n"
+        "    m.weight.set_data(ms.Tensor(start[n][0])); m.bias.set_data(ms.Tensor(start[n][1]))\n"
+    )
+    exec(PICTURES_OF_BEFORE.replace("for real", set_theirs + "for real"), theirs)
+    exec(found.text.replace("for real", set_ours + "for real"), ours)
+    for name in "gd":
+        wanted = theirs[name].weight.detach().numpy()
+        np.testing.assert_allclose(ours[name].weight.asnumpy(), wanted, atol=1e-5)
+
+
+def test_a_tensor_that_another_name_holds_is_still_refused():
+    script = "import torch\nx = torch.ones(3)\ny = x\nx.fill_(2.0)\nprint(y)\n"
+    assert [edit.line for edit in ported(script).edits if edit.kind == "refused"] == [4]
+
+
+INDEXED = """import torch
+x = torch.zeros(3, 4)
+y = torch.tensor([0, 2, 1])
+x[range(3), y] = 1.0
+rows = x[range(x.shape[0]), y].sum()
+flag = x.is_xpu or x.is_mps
+"""
+
+
+def test_a_range_is_an_index_and_a_tensor_is_on_no_other_device():
+    made = run(INDEXED)
+    assert made["x"].asnumpy().tolist() == [[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]]
+    assert (float(made["rows"]), made["flag"]) == (3.0, False)
+
+
+TABLE = """import torch
+from torch import nn
+torch.set_printoptions(threshold=10)
+new = int(torch.__version__.split(".")[0]) > 1
+table = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+frozen = nn.Embedding.from_pretrained(table, freeze=True)
+trained = nn.Embedding.from_pretrained(table, False)
+out = frozen(torch.tensor([2, 0]))
+"""
+
+
+def test_an_embedding_of_given_rows_is_frozen_or_trained():
+    made = run(TABLE)
+    assert made["new"]
+    assert made["out"].asnumpy().tolist() == [[5, 6], [1, 2]]
+    assert [len(made[name].trainable_params()) for name in ("frozen", "trained")] == [0, 1]
+
+
+# --- pictures and channels ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 4), (6, 5, 4, 3)])
+def test_dropout2d_drops_whole_channels_of_every_rank_that_torchs_takes(shape):
+    layer = port.Dropout2d(p=0.5).set_train()
+    out = layer(ms.ops.ones(shape, ms.float32)).asnumpy().reshape(6, 5, -1)
+    assert set(np.unique(out)) <= {0.0, 2.0}
+    assert (out == out[:, :, :1]).all()
+    assert (layer.set_train(False)(ms.ops.ones(shape, ms.float32)).asnumpy() == 1).all()
+
+
+def test_digits_are_tensors_where_a_script_asks_for_them(tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    pictures = np.arange(2 * 784).reshape(2, 28, 28).astype(np.uint8)
+    head = struct.pack(">IIII", 2051, 2, 28, 28)
+    (folder / "train-images-idx3-ubyte").write_bytes(head + pictures.tobytes())
+    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, 2) + b"\x03\x07")
+    held = port.pictures.MNIST(tmp_path)
+    assert (len(held), held[1][1]) == (2, 7)
+    assert isinstance(held.data, ms.Tensor)
+    assert held.targets.asnumpy().tolist() == [3, 7]
+    held.targets = held.targets[:1]
+    assert (np.array(held[0][0]) == pictures[0]).all()
+
+
+def test_a_grid_of_pictures_is_laid_out_as_torchvision_does(tmp_path):
+    rows = np.arange(3, dtype=np.float32).reshape(3, 1, 1, 1) / 2
+    pictures = ms.Tensor(np.broadcast_to(rows, (3, 1, 2, 2)).copy())
+    grid = port.pictures.make_grid(pictures, nrow=2, padding=1, pad_value=0.25)
+    assert grid.shape == (3, 7, 7)
+    wanted = np.full((7, 7), 0.25, np.float32)
+    wanted[1:3, 1:3], wanted[1:3, 4:6], wanted[4:6, 1:3] = 0.0, 0.5, 1.0
+    assert (grid.asnumpy() == wanted).all()
+    port.pictures.save_image(pictures, tmp_path / "x.png", nrow=3, normalize=True)
+    written = np.array(Image.open(tmp_path / "x.png"))
+    assert written.shape == (6, 14, 3)
+    assert written[3, 10].tolist() == [255] * 3
+
+
+# --- torch.accelerator ----------------------------------------------------------------------------
+
+
+def test_a_script_of_torch_accelerator_imports_torch_npu_once():
+    script = "import torch\ndevice = torch.accelerator.current_accelerator()\n"
+    target = load_target("torch_npu")
+    found = ported(script, target)
+    assert "import torch_npu\n" in found.text
+    assert ported(found.text, target).text == found.text
+
+
+def test_randints_two_forms_are_told_apart():
+    script = "import torch\nn = 5\nx = torch.randint(n, (3,))\ny = torch.randint(0, n, (3,))\n"
+    made = run(script)
+    for name in "xy":
+        assert made[name].shape == (3,)
+        assert made[name].dtype == ms.int64
+        assert set(made[name].asnumpy()) <= set(range(5))
+
+
+MODULES = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.ModuleList([nn.Linear(2, 2) for _ in range(2)])
+        self.rows.append(nn.Linear(2, 3))
+        self.heads = nn.ModuleDict({"a": nn.Linear(3, 1)})
+        self.parts = nn.ModuleDict(dict(h=nn.ModuleList([nn.Linear(3, 3)]), f=nn.Linear(3, 3)))
+    def forward(self, x):
+        for row in self.rows:
+            x = row(x)
+        for block in self.parts.h:
+            x = self.parts.f(block(x))
+        assert list(self.parts.keys()) == ["h", "f"] and len(self.parts) == 2
+        return self.heads["a"](x), self.rows[-1](x[:, :2])
+net = Net()
+names = sorted(net.state_dict())
+out = net(torch.ones(4, 2))
+"""
+
+
+def test_lists_and_dictionaries_of_modules_hold_parameters_by_torchs_names():
+    theirs = {}
+    exec(MODULES, theirs)
+    made = run(MODULES)
+    assert made["names"] == theirs["names"]
+    assert [tuple(x.shape) for x in made["out"]] == [tuple(x.shape) for x in theirs["out"]]
