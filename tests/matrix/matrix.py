@@ -115,10 +115,13 @@ def made(entry: dict[str, object], folder: Path, wheel: Path) -> str | None:
     return None
 
 
-def with_tools(folder: Path) -> None:
-    """Add what the tests need; README's lines have run without it by then."""
+def with_tools(entry: dict[str, object], folder: Path) -> None:
+    """Add what the tests need, and nothing that moves the row's own versions.
+
+    README's lines have run without it by then.
+    """
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
-    subprocess.run([*pip, *TOOLS], check=True)
+    subprocess.run([*pip, *entry["requires"], *TOOLS], check=True)
 
 
 def tried(entry: dict[str, object], folder: Path, wheel: Path) -> Row:
@@ -144,7 +147,7 @@ def tried(entry: dict[str, object], folder: Path, wheel: Path) -> Row:
     row.ok = True
     for part in sorted(entry["parts"], key=lambda part: not part.startswith("readme")):
         if not part.startswith("readme") and not (folder / "bin/pytest").exists():
-            with_tools(folder)
+            with_tools(entry, folder)
         log = folder.parent / "logs" / row.name / f"{part}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         good, words = run(command_of(part, python), log)
