@@ -79,9 +79,7 @@ class LossScaleOptimizer(ScaledOptimizer):
         """
         if safe:
             _safe_rule(initial_scale, dynamic_growth_steps)
-        super().__init__(
-            inner_optimizer, initial_scale, dynamic_growth_steps, name=name, **kwargs
-        )
+        super().__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name=name, **kwargs)
         self.safe = safe
 
     @property
