@@ -141,11 +141,11 @@ KNOWN = (
         "wrong",
         "a float16 LSTM has wrong gradients in mindspore's eager mode on CPU (off by 4.7; jit is "
         "right to 2e-3)",
-        "measured: mindspore 2.10.0 against torch",
+        "measured: mindspore 2.10.0 against torch; 2.7.2, 2.8.0 and 2.9.0 against float32",
         types=("LSTM",),
         modes=("eager",),
         by=("layer", "model"),
-        versions={"mindspore": ">=2.10,<2.11"},
+        versions={"mindspore": ">=2.7,<2.11"},
         advice='keep it float32 with policy.full(layer="recurrent"), or set GRAPH_MODE before '
         "prepare, where they are right",
     ),
@@ -156,7 +156,7 @@ KNOWN = (
         "native",
         "emulated: 1 to 3 times slower than float32, never faster",
         f"{_HERE}, mindspore 2.10.0",
-        versions={"mindspore": ">=2.10,<2.11"},
+        versions={"mindspore": ">=2.7,<2.11"},
     ),
     Known(
         "mindspore",
@@ -166,7 +166,7 @@ KNOWN = (
         "mindspore on CPU has no bfloat16 kernels for MatMul, Conv2D, Softmax and most others",
         f"{_HERE}, mindspore 2.10.0",
         by=("op",),
-        versions={"mindspore": ">=2.10,<2.11"},
+        versions={"mindspore": ">=2.7,<2.11"},
         advice="by='layer' can simulate it",
     ),
     Known(
@@ -177,7 +177,7 @@ KNOWN = (
         "mindspore on CPU has no bfloat16 kernels for MatMul, Conv2D, Softmax and most others: "
         "values are rounded around float32 operations",
         f"{_HERE}, mindspore 2.10.0",
-        versions={"mindspore": ">=2.10,<2.11"},
+        versions={"mindspore": ">=2.7,<2.11"},
     ),
     Known("mindspore", "ascend", "float16", "native", "not run", _NOT_RUN),
     Known("mindspore", "ascend", "bfloat16", "native", "not run; 910B and later", _NOT_RUN),

@@ -562,7 +562,9 @@ PLANTED = 14  # index of the loss whose gradients are made infinite
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_ported_scripts_train_as_the_original(name, tmp_path):
+def test_ported_scripts_train_as_the_original(name, tmp_path, monkeypatch):
+    # With avx512_fp16 torch has other kernels for float16; apex_o2 is nearer to float32 by them.
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     script = HERE / "scripts" / f"{name}.py"
     found = port_text(script.read_text("utf-8"), TARGET)
     assert found.status.startswith("runs")

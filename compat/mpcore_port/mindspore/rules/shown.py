@@ -19,6 +19,7 @@ __all__ = ["ShownRule"]
 
 _NUMBER = re.compile(r"[deEfFgG%n]$")
 _PLAIN = re.compile(r"\.(item|time|elapsed_time|numpy|asnumpy)\(\)$|^(float|int|len)\(|^time\.")
+_MEMORY = re.compile(r"^torch\.cuda\.[a-z_]*memory[a-z_]*\(")
 
 
 class ShownRule(PortRule):
@@ -58,9 +59,15 @@ class ShownRule(PortRule):
         kind = UNKNOWN if kind == "neutral" and _is_filled(old, at) else kind
         if kind not in ("tensor", "torch", UNKNOWN) or _PLAIN.search(code_of(old)):
             return None
+        if any(_MEMORY.search(code_of(one)) for one in at.names.origins(old)):
+            return None
         code = code_of(new)
         if kind == "tensor" and _is_one(old, at):
             made = cst.parse_expression(f"{code}.item()")
+        elif at.options.plain:
+            if kind == UNKNOWN:  # nothing of ours is imported, and its own format may be meant
+                return None
+            made = cst.parse_expression(f"float({code})")
         else:
             made = cst.parse_expression(wording(at, f"port.shown({code})"))
         at.note(self, old, made)
