@@ -104,7 +104,8 @@ def test_nothing_changes_and_gradients_are_the_steps(framework, name, request):
         np.testing.assert_allclose(run.snapshot()[key], value, rtol=1e-4, atol=1e-6)
     if (framework.name, name) == ("mindspore", "cnn"):
         return  # nobody can read the state of its dropout: an inspection has masks of its own
-    assert result.loss == pytest.approx(found.loss, rel=1e-4)
+    # A rounding of float16: where a CPU computes in it, a graph's kernels are not those of one op.
+    assert result.loss == pytest.approx(found.loss, rel=2.0**-11)
     true = {path: summarize(128 * as_array(grad)) for path, grad in result.grads.items()}
     floor = 0.01 * max(one.norm for one in true.values())  # a bias before a norm has none
     for path, grad in true.items():
