@@ -62,12 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set what processes that tests start inherit: a cache that is not the user's, kernels."""
-    if config.getoption("--backend") == "torch":
-        # With avx512_fp16 torch has other kernels for float16, whose sums round otherwise: tests
-        # run by those that every CPU has. Export ALL for the others; TensorFlow aborts under a
-        # limit.
-        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    """Keep what probes find out of the user's own cache; processes that tests start inherit it."""
     folder = tempfile.TemporaryDirectory(prefix="mpcore-cache-")
     os.environ["MPCORE_CACHE"] = folder.name
     config.add_cleanup(folder.cleanup)
