@@ -177,7 +177,7 @@ def _root(
             else:
                 result = original(root, *args, **kwargs)
         except RuntimeError as exc:
-            add_advice(exc, plan, root)
+            add_advice(exc, plan)
             raise
         return result if output is None else cast_floats(result, output)
 

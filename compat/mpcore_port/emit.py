@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import paths_to
+from mpcore_port.children import children_of, paths_to
 from mpcore_port.imports import add_imports
 from mpcore_port.names import STATEMENTS, Names
-from mpcore_port.places import placed
+from mpcore_port.places import Places, placed
 from mpcore_port.refusals import checked
 from mpcore_port.rule import KEEP, At, Edit, Rule
 from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from libcst.metadata import CodeRange
+    from collections.abc import Callable, Sequence
 
     from mpcore_port.facts import Scan
     from mpcore_port.source import Source
@@ -43,7 +41,7 @@ class Read:
         return int(self.positions[node].start.line)
 
 
-def _parsed(text: str) -> tuple[cst.Module, str, Mapping[cst.CSTNode, CodeRange], str]:
+def _parsed(text: str) -> tuple[cst.Module, str, Places, str]:
     module = cst.parse_module(text)
     code, positions = placed(module)
     if code == text:
@@ -86,7 +84,7 @@ def apply_pass(
     """Return the new text, the edits, and what went wrong in rules."""
     at = At(source, tree.module, tree.code, tree.names, scan, project, options, tree.positions)
     walk = _Walk(rules, at)
-    module = tree.module.visit(walk)
+    module = walk.through(tree.module)
     if not isinstance(module, cst.Module):
         msg = f"{source.path}: a rule took the module away"
         raise TypeError(msg)
@@ -96,9 +94,33 @@ def apply_pass(
     return module.code + tree.tail, at.edits, walk.failures, at
 
 
-class _Walk(cst.CSTTransformer):
-    def __init__(self, rules: Sequence[Rule], at: At) -> None:
+class _Given(cst.CSTTransformer):
+    """Puts what was made of a node's children in their places."""
+
+    def __init__(self, made: dict[int, Any]) -> None:
         super().__init__()
+        self.made = made
+
+    def on_visit(self, _: cst.CSTNode) -> bool:
+        return False
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        return self.made.get(id(original_node), updated_node)
+
+    def on_visit_attribute(self, _: Any, attribute: str) -> None:
+        """Do nothing, without looking for a method of that name."""
+
+    def on_leave_attribute(self, original_node: Any, attribute: str) -> None:
+        """Do nothing, without looking for a method of that name."""
+
+
+class _Walk:
+    """Gives each node to the rules, its children first; what has no new child stays itself.
+
+    libcst's own visit makes every node anew, and looks at all of its parts again.
+    """
+
+    def __init__(self, rules: Sequence[Rule], at: At) -> None:
         self.at = at
         self.failures: list[str] = []
         self._rules = rules
@@ -108,19 +130,20 @@ class _Walk(cst.CSTTransformer):
         wanted = {kind for kind in kinds if issubclass(kind, STATEMENTS) or self._of(kind)}
         self._paths = paths_to(wanted, at.names.parents) | {at.module}
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        return node in self._paths and not _is_kept(node)
+    def through(self, node: cst.CSTNode) -> Any:
+        """Return what becomes of a node."""
+        if _is_kept(node):
+            return node
+        made = {}
+        for child in children_of(node):
+            if child in self._paths:
+                done = self.through(child)
+                if done is not child:
+                    made[id(child)] = done
+        new = node._visit_and_replace_children(_Given(made)) if made else node
+        return self._left(node, new)
 
-    def on_visit_attribute(self, _: Any, attribute: str) -> None:
-        """Do nothing, without looking for a method of that name."""
-
-    def on_leave_attribute(self, original_node: Any, attribute: str) -> None:
-        """Do nothing, without looking for a method of that name."""
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        if original_node not in self._paths or _is_kept(original_node):
-            return updated_node
-        new = updated_node
+    def _left(self, original_node: Any, new: Any) -> Any:
         for rule in self._of(type(original_node)):
             result = self._try(rule, original_node, new)
             if result is None:

@@ -262,10 +262,11 @@ def port_text(
     text: str, target: Target, options: Options | None = None, path: str = "script.py"
 ) -> Ported:
     """Port one script that is given as text; for tests and other tools."""
-    tree = read(text)
-    found = scan(tree, path)
-    one = Scanned(Source(path, text), tree, found)
-    return _port(one, target, options or Options(), _of_project([one]))
+    with _rare_collection():
+        tree = read(text)
+        found = scan(tree, path)
+        one = Scanned(Source(path, text), tree, found)
+        return _port(one, target, options or Options(), _of_project([one]))
 
 
 def port_part(text: str, file: Ported, target: Target, options: Options, project: Scan) -> Ported:

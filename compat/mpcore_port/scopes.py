@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from mpcore_port.places import spoken
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -41,7 +43,8 @@ def code_of(node: cst.CSTNode) -> str:
     """Return the code of a node, without the lines around it."""
     if isinstance(node, cst.Name) and not node.lpar:
         return node.value
-    return _EMPTY.code_for_node(node).strip()
+    code = spoken(node)
+    return (_EMPTY.code_for_node(node) if code is None else code).strip()
 
 
 def alias_text(alias: cst.ImportAlias) -> str:

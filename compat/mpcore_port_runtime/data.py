@@ -84,14 +84,17 @@ class Subset(Dataset):
         return len(self.indices)
 
 
-def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:
-    """Return parts of ``lengths`` items, or of such shares that add up to 1, at random."""
+def random_split(dataset: Any, lengths: Sequence[float], generator: Any = None) -> list[Subset]:
+    """Return parts of ``lengths`` items, or of such shares that add up to 1, at random.
+
+    A generator's seed says which items: the same in each run.
+    """
     sizes = [int(size) for size in lengths]
     if all(0 <= size <= 1 for size in lengths) and abs(sum(lengths) - 1) < 1e-6:
         sizes = [int(len(dataset) * size) for size in lengths]
         for place in range(len(dataset) - sum(sizes)):
             sizes[place % len(sizes)] += 1
-    order = iter(random_order(len(dataset)))
+    order = iter(random_order(len(dataset), generator))
     return [Subset(dataset, list(islice(order, size))) for size in sizes]
 
 

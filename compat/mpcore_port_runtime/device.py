@@ -176,11 +176,8 @@ def all_reduce(tensor: Any, op: str = "sum") -> None:
     tensor.copy_(made / ranks if op == "mean" else made)
 
 
-class DataParallel(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
-    """A Cell on the one device that a process has, as torch runs it where there is one.
-
-    Source: torch/nn/parallel/data_parallel.py, torch 2.13.0.
-    """
+class _Around(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """A Cell around another, by torch's name for it."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
@@ -191,10 +188,20 @@ class DataParallel(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         return self.module(*args, **kwargs)
 
 
-class DistributedDataParallel(DataParallel):
-    """A Cell whose gradients are averaged over all processes; not run on several devices."""
+class DataParallel(_Around):
+    """A Cell on the one device that a process has, as torch runs it where there is one.
 
-    def __init__(self, module: Any) -> None:
+    Source: torch/nn/parallel/data_parallel.py, torch 2.13.0.
+    """
+
+
+class DistributedDataParallel(_Around):
+    """A Cell whose gradients are averaged over all processes; not run on several devices.
+
+    Where a script hands the class on, what torch's takes besides says nothing here.
+    """
+
+    def __init__(self, module: Any, *_: Any, **__: Any) -> None:
         super().__init__(module)
         ranks = get_world_size()
         for param in module.trainable_params():

@@ -357,3 +357,86 @@ def test_lists_and_dictionaries_of_modules_hold_parameters_by_torchs_names():
     made = run(MODULES)
     assert made["names"] == theirs["names"]
     assert [tuple(x.shape) for x in made["out"]] == [tuple(x.shape) for x in theirs["out"]]
+
+
+# --- names as values, and torch.Tensor ------------------------------------------------------------
+
+TENSORS = """import numpy as np
+import torch
+whole = torch.Tensor([1, 2, 3])
+wide = torch.Tensor(np.arange(3.0))
+sized = torch.Tensor(2, 3)
+like = torch.Tensor(whole.size())
+like_too = torch.Tensor(sized.shape)
+kind = torch.Tensor if len([1]) else None
+handed = kind([4, 5])
+asked = isinstance(whole, torch.Tensor)
+"""
+
+
+def test_torch_tensor_makes_float32_of_whatever_it_gets():
+    plain = {}
+    exec(TENSORS, plain)
+    found = ported(TENSORS)
+    made = {}
+    exec(found.text, made)
+    for name in ("whole", "wide", "sized", "like", "like_too", "handed"):
+        assert tuple(made[name].shape) == tuple(plain[name].shape), name
+        assert str(made[name].dtype) == "Float32", name
+    np.testing.assert_array_equal(made["whole"].asnumpy(), plain["whole"].numpy())
+    np.testing.assert_array_equal(made["handed"].asnumpy(), plain["handed"].numpy())
+    assert made["asked"]
+
+
+WRAPPED = """import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+model = nn.Linear(2, 2)
+before = isinstance(model, DDP)
+wrap = DDP if model is None else nn.Identity
+kinds = (DDP, nn.DataParallel)
+both = isinstance(model, kinds)
+raw = model.module if isinstance(model, (DDP, nn.DataParallel)) else model
+"""
+
+
+def test_wrappers_of_networks_are_values_too():
+    found = ported(WRAPPED)
+    made = {}
+    exec(found.text, made)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert not made["before"]
+    assert not made["both"]
+    assert made["raw"] is made["model"]
+    wrapped = port.data_parallel(made["model"])
+    assert isinstance(wrapped, port.DistributedDataParallel)
+    assert not isinstance(wrapped, port.DataParallel)  # in torch neither is made of the other
+
+
+SPLIT = """import torch
+from torch.utils.data import random_split
+data = list(range(100))
+first, _ = random_split(data, [80, 20], generator=torch.Generator().manual_seed(42))
+torch.manual_seed(7)
+again, _ = random_split(data, [80, 20], generator=torch.Generator().manual_seed(42))
+same = [first[i] for i in range(80)] == [again[i] for i in range(80)]
+"""
+
+
+def test_a_split_by_a_seed_is_the_same_in_each_run():
+    assert run(SPLIT)["same"]
+
+
+IDLE = """import torch
+def use(model, ema, device):
+    model.to(device)
+    ema.inner.cuda()
+    loss = model(torch.ones(2))
+    loss.detach()
+    return model, ema
+"""
+
+
+def test_lines_that_say_nothing_any_more_go():
+    lines = [line.strip() for line in ported(IDLE).text.splitlines()]
+    assert not {"model", "ema.inner", "ops.stop_gradient(loss)"} & set(lines)

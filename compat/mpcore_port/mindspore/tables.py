@@ -43,6 +43,7 @@ class Mapping:
     Attributes:
         name: full name in torch; of a method ``"Tensor.size"``.
         to: new name; the arguments stay.
+        value: what stands for the name where it is not called; "" for ``to``.
         params: torch's signature; empty where arguments are not looked at.
         keywords: new names of arguments.
         pin: code that is written out for an argument that was left to its default.
@@ -69,6 +70,7 @@ class Mapping:
 
     name: str
     to: str = ""
+    value: str = ""
     params: tuple[Param, ...] = ()
     keywords: dict[str, str] = field(default_factory=dict)
     pin: dict[str, str] = field(default_factory=dict)
@@ -97,7 +99,7 @@ class Mapping:
     @property
     def renames_only(self) -> bool:
         """Whether the call keeps its arguments as they are."""
-        plain = Mapping(self.name, to=self.to, reason=self.reason, effect=self.effect)
+        plain = Mapping(self.name, self.to, self.value, reason=self.reason, effect=self.effect)
         return bool(self.to) and self == plain
 
     @property
@@ -136,7 +138,7 @@ def _mapping(name: str, row: str | dict[str, Any]) -> Mapping:
 def _signature(name: str, row: dict[str, Any]) -> str:
     """Return torch's signature for a row that looks at arguments and does not say it itself."""
     text = signatures().get(name, "")
-    looks = set(row) - {"to", "reason", "effect", "expr", "refuse_all", "remove", "pack"}
+    looks = set(row) - {"to", "value", "reason", "effect", "expr", "refuse_all", "remove", "pack"}
     return text if looks and "*args" not in text and not text.startswith("*") else ""
 
 

@@ -107,8 +107,8 @@ def made_in(lines: Iterable[Line]) -> list[str]:
     """Return the names that lines assign, in order."""
     found: list[str] = []
     for line in lines:
-        found += [name for name in assigned_first(line.node) if name not in found]
-    return found
+        found += assigned_first(line.node)
+    return list(dict.fromkeys(found))
 
 
 def in_order(names: set[str], nodes: list[Any]) -> list[str]:

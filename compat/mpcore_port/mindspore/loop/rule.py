@@ -112,7 +112,7 @@ class _Finding:
             if (scaled or scalers.made) and not whole:
                 done = [steps for steps in done if steps not in scaled]
             else:
-                if not self.at.options.plain and whole:
+                if not self.at.options.plain and whole and not scalers.is_optional:
                     scalers.prepared = prepared_of(done, scalers, self.at)
                 if scaled or scalers.prepared:
                     scalers.check()
@@ -161,7 +161,7 @@ class LoopRule(PortRule):
 
     name = "training loop"
     reason = "MindSpore differentiates functions: a step runs one, and applies its gradients"
-    visits = (cst.IndentedBlock, cst.Module, cst.Call, cst.Comparison, cst.Name, cst.Expr)
+    visits = (cst.IndentedBlock, cst.Module, cst.If, cst.Call, cst.Comparison, cst.Name, cst.Expr)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite the block of a scope, or what is said of a scaler."""

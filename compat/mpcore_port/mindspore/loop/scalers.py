@@ -54,6 +54,7 @@ class Scalers:
         self._told: set[int] = set()
         self.made = [call for call in at.names.calls if at.names.called(call) in SCALERS]
         self._made = {id(call) for call in self.made}
+        self._alone = dict(filter(None, map(self._in_one_branch, self.made)))
 
     def _maker(self, call: cst.Call) -> str:
         if self.prepared is not None:
@@ -91,6 +92,28 @@ class Scalers:
         found.walk(self.at.module)
         return found.any
 
+    @property
+    def is_optional(self) -> bool:
+        """Whether a scaler is made in one branch, and nothing stands for it in the other."""
+        return bool(self._alone)
+
+    def _in_one_branch(self, call: cst.Call) -> tuple[int, str] | None:
+        """Return the branch that alone gives a name its scaler, and the name."""
+        statement = self.at.names.parents.get(call)
+        if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+            return None
+        target = code_of(statement.targets[0].target)
+        branch = self.at.names.enclosing(call, cst.If)
+        home = self.at.names.enclosing(call, cst.FunctionDef)
+        if branch is None or self.at.names.enclosing(branch, cst.FunctionDef) is not home:
+            return None
+        others = [
+            n for n in self.at.names.parents if isinstance(n, cst.Assign) and n is not statement
+        ]
+        if any(code_of(one.target) == target for other in others for one in other.targets):
+            return None
+        return id(branch), target
+
     def _none(self) -> str:
         return f"{need(self.at, 'ms', 'torch')}.amp.StaticLossScaler(1.0)"
 
@@ -123,6 +146,9 @@ class Scalers:
         """
         for call in self.made:
             self._maker(call)
+            branch = self.at.names.enclosing(call, cst.If)
+            if id(branch) in self._alone and branch.orelse is not None:
+                raise NotPlain(call, "one branch of several makes the scaler")
         self._check_files()
         for call in self.at.names.calls:
             func = call.func
@@ -149,6 +175,8 @@ class Scalers:
     def rewrite(self, rule: Rule, old: Any, new: Any) -> Any:
         """Return what stands in the place of a scaler's maker, a question to it, or None."""
         made = None
+        if isinstance(old, cst.If):
+            return self._both_branches(old, new)
         if isinstance(old, cst.Call):
             made = self._call(old, new)
         elif isinstance(old, cst.Comparison):
@@ -167,6 +195,14 @@ class Scalers:
             kind: Kind = "changed" if effect else "exact"
             self.at.note(rule, old, made, kind, reason, effect)
         return made
+
+    def _both_branches(self, old: cst.If, new: cst.If) -> Any:
+        """Give the branch that makes no scaler one that scales by 1: steps ask it."""
+        target = self._alone.get(id(old))
+        if target is None:
+            return None
+        line = cst.parse_statement(f"{target} = {self._none()}")
+        return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
 
     def _renamed(self, rule: Rule, old: cst.Name, new: Any) -> Any:
         if self.prepared is None or old.value != self.prepared.renamed or not old.value:
@@ -210,7 +246,7 @@ class Scalers:
     def _if_on(self, holder: str, code: str, off: str) -> Any:
         """Return ``code``, under a condition where the scaler may be switched off: torch's is."""
         head = f"{need(self.at, 'ms', 'torch')}.amp.DynamicLossScaler("
-        if all(self._maker(call).startswith(head) for call in self.made):
+        if not self._alone and all(self._maker(call).startswith(head) for call in self.made):
             return cst.parse_expression(code)
         return cst.parse_expression(f"({code} if {code_of(self._isinstance(holder))} else {off})")
 

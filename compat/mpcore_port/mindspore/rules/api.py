@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -77,6 +78,7 @@ class CallRule(PortRule):
             return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
         if row.to and row.expr and not _is_listed(old):  # a type: sizes, or values of any kind
             row = replace(row, params=(), expr="")
+            new = _sized(old, new)
         try:
             made = map_call(named(at, row), new)
         except Refused as exc:
@@ -108,6 +110,17 @@ class CallRule(PortRule):
             at.unproven(
                 self, call, f"{' or '.join(named)}: the arguments are handed on as they are"
             )
+
+
+def _sized(old: cst.Call, new: cst.Call) -> cst.Call:
+    """Return the call with a shape written out: a shape means sizes in torch, a tuple values."""
+    args = new.args
+    if len(args) != 1 or args[0].star or not _SHAPE.search(code_of(old.args[0].value)):
+        return new
+    return new.with_changes(args=[args[0].with_changes(star="*")])
+
+
+_SHAPE = re.compile(r"(\.size\(\)|\.shape)$")
 
 
 def _is_listed(call: cst.Call) -> bool:
@@ -164,14 +177,15 @@ class NameRule(PortRule):
         if row.refuse_all:
             return at.refuse(self, old, row.refuse_all)
         row = named(at, row)
-        if not row.to:
+        word = row.to if _is_handed_on(parent) and row.to else row.value or row.to
+        if not word:
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
-        made = cst.parse_expression(row.to)
+        made = cst.parse_expression(word)
         pins = {k: v for k, v in row.pin.items() if "{" not in v} | row.set
         if pins and not self._is_type(old, at):
             given = ", ".join(f"{row.keywords.get(k, k)}={v}" for k, v in pins.items())
             at.need("import functools", "mindspore")
-            made = cst.parse_expression(f"functools.partial({row.to}, {given})")
+            made = cst.parse_expression(f"functools.partial({word}, {given})")
         if is_optimizer_base(name) and isinstance(self._holder(old, at), cst.ClassDef):
             return at.refuse(self, old, _OWN_OPTIMIZER)
         at.note(self, old, made, _kind(row), row.reason, row.effect)
@@ -214,6 +228,11 @@ class NameRule(PortRule):
         """Return the class or call that a name is an argument of."""
         arg = at.names.enclosing(old, cst.Arg)
         return at.names.parents.get(arg) if arg is not None else None
+
+
+def _is_handed_on(parent: cst.CSTNode | None) -> bool:
+    """Return whether a name gets another one, by which it is called."""
+    return isinstance(parent, (cst.Assign, cst.IfExp))
 
 
 def is_optimizer_base(name: str) -> bool:

@@ -70,7 +70,9 @@ def _says_nothing(line: Any, at: At) -> bool:
         return False
     small = line.body[0]
     if isinstance(small, cst.Expr):
-        return isinstance(small.value, cst.Name) and small.value.value not in at.source.text.split()
+        code = code_of(small.value)
+        bare = re.fullmatch(r"(ops\.stop_gradient\()?[A-Za-z_][\w.]*\)?", code)
+        return bool(bare) and not re.search(rf"^\s*{re.escape(code)}\s*$", at.source.text, re.M)
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
     target = small.targets[0].target
