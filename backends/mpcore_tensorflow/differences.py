@@ -52,6 +52,21 @@ def _place_of_adams_eps() -> float:
     return _relative(weight.numpy(), np.array([after]))
 
 
+def _one_bias_in_lstm() -> float:
+    """Return how far the bias lies from the sum of two that each move by its gradient."""
+    layer, rate = keras.layers.LSTM(3, dtype="float32"), 0.5
+    x = tf.constant(np.random.default_rng(0).normal(size=(2, 4, 2)), tf.float32)
+    layer.build(x.shape)
+    bias = layer.cell.bias
+    sgd = keras.optimizers.SGD(rate)
+    sgd.build([bias])
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(layer(x))
+    grad, before = tape.gradient(total, bias.value), bias.numpy()
+    sgd.apply([grad], [bias])
+    return _relative(bias.numpy() - before, -2 * rate * grad.numpy())
+
+
 def _double_rounding_before_bias() -> float:
     rng = np.random.default_rng(0)
     layer = keras.layers.Dense(64, dtype="mixed_bfloat16")
@@ -73,6 +88,7 @@ PROOFS: dict[str, Callable[[], float]] = {
     "bias_gradient_in_bfloat16": _bias_gradient_in_bfloat16,
     "max_pool_hands_every_tie_the_gradient": _max_pool_hands_every_tie_the_gradient,
     "place_of_adams_eps": _place_of_adams_eps,
+    "one_bias_in_lstm": _one_bias_in_lstm,
     "double_rounding_before_bias": _double_rounding_before_bias,
 }
 """By name of ``mpcore.capabilities.differences.DIFFERENCES``."""

@@ -12,7 +12,7 @@ NAMES = ["mlp", "cnn", "separable", "resnet", "lstm", "encoder", "volume", "grap
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
-    return porting.references(tmp_path_factory.mktemp("torch"), NAMES)
+    return porting.references(tmp_path_factory.mktemp("torch"), [*NAMES, "views"])
 
 
 def sgd(own, **changes):
@@ -166,3 +166,28 @@ def test_a_bias_gradient_summed_in_bfloat16_is_the_known_difference(tmp_path):
     (cause,) = verdict.root_causes
     assert (cause.kind, cause.layer) == ("known difference", "depth"), cause
     assert "depth.bias" in " ".join(cause.evidence)
+
+
+def test_a_biased_variance_is_the_known_difference_however_often_a_step_updates_it(references):
+    """A tower that sees two views in one step, eight examples each."""
+    own = port("tensorflow", "views")
+    verdict = judged(references["views"], own, sgd(own))
+    (cause,) = verdict.root_causes
+    assert (cause.kind, cause.layer) == ("known difference", "norm"), cause
+    assert "divided by 8 and by 7" in cause.evidence[1]
+
+
+@pytest.mark.parametrize(
+    ("plant", "changes", "where", "kind"),
+    [
+        (None, {"rate": 0.02}, "(optimizer)", "optimizer constants"),
+        (put("norm", momentum=0.8), {}, "norm", "momentum"),
+    ],
+)
+def test_it_hides_nothing(plant, changes, where, kind, references):
+    own = port("tensorflow", "views")
+    if plant is not None:
+        plant(own)
+    verdict = judged(references["views"], own, sgd(own, **changes))
+    assert verdict.first.layer == where, verdict.root_causes
+    assert verdict.root_causes[0].kind == kind, verdict.root_causes

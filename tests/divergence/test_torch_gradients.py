@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import novel
+import novel_torch
 import porting
 import pytest
 import torch
@@ -99,3 +103,91 @@ def test_what_the_loss_makes_of_the_batch_is_told(name, change, kind, policy):
     assert (found.first.phase, found.first.layer) == ("input", "batch[0]"), found.verdict
     assert found.root_causes[0].kind == kind, found.root_causes
     assert "the batches agree" in " ".join(found.root_causes[0].evidence)
+
+
+def of_novel(name, policy, fault=None):
+    """Return the verdict over one of the mistakes of ``novel``."""
+    sides = []
+    for planted in (None, fault):
+        with novel.planting(planted) if planted else nullcontext():
+            own = porting.port("torch", name)
+            sides.append(porting.evidence(own, novel_torch.optimizer(own), policy))
+    return find(*sides)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_gradient_that_the_loss_lacks_is_no_fault_of_the_layer_that_shares_it(policy):
+    found = of_novel("views", policy, "target not detached")
+    assert (found.first.phase, found.first.layer) == ("backward", "(loss)"), found.verdict
+    (cause,) = found.root_causes
+    assert cause.kind == "other setting"
+    assert "detach" in cause.fix
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("fault", ["query and key swapped", "rotary base of 100"])
+def test_a_softmax_is_not_accused_of_scores_that_a_mask_outweighs(policy, fault):
+    found = of_novel("rotary", policy, fault)
+    assert (found.first.phase, found.first.layer) == ("forward", "attend"), found.root_causes
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_softmax_behind_a_mask_is_accused_of_what_it_does(policy):
+    def plant(own):
+        own.model.attend.share.forward = lambda scores: (scores / 2).softmax(-1)
+
+    assert verdict("rotary", policy, plant).first.layer == "attend.share"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_loss_that_leaves_out_an_output_is_told_as_such(policy):
+    """Under bfloat16 the loss itself agrees."""
+    found = of_novel("views", policy, "one of two losses")
+    assert found.first.layer == "(loss)", found.root_causes
+    assert found.root_causes[0].layer == "(loss)"
+
+
+def test_a_layer_that_detaches_what_the_loss_uses_too_is_named():
+    """Its own parameters' gradients agree, and the loss has no part in it."""
+    sides = []
+    for detached in (False, True):
+        own = porting.port("torch", "views")
+        if detached:
+            own.model.hidden.register_forward_pre_hook(lambda _, given: given[0].detach())
+        sides.append(porting.evidence(own, novel_torch.optimizer(own)))
+    found = find(*sides)
+    assert (found.first.phase, found.first.layer) == ("backward", "hidden"), found.root_causes
+
+
+class _Features(torch.nn.Module):
+    """Hands on its features beside the logits, for a penalty."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.head = torch.nn.Linear(20, 16), torch.nn.Linear(16, 5)
+
+    def forward(self, x):
+        features = self.enter(x).sigmoid()
+        return self.head(features), features
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_penalty_that_is_detached_is_told_in_the_loss(policy):
+    sides = []
+    for detached in (False, True):
+        torch.manual_seed(0)
+        model = _Features()
+        batch = torch.randn(8, 20), torch.arange(8) % 5
+
+        def loss(x, y, model=model, detached=detached):
+            logits, features = model(x)
+            features = features.detach() if detached else features
+            entropy = torch.nn.functional.cross_entropy(logits.float(), y)
+            return entropy + features.float().square().mean()
+
+        own = porting.Port("torch", "features", model, batch, loss)
+        sgd = torch.optim.SGD(model.parameters(), 0.05, 0.9)
+        sides.append(porting.evidence(own, sgd, policy))
+    found = find(*sides)
+    assert (found.first.phase, found.first.layer) == ("backward", "(loss)"), found.root_causes
+    assert "detach" in found.root_causes[0].fix

@@ -78,17 +78,19 @@ def explained(
         for entry in entries
         if entry.name in shown and shown[entry.name].size > _SHOWN
     }
-    wrong = False
+    follows = False
     told = []
     for number in numbers:
         names = _names(number, tensors, found.values(), steps) if number.beyond else ()
         if names:
-            wrong = wrong or any(found[name].level == "wrong" for name in names)
+            # What moves the weights otherwise changes what comes behind it.
+            follows = follows or any(found[name].level == "wrong" for name in names)
+            follows = follows or number.name == "update"
             titles = ", ".join(found[name].title for name in names)
             told.append(replace(number, known=titles))
         else:
             told.append(number)
-    if not wrong:
+    if not follows:
         return tuple(told)
     titles = next(n.known for n in told if n.known)
     return tuple(replace(n, known=titles) if n.beyond and n.name in _FOLLOWS else n for n in told)
@@ -120,7 +122,12 @@ def named(
         )
         for entry, each in found
     ]
-    rest = [cause for cause in causes if cause.kind not in ("unknown", "momentum")]
+    said = {entry.what for entry, _ in found}
+    rest = [
+        cause
+        for cause in causes
+        if cause.kind not in ("unknown", "momentum") and not said & set(cause.evidence)
+    ]
     return (*heads, *rest)
 
 
@@ -173,6 +180,27 @@ def _is_biased(tensor: str, steps: Steps) -> bool:
     )
 
 
+def _is_one_bias(tensor: str, steps: Steps) -> bool:
+    """Return whether one side moves two biases alike, and the other the first of them alone."""
+    first = tensor.replace("bias_hh", "bias_ih")
+    for reference, own in steps:
+        both = []
+        for side in (reference, own):
+            moves = []
+            for name in (first, tensor):
+                before, after = (_array(reference, w, name) for w in (side.before, side.after))
+                if before is None or after is None:
+                    return False
+                moves.append(after - before)
+            both.append(moves)
+        one, two = both if both[0][0].any() and not both[0][1].any() else both[::-1]
+        size = float(np.linalg.norm(two[1]))
+        # Whether the first one moves alike on both sides is judged by itself.
+        if one[1].any() or not size or np.linalg.norm(two[0] - two[1]) > _LEFT * size:
+            return False
+    return bool(steps)
+
+
 def _array(
     reference: StepTensors, layers: Sequence[Any], tensor: str
 ) -> npt.NDArray[np.float64] | None:
@@ -186,4 +214,5 @@ def _array(
 _CHECKS: dict[str, Callable[[str, Steps], bool]] = {
     "biased_moving_variance": _is_biased,
     "biased_moving_variance_in_jax": _is_biased,
+    "one_bias_in_lstm": _is_one_bias,
 }

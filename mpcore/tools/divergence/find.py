@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore.tools.divergence import hypotheses
 from mpcore.tools.divergence.dtypes import layer_facts, op_facts
-from mpcore.tools.divergence.first import First, first_backward, first_forward, first_update
+from mpcore.tools.divergence.first import LOSS, First, first_backward, first_forward, first_update
 from mpcore.tools.divergence.hypotheses.factor import from_factor
 from mpcore.tools.divergence.hypotheses.flushed import from_flushed
 from mpcore.tools.divergence.hypotheses.structure import gradient_factor, parts
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Verdict", "find", "which_is_wrong"]
 
-_LOSS = "(loss)"
 _PART = 0.02  # relative: gradients of a batch in parts, and of the whole
 _NOISY = 0.5  # relative: a tolerance this wide tells nothing about a loss
 
@@ -161,17 +160,17 @@ def _first(case: Case, inputs: list[RootCause]) -> First | None:
     if max(parts(case)) > 1:  # calls of parts and of the whole are not to be put side by side
         factor = gradient_factor(case)
         if factor is not None and abs(factor - 1) > _PART:
-            return First("loss", _LOSS, _LOSS, abs(factor - 1), _PART)
+            return First("loss", LOSS, LOSS, abs(factor - 1), _PART)
         return first_update(case.table)
     found = first_forward(case.table, case.tolerances, case.facts)
     if found is not None:
         return found
-    inside = next((fact.path for fact in case.ops if fact.path != _LOSS), None)
+    inside = next((fact.path for fact in case.ops if fact.path != LOSS), None)
     if inside is not None:
         return First("forward", inside, inside)
     relative, tolerance = case.table.loss
-    if not relative <= tolerance or any(fact.path == _LOSS for fact in case.ops):
-        return First("loss", _LOSS, _LOSS, relative, tolerance)
+    if not relative <= tolerance or any(fact.path == LOSS for fact in case.ops):
+        return First("loss", LOSS, LOSS, relative, tolerance)
     return first_backward(case.table) or _within_noise(case) or first_update(case.table)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mpcore.tools.divergence.distance import is_float
 from mpcore.tools.divergence.settings import QUIET, differing
 from mpcore.tools.divergence.ties import settled
 
@@ -15,9 +18,13 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.dtypes import DtypeFact
     from mpcore.tools.divergence.noise import Tolerances
     from mpcore.tools.divergence.rows import Match, Table
-    from mpcore.tools.inspection import LayerCall
+    from mpcore.tools.inspection import LayerCall, TensorSummary
 
-__all__ = ["First", "first_backward", "first_forward", "first_update"]
+__all__ = ["LOSS", "First", "first_backward", "first_forward", "first_update"]
+
+LOSS = "(loss)"
+_MASK = 0.5  # of the peak: scores below that are no mask
+_GIVEN = 0.2  # of what a softmax makes otherwise: so much in its scores explains it
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ def first_forward(
         if match.parts("inputs"):
             return _between(table, number)
         if _parts_here(match, tolerances, facts):
+            if _masked(match):
+                return _between(table, number)
             return _at("forward", match, "outputs")
     closed = [m for m in table.matches if m.container and m.parts("outputs")]
     # Containers begin before what is in them: the last to begin is the innermost.
@@ -82,6 +91,26 @@ def _parts_here(match: Match, tolerances: Tolerances, facts: Mapping[str, DtypeF
     if match.path in facts:
         return True
     return not match.same_bits("outputs") and bool(set(differing(match.pair)) & set(QUIET))
+
+
+def _masked(match: Match) -> bool:
+    """Return whether a softmax was given other scores, which a mask of large numbers outweighs.
+
+    What a softmax makes is off, relative, by no more than twice what it is given, absolute.
+    """
+    call, own = _calls(match)
+    went = match.seen.get("outputs")
+    if call is None or own is None or went is None or call.category != "softmax":
+        return False
+    given = [x for c in (call, own) for x in c.inputs[:1] if is_float(x)]
+    if len(given) < 2 or given[0].sample.shape != given[1].sample.shape:
+        return False
+    scores, others = (x.sample.astype(np.float64) for x in given)
+    small = np.abs(scores) < _MASK * given[0].peak
+    if small.all() or not small.any():
+        return False
+    apart = float(np.sqrt(np.mean(np.square(scores - others)[small])))
+    return apart > _GIVEN * went.found.relative
 
 
 def _matters(table: Table, number: int) -> bool:
@@ -132,9 +161,13 @@ def first_backward(table: Table) -> First | None:
     for place, match in enumerate(leaves):
         if place in passed:
             continue
+        if _used_by_one_loss(table, match):
+            return _in_the_loss(match, "grad_outputs")
         if match.parts("grad_outputs"):
             return _at("backward", match, "grad_outputs")
         if match.parts("grad_inputs"):
+            if _goes_to_the_loss(table, match):
+                return _in_the_loss(match, "grad_inputs")
             if _shared(table, leaves, place):
                 waiting = waiting or _at("backward", match, "grad_inputs")
                 continue
@@ -173,6 +206,56 @@ def _shared(table: Table, leaves: Sequence[Match], place: int) -> bool:
     )
 
 
+def _in_the_loss(match: Match, quantity: str) -> First:
+    return replace(_at("backward", match, quantity), layer=LOSS, own_layer=LOSS)
+
+
+def _goes_to_the_loss(table: Table, match: Match) -> bool:
+    """Return whether the function of the loss may have put the difference into a gradient.
+
+    It was given the same tensor, as an output of the model, and the parameters here get the same
+    gradient on both sides.
+    """
+    call = match.pair.reference
+    seen = [d for path, d in table.grads.items() if _owns(match.path, path)]
+    if call is None or not seen or any(d.beyond for d in seen):
+        return False
+    return bool(_digests(call.inputs) & _told(table))
+
+
+def _used_by_one_loss(table: Table, match: Match) -> bool:
+    """Return whether one side alone makes a gradient for an output of the model.
+
+    It is an output alone: no other layer was given it.
+    """
+    call, own = _calls(match)
+    if call is None or own is None or _live(call) == _live(own):
+        return False
+    made = _digests(call.outputs)
+    others = (m.pair.reference for m in table.matches if not m.container)
+    used = any(made & _digests(c.inputs) for c in others if c is not None)
+    return not used and bool(made & _told(table))
+
+
+def _live(call: LayerCall) -> bool:
+    return any(g is not None and g.norm > 0 for g in call.grad_outputs)
+
+
+def _told(table: Table) -> set[int]:
+    """Return the outputs of the model: what the loss is given."""
+    match = next(iter(table.matches), None)
+    call = match.pair.reference if match is not None and match.container else None
+    return _digests(call.outputs) if call is not None and _is_whole(table, call.path) else set()
+
+
+def _is_whole(table: Table, path: str) -> bool:
+    return all(_holds(path, match.path) or match.path == path for match in table.matches)
+
+
+def _digests(tensors: Sequence[TensorSummary | None]) -> set[int]:
+    return {x.digest for x in tensors if x is not None}
+
+
 def _still(table: Table, before: Sequence[Match], match: Match) -> Match | None:
     """Return the layer before one that hands no gradient down, if that is for its own weights.
 
@@ -208,7 +291,7 @@ def _owns(layer: str, path: str) -> bool:
 
 def first_update(table: Table) -> First | None:
     """Return the first layer whose parameters or statistics moved another way."""
-    for kind in (table.updates, table.statistics, table.later):
+    for kind in (table.updates, table.statistics, table.later, table.biased):
         for path, distance in kind.items():
             if distance.beyond:
                 own = next((b.path for a, b in table.pairs if a.path == path), "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.tools.divergence.align import Pair, align, align_weights, layer_of
+from mpcore.tools.divergence.biased import entry_of, follows, of_call
 from mpcore.tools.divergence.distance import Distance, apart, between, is_float, same_shape, spacing
 from mpcore.tools.divergence.later import later_moves
 from mpcore.tools.divergence.noise import QUANTITIES, Tolerances
@@ -109,6 +110,7 @@ class Table:
         grads: true gradients of the first step, likewise.
         updates: of the first step, parameters and statistics apart, likewise.
         later: of the steps behind it, parameters, where all gradients up to there agree.
+        biased: running variances that are off by a known difference alone, likewise.
         pairs: layers with weights, side by side, before the first step.
         loss: relative difference of the losses, beside its tolerance.
     """
@@ -120,6 +122,7 @@ class Table:
     updates: dict[str, Distance] = field(default_factory=dict)
     statistics: dict[str, Distance] = field(default_factory=dict)
     later: dict[str, Distance] = field(default_factory=dict)
+    biased: dict[str, Distance] = field(default_factory=dict)
     loss: tuple[float, float] = (0.0, 0.0)
 
     def match(self, path: str) -> Match | None:
@@ -274,7 +277,11 @@ def _compare_updates(
                 came = match.seen.get("inputs") if match else None
                 tolerance = _STATISTICS + (came.tolerance + came.found.relative if came else 0.0)
                 found, equal = apart(steps[0], steps[1])
-                statistics.append(Distance(found, tolerance, equal))
+                distance = Distance(found, tolerance, equal)
+                if distance.beyond and _is_biased(reference, own, steps, a.arrays, name, match):
+                    table.biased[a.path] = distance
+                    continue
+                statistics.append(distance)
             elif a.path in grads and name in grads[a.path][0].arrays:
                 pair = [side.arrays.get(name) for side in grads[a.path]]
                 if pair[0] is not None and pair[1] is not None:
@@ -284,6 +291,27 @@ def _compare_updates(
             largest = _larger(several)
             if largest is not None:
                 into[a.path] = largest
+
+
+def _is_biased(
+    reference: Evidence,
+    own: Evidence,
+    steps: Sequence[npt.NDArray[Any]],
+    before: dict[str, Any],
+    name: str,
+    match: Match | None,
+) -> bool:
+    """Return whether a running variance is off by what one of the frameworks leaves biased."""
+    entry = entry_of(reference.backend, own.backend)
+    if entry is None or not name.endswith(entry.arrays):
+        return False
+    biased = int(entry.backend == own.backend)
+    return follows(
+        steps,
+        np.asarray(before[name], np.float64),
+        of_call(match.pair.reference if match else None),
+        biased,
+    )
 
 
 def _stored(side: Evidence) -> float:

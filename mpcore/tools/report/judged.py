@@ -116,11 +116,20 @@ def power_words(pair: Pair) -> str:
     told = []
     for number in pair.numbers:
         if number.name in ("gradient", "update", "statistics"):
-            blind = f" (none in {number.blind} tensors)" if number.blind else ""
-            told.append(f"{_shows(number)} in one tensor's {number.name}{blind}")
+            told.append(f"{_shows(number)} in one tensor's {number.name}{_blind(number)}")
         elif number.name == "accuracy":
             told.append(f"{_shows(number)} in the accuracy")
-    return ", ".join(told)
+    return "; ".join(told)
+
+
+def _blind(number: Number) -> str:
+    """Return in words how many tensors not even twice the value would have shown in."""
+    if number.shows is None:
+        return ", not even twice the value"
+    if not number.blind:
+        return ""
+    tensors = "1 tensor" if number.blind == 1 else f"{number.blind} tensors"
+    return f" (in {tensors} not even twice the value)"
 
 
 def _where(number: Number) -> str:
@@ -132,4 +141,4 @@ def _where(number: Number) -> str:
 def _shows(number: Number) -> str:
     if number.name == "curve":
         return ""
-    return "nothing" if number.shows is None else f"an error of {short_power(number.shows)}"
+    return "no error" if number.shows is None else f"an error of {short_power(number.shows)}"

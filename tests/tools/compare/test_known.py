@@ -14,7 +14,8 @@ from mpcore.tools.report.layers import RootCause
 from mpcore.tools.report.result import Number
 
 BIASED, BIAS = "biased_moving_variance", "bias_gradient_in_bfloat16"
-HERE = {name: Shown(name, 0.2) for name in (BIASED, BIAS)}
+TWO = "one_bias_in_lstm"
+HERE = {name: Shown(name, 0.2) for name in (BIASED, BIAS, TWO)}
 
 
 def norms(count: int, factor: float, *, share: float = 0.1, own_share: float = 0.1, mean=1.0):
@@ -72,6 +73,39 @@ def test_nothing_is_known_that_the_machine_does_not_show() -> None:
     assert (
         may_explain("tensorflow", "tensorflow", "float32", {"statistics": ["a.running_var"]}) == []
     )
+
+
+def lstms(other: float = 1.0, second: float = 0.0):
+    """Return steps of an LSTM with two biases, and of one whose second bias is not there."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(4):
+        old, move = rng.normal(size=(2, 12)), rng.normal(size=12)
+        before = _lstm(*old)
+        sides = (
+            (before, _lstm(old[0] + move, old[1] + move)),
+            (
+                _lstm(old[0] + old[1], 0 * old[1]),
+                _lstm(old[0] + old[1] + other * move, second * move),
+            ),
+        )
+        found.append(tuple(StepTensors(*side, [], 1.0) for side in sides))
+    return found
+
+
+def _lstm(first: np.ndarray, second: np.ndarray) -> list[LayerWeights]:
+    arrays = {"bias_ih_l0": first.astype("f4"), "bias_hh_l0": second.astype("f4")}
+    return [LayerWeights("rnn", "recurrent", arrays)]
+
+
+def test_one_bias_of_an_lstm_is_known() -> None:
+    assert told(lstms()) == {"update": "one bias in lstm"}
+    # The reference names the arrays, whichever side has one.
+    assert told([(own, reference) for reference, own in lstms()]) == {"update": "one bias in lstm"}
+
+
+@pytest.mark.parametrize("changes", [{"other": 1.1}, {"second": 0.2}, {"other": 0.0}])
+def test_another_fault_in_those_biases_is_not(changes: dict[str, float]) -> None:
+    assert told(lstms(**changes)) == {"update": ""}
 
 
 NUMBERS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpcore.tools.report.judged import decisive_words, nearness
+from mpcore.tools.report.judged import decisive_words, nearness, power_words
 from mpcore.tools.report.page import page
 from mpcore.tools.report.result import Number, Pair, Result, Run
 from mpcore.tools.report.view import pair_views
@@ -44,3 +44,12 @@ def test_the_worst_pair_is_quoted_on_top_and_every_number_stands_on_the_page() -
     agreeing = page(replace(result, pairs=(SAME,)))
     assert "Nearest to its tolerance: torch and tensorflow, float32, gradient" in agreeing
     assert "fc2.bias" not in agreeing
+
+
+def test_what_would_have_shown_reads_as_a_sentence() -> None:
+    deaf = Number("gradient", 0.1, 0.5, blind=2)
+    half = Number("update", 1e-5, 1e-4, shows=1e-3, blind=1)
+    assert power_words(replace(SAME, numbers=(deaf, half))) == (
+        "no error in one tensor's gradient, not even twice the value; "
+        "an error of 1e-3 in one tensor's update (in 1 tensor not even twice the value)"
+    )

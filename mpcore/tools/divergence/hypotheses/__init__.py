@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mpcore.tools.divergence.distance import spacing
+from mpcore.tools.divergence.first import LOSS
 from mpcore.tools.divergence.hypotheses.chance import from_chance, from_lone
 from mpcore.tools.divergence.hypotheses.factor import from_factor
 from mpcore.tools.divergence.hypotheses.flushed import from_flushed
 from mpcore.tools.divergence.hypotheses.inputs import from_batch, from_given
-from mpcore.tools.divergence.hypotheses.known import from_known
-from mpcore.tools.divergence.hypotheses.loss import from_backward, from_end, from_loss
+from mpcore.tools.divergence.hypotheses.known import from_biased, from_known
+from mpcore.tools.divergence.hypotheses.loss import from_backward, from_end, from_loss, from_shared
 from mpcore.tools.divergence.hypotheses.numbers import hints, hints_between
 from mpcore.tools.divergence.hypotheses.optimizer import from_statistics, from_steps
 from mpcore.tools.divergence.hypotheses.pooling import from_pooling
@@ -67,6 +68,8 @@ def _of_first(case: Case, first: First) -> list[RootCause]:
         found = [*from_ops(case, "(loss)", "loss"), *from_loss(case)]
         return _ranked(found) if found else [_unknown(case, first)]
     if first.phase == "backward":
+        if first.layer == LOSS:
+            return [*from_shared(first)]
         clear = [
             *from_ties(case),
             *from_rows(case, first.layer),
@@ -85,6 +88,8 @@ def _of_first(case: Case, first: First) -> list[RootCause]:
         return _ranked(found) if found else [_unknown(case, first)]
     if first.phase == "update":
         found = [*from_ties(case), *from_statistics(case), *from_steps(case)]
+        if not found and first.layer in case.table.biased:
+            return [*from_biased(case)]
         return found or [_unknown(case, _of_many(case, first))]
     if first.match is None:
         return [*from_ops(case, first.layer, first.phase)] or [_unknown(case, first)]
@@ -166,6 +171,7 @@ def _behind(case: Case) -> Iterable[RootCause]:
         yield from from_statistics(case)
         yield from from_steps(case)
     yield from from_scales(case)
+    yield from from_biased(case)
 
 
 def _less_sure(cause: RootCause) -> RootCause:
@@ -198,7 +204,8 @@ def _of_many(case: Case, first: First) -> First:
 
 def _unknown(case: Case, first: First) -> RootCause:
     sentence = f"{first.relative:.2g} apart, noise explains {first.tolerance:.2g}"
-    if first.phase in ("forward", "backward") and case.closer is None:
+    closed = first.match is not None and case.whole(first.match) is None
+    if first.phase in ("forward", "backward") and case.closer is None and closed:
         fix = "compare once more with whole tensors of that layer"
     else:
         fix = f"compare the code of {first.layer or 'the model'} on both sides"

@@ -9,6 +9,7 @@ import numpy as np
 
 from mpcore.capabilities.differences import differences_of
 from mpcore.tools.divergence.align import align_weights
+from mpcore.tools.divergence.biased import entry_of, of_call
 from mpcore.tools.divergence.distance import apart, spacing
 from mpcore.tools.divergence.root_cause import RootCause
 
@@ -18,7 +19,24 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.first import First
     from mpcore.tools.divergence.root_cause import Case
 
-__all__ = ["from_known"]
+__all__ = ["from_biased", "from_known"]
+
+
+def from_biased(case: Case) -> Iterator[RootCause]:
+    """Yield running variances that one framework keeps biased, if that is all that is off."""
+    entry = entry_of(case.reference.backend, case.own.backend)
+    for path, distance in case.table.biased.items():
+        own = next((b.path for a, b in case.table.pairs if a.path == path), "")
+        match = case.table.match(path)
+        count = of_call(match.pair.reference if match else None)
+        size = (
+            f"{path}.running_var moves {distance.found.relative:.2g} apart: {count} values a "
+            f"channel, divided by {count} and by {count - 1}"
+        )
+        if entry is not None:
+            why = (entry.what, size, entry.reference)
+            told = ("known difference", path, own, "update", why, entry.way_round, "sure")
+            yield RootCause(*told)
 
 
 def from_known(case: Case, first: First) -> Iterator[RootCause]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.rows import Match
     from mpcore.tools.inspection import LayerCall, TensorSummary
 
-__all__ = ["from_backward", "from_end", "from_loss"]
+__all__ = ["from_backward", "from_end", "from_loss", "from_shared"]
 
 _PROPORTIONAL = {True: 1e-9, False: 1e-3}
 """In float32, and in 16 bits: one minus the cosine of gradients that are multiples."""
@@ -100,6 +100,26 @@ def from_end(case: Case, first: First) -> Iterator[RootCause]:
     if not smoothed and 0.9 < cosine < 1 - _PROPORTIONAL[case.tolerances.narrowest == "float32"]:
         ratio = _ratio(case.reference.inspection.loss, case.own.inspection.loss)
         yield _bent(match, ratio, factor, cosine)
+
+
+def from_shared(first: First) -> Iterator[RootCause]:
+    """Yield that an output of the model has another gradient, of a loss that agrees."""
+    match = first.match
+    layer = match.path if match is not None else ""
+    calls = (match.pair.reference, match.pair.own) if match is not None else ()
+    live = [any(g is not None and g.norm > 0 for g in c.grad_outputs) for c in calls if c]
+    if len(set(live)) > 1:
+        who = "this side" if live[0] else "the reference"
+        sentence = f"the loss of {who} makes no gradient for what {layer} hands on"
+        fix = f"use the output of {layer} in the loss on both sides, each time that it is made"
+    else:
+        sentence = (
+            f"what {layer} is given is an output of the model too: its gradient is "
+            f"{first.relative:.2g} apart, while the loss and the gradients of {layer} agree"
+        )
+        fix = "look in the loss for a detach or a stopped gradient that one side alone has"
+    told = (first.layer, first.own_layer, "backward")
+    yield RootCause("other setting", *told, (sentence,), fix, "likely")
 
 
 def _bent(match: Match, ratio: float, factor: float, cosine: float) -> RootCause:

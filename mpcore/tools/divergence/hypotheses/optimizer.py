@@ -8,7 +8,7 @@ import numpy as np
 
 from mpcore.tools.divergence.distance import spacing
 from mpcore.tools.divergence.hypotheses.fit import Fit, Steps, fit, left, steps_of
-from mpcore.tools.divergence.hypotheses.update import from_moves
+from mpcore.tools.divergence.hypotheses.update import from_dampening, from_moves
 from mpcore.tools.divergence.root_cause import RootCause
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ def from_steps(case: Case) -> Iterator[RootCause]:
         found = from_moves(case)
         if found:
             yield from found
+            return
+    if any(d.beyond for d in case.table.later.values()):
+        dampened = from_dampening(case)
+        if dampened:
+            yield from dampened
             return
     parted = [path for path, d in case.table.updates.items() if d.beyond]
     if parted and len(parted) < 0.5 * len(case.table.updates):

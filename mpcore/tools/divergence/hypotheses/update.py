@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
     Key = tuple[str, str]
 
-__all__ = ["from_moves", "from_still"]
+__all__ = ["from_dampening", "from_moves", "from_still"]
 
 OPTIMIZER = "(optimizer)"
 _EVEN, _TOP = 512, 64  # elements of an array that are looked at: evenly, and the largest
@@ -33,10 +33,11 @@ _SAME = 0.02  # relative: factors nearer than this are one
 
 @dataclass(frozen=True)
 class _Side:
-    """One side's moves by array, and the norm of all gradients at each step."""
+    """One side's moves by array, the norm of all gradients at each step, and its framework."""
 
     arrays: Mapping[Key, Steps]
     norms: Array
+    backend: str = ""
 
     def all(self) -> Steps:
         """Return every array's elements side by side."""
@@ -69,13 +70,30 @@ def from_moves(case: Case) -> list[RootCause]:
     if left(other.all(), name, constants) <= _floor(other):
         return []
     who = "this side" if order[1] else "the reference"
-    for rule in (_kept, _clipped, _scheduled, _clamped, _grouped):
+    for rule in (_kept, _clipped, _dampened, _scheduled, _clamped, _grouped):
         found = rule(other, name, constants, who)
         if found is not None:
             kind, sentence, fix, layer = found
             names = {b.path: a.path for a, b in case.table.pairs} if order[1] else {}
             where = names.get(layer, layer)
             return [RootCause(kind, where, layer, "update", (sentence,), fix, "sure")]
+    return []
+
+
+def from_dampening(case: Case) -> list[RootCause]:
+    """Return that the momentum of one side is dampened; empty if it is not."""
+    sides = _side(case.reference), _side(case.own)
+    if sides[0] is None or sides[1] is None:
+        return []
+    for number, who in ((1, "this side"), (0, "the reference")):
+        plain, other = sides[1 - number], sides[number]
+        if plain is None or other is None or other.backend != "torch":
+            continue
+        theirs = fit(plain.all())
+        found = _dampened(other, theirs.name, theirs.constants, who)
+        if theirs.left <= _PLAIN and found is not None:
+            kind, sentence, fix, layer = found
+            return [RootCause(kind, layer, layer, "update", (sentence,), fix, "sure")]
     return []
 
 
@@ -121,7 +139,7 @@ def _side(evidence: Evidence) -> _Side | None:
             for g in grads
         ]
     )
-    return _Side(arrays, norms) if arrays else None
+    return _Side(arrays, norms, evidence.backend) if arrays else None
 
 
 def _chosen(grad: Array) -> npt.NDArray[np.int64]:
@@ -257,6 +275,29 @@ def _rates(steps: Steps, name: str, constants: Mapping[str, float]) -> tuple[Arr
     sizes = np.maximum(np.square(plain).sum(1), 1e-300)
     factors = (plain * steps.moves).sum(1) / sizes
     return factors, plain * factors[:, None]
+
+
+def _dampened(
+    side: _Side, name: str, constants: Mapping[str, float], who: str
+) -> tuple[str, str, str, str] | None:
+    """Return that the momentum takes in less of each gradient but the first: torch's dampening.
+
+    Keras' schedules change what the momentum takes in, too: there it is one of those.
+    """
+    if name != "sgd" or side.backend != "torch" or not constants["momentum"]:
+        return None
+    steps = side.all()
+    factors, made = _gradient_factors(steps, constants)
+    if len(factors) < 3 or _relative(made, steps.moves) > _floor(side):
+        return None
+    amount = 1.0 - float(factors[1:].mean())
+    if abs(factors[0] - 1) > _SAME or np.ptp(factors[1:]) > _SAME or not _SAME < amount < 1:
+        return None
+    sentence = (
+        f"from the second step on the momentum of {who} takes in {1 - amount:.3g} of each gradient"
+    )
+    fix = f"give both the same dampening: 0 or {amount:.3g}"
+    return "optimizer constants", sentence, fix, OPTIMIZER
 
 
 def _scheduled(
