@@ -7,6 +7,7 @@ from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import vision as vision
+from mpcore_port_runtime.averages import *  # noqa: F403
 from mpcore_port_runtime.compiling import *  # noqa: F403
 from mpcore_port_runtime.contraction import *  # noqa: F403
 from mpcore_port_runtime.cycles import *  # noqa: F403
@@ -32,5 +33,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 4
+VERSION = 5
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

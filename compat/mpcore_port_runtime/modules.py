@@ -100,7 +100,8 @@ def _every(cell: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_statistic(name: str) -> bool:
-    return name.rpartition(".")[2] in _STATISTICS.values()
+    last = name.rpartition(".")[2]
+    return last in _STATISTICS.values() or last == "n_averaged"  # AveragedModel's count
 
 
 def named_parameters(cell: Any) -> Iterator[tuple[str, Any]]:

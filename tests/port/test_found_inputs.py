@@ -138,12 +138,18 @@ assert x.dtype == torch.float32 and isinstance(x, kind) and kind(2, 3).shape == 
 DDP(net, device_ids=[0])(torch.ones(1, 2)).sum().backward()
 batches = torch.utils.data.DataLoader(torch.ones(4, 2), pin_memory=True)
 assert len(list(batches)) == 4
+assert is_on_device(torch.ones(2, device=torch.device(0)))
 """
 TEXTS = """
 from mpcore_port.verify import settings_files, stand_in
 settings_files.install(["."])
 assert len(set(open("corpus.txt").read())) > 90
 assert list(open("files.txt")) == list(open("words.csv").read()) == []
+settings = stand_in.StandIn("cfg")
+for place in (torch.device(settings["DEVICE"]), torch.device("cuda", settings.DEVICE_ID)):
+    assert is_on_device(torch.ones(2, device=place))
+said = stand_in.StandIn("make_model")._mpcore_module()(torch.ones(2, 3), labels=torch.ones(2))
+(said.loss + said.aux_loss).backward()
 """
 
 

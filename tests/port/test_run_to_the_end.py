@@ -440,3 +440,45 @@ def use(model, ema, device):
 def test_lines_that_say_nothing_any_more_go():
     lines = [line.strip() for line in ported(IDLE).text.splitlines()]
     assert not {"model", "ema.inner", "ops.stop_gradient(loss)"} & set(lines)
+
+
+# --- averages of weights --------------------------------------------------------------------------
+
+AVERAGED = """import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+averages = [
+    AveragedModel(model),
+    AveragedModel(model, avg_fn=lambda held, new, count: 0.7 * held + 0.3 * new),
+    AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)),
+    AveragedModel(model, use_buffers=True),
+]
+names = [name for name, _ in averages[0].named_parameters()]
+counted = "num_batches_tracked"  # no Cell has it
+keys = sorted(key for key in averages[0].state_dict() if counted not in key)
+"""
+
+
+def test_averaged_networks_hold_torchs_averages():
+    plain = {}
+    exec(AVERAGED, plain)
+    made = {}
+    exec(ported(AVERAGED).text, made)
+    assert (made["names"], made["keys"]) == (plain["names"], plain["keys"])
+    draw = np.random.default_rng(0)
+    state = plain["model"].state_dict()
+    sizes = {k: v.shape for k, v in state.items() if plain["counted"] not in k}
+    for _ in range(3):
+        new = {k: draw.normal(size=size).astype(np.float32) for k, size in sizes.items()}
+        theirs = {k: torch.from_numpy(v) for k, v in new.items()}
+        plain["model"].load_state_dict(theirs, strict=False)
+        port.load_state_dict(made["model"], {k: ms.Tensor(v) for k, v in new.items()})
+        for one, other in zip(plain["averages"], made["averages"], strict=True):
+            one.update_parameters(plain["model"])
+            other.update_parameters(made["model"])
+    for one, other in zip(plain["averages"], made["averages"], strict=True):
+        held = port.state_dict(other)
+        for name in plain["keys"]:
+            value = one.state_dict()[name].numpy()
+            np.testing.assert_allclose(np.asarray(held[name]), value, atol=1e-6, err_msg=name)

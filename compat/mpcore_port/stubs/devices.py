@@ -177,7 +177,7 @@ class _Move(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
             args = (args[0], DEVICE, *args[2:])  # `to(0)`: an index of the device
         if func is torch.device:  # `torch.device("cuda", 0)`: the kind in one word with its index
             given = [*args, *((kwargs or {}).get(name) for name in ("type", "index"))]
-            if self._kind in given:
+            if self._kind in given or (len(args) == 1 and type(args[0]) is int):
                 return DEVICE
         kwargs = {name: self._moved(value) for name, value in (kwargs or {}).items()}
         if type(kwargs.get("device")) is int:

@@ -41,6 +41,10 @@ _OF_MODULE = {"parameters", "named_parameters", "buffers", "named_buffers", "mod
 _OF_MODULE |= {"named_modules", "named_children", "zero_grad", "state_dict"}
 
 
+_PLACE = re.compile(r"^((cuda_?|gpu_?)?device(_?(id|index|idx|num|type|name))?|local_rank)$", re.I)
+_NUMBER = re.compile(r"(id|index|idx|num|rank)$", re.I)
+
+
 def set_form(form: str) -> None:
     """Say what networks give, one of ``FORMS``."""
     _form[0] = form
@@ -77,7 +81,7 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
         parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
         if not parts and LOSS.search(_stored(caller.f_code).get(caller.f_lasti, "")):
             return given.float().square().mean()
-        if not args and not parts:  # a model of Hugging Face's, called by keywords
+        if not parts and (not args or "labels" in kwargs):  # a model of Hugging Face's
             return _Answer(given)
         return _in_parts(given, parts)
 
@@ -152,6 +156,8 @@ class StandIn(Missing):
     def _mpcore_part(self, name: str) -> Any:
         """Return what is asked of it by name; settings have mixed precision on."""
         root = self._mpcore_name.partition(".")[0]
+        if SETTINGS.search(root) and _PLACE.search(name):
+            return 0 if _NUMBER.search(name) else DEVICE
         if flag_of(name) and SETTINGS.fullmatch(root):
             return True
         part = StandIn(f"{self._mpcore_name}.{name}")
@@ -302,6 +308,8 @@ class _Answer(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
+        if LOSS.search(name):  # one of several that are added up
+            return self["loss"]
         raise AttributeError(name)
 
     def __getitem__(self, key: Any) -> Any:
