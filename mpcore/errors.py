@@ -54,7 +54,16 @@ class CheckpointError(MpcoreError, ValueError):
 
 
 class GraphError(MpcoreError, ValueError):
-    """A network cannot be lifted, changed or written as asked; the original is as it was."""
+    """A network cannot be lifted, changed or written as asked; the original is as it was.
+
+    Attributes:
+        why: what is wrong, without the way out of it.
+    """
+
+    def __init__(self, why: str, way_out: str = "") -> None:
+        """Say what is wrong, and what to do instead where the caller has nothing better to say."""
+        super().__init__(f"{why}; {way_out}" if way_out else why)
+        self.why = why
 
 
 class OptimizerError(MpcoreError, ValueError):

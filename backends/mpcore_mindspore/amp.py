@@ -24,7 +24,9 @@ from mpcore_mindspore.buffers import guarded_parameters
 from mpcore_mindspore.callback import StepCallback
 from mpcore_mindspore.casting import FLOATS, cast_network
 from mpcore_mindspore.compiled_steps import CompiledSteps
+from mpcore_mindspore.graph_compiled import Meets
 from mpcore_mindspore.graph_forward import proved
+from mpcore_mindspore.graph_rewritten import any_rewritten
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.master_storage import master_values, memory_of, put, values_of, values_to_save
 from mpcore_mindspore.other_optimizers import check_unshared
@@ -411,6 +413,8 @@ class MindsporeAmp(Amp):
             check_readable(losses)
         bound = [bindings.optimizers[name] for name in call.optimizers]
         cell = TrainCell(bindings, bound, losses, call, compiled=compiled, has_aux=has_aux)
+        if self._graphs or any_rewritten(self.model):
+            cell.meet = Meets(self, losses)
         if self._made is not None:
             first = _first_of(loss_fn) if has_aux else loss_fn
             cell.note = partial(self._note, first, call)

@@ -50,8 +50,7 @@ def products(model: nn.Cell, plan: Plan, example: Any) -> list[Products]:
         with _planned(model, plan) as simulated:
             return _work(model, plan, simulated, *as_arguments(example))
     except GraphError as exc:
-        why = str(exc).partition("; use ")[0]  # the way out of by="graph" is none here
-        raise BackendError(why) from exc
+        raise BackendError(exc.why) from exc  # the way out of by="graph" is none here
 
 
 def dry_run(

@@ -17,6 +17,7 @@ from mpcore_mindspore.graph_proof import prove
 from mpcore_mindspore.graph_rewritten import Rewritten
 from mpcore_mindspore.graph_run import Lowering
 from mpcore_mindspore.graph_source import cell_of, source_of
+from mpcore_mindspore.graph_trace import eagerly
 from mpcore_mindspore.layers import dtype_name, leaves, list_layers, parameter_paths
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 
+@eagerly()
 def lift(model: nn.Cell, example: Any, /, *, whole: bool) -> Lifted:
     """Return a network as one graph; see ``mpcore.graph.part.GraphPart``."""
     del whole  # it is one graph always
@@ -93,6 +95,7 @@ def find(model: nn.Cell, path: str, /) -> Any:
     return next((p for p in model.get_parameters() if names.get(id(p)) == path), None)
 
 
+@eagerly()
 def changed(model: nn.Cell, change: Change, example: Any, /) -> nn.Cell:
     """Return a network with the Parameters of ``model`` whose graphs are changed."""
     refuse_prepared(model, rewritten=True)
@@ -104,6 +107,7 @@ def changed(model: nn.Cell, change: Change, example: Any, /) -> nn.Cell:
     return made
 
 
+@eagerly()
 def fold(model: nn.Cell, example: Any, /) -> nn.Cell:
     """Return a new network whose batch normalisations are folded; see ``GraphPart.fold``."""
     lifted = lift(model, example, whole=True)

@@ -19,7 +19,7 @@ from mpcore_mindspore.graph_proof import check_runs, prove, seeded
 from mpcore_mindspore.graph_rewritten import Rewritten
 from mpcore_mindspore.graph_run import Lowered, Lowering, Runner
 from mpcore_mindspore.graph_source import cell_of, source_of
-from mpcore_mindspore.graph_trace import Arguments, elsewhere, flags_of
+from mpcore_mindspore.graph_trace import Arguments, eagerly, elsewhere, flags_of
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.layers import list_layers
 from mpcore_mindspore.release import original_of
@@ -47,6 +47,7 @@ def refuse_prepared(model: nn.Cell, *, rewritten: bool = False) -> None:
         raise GraphError(msg)
 
 
+@eagerly()
 def export(model: nn.Cell, path: str | PathLike[str], policy: Policy, example: Any, /) -> Exported:
     """Write a network for inference as MindIR; see ``mpcore.graph.part.GraphPart``."""
     refuse_prepared(model)
@@ -92,6 +93,7 @@ def export(model: nn.Cell, path: str | PathLike[str], policy: Policy, example: A
 _COMPILED = 2e-3  # float16: a compiled graph may fuse what eager mode runs apart
 
 
+@eagerly()
 def source(model: nn.Cell, policy: Policy, example: Any, /) -> str:
     """Return MindSpore source of a network with its casts in it.
 

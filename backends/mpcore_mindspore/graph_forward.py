@@ -9,10 +9,10 @@ from mpcore._lib.callers import warn_user
 from mpcore.errors import BackendError
 from mpcore.graph.deciding import unused_rules
 from mpcore.graph.part import as_arguments
+from mpcore_mindspore.graph_compiled import ByGraph
 from mpcore_mindspore.graph_proof import check_runs, prove
-from mpcore_mindspore.graph_rewritten import refuse_graph_mode
 from mpcore_mindspore.graph_run import Lowering, Runner
-from mpcore_mindspore.graph_trace import Arguments, flags_of
+from mpcore_mindspore.graph_trace import Arguments, eagerly, flags_of
 from mpcore_mindspore.layers import dtype_name, list_layers
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["proved", "put_flags"]
 
 
+@eagerly()
 def proved(
     net: nn.Cell, policy: Policy, example: Any, native: frozenset[str]
 ) -> tuple[Callable[[nn.Cell], None], list[GraphPlan]]:
@@ -38,7 +39,6 @@ def proved(
         BackendError: by="graph" cannot carry what the network is.
         GraphError: it cannot be lifted, or something differs, with the first Cell that does.
     """
-    refuse_graph_mode()
     low = [p.name for p in net.get_parameters() if dtype_name(p.dtype) in ("float16", "bfloat16")]
     if low:
         msg = (
@@ -71,8 +71,10 @@ def proved(
         msg = f"rule {rule!r} decided for no call of the graph; print(amp.graphs[0]) lists them"
         warn_user(msg, "mindspore")
 
+    by_graph = ByGraph(runner)
+
     def construct(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        return runner(*args, **kwargs)
+        return by_graph(*args, **kwargs)
 
     construct.by_graph = True  # type: ignore[attr-defined]
 

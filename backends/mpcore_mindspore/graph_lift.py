@@ -132,8 +132,8 @@ class _Lifter:
         for node in graph.node:
             self._node(node)
         if len(graph.output) != 1:
-            msg = f"{type(self.net).__name__} returns nothing that a graph could; use by='layer'"
-            raise GraphError(msg)
+            msg = f"{type(self.net).__name__} returns nothing that a graph could"
+            raise GraphError(msg, "use by='layer'")
         result = self._read(graph.output[0].name)
         outputs = tuple(slot.role for slot in _flat(result) if isinstance(slot, Slot))
         held = (*inputs, *(v.name for v in self.values.values() if v.kind in ("param", "buffer")))
@@ -163,8 +163,8 @@ class _Lifter:
         own = entry.name.partition(":")[2]
         param = self.traced.params.get(own)
         if param is None:
-            msg = f"{own!r} is no Parameter of {type(self.net).__name__}; use by='layer'"
-            raise GraphError(msg)
+            msg = f"{own!r} is no Parameter of {type(self.net).__name__}"
+            raise GraphError(msg, "use by='layer'")
         name = unique(self.paths.get(id(param), own), self.values)
         kind = "buffer" if own.endswith(STATISTICS) or not param.requires_grad else "param"
         shape, dtype = _typed(entry)
@@ -196,12 +196,12 @@ class _Lifter:
         if name in _BRANCHES:
             msg = (
                 f"{type(self.net).__name__} decides by the value of a Tensor "
-                f"({node.domain or 'a branch'}), which is not lifted; use by='layer'"
+                f"({node.domain or 'a branch'}), which is not lifted"
             )
-            raise GraphError(msg)
+            raise GraphError(msg, "use by='layer'")
         if name in _NO_GRAPH:
-            msg = f"{node.domain or name} cannot be lifted; use by='layer'"
-            raise GraphError(msg)
+            msg = f"{node.domain or name} cannot be lifted"
+            raise GraphError(msg, "use by='layer'")
         out = node.output[0]
         if name in _ORDER_ALONE:
             self.of[out] = None
@@ -217,8 +217,8 @@ class _Lifter:
 
     def _read(self, name: str) -> Any:
         if name not in self.of:
-            msg = f"{name.rpartition(':')[0] or name} cannot be lifted; use by='layer'"
-            raise GraphError(msg)
+            msg = f"{name.rpartition(':')[0] or name} cannot be lifted"
+            raise GraphError(msg, "use by='layer'")
         return self.of[name]
 
     def _call(self, node: Any, primitive: str, attrs: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from mpcore.graph.deciding import Word, words
 from mpcore.graph.flow import by_promotion
 from mpcore.graph.ir import is_float
 from mpcore.graph.placing import place
+from mpcore_mindspore.graph_trace import mode_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +56,7 @@ def plan_of(
         GraphError: a rule wants what MindSpore computes wrongly.
     """
     low, where = policy.compute, device or device_type()
-    mode = "eager" if ms.get_context("mode") == ms.PYNATIVE_MODE else "graph"
-    listed = words(piece.graph, policy, _SYSTEM, layers=layers, device=where, mode=mode)
+    listed = words(piece.graph, policy, _SYSTEM, layers=layers, device=where, mode=mode_name())
     found = {node.name: _word(node, listed[node.name], low, where) for node in piece.graph.nodes}
     if policy.place == "cheapest":  # it counts on nothing that a primitive might do by itself
         along = ("follow", "promote")

@@ -182,7 +182,9 @@ def every_value(lowered: Lowered, arguments: Arguments) -> list[tuple[str, Any]]
 
 
 def _without_output(plan: Any, graph: Any) -> Any:
-    casts = tuple(cast for cast in plan.casts if cast.users != ("",))
+    """Return a plan without casts of what the network returns."""
+    left = ((cast, tuple(user for user in cast.users if user)) for cast in plan.casts)
+    casts = tuple(replace(cast, users=users) for cast, users in left if users)
     return replace(plan, graph=graph, casts=casts)
 
 
@@ -200,8 +202,10 @@ def check_runs(net: nn.Cell, lowered: Lowered, arguments: Arguments) -> None:
             f"{first_line(exc)}; keep that op in float32, for example 'full op=...'"
         )
         raise GraphError(msg) from exc
+    cast = {c.value: c.dtype for c in plan.casts if c.place == "after producer"}
     for name, array in made:
-        wanted = plan.output.get(name, "-")
+        first = plan.graph.node[name].outputs[0]
+        wanted = cast.get(first, plan.output.get(name, "-"))  # all that is seen of it is cast
         if is_float(wanted) and str(array.dtype) != wanted:
             msg = (
                 f"{name!r} hands on {array.dtype}, where {wanted} was planned; a rule for it "

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 from mindspore import nn
 
-from mpcore.errors import BackendError, GraphError
+from mpcore.errors import BackendError
 from mpcore.graph.clip import CLIP
+from mpcore.graph.edit import by_new_names
 from mpcore.graph.part import Changed, as_arguments
+from mpcore_mindspore.graph_compiled import ByGraph
 from mpcore_mindspore.graph_plan import plan_of_words
 from mpcore_mindspore.graph_proof import check_runs, prove
 from mpcore_mindspore.graph_run import Lowered, Lowering, Runner
 from mpcore_mindspore.graph_source import cell_of, source_of
-from mpcore_mindspore.graph_trace import Arguments
+from mpcore_mindspore.graph_trace import Arguments, eagerly
 
 if TYPE_CHECKING:
     from mpcore.graph.part import Change
     from mpcore.policy.plan import Plan
     from mpcore_mindspore.graph_lift import Piece
 
-__all__ = ["Rewritten", "check_rewritten"]
+__all__ = ["Rewritten", "any_rewritten", "check_rewritten"]
 
 
 class Rewritten(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
-    """Runs the graphs of ``original``, changed; trains its Parameters, in eager mode.
+    """Runs the graphs of ``original``, changed; trains its Parameters.
 
     Each kind of call (its shapes, training or not) is lifted and changed when it first comes.
     """
@@ -41,6 +44,8 @@ class Rewritten(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
             made = change(Changed(piece.graph))
             clips.extend(node.name for node in made.graph.nodes if node.target == CLIP)
             plan = plan_of_words(made) if made.words else None
+            calls = by_new_names(piece.calls, piece.graph, made.graph)
+            piece = replace(piece, calls=calls)
             text = source_of(piece, made.graph, plan)
             return Lowered(piece, plan, text, cell_of(text, piece.params), made.graph)
 
@@ -48,23 +53,31 @@ class Rewritten(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
         object.__setattr__(self, "clips", clips)
         object.__setattr__(self, "change", change)
         object.__setattr__(self, "runner", Runner(original, lower))
+        object.__setattr__(self, "by_graph", ByGraph(self.runner))
 
     def lift(self, example: Any) -> None:
         """Lift and change the graph of an example, once that of the original has proved itself."""
-        refuse_graph_mode()
         args, kwargs = as_arguments(example)
-        prove(self.original, Lowering(None, ()), args, kwargs)
-        arguments = Arguments(self.original, args, kwargs)
-        check_runs(self.original, self.runner.lowered(arguments), arguments)
+        with eagerly():
+            prove(self.original, Lowering(None, ()), args, kwargs)
+            arguments = Arguments(self.original, args, kwargs)
+            check_runs(self.original, self.runner.lowered(arguments), arguments)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the network; it is not compiled."""
-        refuse_graph_mode()
+        """Run the network; in GRAPH_MODE its graph is lifted before it is compiled."""
+        if ms.get_context("mode") != ms.PYNATIVE_MODE:
+            with eagerly():
+                self.runner.lowered(Arguments(self.original, args, kwargs))
         return super().__call__(*args, **kwargs)
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph for this call."""
-        return self.runner(*args, **kwargs)
+        return self.by_graph(*args, **kwargs)
+
+
+def any_rewritten(net: nn.Cell) -> bool:
+    """Return whether a network is, or holds, a rewritten one."""
+    return any(isinstance(cell, Rewritten) for _, cell in net.cells_and_names())
 
 
 def check_rewritten(net: nn.Cell, plan: Plan) -> None:
@@ -85,13 +98,3 @@ def check_rewritten(net: nn.Cell, plan: Plan) -> None:
             "would meet scaled ones; leave the loss scale out"
         )
         raise BackendError(msg)
-
-
-def refuse_graph_mode() -> None:
-    """Raise GraphError in GRAPH_MODE, which would compile Python that chooses graphs."""
-    if ms.get_context("mode") != ms.PYNATIVE_MODE:
-        msg = (
-            "by='graph' and rewritten networks must run in PYNATIVE_MODE, got GRAPH_MODE; call "
-            "ms.set_context(mode=ms.PYNATIVE_MODE), or mp.graph.source for a Cell that compiles"
-        )
-        raise GraphError(msg)

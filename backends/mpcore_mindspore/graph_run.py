@@ -82,6 +82,11 @@ class Runner:
         self.lower = lower
         self.met: dict[Any, Lowered] = {}
 
+    @property
+    def network(self) -> Any:
+        """The network whose calls these are."""
+        return self._net()
+
     def key(self, arguments: Arguments) -> Any:
         """Return what calls have in common that one graph can run."""
         net = self._net()

@@ -7,16 +7,18 @@ The same text is what runs under by="graph", what ``ms.jit`` compiles, and what
 from __future__ import annotations
 
 import ast
+import atexit
 import base64
 import contextlib
 import inspect
-import linecache
 import re
 import sys
+import tempfile
 import textwrap
 import zlib
 from functools import cache
 from itertools import count
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from mpcore.graph.ir import Cast, Graph, GraphPlan, Node
     from mpcore_mindspore.graph_lift import Call, Piece
 
-__all__ = ["cell_of", "source_of"]
+__all__ = ["cell_of", "module_of", "source_of"]
 
 _HEAD = '''"""{title}"""
 
@@ -130,18 +132,30 @@ def source_of(
 
 
 def cell_of(text: str, params: Mapping[str, Any], name: str = "Lowered") -> Any:
-    """Return the Cell that ``source_of`` wrote, over these Parameters.
+    """Return the Cell that ``source_of`` wrote, over these Parameters."""
+    return vars(module_of(text))[name](params)
 
-    MindSpore's compiler reads the source of a Cell, which is in no file: ``linecache`` has it.
+
+def module_of(text: str) -> ModuleType:
+    """Return the module of a source.
+
+    MindSpore's compiler reads the source of a Cell from its file, which lies in a folder that
+    goes away with the process.
     """
     title = f"mpcore_by_graph_{next(_NUMBER)}"
-    filename = f"<{title}>"
-    lines = text.splitlines(keepends=True)
-    linecache.cache[filename] = (len(text), None, lines, filename)
+    file = Path(_folder()) / f"{title}.py"
+    file.write_text(text, encoding="utf-8")
     module = ModuleType(title)
     sys.modules[title] = module  # where the compiler looks for the names in a source
-    exec(compile(text, filename, "exec"), vars(module))  # it was written here
-    return vars(module)[name](params)
+    exec(compile(text, str(file), "exec"), vars(module))  # it was written here
+    return module
+
+
+@cache
+def _folder() -> str:
+    folder = tempfile.TemporaryDirectory(prefix="mpcore_by_graph_")
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
 class _Writer:
@@ -278,8 +292,6 @@ class _Writer:
 
     def _node(self, node: Node) -> None:
         call = self.piece.calls.get(node.name)
-        if call is None:
-            call = self._call_of(node)
         made = self._new(_last(node.name) if not node.path else node.name)
         if call is None:
             self.runs.append(f"{made} = {self._own(node)}")
@@ -298,14 +310,6 @@ class _Writer:
             return
         for i, name in enumerate(node.outputs):
             self._out(name, f"{made}[{i}]")
-
-    def _call_of(self, node: Node) -> Call | None:
-        """Return the call of a node that has another name now."""
-        for name, call in self.piece.calls.items():
-            old = self.piece.graph.node.get(name)
-            if old is not None and old.outputs and old.outputs == node.outputs:
-                return call
-        return None
 
     def _given(self, node: Node) -> dict[str, str]:
         found = {}

@@ -33,10 +33,12 @@ __all__ = [
     "Arguments",
     "Traced",
     "array_of",
+    "eagerly",
     "elsewhere",
     "first_line",
     "flags_of",
     "frozen_in",
+    "mode_name",
     "trace",
 ]
 
@@ -76,8 +78,11 @@ class Arguments:
         """
         if kwargs:
             bound = inspect.signature(type(net).construct).bind(net, *args, **kwargs)
-            if bound.kwargs:
-                name = next(iter(bound.kwargs))
+            bound.apply_defaults()  # one that is left out has its place, too
+            defaults = {name: p.default for name, p in bound.signature.parameters.items()}
+            others = [name for name, x in bound.kwargs.items() if x is not defaults.get(name)]
+            if others:
+                name = others[0]
                 msg = f"argument {name!r} of {type(net).__name__} must have a place to be lifted"
                 raise GraphError(msg)
             args = bound.args[1:]
@@ -86,9 +91,9 @@ class Arguments:
             if not isinstance(x, (Tensor, bool, int, float, str, type(None))):
                 msg = (
                     f"{type(net).__name__} must be called with Tensors and plain values to be "
-                    f"lifted, got {type(x).__name__}; use by='layer'"
+                    f"lifted, got {type(x).__name__}"
                 )
-                raise GraphError(msg)
+                raise GraphError(msg, "use by='layer'")
         self.tensors = [x for x in self.values if isinstance(x, Tensor)]
 
     @property
@@ -179,8 +184,8 @@ def trace(net: nn.Cell, arguments: Arguments) -> Traced:
         first = first_line(exc)
         if "PyExecute" in first:
             first = "it returns None or a dict, or runs Python that no graph holds"
-        msg = f"{type(net).__name__} cannot be compiled: {first}; use by='layer'"
-        raise GraphError(msg) from exc
+        msg = f"{type(net).__name__} cannot be compiled: {first}"
+        raise GraphError(msg, "use by='layer'") from exc
     return Traced(proto, params, arguments)
 
 
@@ -188,6 +193,30 @@ def first_line(exc: BaseException) -> str:
     """Return the first line that says something of what MindSpore raised, not too long."""
     lines = (" ".join(line.split()) for line in str(exc).splitlines())
     return next((line for line in lines if line.strip(" -")), "")[:240]
+
+
+_OUTSIDE: list[int] = []
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Let a block run in PYNATIVE_MODE; ``mode_name`` tells what was set outside of it."""
+    mode = ms.get_context("mode")
+    _OUTSIDE.append(_OUTSIDE[-1] if _OUTSIDE else mode)
+    try:
+        if mode != ms.PYNATIVE_MODE:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+        yield
+    finally:
+        _OUTSIDE.pop()
+        if mode != ms.PYNATIVE_MODE:
+            ms.set_context(mode=mode)
+
+
+def mode_name() -> str:
+    """Return what rules call the mode that a network runs in."""
+    mode = _OUTSIDE[-1] if _OUTSIDE else ms.get_context("mode")
+    return "eager" if mode == ms.PYNATIVE_MODE else "graph"
 
 
 UNTRACEABLE = (RuntimeError, TypeError, ValueError, AttributeError, NameError, IndexError, KeyError)

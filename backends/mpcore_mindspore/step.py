@@ -172,6 +172,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.runs = 0
         self.run: Any = _compiled(self) if compiled else None
         self.note: Callable[[tuple[Any, ...]], None] | None = None
+        self.meet: Callable[[Any], None] | None = None
         self._bind_scale(bindings)
         self._bind_saved(bound, bindings)
         self._bind_detection(bindings.detection)
@@ -280,6 +281,10 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
             self.note(batch)
         self.journal.clear(self.optimizers)
         whole = self.run is not None or ms.get_context("mode") == ms.GRAPH_MODE
+        parts = self.call.micro_batches
+        if whole and self.meet is not None:
+            with guarded():
+                self.meet(batch if parts == 1 else [self.rows(x, 0, parts) for x in batch])
         runs = self.runs
         # Not in what is mended: half of the copies would be those of a step before. They are made
         # again in `begin`, which a compiled step runs without coming through here.

@@ -50,9 +50,7 @@ def products(model: keras.Model, plan: Plan, example: Any) -> list[Products]:
             args, named = as_arguments(example)
             return _work(model, plan, as_inputs(model, args), named)
     except GraphError as exc:
-        # The way out of by="graph" is none here.
-        why = str(exc).partition("; Python")[0].partition("; use ")[0]
-        raise BackendError(why) from exc
+        raise BackendError(exc.why) from exc  # the way out of by="graph" is none here
 
 
 def dry_run(

@@ -211,8 +211,8 @@ class _Body:
             if kind in ("Placeholder", "NoOp"):
                 continue
             if kind in _REFUSED or op.node_def.attr["_XlaMustCompile"].b:
-                msg = f"{op.name} ({kind}) cannot be lifted; use by='layer'"
-                raise GraphError(msg)
+                msg = f"{op.name} ({kind}) cannot be lifted"
+                raise GraphError(msg, "use by='layer'")
             if kind == "Const":
                 array = tensor_util.MakeNdarray(op.get_attr("value"))
                 out = op.outputs[0]
@@ -378,9 +378,9 @@ def _target(op: tf.Operation) -> str:
             return _KNOWN_GRADIENTS[key]
     msg = (
         f"{op.name} has a gradient written by hand (tf.custom_gradient, rematerialization), which "
-        "a graph cannot carry; use by='layer'"
+        "a graph cannot carry"
     )
-    raise GraphError(msg)
+    raise GraphError(msg, "use by='layer'")
 
 
 def _functions(function: Any, depth: int) -> list[Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from mpcore.errors import BackendError
 from mpcore.graph.clip import CLIP
+from mpcore.graph.edit import by_new_names
 from mpcore.graph.part import Changed, refuse_rewritten
 from mpcore_tensorflow.graph_build import Built
 from mpcore_tensorflow.graph_plan import plans_of_words
@@ -39,6 +41,9 @@ class Rewritten(keras.Model):  # type: ignore[misc]  # keras is not followed
             clips.extend(node.name for node in made.graph.nodes if node.target == CLIP)
             if self.scaled:
                 refuse_scaled_clips(self)
+            tables = (piece.calls, piece.owners)
+            calls, owners = (by_new_names(t, piece.graph, made.graph) for t in tables)
+            piece = replace(piece, calls=calls, owners=owners)
             return Built(piece, made.graph, plans_of_words(piece, made) if made.words else None)
 
         runner = Runner(original, original.call, lower)

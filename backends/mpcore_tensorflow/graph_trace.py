@@ -161,10 +161,10 @@ def untraceable(model: keras.Model, exc: Exception) -> GraphError:
     lines = [line.strip("\x1b[10m ") for line in str(exc).splitlines()]
     first = next((x for x in lines if x and not x.startswith("Exception encountered")), "")
     msg = (
-        f"{type(model).__name__} cannot be traced: {first[:200]}; Python that decides by the "
-        "value of a tensor has no graph; use keras.ops.cond, or by='layer'"
+        "Python that decides by the value of a tensor has no graph; use keras.ops.cond, or "
+        "by='layer'"
     )
-    return GraphError(msg)
+    return GraphError(f"{type(model).__name__} cannot be traced: {first[:200]}", msg)
 
 
 class _Hole:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from torch import nn
 from mpcore._lib.callers import warn_user
 from mpcore.errors import BackendError
 from mpcore.graph.deciding import unused_rules
+from mpcore.graph.edit import by_new_names
 from mpcore.graph.part import Changed, as_arguments, refuse_rewritten
 from mpcore_torch.casting import is_low
 from mpcore_torch.forwards import replace_forward
@@ -81,6 +82,8 @@ class Lowering:
         if self.policy is None:
             made = Changed(piece.graph)
             made = made if self.change is None else self.change(made)
+            calls = by_new_names(piece.calls, piece.graph, made.graph)
+            piece = replace(piece, calls=calls)
             if not made.words:
                 return build(piece, made.graph)
             plan = plan_of_words(piece, made)

@@ -104,6 +104,30 @@ class _Draft:
     def __init__(self, given: Changed, model: Any) -> None:
         self.graph, self.model = given.graph, model
         self.words = dict(given.words)
+        self.copy_of: tuple[_Draft, Any, Any] | None = None
+
+    def copy(self) -> _Draft:
+        """Return a draft of its own, equal to this one."""
+        made = _Draft(Changed(self.graph, dict(self.words)), self.model)
+        made.copy_of = (self, self.graph, dict(self.words))
+        return made
+
+    def take(self, made: _Draft) -> None:
+        """Become what a copy of this was made into.
+
+        Raises:
+            GraphError: it is no copy of this as it is now.
+        """
+        if made.copy_of is None or made.copy_of[0] is not self:
+            msg = "a rule must return nodes of the graph that it is given, or copies of them"
+            raise GraphError(msg)
+        if made.copy_of[1] is not self.graph or made.copy_of[2] != self.words:
+            msg = (
+                "a rule must change a node or a copy of it, not both: what came after the copy "
+                "would be lost; change the node that is returned"
+            )
+            raise GraphError(msg)
+        self.graph, self.words = made.graph, made.words
 
     def changed(self) -> Changed:
         words = {name: word for name, word in self.words.items() if name in self.graph.node}
@@ -133,8 +157,8 @@ class Output:
         name: of the value.
     """
 
-    def __init__(self, draft: _Draft, node: str, then: tuple[str, Any] | None = None) -> None:
-        """Know the node; ``then`` is what is put behind it."""
+    def __init__(self, draft: _Draft, node: str, then: tuple[tuple[str, Any], ...] = ()) -> None:
+        """Know the node; ``then`` is what is put behind it, in order."""
         self._draft, self.node, self.then = draft, node, then
 
     @property
@@ -144,12 +168,13 @@ class Output:
 
     @property
     def dtype(self) -> str:
-        """What it is without casts."""
-        return self._draft.graph.value[self.name].dtype
+        """What it is without casts, but for those of ``astype``."""
+        casts = [what for kind, what in self.then if kind == "cast"]
+        return casts[-1] if casts else self._draft.graph.value[self.name].dtype
 
     def astype(self, dtype: object) -> Output:
         """Return it as another dtype; to be assigned to ``node.output``."""
-        return Output(self._draft, self.node, ("cast", parse_dtype(dtype)))
+        return Output(self._draft, self.node, (*self.then, ("cast", parse_dtype(dtype))))
 
 
 def clip_gradient(
@@ -157,11 +182,15 @@ def clip_gradient(
 ) -> Output:
     """Return the output with its gradient clipped; to be assigned to ``node.output``."""
     clip.check_bound(norm, value)
-    return Output(output._draft, output.node, ("clip", (norm, value)))
+    return Output(output._draft, output.node, (*output.then, ("clip", (norm, value))))
 
 
 class Node:
-    """One call; members of the layer that makes it can be read, and ``isinstance`` asks for it."""
+    """One call; members of the layer that makes it can be read, and ``isinstance`` asks for it.
+
+    Where a backend adds the bias of a layer by a call of its own, both are one node to a rule for
+    the layer: ``to_float``, ``output``, ``state`` and who reads it are those of both.
+    """
 
     def __init__(self, draft: _Draft, name: str) -> None:
         """Know the graph and the node in it."""
@@ -183,6 +212,24 @@ class Node:
         found: GraphNode = self._draft.graph.node[self._name]
         return found
 
+    @property
+    def _last(self) -> GraphNode:
+        """The call that adds the bias of the same layer, if there is one, else its own."""
+        graph, own = self._draft.graph, self._own
+        users = {user.name: user for name in own.outputs for user in graph.users[name]}
+        (user,) = users.values() if len(users) == 1 else (own,)
+        return user if _adds_bias(user, own) else own
+
+    @property
+    def _first(self) -> Node:
+        """The call whose bias this one adds, if it does, else itself."""
+        own, producer = self._own, self._draft.graph.producer
+        before = producer.get(own.inputs[0]) if own.inputs else None
+        if before is None or not _adds_bias(own, before):
+            return self
+        made = Node(self._draft, before.name)
+        return made if made._last.name == own.name else self
+
     def __getattr__(self, name: str) -> Any:
         """Return a member of the layer, such as ``in_channels``."""
         layer = None if name.startswith("__") else self._layer()
@@ -197,8 +244,12 @@ class Node:
         return str(self._name)
 
     @name.setter
-    def name(self, name: str) -> None:
+    def name(self, name: str | ScopedValue) -> None:
         draft = self._draft
+        name = name.name if isinstance(name, ScopedValue) else name
+        if not isinstance(name, str) or not name:
+            msg = f"`name` of {self._name!r} must be a text or a ScopedValue, got {name!r:.80}"
+            raise GraphError(msg)
         draft.graph = edit.rename(draft.graph, self._name, name)
         if self._name in draft.words:
             draft.words[name] = draft.words.pop(self._name)
@@ -212,57 +263,58 @@ class Node:
     def get_users(self) -> list[Node]:
         """Return the nodes that read what it makes."""
         graph = self._draft.graph
-        found = {u.name: u for name in self._own.outputs for u in graph.users[name]}
+        found = {u.name: u for name in self._last.outputs for u in graph.users[name]}
         return [Node(self._draft, name) for name in found]
 
     def get_inputs(self) -> list[Node]:
         """Return the nodes whose results it reads."""
-        producer = self._draft.graph.producer
-        names = dict.fromkeys(producer[n].name for n in self._own.inputs if n in producer)
-        return [Node(self._draft, name) for name in names]
+        producer, first = self._draft.graph.producer, self._first._own
+        names = dict.fromkeys(producer[n].name for n in first.inputs if n in producer)
+        return [Node(self._draft, name)._first for name in names]
 
     def to_float(self, dtype: object) -> Node:
         """Let it compute in ``dtype``."""
         named = parse_dtype(dtype)
-        self._draft.words[self._name] = Word(named, "", f"to_float({named})")
+        for name in (self._name, self._last.name):
+            self._draft.words[name] = Word(named, "", f"to_float({named})")
         return self
 
     @property
     def output(self) -> Output:
         """What it makes; set to ``clip_gradient`` or ``astype`` of it, that is put behind."""
-        return Output(self._draft, self._name)
+        return Output(self._draft, self._last.name)
 
     @output.setter
     def output(self, output: Output) -> None:
-        draft = self._draft
-        if not isinstance(output, Output) or output.then is None or output.node != self._name:
+        draft, name = self._draft, self._last.name
+        own = isinstance(output, Output) and output._draft is draft and output.node == name
+        if not own or not output.then:
             msg = (
                 f"`output` of {self._name!r} must be set to clip_gradient(node.output, ...) or "
                 "node.output.astype(dtype)"
             )
             raise GraphError(msg)
-        kind, what = output.then
-        if kind == "clip":
-            norm, value = what
-            draft.graph = clip.clip_gradient(draft.graph, [self._own], norm=norm, value=value)
-        else:
-            before = draft.words.get(self._name, Word("follow", "", ""))
-            draft.words[self._name] = replace(before, output=what, why=f"astype({what})")
+        for kind, what in output.then:
+            last = draft.graph.node[name]
+            if kind == "clip":
+                norm, value = what
+                draft.graph = clip.clip_gradient(draft.graph, [last], norm=norm, value=value)
+                name = draft.graph.users[last.outputs[0]][0].name
+            else:
+                before = draft.words.get(name, Word("follow", "", ""))
+                draft.words[name] = replace(before, output=what, why=f"astype({what})")
 
     @property
     def state(self) -> dict[str, Any]:
         """Parameters and buffers that it reads, by role: the framework's own tensors."""
-        node, kinds = self._own, ("param", "buffer")
+        own, last, kinds = self._own, self._last, ("param", "buffer")
         values = self._draft.graph.value
-        return {
-            role: self._draft.layer(name)
-            for role, name in zip(node.roles, node.inputs, strict=True)
-            if values[name].kind in kinds
-        }
+        pairs = zip((*own.roles, *last.roles), (*own.inputs, *last.inputs), strict=True)
+        return {role: self._draft.layer(name) for role, name in pairs if values[name].kind in kinds}
 
     def has_grad(self) -> bool:
         """Return whether a gradient flows into what it makes."""
-        return any(self._draft.graph.value[name].grad for name in self._own.outputs)
+        return any(self._draft.graph.value[name].grad for name in self._last.outputs)
 
     def grad(self) -> Any:
         """Raise GraphError: gradients are no nodes."""
@@ -292,8 +344,17 @@ class Node:
 
 
 def deepcopy(node: Node) -> Node:
-    """Return a node of a graph of its own, equal to this one: to keep what it was."""
-    return Node(_Draft(node._draft.changed(), node._draft.model), node.name)
+    """Return an equal node of a graph of its own: to keep what it was, or to change and return."""
+    return Node(node._draft.copy(), node.name)
+
+
+def _adds_bias(node: GraphNode, before: GraphNode) -> bool:
+    return (
+        (node.op, before.op != _BIAS) == (_BIAS, True)
+        and node.path == before.path
+        and node.layer == before.layer != ""
+        and node.inputs[0] in before.outputs
+    )
 
 
 def pattern(kind: Any) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
@@ -306,7 +367,8 @@ def pattern(kind: Any) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any
 
     def decorate(function: Callable[[Node], Any]) -> Callable[[Node], Any]:
         def rule(node: Node) -> Any:
-            return function(node) if _is(node, kind) else node
+            meant = _is(node, kind) and node._first.name == node.name
+            return function(node) if meant else node
 
         return rule
 
@@ -326,6 +388,7 @@ def _check_kind(kind: Any) -> None:
 
 
 def _is(node: Node, kind: Any) -> bool:
+    node = node if kind == _BIAS else node._first
     if isinstance(kind, type):
         return isinstance(node, kind) and _main(node)
     return node._own.op == (kind.value if isinstance(kind, NodeType) else kind)
@@ -398,9 +461,14 @@ def _apply(rule: Callable[[Node], Any], node: Node) -> None:
     if not all(type(each) is Node for each in kept):
         msg = f"a rule must return nodes or None, got {made!r:.80}"
         raise GraphError(msg)
-    if node.name not in [each.name for each in kept]:
-        draft = node._draft
-        draft.graph = edit.remove(draft.graph, node.name)
+    draft, made_here = node._draft, node._own.outputs
+    copies = {id(each._draft): each._draft for each in kept if each._draft is not draft}
+    for copied in copies.values():
+        draft.take(copied)
+    if made_here in [each._own.outputs for each in kept]:
+        return
+    for name in dict.fromkeys((node._last.name, node.name)):
+        draft.graph = edit.remove(draft.graph, name)
 
 
 class PatternEngine:
@@ -409,10 +477,16 @@ class PatternEngine:
     def __init__(self, rules: Sequence[tuple[Any, Any]]) -> None:
         """Take (pattern, replacement) pairs.
 
-        A pattern is a chain of ``mpcore.graph.P`` or a list of ``NodeType``; a replacement a
-        function of the matched nodes, or ``FOLD``.
+        A pattern is a chain of ``mpcore.graph.P``, or a list of classes of layers, ``NodeType``
+        and neutral ops; a replacement a function of the matched nodes, or ``FOLD``, which folds
+        every normalisation that can be.
         """
-        self.rules = [(_chain(found), made) for found, made in rules]
+        self.rules = [(found, made) for found, made in rules]
+        for found, made in self.rules:
+            _check_chain(found)
+            if made != FOLD and not callable(made):
+                msg = f"a replacement must be a function of nodes or FOLD, got {made!r:.80}"
+                raise GraphError(msg)
 
     def rewrite(self, net: Any, *example: Any) -> Any:
         """Return a changed model; ``FOLD`` needs an example and a model for inference."""
@@ -430,31 +504,61 @@ class PatternEngine:
 
     def run(self, draft: _Draft) -> None:
         """Do what is done, wherever a pattern fits."""
-        for chain, replacement in self.rules:
-            for found in match(chain, draft.graph):
-                names = [node.name for label, node in found.nodes.items() if label != _BIAS]
+        for parts, replacement in self.rules:
+            chain = _chain(parts, draft)
+            for found in match(chain, draft.graph) if chain is not None else ():
+                names = [node.name for label, node in found.nodes.items() if not _of_bias(label)]
                 replacement([Node(draft, name) for name in names])
 
 
-def _chain(found: Any) -> Chain:
+def _check_chain(found: Any) -> None:
+    """Raise GraphError for what is no pattern."""
+    if isinstance(found, Chain):
+        return
+    if not isinstance(found, (list, tuple)) or not found:
+        what = "an empty list" if found == [] else f"{found!r:.80}"
+        msg = f"`pattern` must be a chain of P or a list of kinds of nodes, got {what}"
+        raise GraphError(msg)
+    for kind in found:
+        _check_kind(kind)
+
+
+def _chain(found: Any, draft: _Draft) -> Chain | None:
+    """Return a pattern as a chain; None where a kind is not in this graph."""
     if isinstance(found, Chain):
         return found
     chain = None
     for number, kind in enumerate(found):
-        op = kind.value if isinstance(kind, NodeType) else kind
-        _check_kind(kind)
-        part = P(op, label=f"{number} {op}")
+        part = _part(kind, f"{number} {kind}", draft)
+        if part is None:
+            return None
         chain = part if chain is None else chain >> part
-        if op in _WITH_BIAS and number < len(found) - 1:
-            chain = chain >> Opt(_BIAS)  # MindSpore adds it by a call of its own
-    if chain is None:
-        msg = "`pattern` must be a chain of P or a list of NodeType, got an empty list"
-        raise GraphError(msg)
+        if number < len(found) - 1:  # some backends add it by a call of its own
+            chain = chain >> Opt(_BIAS, label=f"{number} {_BIAS}")
+    return chain
+
+
+def _part(kind: Any, label: str, draft: _Draft) -> Chain | None:
+    if not isinstance(kind, type):
+        return P(kind.value if isinstance(kind, NodeType) else kind, label=label)
+
+    def is_one(own: GraphNode) -> bool:
+        node = Node(draft, own.name)
+        return node._first.name == own.name and _is(node, kind)
+
+    chain = None
+    for op in dict.fromkeys(own.op for own in draft.graph.nodes if is_one(own)):
+        one = P(op, is_one, label=label)
+        chain = one if chain is None else chain | one
     return chain
 
 
 _BIAS = "bias_add"
-_WITH_BIAS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "linear", "matmul")
+
+
+def _of_bias(label: str) -> bool:
+    number, _, op = label.partition(" ")
+    return number.isdigit() and op == _BIAS
 
 
 class MixedPrecisionHelper:
@@ -531,8 +635,13 @@ class _Rewritten:
         self.model: Any = None
         self._made: list[tuple[Any, Any]] = []
 
-    def compile(self, model: Any, *inputs: Any) -> _Rewritten:
-        """Rewrite ``model`` for these inputs; later calls with it use what was made."""
+    def compile(self, model: Any = None, *inputs: Any) -> _Rewritten:
+        """Rewrite ``model`` for these inputs; later calls with it use what was made.
+
+        Without a model nothing is done yet: the first call with one rewrites it.
+        """
+        if model is None:
+            return self
         self.model = self.engine.rewrite(model, *inputs)
         self._made = [pair for pair in self._made if pair[0] is not model]
         self._made.append((model, self.model))

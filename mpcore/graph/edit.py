@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mpcore.errors import GraphError
 from mpcore.graph.ir import unique
@@ -13,7 +13,17 @@ if TYPE_CHECKING:
 
     from mpcore.graph.ir import Graph, Node, Value
 
-__all__ = ["insert_after", "remove", "remove_dead", "rename", "replace_node"]
+T = TypeVar("T")
+
+__all__ = [
+    "by_new_names",
+    "insert_after",
+    "origins",
+    "remove",
+    "remove_dead",
+    "rename",
+    "replace_node",
+]
 
 
 def insert_after(graph: Graph, value: str, node: Node, result: Value) -> Graph:
@@ -128,6 +138,25 @@ def rename(graph: Graph, name: str, new: str) -> Graph:
         raise GraphError(msg)
     named = replace(node, name=new)
     return graph.changed(nodes=tuple(named if each is node else each for each in graph.nodes))
+
+
+def origins(before: Graph, after: Graph) -> dict[str, str]:
+    """Return what each node was called before, by its name now; nodes that are new are left out."""
+    made = {out: node.name for node in before.nodes for out in node.outputs}
+    found = {}
+    for node in after.nodes:
+        old = before.node.get(node.name)
+        if node.outputs:
+            found[node.name] = made.get(node.outputs[0], "")
+        elif old is not None and not old.outputs and old.target == node.target:
+            found[node.name] = old.name
+    return {name: old for name, old in found.items() if old}
+
+
+def by_new_names(table: Mapping[str, T], before: Graph, after: Graph) -> dict[str, T]:
+    """Return what was known of nodes by name, by their names in ``after``."""
+    names = origins(before, after)
+    return {name: table[old] for name, old in names.items() if old in table}
 
 
 def _without(graph: Graph, dead: set[str], renamed: Mapping[str, str]) -> Graph:

@@ -103,6 +103,16 @@ def test_list_and_exact_hand_on_the_bits_of_by_op() -> None:
         np.testing.assert_array_equal(a, c)
 
 
+def test_the_cheapest_place_casts_what_is_returned() -> None:
+    """One cast serves calls and what is returned: each call hands on what was planned before it."""
+    net, args = _made("shared")
+    amp = mp.prepare(
+        net, nn.SGD(net.trainable_params(), 0.1), f"{BY_GRAPH}, place=cheapest", example=args
+    )
+    assert any({"", "cat_stack"} <= set(c.users) for plan in amp.graphs for c in plan.casts)
+    assert float(amp.step(lambda x: _weighed(net(x)), *args).loss) < 10
+
+
 def test_rules_reach_one_call_and_other_shapes_are_lifted_as_they_come() -> None:
     net, args = _made("mlp")
     policy = f"{BY_GRAPH}; full path=head/linear"
@@ -199,7 +209,7 @@ def test_a_value_that_python_changes_is_lifted_anew() -> None:
     np.testing.assert_array_equal(after.asnumpy(), before.asnumpy() * 2)
 
 
-def test_when_mode_eager_holds_by_graph() -> None:
+def test_which_mode_holds_by_graph() -> None:
     net, args = _made("mlp")
     text = f"{BY_GRAPH}; full op=linear when mode=eager; full op=relu when mode=graph"
     with warnings.catch_warnings():
@@ -208,6 +218,16 @@ def test_when_mode_eager_holds_by_graph() -> None:
     assert plan.compute["fc/linear"] == "float32"
     assert "when mode=eager" in plan.rules["fc/linear"]
     assert not any("mode=graph" in why for why in plan.rules.values())
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mp.MpcoreWarning)
+            plan = mp.explain(net, text, *args).plans[0]
+        assert ms.get_context("mode") == ms.GRAPH_MODE
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert plan.compute["fc/linear"] == "float16"
+    assert any("when mode=graph" in why for why in plan.rules.values())
 
 
 def test_export_and_source_give_what_the_prepared_network_gives(tmp_path: Path) -> None:
@@ -256,6 +276,125 @@ def test_a_source_trains_compiled_with_the_bits_of_the_eager_run(
     assert _same(eager[0], compiled[0])
     for one, other in zip(eager[1], compiled[1], strict=True):
         assert _same(one, other)
+
+
+def _norm_of(net: Any) -> Any:
+    def loss(*batch: Any) -> Any:
+        return ops.square(net(*batch).astype(ms.float32)).mean()
+
+    return loss
+
+
+def _steps(name: str, how: str, batches: list[tuple[Any, ...]], policy: str) -> list[Any]:
+    """Return losses, then the weights, of a network that takes a step with each batch."""
+    net, args = _made(name)
+    net.set_train(False)
+    ms.set_context(mode=ms.GRAPH_MODE if how == "graph mode" else ms.PYNATIVE_MODE)
+    try:
+        amp = mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), policy, example=args)
+        cell = amp.train_cell(_norm_of(net), compiled=how == "jit")
+        losses = [cell(*batch)[0] for batch in batches]
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    return [*losses, *net.get_parameters()]
+
+
+@pytest.mark.parametrize("place", ["exact", pytest.param("list", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("how", ["jit", pytest.param("graph mode", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in FAST else pytest.mark.nightly) for n in COMPILED]
+)
+def test_compiled_steps_have_the_bits_of_eager_ones(name: str, how: str, place: str) -> None:
+    """In either mode, with shapes that come later: each is lifted before it is compiled."""
+    args = MODELS[name][1]
+    batches = [args, tuple(x[:1] for x in args), args]
+    policy = f"{BY_GRAPH}, place={place}"
+    eager, compiled = (_steps(name, each, batches, policy) for each in ("eager", how))
+    assert _same(eager, compiled)
+
+
+class Options(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
+    """Arguments that may be left out, and one that is no Tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.d = nn.Dense(8, 4)
+
+    def construct(self, x: Any, mask: Any = None, scale: float = 2.0) -> Any:
+        y = self.d(x) * scale
+        return y if mask is None else y + mask
+
+
+MASK = _floats(2, 4)
+
+
+def _left_out(net: Any, x: Any) -> Any:
+    return net(x)
+
+
+def _keyword(net: Any, x: Any) -> Any:
+    return net(x, scale=3.0)
+
+
+def _masked(net: Any, x: Any) -> Any:
+    return net(x, MASK)
+
+
+def _keywords(net: Any, x: Any) -> Any:
+    return net(mask=MASK, x=x)
+
+
+@pytest.mark.parametrize("call", [_left_out, _keyword, _masked, _keywords])
+def test_a_compiled_call_finds_the_graph_of_its_arguments(call: Any) -> None:
+    net, x = Options(), _floats(2, 8)
+    amp = mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), BY_GRAPH, example=x)
+    with amp.autocast():
+        eager = call(net, x)
+
+        def run(x: Any) -> Any:
+            return call(net, x)
+
+        assert _same(eager, ms.jit(run)(x))
+
+
+def test_a_compiled_call_of_another_shape_is_refused_with_the_way_out() -> None:
+    net, args = _made("mlp")
+    net.set_train(False)
+    amp = mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), BY_GRAPH, example=args)
+
+    def run(x: Any) -> Any:
+        return net(x)
+
+    other = _floats(3, 8)
+    with amp.autocast():
+        with pytest.raises(ValueError, match="run it once with their shapes in PYNATIVE_MODE"):
+            ms.jit(run)(other)
+        assert _same(net(other), ms.jit(run)(other))
+
+
+def test_a_rewritten_network_compiles() -> None:
+    net, args = _made("mlp")
+    net.set_train(False)
+    head = P("linear", lambda n: n.path == "head")
+    clipped = mp.graph.clip_gradient(net, head, *args, norm=1e-3)
+
+    def gradient(x: Any) -> Any:
+        return ms.grad(lambda x: clipped(x).sum() * 100, None, net.fc.weight)(x)
+
+    eager = gradient(*args)
+
+    def total(x: Any) -> Any:
+        return clipped(x).sum() * 100
+
+    found = ms.jit(ms.grad(total, None, net.fc.weight))(*args)
+    np.testing.assert_array_equal(eager.asnumpy(), found.asnumpy())
+    own = clipped(*args)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        assert _same(own, clipped(*args))
+        assert clipped(_floats(3, 8)).shape == (3, 4)  # lifted before it is compiled
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 def test_normalisations_fold_and_the_original_stays() -> None:
@@ -312,17 +451,10 @@ def test_policies_that_cannot_be_are_refused() -> None:
         mp.explain(net, f"{BY_GRAPH}; lower path=lstm/*", *args)
 
 
-def test_parameters_of_16_bits_and_graph_mode_are_refused() -> None:
+def test_parameters_of_16_bits_are_refused() -> None:
     net, args = _made("mlp")
     with pytest.raises(GraphError, match=r"`path` must end in .mindir"):
         mp.export(net, "m.onnx", BY_GRAPH, *args)
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        with pytest.raises(GraphError, match="must run in PYNATIVE_MODE"):
-            mp.prepare(net, nn.SGD(net.trainable_params(), 0.1), BY_GRAPH, example=args)
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-    net.to_float(ms.float32)
     low = Mlp()
     low.fc.weight.set_dtype(ms.float16)
     with pytest.raises(BackendError, match=r"fc.weight has 16 bits"):

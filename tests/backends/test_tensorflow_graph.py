@@ -233,9 +233,9 @@ def test_programs_of_the_rewriting_api() -> None:
 
     @rw.pattern(L.Dense)
     def rule(node: Any) -> None:
-        if node.get_node_type() is rw.NodeType.Dense:
-            seen.append((node.units, list(node.state), node.has_grad()))
-            node.output = rw.clip_gradient(node.output, norm=1.0)
+        seen.append((node.units, list(node.state), node.has_grad()))
+        node.output = rw.clip_gradient(node.output, norm=1.0)
+        node.name = rw.ScopedValue.create_name_value(f"mine_{len(seen)}")
 
     helper = rw.MixedPrecisionHelper("bfloat16").set_white_list([rw.NodeType.Softmax])
     first = rw.SymbolicEngine().add_rule(rule).rewrite(model, *args)
@@ -247,7 +247,8 @@ def test_programs_of_the_rewriting_api() -> None:
         mp.prepare(net, keras.optimizers.SGD(0.1), f"{BY_GRAPH}, compute=float32", example=args)
     with pytest.raises(mp.BackendError, match="must be float32 for a rewritten model"):
         mp.prepare(net, keras.optimizers.SGD(0.1), "mixed_bfloat16")
-    assert (8, ["kernel"], True) in seen
+    assert (8, ["kernel", "bias"], True) in seen
+    assert all(roles == ["kernel", "bias"] for _, roles, _ in seen)  # once for both calls
     for one, other in zip(model(*args), net(*args), strict=True):
         np.testing.assert_allclose(one, tf.cast(other, tf.float32), atol=0.05)
     assert len(net.trainable_variables) == len(model.trainable_variables)

@@ -167,3 +167,15 @@ def test_what_cannot_be_traced_is_not_known():
     (line,) = prepared(model, np.ones((2, 4), "f4"))
     assert "in 16 bits is not known: Own cannot be traced: " in line
     assert "by=" not in line
+
+
+def test_what_a_model_says_itself_is_told_whole():
+    def says(own, x):
+        msg = "no rank; use rows"
+        raise ValueError(msg)
+
+    model = Own(lambda own, x: own.fc(x))
+    model.run = says
+    (line,) = prepared(model, np.ones((2, 4), "f4"))
+    assert "Own cannot be traced: no rank; use rows" in line
+    assert "keras.ops.cond" not in line

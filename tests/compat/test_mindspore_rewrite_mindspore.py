@@ -114,12 +114,49 @@ def test_engines_change_one_after_the_other_and_the_result_is_lifted_no_more() -
             mp.graph.lift(model, x)
     with pytest.raises(mp.GraphError, match="was changed, and is lifted no more"):
         mp.export(made, "net.mindir", "autocast_float16, by=graph", x)
+    eager = made(x)
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
-        with pytest.raises(mp.GraphError, match="must run in PYNATIVE_MODE"):
-            made(x)
+        np.testing.assert_allclose(made(x).asnumpy(), eager.asnumpy(), atol=5e-3)
     finally:
         ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+class Biased(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Dense(4, 4), nn.Dense(4, 2)
+
+    def construct(self, x: Any) -> Any:
+        return self.two(ops.relu(self.one(x)))
+
+
+def test_a_layer_and_its_bias_are_one_node_to_a_rule() -> None:
+    """The bias is added by a call of its own here."""
+    net, x = Biased(), Tensor(np.ones((3, 4), np.float32))
+    seen: dict[str, Any] = {}
+
+    @rw.pattern(nn.Dense)
+    def dense(node: Any) -> list[Any]:
+        seen[node.name] = (sorted(node.state), [u.get_node_type() for u in node.get_users()])
+        node.output = rw.clip_gradient(node.output, norm=1e-3)
+        node.name = rw.ScopedValue.create_name_value(f"layer_{len(seen)}")
+        return [node]
+
+    matched: list[list[str]] = []
+    made = rw.SymbolicEngine().add_rule(dense)
+    chain = [nn.Dense, rw.NodeType.ReLU]
+    made.add_rule(rw.PatternEngine([(chain, lambda n: matched.append([x.name for x in n]))]))
+    helper = rw.MixedPrecisionHelper("float16").set_white_list([rw.NodeType.Dense])
+    new = made.add_rule(helper).rewrite(net, x)
+    assert list(seen) == ["one/linear", "two/linear"]
+    assert seen["one/linear"] == (["bias", "weight"], [rw.NodeType.ReLU])
+    assert matched == []  # the clipped gradient is between them
+    (lowered,) = new.runner.met.values()
+    plan = lowered.plan
+    assert plan.compute["layer_1"] == plan.compute["one/bias_add"] == "float32"
+    assert plan.compute["relu"] == "float16"
+    assert [n.op for n in plan.graph.nodes].count("clip_gradient") == 2
 
 
 def test_a_pattern_of_node_types_passes_over_the_bias_of_a_layer() -> None:

@@ -190,6 +190,116 @@ def test_a_function_of_model_and_inputs_runs_on_the_rewritten_model() -> None:
     assert net(x).dtype == torch.float32
 
 
+def test_what_is_put_behind_a_node_comes_in_order() -> None:
+    net, x = _net()
+    net.eval()
+    own = _grad(net, "fc.bias", x).norm()
+    for change in (
+        lambda out: rw.clip_gradient(out, norm=1e-4).astype("bfloat16"),
+        lambda out: rw.clip_gradient(out.astype("bfloat16"), norm=1e-4),
+    ):
+
+        @rw.pattern(nn.Linear)
+        def both(node: rw.Node, change: Any = change) -> None:
+            node.output = change(node.output)
+
+        @rw.pattern("softmax")
+        def low(node: rw.Node) -> None:
+            node.to_float("bfloat16")
+
+        new = rw.SymbolicEngine().add_rule(both).rewrite(net, x)
+        assert _dtypes(new, x)["aten::_softmax"] == torch.bfloat16
+        assert _grad(new, "fc.bias", x).norm() < 2e-4 < own
+
+
+class Attends(nn.Module):
+    """A call that only a function of torch makes, and one whose arguments are no plain values."""
+
+    def forward(self, x: Any) -> Any:
+        y = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        return torch.zeros_like(y, dtype=torch.float64) + y
+
+
+def test_renamed_calls_are_made_as_they_were() -> None:
+    net, x = Attends(), torch.randn(1, 2, 4, 8)
+    names: list[str] = []
+
+    def rename(node: rw.Node) -> None:
+        node.name = f"mine.{node.name}"
+
+    def swap(nodes: list[rw.Node]) -> None:
+        one, other = nodes
+        first, second = one.name, other.name
+        one.name = "aside"
+        other.name, one.name = first, second
+
+    engine = rw.SymbolicEngine().add_rule(rename).add_rule(lambda n: names.append(n.name))
+    new = engine.rewrite(net, x)
+    assert all(name.startswith("mine.") for name in names)
+    assert torch.equal(new(x), net(x))
+    conv, x = _net()
+    swapped = rw.PatternEngine([([nn.Conv2d, nn.BatchNorm2d], swap)]).rewrite(conv.eval(), x)
+    assert torch.equal(swapped(x), conv(x))
+
+
+def test_a_copy_that_is_returned_takes_the_place_of_its_node() -> None:
+    net, x = _net()
+    seen: list[str] = []
+
+    @rw.pattern(nn.Linear)
+    def copied(node: rw.Node) -> list[rw.Node]:
+        new = rw.deepcopy(node)
+        new.to_float("bfloat16")
+        new.name = rw.ScopedValue.create_name_value("scores")
+        return [new]
+
+    engine = rw.SymbolicEngine().add_rule(copied).add_rule(lambda node: seen.append(node.name))
+    assert engine.rewrite(net, x)(x).dtype == torch.bfloat16
+    assert "scores" in seen
+
+    @rw.pattern(nn.Linear)
+    def both(node: rw.Node) -> list[rw.Node]:
+        new = rw.deepcopy(node)
+        node.to_float("bfloat16")
+        return [new]
+
+    with pytest.raises(mp.GraphError, match="a node or a copy of it, not both"):
+        rw.SymbolicEngine().add_rule(both).rewrite(net, x)
+    kept: list[rw.Node] = []
+
+    def other(node: rw.Node) -> Any:
+        kept.append(node)
+        return kept[0]
+
+    rw.SymbolicEngine().add_rule(lambda node: kept.append(node)).rewrite(net, x)
+    with pytest.raises(mp.GraphError, match="nodes of the graph that it is given, or copies"):
+        rw.SymbolicEngine().add_rule(other).rewrite(net, x)
+
+
+def test_a_pattern_is_a_list_of_classes_too() -> None:
+    net, x = _net()
+    seen: list[list[str]] = []
+    chain = [nn.Conv2d, nn.BatchNorm2d, rw.NodeType.ReLU]
+    looks = rw.PatternEngine([(chain, lambda nodes: seen.append([n.name for n in nodes]))])
+    looks.rewrite(net, x)
+    assert seen == [["conv/conv2d", "bn/batch_norm", "relu"]]
+    none = [nn.Conv1d, nn.BatchNorm2d]
+    rw.PatternEngine([(none, lambda nodes: seen.append(nodes))]).rewrite(net, x)
+    assert len(seen) == 1
+    with pytest.raises(mp.GraphError, match="a replacement must be a function of nodes or FOLD"):
+        rw.PatternEngine([(chain, None)])
+
+
+def test_compile_may_come_before_the_model() -> None:
+    net, x = _net()
+
+    @rw.rewrite(rw.SymbolicEngine().add_rule(rw.MixedPrecisionHelper("bfloat16")))
+    def run(model: nn.Module, x: Any) -> Any:
+        return model(x)
+
+    assert run.compile()(net, x).dtype == torch.bfloat16
+
+
 def test_a_replacement_gets_the_nodes_of_a_pattern() -> None:
     net, x = _net()
 
