@@ -150,6 +150,10 @@ for place in (torch.device(settings["DEVICE"]), torch.device("cuda", settings.DE
     assert is_on_device(torch.ones(2, device=place))
 said = stand_in.StandIn("make_model")._mpcore_module()(torch.ones(2, 3), labels=torch.ones(2))
 (said.loss + said.aux_loss).backward()
+def scores(net):
+    said = net(torch.ones(2, 3))
+    return said.logits
+scores(stand_in.StandIn("make_model")._mpcore_module()).sum().backward()
 """
 
 
@@ -169,3 +173,26 @@ def test_scripts_find_the_device_as_torchs_accelerator(
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+KEYS = """
+import torch
+class Trainer:
+    def __init__(self, **kwargs):
+        self.args = kwargs["args"]
+        self.model = kwargs["model"].to(self.args.device)
+        self.optimizer = kwargs["optimizer"]
+    def train(self, loader):
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(self.model(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+"""
+
+
+def test_what_a_class_takes_out_of_its_keywords_is_given(tmp_path: Path) -> None:
+    step = extract(KEYS, tmp_path, set())
+    text = step.script(tmp_path, "{INPUTS}", ())
+    made = next(line for line in text.splitlines() if "Trainer(" in line)
+    assert all(f"{name}=" in made for name in ("args", "model", "optimizer"))

@@ -1,5 +1,6 @@
 """What stopped ports of public scripts when they were run, as the smallest script of each kind."""
 
+import re
 import struct
 
 import mindspore as ms
@@ -482,3 +483,80 @@ def test_averaged_networks_hold_torchs_averages():
         for name in plain["keys"]:
             value = one.state_dict()[name].numpy()
             np.testing.assert_allclose(np.asarray(held[name]), value, atol=1e-6, err_msg=name)
+
+
+# --- what a loss is made of -----------------------------------------------------------------------
+
+INHERITED = """import torch
+from elsewhere import Base
+class Trainer(Base):
+    def __init__(self, config):
+        super().__init__(config)
+        if config.detail:
+            self.detail = torch.nn.Linear(2, 2)
+    def train(self, loader, config):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            if config.detail:
+                out = self.detail(self.model(x))
+            else:
+                out = self.model(x)
+            loss = self.criterion(out, y)
+            if config.teacher:
+                loss += self.teacher(x).mean().item() * out.mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+"""
+
+
+def test_networks_of_a_base_class_get_gradients_and_those_of_a_branch_may_not_be_there():
+    """No weight of ``self.model`` moved, and ``self.detail`` raised where no branch made it."""
+    text = ported(INHERITED).text
+    line = next(line for line in text.splitlines() if "port.loss(" in line)
+    assert re.search(r"self\.model|\(self, \"model\", None\)", line)
+    assert not re.search(r"self\.(detail|teacher)\b", line)
+    assert 'getattr(self, "detail", None)' in line
+
+
+HELPED = """import torch
+def shifted(given, x):
+    return given
+def train(model, loader, loss, optimizer, scaler):
+    for x in loader:
+        with torch.cuda.amp.autocast():
+            model_out = model(x)
+            model_out = shifted(model_out, x)
+            total = loss(model_out).item() * loss(model_out)
+        optimizer.zero_grad()
+        scaler.scale(total).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def test_what_a_loss_makes_itself_is_none_of_its_networks():
+    assert "port.loss(forward, model, loss, scaler=scaler)" in ported(HELPED).text
+
+
+INSIDE = """import torch
+def train(net_g, net_d, loader, g, d, scaler, flag):
+    for x in loader:
+        with torch.cuda.amp.autocast():
+            fake = net_g(x)
+            loss_d = net_d(fake.detach()).mean()
+            if flag:
+                loss_e = net_d(fake.detach()).sum()
+                d.zero_grad()
+                scaler.scale(loss_e).backward()
+                scaler.step(d)
+        g.zero_grad()
+        scaler.scale(loss_d).backward()
+        scaler.step(g)
+        scaler.update()
+"""
+
+
+def test_a_step_among_what_makes_another_loss_is_refused():
+    edits = [edit for edit in ported(INSIDE).edits if edit.kind == "refused"]
+    assert any("optimizer steps among" in edit.reason for edit in edits)

@@ -146,6 +146,19 @@ def walk_all(function: Function) -> list[ast.AST]:
     return [node for statement in function.body for node in walk(statement)]
 
 
+def _keys_of(function: Function) -> list[str]:
+    """Return the names that a function takes out of its ``**kwargs``, without a default."""
+    held = function.args.kwarg.arg if function.args.kwarg is not None else ""
+    found = [
+        node.slice.value
+        for node in walk_all(function)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and ast.unparse(node.value) == held
+    ]
+    return list(dict.fromkeys(n for n in found if isinstance(n, str) and n.isidentifier()))
+
+
 class _Maker:
     def __init__(self, module: Module, function: Function, folder: Path) -> None:
         self.module, self.function, self.folder = module, function, folder
@@ -173,6 +186,7 @@ class _Maker:
             elif nothing and number_of(arg.arg, 0):
                 values[arg.arg] = repr(number_of(arg.arg))
         values |= {name: name for name in data if name in [a.arg for a in listed]}
+        values |= {name: "" for name in _keys_of(function) if name not in values}
         open_ = [name for name, value in values.items() if not value]
         for name in sorted(open_, key=lambda n: not self._is_model(n, function)):
             values[name] = self._value(name, function)

@@ -8,6 +8,7 @@ the same one. What a network gives has one of ``FORMS``.
 from __future__ import annotations
 
 import dis
+import inspect
 import itertools
 import re
 import sys
@@ -81,7 +82,8 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
         parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
         if not parts and LOSS.search(_stored(caller.f_code).get(caller.f_lasti, "")):
             return given.float().square().mean()
-        if not parts and (not args or "labels" in kwargs):  # a model of Hugging Face's
+        asked = not args or "labels" in kwargs or _asks_answers(caller.f_code)
+        if not parts and asked:  # a model of Hugging Face's
             return _Answer(given)
         return _in_parts(given, parts)
 
@@ -110,6 +112,14 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
         if not whole.is_floating_point() and whole.dim() == 2:
             return scores[:, None, :] + (x[..., None] * self.gain + self.shift)
         return scores + self.shift * self.gain
+
+
+def _asks_answers(code: Any) -> bool:
+    """Return whether a function asks for what answers of such models hold; its own names apart."""
+    return bool(code.co_flags & inspect.CO_OPTIMIZED and _HELD & set(code.co_names))
+
+
+_HELD = {"logits", "aux_loss", "last_hidden_state"}
 
 
 def _in_parts(given: Any, parts: tuple[str, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,10 @@ class _Planner:
                 why = "the statements that make its loss leave the function or loop: move the jump"
                 self._refuse(sink, why)
                 return
+        if any(_moves(block.body[place]) for place in part.places):
+            why = "an optimizer steps among the statements that make its loss: move it out of them"
+            self._refuse(sink, why)
+            return
         if self._comes_late(sink, block.body[part.places[-1] + 1 : end]):
             self._refuse(sink, "its scaler is chosen after the loss: choose it in front of it")
             return
@@ -332,7 +337,27 @@ class _Planner:
         found: list[str] = []
         for node in [*nodes, sink.loss]:
             self._candidates(node, local, found, set())
-        return found
+        return [self._held(text, nodes) for text in found]
+
+    def _held(self, text: str, nodes: list[cst.CSTNode]) -> str:
+        """Return an attribute as it is, or as one that may not be there: a branch runs it."""
+        if not re.fullmatch(r"self\.\w+", text):
+            return text
+        calls = [c for node in nodes for c in calls_in(node) if dotted(c.func).startswith(text)]
+        if not calls or not all(self._in_branch(call, nodes) for call in calls):
+            return text
+        owner = self.names.enclosing(calls[0], cst.ClassDef)
+        given = [b.value for b in self.names.attribute(owner, text) if b.value is not None]
+        if any(self.names.enclosing(value, cst.If) is None for value in given):
+            return text
+        return f'getattr(self, "{text.removeprefix("self.")}", None)'
+
+    def _in_branch(self, call: cst.Call, nodes: list[cst.CSTNode]) -> bool:
+        """Return whether a call stands under a condition among the statements of a loss."""
+        branches = (cst.If, cst.IfExp)
+        around = [call, *self.names.ancestors(call)]
+        ends = next((i for i, n in enumerate(around) if any(n is node for node in nodes)), 0)
+        return any(isinstance(node, branches) for node in around[: ends + 1])
 
     def _candidates(
         self, node: cst.CSTNode, local: set[str], found: list[str], seen: set[int]
@@ -355,7 +380,9 @@ class _Planner:
             if kinds & {"def"}:
                 for arg in call.args:
                     text = dotted(arg.value)
-                    if text and is_module(self.at, arg.value) and text not in found:
+                    if not text or text in found or text.partition(".")[0] in local:
+                        continue
+                    if is_module(self.at, arg.value):
                         found.append(text)
                 return ""
             return func.value if kinds and not kinds & {"class", "import"} else ""
@@ -366,20 +393,26 @@ class _Planner:
         if text.startswith("self.") and text.count(".") == 1:
             if self.names.attribute(owner, text):
                 return text
-            self._inside(owner, func.attr.value, local, found, seen)
-            return "self" if is_module(self.at, func.value) else ""
+            if self._inside(owner, func.attr.value, local, found, seen):
+                return "self" if is_module(self.at, func.value) else ""
+            return text  # of a base class in another file: no Cell says nothing
         return dotted(func.value) if is_module(self.at, func.value) else ""
 
     def _inside(
         self, owner: Any, method: str, local: set[str], found: list[str], seen: set[int]
-    ) -> None:
-        """Look into a method of the same class: it runs networks of ``self``."""
+    ) -> bool:
+        """Look into a method of the same class, if it is one: it runs networks of ``self``."""
+        known = False
         for function in self.names.functions.get(method, []):
-            if self.names.enclosing(function, cst.ClassDef) is owner and id(function) not in seen:
+            if self.names.enclosing(function, cst.ClassDef) is not owner:
+                continue
+            known = True
+            if id(function) not in seen:
                 seen.add(id(function))
                 inner: list[str] = []
                 self._candidates(function.body, local, inner, seen)
                 found += [t for t in inner if t.startswith("self.") and t not in found]
+        return known
 
     def _fresh(self, name: str) -> str:
         taken = self._functions | set(self.names.top.bindings)
