@@ -103,4 +103,9 @@ def _target(rng: np.random.Generator) -> np.ndarray:
     return zoo._floats(rng, 4, COLOURS, 16, 16)
 
 
+def _series(rng: np.random.Generator) -> zoo.Batch:
+    return zoo._floats(rng, 6, 8, zoo.FEATURES), zoo._labels(rng, 6)
+
+
+zoo.BATCHES.update(inside=_series, inside_time=_series)  # activations that a layer runs inside
 zoo.BATCHES.update(rotary=zoo._text, views=_views, causal=_signals, steered=_steered)

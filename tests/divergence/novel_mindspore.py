@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from novel import COLOURS, STEERS, allowed, turns, wrong
 from unseen import HIDDEN
-from zoo import EPS, FEATURES, VOCABULARY, WIDTH
+from zoo import CLASSES, EPS, FEATURES, VOCABULARY, WIDTH
 from zoo_mindspore import _entry, conv
 
 
@@ -171,6 +171,17 @@ class Steered(nn.Cell):
         return self.head(self.silu(x))
 
 
+class Inside(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Dense(FEATURES, HIDDEN, activation="relu")
+        self.fc2 = nn.Dense(HIDDEN, WIDTH, activation="tanh")
+        self.head = nn.Dense(WIDTH, CLASSES)
+
+    def construct(self, x):
+        return self.head(self.fc2(self.fc1(x)).mean(axis=1))
+
+
 def apart(model):
     def loss(x, steer, y):
         each = ops.abs(model(x, steer).astype(ms.float32) - y)
@@ -216,5 +227,7 @@ MODELS = {
     "views": _entry("views", Views, alike),
     "causal": _entry("causal", Causal, masked),
     "steered": _entry("steered", Steered, apart),
+    "inside": _entry("inside", Inside),
+    "inside_time": _entry("inside_time", Inside),
 }
 ENTRIES = {**fresh_mindspore.ENTRIES, **MODELS}

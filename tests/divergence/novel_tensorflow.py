@@ -10,8 +10,8 @@ from keras import layers, ops
 from novel import COLOURS, allowed, turns, wrong
 from unseen import HIDDEN
 from unseen_tensorflow import built
-from zoo import EPS, VOCABULARY, WIDTH
-from zoo_tensorflow import batch_norm, gelu_tanh, layer_norm
+from zoo import CLASSES, EPS, FEATURES, VOCABULARY, WIDTH
+from zoo_tensorflow import _entry, batch_norm, gelu_tanh, layer_norm
 
 
 def turned(x):
@@ -172,6 +172,13 @@ class Steered(keras.Model):
         return self.head(self.silu(x))
 
 
+def inside():
+    x = given = layers.Input((8, FEATURES))
+    x = layers.Dense(HIDDEN, activation="relu", name="fc1")(x)
+    x = layers.Dense(WIDTH, activation="tanh", name="fc2")(x)
+    return keras.Model(given, layers.Dense(CLASSES, name="head")(ops.mean(x, 1)))
+
+
 def apart(model):
     def loss(x, steer, y):
         each = ops.abs(ops.cast(model((x, steer), training=True), "float32") - y)
@@ -211,5 +218,7 @@ MODELS = {
     "views": built("views", Views, alike, several=True),
     "causal": built("causal", Causal, masked, last=True),
     "steered": built("steered", Steered, apart, several=True),
+    "inside": _entry("inside", inside),
+    "inside_time": _entry("inside_time", inside),
 }
 ENTRIES = {**fresh_tensorflow.ENTRIES, **MODELS}

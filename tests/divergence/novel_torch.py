@@ -8,7 +8,7 @@ from novel import COLOURS, STEERS, allowed, turns, wrong
 from torch import nn
 from torch.nn import functional
 from unseen import HIDDEN
-from zoo import FEATURES, VOCABULARY, WIDTH
+from zoo import CLASSES, FEATURES, VOCABULARY, WIDTH
 from zoo_torch import _entry
 
 
@@ -165,6 +165,23 @@ class Steered(nn.Module):
         return self.head(self.silu(x))
 
 
+class Inside(nn.Module):
+    """What Keras writes as Dense(activation=...): a function behind it, and a layer."""
+
+    def __init__(self, time_major: bool) -> None:
+        super().__init__()
+        self.time_major = time_major
+        self.fc1 = nn.Linear(FEATURES, HIDDEN)
+        self.fc2 = nn.Linear(HIDDEN, WIDTH)
+        self.tanh = nn.Tanh()
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        x = x.transpose(0, 1) if self.time_major else x
+        x = self.tanh(self.fc2(functional.relu(self.fc1(x))))
+        return self.head(x.mean(0 if self.time_major else 1))
+
+
 def apart(model):
     def loss(x, steer, y):
         each = (model(x, steer).float() - y).abs()
@@ -208,5 +225,7 @@ MODELS = {
     "views": _entry("views", Views, alike),
     "causal": _entry("causal", Causal, masked),
     "steered": _entry("steered", Steered, apart),
+    "inside": _entry("inside", lambda: Inside(False)),
+    "inside_time": _entry("inside_time", lambda: Inside(True)),
 }
 ENTRIES = {**fresh_torch.ENTRIES, **MODELS}

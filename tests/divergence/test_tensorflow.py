@@ -8,11 +8,12 @@ import pytest
 from porting import judged, port
 
 NAMES = ["mlp", "cnn", "separable", "resnet", "lstm", "encoder", "volume", "graph"]
+INSIDE = ["inside", "inside_time"]  # Dense(activation=...)
 
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
-    return porting.references(tmp_path_factory.mktemp("torch"), [*NAMES, "views"])
+    return porting.references(tmp_path_factory.mktemp("torch"), [*NAMES, "views", *INSIDE])
 
 
 def sgd(own, **changes):
@@ -191,3 +192,29 @@ def test_it_hides_nothing(plant, changes, where, kind, references):
     verdict = judged(references["views"], own, sgd(own, **changes))
     assert verdict.first.layer == where, verdict.root_causes
     assert verdict.root_causes[0].kind == kind, verdict.root_causes
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_an_activation_inside_of_a_layer_is_no_difference(name, references):
+    own = port("tensorflow", name)
+    verdict = judged(references[name], own, sgd(own))
+    assert verdict.agrees, (verdict.verdict, verdict.root_causes)
+
+
+@pytest.mark.parametrize(
+    ("name", "plant", "changes", "where", "kind"),
+    [
+        ("inside", put("fc1", activation=keras.activations.elu), {}, "fc1", "activation variant"),
+        ("inside", put("fc2", activation=keras.activations.relu), {}, "fc2", "activation variant"),
+        ("inside_time", put("fc1", activation=keras.activations.elu), {}, "fc1", ""),
+        ("inside_time", weights("fc2", lambda w: 1.1 * w), {}, "fc2", "initialisation"),
+        ("inside", None, {"rate": 0.02}, "(optimizer)", "optimizer constants"),
+    ],
+)
+def test_what_is_wrong_beside_it_is_found(name, plant, changes, where, kind, references):
+    own = port("tensorflow", name)
+    if plant is not None:
+        plant(own)
+    verdict = judged(references[name], own, sgd(own, **changes))
+    assert verdict.first.layer == where, verdict.root_causes
+    assert kind in ("", verdict.root_causes[0].kind), verdict.root_causes

@@ -22,6 +22,7 @@ __all__ = [
     "apart",
     "between",
     "is_float",
+    "is_swapped",
     "same_shape",
     "scaled",
     "spacing",
@@ -110,7 +111,7 @@ def between(
         if a.shape != b.shape and same_shape(a, b):
             b = _like(b, a.shape)
         left, right = scaled(a, factors[0]), scaled(b, factors[1])
-        swapped = _is_swapped(a, b)
+        swapped = is_swapped(a, b)
         found.append(_swapped(left, right) if swapped else difference(left, right))
         equal = equal and found[-1].relative == 0.0 and not swapped
     return (worst(found), equal) if found else None
@@ -122,7 +123,7 @@ def same_shape(a: TensorSummary, b: TensorSummary) -> bool:
     return left == right
 
 
-def _is_swapped(a: TensorSummary, b: TensorSummary) -> bool:
+def is_swapped(a: TensorSummary, b: TensorSummary) -> bool:
     """Return whether one holds examples before time and the other time before examples."""
     swapped = (*b.shape[1::-1], *b.shape[2:])
     return len(a.shape) > 2 and a.shape == swapped and a.shape != b.shape and is_float(a)

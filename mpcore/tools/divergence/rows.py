@@ -10,12 +10,21 @@ import numpy as np
 
 from mpcore.tools.divergence.align import Pair, align, align_weights, layer_of
 from mpcore.tools.divergence.biased import entry_of, follows, of_call
-from mpcore.tools.divergence.distance import Distance, apart, between, is_float, same_shape, spacing
+from mpcore.tools.divergence.distance import (
+    Distance,
+    apart,
+    between,
+    is_float,
+    is_swapped,
+    same_shape,
+    spacing,
+)
+from mpcore.tools.divergence.fused import fused_side, with_activation
 from mpcore.tools.divergence.later import later_moves
 from mpcore.tools.divergence.noise import QUANTITIES, Tolerances
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -164,6 +173,9 @@ def tabulate(
     pairs = align(reference.inspection.calls, own.inspection.calls)
     scales = (reference.inspection.scale, own.inspection.scale)
     matches = [Match(pair, _seen(pair, scales, tolerances)) for pair in pairs]
+    matches = _fused(
+        matches, (reference.inspection.calls, own.inspection.calls), tolerances, scales
+    )
     losses = reference.inspection.loss, own.inspection.loss
     exact = tolerances.same_backend and all(match.same_bits("outputs") for match in matches)
     loss = _SAME_LOSS if exact else tolerances.loss()
@@ -224,8 +236,40 @@ def _seen(
     return found
 
 
+def _fused(
+    matches: list[Match],
+    calls: tuple[Sequence[LayerCall], Sequence[LayerCall]],
+    tolerances: Tolerances,
+    scales: tuple[float, float],
+) -> list[Match]:
+    """Return the matches, layers that run their activation inside beside that of the other side.
+
+    Where the other side has no layer for it what they hand on is not compared.
+    """
+    found, spent = [], set[tuple[int, int]]()
+    for match in matches:
+        fused = fused_side(match.pair)
+        if fused is None:
+            found.append(match)
+            continue
+        pair = with_activation(match.pair, calls)
+        behind = _seen(pair, scales, tolerances) if pair is not None else {}
+        if pair is not None:
+            spent.add((1 - fused, pair.places[1 - fused]))
+        told = {name: behind.get(name) for name in ("outputs", "grad_outputs")}
+        found.append(Match(match.pair, {**match.seen, **told}))
+    return [m for m in found if not any((s, p) in spent for s, p in _alone(m))]
+
+
+def _alone(match: Match) -> Iterator[tuple[int, int]]:
+    """Yield side and place of a call that the other side has no partner for."""
+    calls = match.pair.reference, match.pair.own
+    if None in calls:
+        yield from ((side, match.pair.places[side]) for side, c in enumerate(calls) if c)
+
+
 def _same_shape(a: TensorSummary | None, b: TensorSummary | None) -> bool:
-    return a is not None and b is not None and same_shape(a, b)
+    return a is not None and b is not None and (same_shape(a, b) or is_swapped(a, b))
 
 
 def _floats(call: LayerCall, quantity: str) -> list[TensorSummary | None]:

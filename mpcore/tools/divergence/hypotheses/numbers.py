@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpcore.tools.divergence.fused import activation_of, fused_side, with_activation
 from mpcore.tools.divergence.hypotheses.sides import Hint, Side, apart, explains, side_of
-from mpcore.tools.divergence.hypotheses.tried import FORMULAS
+from mpcore.tools.divergence.hypotheses.tried import FORMULAS, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,8 @@ def hints(case: Case, match: Match) -> list[Hint]:
     calls = case.whole(match)
     if calls is None:
         return []
+    if fused_side(match.pair) is not None:
+        return list(_activation_behind(case, match))
     arrays = case.arrays(match)
     sides = [side_of(call, held) for call, held in zip(calls, arrays, strict=True)]
     if sides[0] is None or sides[1] is None or sides[0].x.shape != sides[1].x.shape:
@@ -33,6 +36,40 @@ def hints(case: Case, match: Match) -> list[Hint]:
             return list(_found(sides[0], sides[1]))
     except (ValueError, IndexError, np.linalg.LinAlgError):
         return []  # a layer that is not what its category says: no formula fits it
+
+
+def _activation_behind(case: Case, match: Match) -> Iterator[Hint]:
+    """Yield what one side does behind a product, where the other runs its activation inside."""
+    fused = fused_side(match.pair)
+    if fused is None:
+        return
+    inside = activation_of(match.pair.own if fused else match.pair.reference)
+    name = _behind(case, match, 1 - fused)
+    if not name or name == inside:
+        return
+    who, other = ("this side", "the reference") if fused else ("the reference", "this side")
+    sentence = f"{match.path} runs {inside} inside in {who}; behind it {other} runs {name}"
+    yield Hint("activation variant", sentence, f"use {name if fused else inside}")
+
+
+def _behind(case: Case, match: Match, side: int) -> str:
+    """Return the activation that one side runs behind a product: as a layer, or as a function."""
+    calls = (case.reference.inspection.calls, case.own.inspection.calls)
+    pair = with_activation(match.pair, calls)
+    layer = (pair.own if side else pair.reference) if pair is not None else None
+    if layer is not None:
+        seen = side_of(layer, {})
+        return name_of(seen, 1.0) if seen is not None else layer.type.lower()
+    place = next((i for i, m in enumerate(case.table.matches) if m is match), -1)
+    later = (m for m in case.table.matches[place + 1 :] if not m.container and m.seen)
+    after = next((m for m in later if m.parts("inputs")), None)
+    both = case.whole(match), case.whole(after) if after is not None else None
+    if both[0] is None or both[1] is None:
+        return ""
+    sides = side_of(both[0][side], {}), side_of(both[1][side], {})
+    if sides[0] is None or sides[1] is None or sides[0].y.shape != sides[1].x.shape:
+        return ""
+    return name_of(replace(sides[0], x=sides[0].y, y=sides[1].x), 1.0)
 
 
 def hints_between(case: Case, home: Match, match: Match) -> list[Hint]:

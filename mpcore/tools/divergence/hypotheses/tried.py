@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float64]
 
-__all__ = ["FORMULAS"]
+__all__ = ["FORMULAS", "name_of"]
 
 _EPS = np.logspace(-14, 0, 57)
 
@@ -82,7 +82,7 @@ def _best(made: Callable[[float], Array], target: Array) -> float:
 
 
 def _activation(reference: Side, own: Side, away: float) -> Iterator[Hint]:
-    names = [_name_of(side, away) for side in (reference, own)]
+    names = [name_of(side, away) for side in (reference, own)]
     if names[1] and names[0] != names[1]:
         yield Hint(
             "activation variant",
@@ -91,7 +91,7 @@ def _activation(reference: Side, own: Side, away: float) -> Iterator[Hint]:
         )
 
 
-def _name_of(side: Side, away: float) -> str:
+def name_of(side: Side, away: float) -> str:
     """Return the activation that makes the output of one side; ``""`` if none does."""
     known = {name: formulas.ACTIVATIONS[name](side.x) for name in formulas.ACTIVATIONS}
     below = side.x < 0
