@@ -177,7 +177,7 @@ def _root(
             else:
                 result = original(root, *args, **kwargs)
         except RuntimeError as exc:
-            add_advice(exc, plan)
+            add_advice(exc, plan, root)
             raise
         return result if output is None else cast_floats(result, output)
 

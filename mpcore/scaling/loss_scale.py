@@ -111,10 +111,7 @@ class LossScale:
         shrinks = (0 < back < 1, "finite and in (0, 1)")
         divides = (1 < back < math.inf, "finite and > 1 (a divisor)")
         return {
-            "min_scale": (
-                2.0**-126 <= low < math.inf,
-                "finite and >= 2**-126, so that 1 / scale is finite",
-            ),
+            "min_scale": (_invertible(low), _INVERTIBLE),
             "max_scale": (low <= high < math.inf, f"finite and >= min_scale ({low})"),
             "init_scale": (
                 low <= init <= high,
@@ -153,6 +150,9 @@ class LossScale:
     @classmethod
     def static(cls, scale: float) -> LossScale:
         """Return a constant factor ``scale``, > 0."""
+        if not _invertible(scale):
+            msg = f"a static `loss_scale` must be {_INVERTIBLE}, got {scale}"
+            raise PolicyError(msg)
         return cls("static", scale, min_scale=scale, max_scale=scale)
 
     @classmethod
@@ -179,7 +179,7 @@ class LossScale:
 
     @classmethod
     def parse(cls, text: str) -> LossScale:
-        """Return the rule that ``str`` wrote.
+        """Return the rule that ``str`` wrote; a number alone is a constant factor.
 
         Raises:
             PolicyError: the text is not of that form, with the field that is wrong.
@@ -187,7 +187,11 @@ class LossScale:
         Examples:
             >>> LossScale.parse("dynamic(init_scale=1024, growth_interval=50)").init_scale
             1024.0
+            >>> str(LossScale.parse("128"))
+            'static(init_scale=128.0)'
         """
+        if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text.strip(), re.IGNORECASE):
+            return cls.static(float(text))
         match = re.fullmatch(r"(\w+)\s*(?:\((.*)\))?", text.strip())
         if match is None:
             msg = f"`loss_scale` must look like 'dynamic(init_scale=1024)', got {text!r}"
@@ -230,6 +234,13 @@ class LossScale:
         kind = data.pop("kind")
         inside = ", ".join(f"{name}={value}" for name, value in data.items())
         return f"{kind}({inside})" if inside else kind
+
+
+_INVERTIBLE = "finite and >= 2**-126, so that 1 / scale is finite"
+
+
+def _invertible(scale: float) -> bool:
+    return 2.0**-126 <= scale < math.inf
 
 
 _QUIRKS = {item.name: str(item.type) for item in fields(Quirks)}

@@ -115,8 +115,8 @@ class Run:
     def state(self):
         return {f"{n} {p.name}": self.copy(p) for n, p in enumerate(self.held)}
 
-    def judge(self, outcome, states, boost, where):
-        """Count what a fault has left, and whether the object goes on from there."""
+    def judge(self, outcome, states, boost, where, *, met=True):
+        """Count what a fault has left, if it met the step, and whether the object goes on."""
         found = self.state()
         apart = [differing(found, state) for state in states]
         # What an entry of `after_step` had done when the fault met it, nobody can tell.
@@ -128,6 +128,7 @@ class Run:
             except Exception as stuck:
                 outcome.add("stuck", f"{where}: {stuck!r}")
                 return
+        word = "none" if word == "after" and not met else word
         outcome.add(word, f"{where}: {min(apart, key=len)[:4]}")
 
     def states(self, boost):
@@ -174,9 +175,9 @@ def pressed(run, boost, count, seed):
     for _ in range(count):
         run.back()
         after = draw.uniform(0, long)
-        came = interrupted(lambda: run.step(boost), after)
-        run.judge(outcome, states, boost, f"Ctrl-C after {after * 1e3:.1f} of {long * 1e3:.1f} ms")
-        outcome.counts["came"] += came
+        met = interrupted(lambda: run.step(boost), after)
+        where = f"Ctrl-C after {after * 1e3:.1f} of {long * 1e3:.1f} ms"
+        run.judge(outcome, states, boost, where, met=met)
     return outcome
 
 

@@ -943,3 +943,34 @@ def test_prepare_says_that_an_example_cannot_be_foretold():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with pytest.warns(MpcoreWarning, match="is not known: `model` must not depend on values"):
         mp.prepare(model, optimizer, "mixed_bfloat16", example=torch.ones(3, 4))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "model_float16"])
+def test_error_of_a_layer_that_was_added_after_prepare_names_it(policy):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), policy)
+    model.append(nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match="dtype") as caught:
+        amp.step(lambda x: model(x).square().mean(), torch.randn(3, 4))
+    (note,) = caught.value.__notes__
+    assert "layer '2' (Linear) came into the model after `prepare`" in note
+    assert "amp.release()" in note
+
+
+def test_error_of_raw_parameters_by_model_names_explain():
+    class LowRank(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = nn.Linear(4, 8).requires_grad_(False)
+            self.down = nn.Parameter(torch.randn(2, 4))
+            self.up = nn.Parameter(torch.zeros(8, 2))
+
+        def forward(self, x):
+            return self.base(x) + (x @ self.down.T) @ self.up.T
+
+    model = LowRank()
+    amp = mp.prepare(model, torch.optim.SGD([model.down, model.up], 0.1), "model_bfloat16")
+    with pytest.raises(RuntimeError, match="dtype") as caught:
+        amp.step(lambda x: model(x).square().mean(), torch.randn(3, 4))
+    (note,) = caught.value.__notes__
+    assert "mp.explain(model, 'model_bfloat16', x) names the place" in note

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import blocks
 
 from mpcore.preparation import _Options, prepare
 
@@ -68,21 +69,14 @@ mp.prepare(layer, None, "bf16", stric=False)
 """
 
 
-def blocks(page: str, mark: str) -> str:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    found = re.findall(rf"^```{mark}\n(.*?)^```", text, re.M | re.S)
-    assert found
-    return "\n".join(found)
-
-
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Run mypy --strict once, without a word of our settings; return its lines by file."""
     if not (ROOT / "README.md").exists():
         pytest.skip("the pages are not here")
     folder = tmp_path_factory.mktemp("typed")
-    (folder / "readme.py").write_text(GIVEN + blocks("README.md", "python") + LOOP)
-    (folder / "quick.py").write_text(blocks("docs/quick-start.md", "python torch"))
+    (folder / "readme.py").write_text(GIVEN + blocks("README.md") + LOOP)
+    (folder / "quick.py").write_text(blocks("docs/quick-start.md", "PyTorch"))
     (folder / "wrong.py").write_text(REVEALED)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir"]
     command += [str(ROOT / "build" / "mypy"), "readme.py", "quick.py", "wrong.py"]
@@ -105,8 +99,8 @@ def test_the_pages_code_has_its_types(said):
 def test_pyright_finds_nothing_in_the_pages_code(tmp_path):
     if not (ROOT / "README.md").exists():
         pytest.skip("the pages are not here")
-    (tmp_path / "readme.py").write_text(GIVEN + blocks("README.md", "python") + LOOP)
-    (tmp_path / "quick.py").write_text(blocks("docs/quick-start.md", "python torch"))
+    (tmp_path / "readme.py").write_text(GIVEN + blocks("README.md") + LOOP)
+    (tmp_path / "quick.py").write_text(blocks("docs/quick-start.md", "PyTorch"))
     command = ["pyright", "--pythonpath", sys.executable, "readme.py", "quick.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "0 errors" in done.stdout, done.stdout + done.stderr

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from commands import mpcore as warm_mpcore
+from pages import blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "quick-start.md"
-
-
-def blocks(kind: str) -> str:
-    found = re.findall(rf"```python {kind}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    assert found, kind
-    return "\n".join(found)
+PAGE = "docs/quick-start.md"
 
 
 def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -32,9 +26,9 @@ def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "mindspore"])
-def test_the_blocks_run(framework: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(blocks(framework), encoding="utf-8")
+@pytest.mark.parametrize("section", ["PyTorch", "tf.keras", "MindSpore"])
+def test_the_blocks_run(section: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(blocks(PAGE, section), encoding="utf-8")
     ended = run(sys.executable, "mine.py", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "False" in ended.stdout  # the step that overflows was skipped,
@@ -46,7 +40,8 @@ def test_the_blocks_run(framework: str, tmp_path: Path) -> None:
 def test_the_experiment_of_the_page_compares(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    (tmp_path / "my_experiment.py").write_text(blocks("experiment"), encoding="utf-8")
+    script = blocks(PAGE, "The same model in several frameworks")
+    (tmp_path / "my_experiment.py").write_text(script, encoding="utf-8")
     mpcore = Path(sys.executable).with_name("mpcore")
     explained = run(mpcore, "explain", "my_experiment.py", folder=tmp_path)
     assert explained.returncode == 0, explained.stderr

@@ -158,6 +158,11 @@ def test_presets_read_as_their_name(name: str) -> None:
     assert LossScale.from_dict(changed.to_dict()) == changed
 
 
+@pytest.mark.parametrize("text", ["1024", "1024.0", "1.024e3", " +1024 "])
+def test_a_number_is_a_static_scale(text: str) -> None:
+    assert LossScale.parse(text) == LossScale.static(1024.0)
+
+
 def test_hysteresis_waits_and_refills() -> None:
     rule = LossScale.of(init_scale=8.0, hysteresis=2, hysteresis_reset="good", growth_interval=100)
     state, scales = initial_state(rule), []
@@ -203,6 +208,8 @@ def test_too_many_skips_in_a_row_end_the_run() -> None:
         ("dynamic(init_scale=x)", "must be a float number, got 'x'"),
         ("dynamic(raises_at_min=maybe)", "must be True or False, got 'maybe'"),
         ("deepspede", "did you mean 'deepspeed'"),
+        ("-3", "a static `loss_scale` must be finite and >= 2"),
+        ("1e400", "a static `loss_scale` must be finite and >= 2"),
         ("dynamic(", "must look like"),
         ("", "must look like"),
     ],
