@@ -499,7 +499,18 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         if self.many_ranks:
             grads = self.reducer(grads)
         norms = ops.stack(self.map(_norm, grads))
-        return grads, norms, tuple([self.finite(grads[start:stop]) for start, stop in self.spans])
+        return grads, norms, self.judged(grads, norms)
+
+    def judged(self, grads: tuple[ms.Tensor, ...], norms: ms.Tensor) -> Any:
+        """Return for each optimizer whether its gradients are finite.
+
+        Finite norms prove it; else every element is looked at, as a finite one may square to inf.
+        """
+        clean = ops.isfinite(norms).all()
+        each = tuple([clean for _ in self.spans])
+        if not clean:
+            each = tuple([self.finite(grads[start:stop]) for start, stop in self.spans])
+        return each
 
     def finite(self, grads: tuple[ms.Tensor, ...]) -> Any:
         """Return whether no element of these gradients is inf or NaN."""

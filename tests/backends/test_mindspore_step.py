@@ -191,6 +191,33 @@ def test_compiled_window_refuses_an_uneven_batch():
         run(*batch())
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("two", [False, True], ids=["one", "two"])
+def test_huge_finite_gradients_are_finite(compiled, two):
+    """The square of 1e25 is inf in float32: a norm alone would call the step bad."""
+    net, amp = prepared(mp.Policy.parse("float32, loss_scale=static(1)"), two=two)
+    loss_fn = loss_of(net)
+    cell = amp.train_cell(dict.fromkeys(amp.optimizers, loss_fn) if two else loss_fn)
+
+    def whole(x, y, boost):
+        return cell(x, y, boost)
+
+    run = ms.jit(whole) if compiled else cell
+
+    def step(boost):
+        _, stepped, norms, *_ = run(*batch(boost))
+        return bool(stepped.asnumpy().all()), norms.asnumpy()
+
+    taken, norms = step(1.0)
+    assert taken
+    assert np.isfinite(norms).all()
+    taken, norms = step(1e25)
+    assert taken
+    assert np.isinf(norms).any()
+    taken, _ = step(INF)
+    assert not taken
+
+
 @pytest.mark.parametrize("way", ["skip", "drop"])
 @pytest.mark.parametrize("policy", [FLOAT32, "mixed_bfloat16"], ids=["float32", "simulated"])
 def test_failing_micro_batch_leaves_everything_as_it_was(policy, way):

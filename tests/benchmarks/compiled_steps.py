@@ -14,6 +14,7 @@ import time
 import mindspore as ms
 import step_mindspore as bench
 from alternate import CLOCKS, STEPS, quantile
+from in_turn import rounds
 from mindspore import Tensor, nn
 from results_file import keep
 from step_overhead import batches
@@ -58,9 +59,7 @@ def main() -> None:
             for _ in range(5):
                 step()
         times = {name: [] for name in steps}
-        order = list(steps)
-        for _ in range(given.rounds):
-            order = order[1:] + order[:1]
+        for _, order in rounds(steps, given.rounds):
             for name in order:
                 start = now()
                 for _ in range(STEPS):

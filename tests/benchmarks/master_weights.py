@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from in_turn import rounds
 from results_file import keep
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -45,9 +46,7 @@ SCHEMES = (
 
 def measure(variants: dict, steps: int, warmup: int) -> dict[str, list[tuple[float, float]]]:
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
-    order = list(variants)
-    for index in range(steps + warmup):
-        order = order[1:] + order[:1]  # nobody is always first
+    for index, order in rounds(variants, steps + warmup):
         for name in order:
             start = time.process_time(), time.perf_counter()
             variants[name]()

@@ -3,11 +3,11 @@
     python tests/benchmarks/scaler_overhead.py                 # on a GPU too, if there is one
     python tests/benchmarks/scaler_overhead.py --steps 300 --no-write
 
-Three questions, each measured with the variants alternating in one process:
+Three questions, each measured with the variants alternating in one process (see in_turn.py):
 
 - step: microseconds over a bare fused AdamW step, on the MLP, for native GradScaler, its
   imitation in mpcore_compat, a hand-written minimum, and mpcore;
-- growth: the same with 10, 100, 1,000 and 10,000 gradient tensors;
+- growth: the same with 10, 100 and 1,000 gradient tensors;
 - buffers: the share of a CNN step that guarding its BatchNorm statistics takes.
 """
 
@@ -18,6 +18,7 @@ import time
 
 import numpy as np
 import torch
+from in_turn import alternate
 from results_file import keep
 from torch import nn
 from torch.nn import functional
@@ -123,22 +124,12 @@ VARIANTS = {
 }
 
 
-def alternate(steps: dict, count: int, warmup: int, device: str) -> dict[str, np.ndarray]:
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+def timed(steps: dict, count: int, warmup: int, device: str) -> dict[str, np.ndarray]:
     # On a CPU the time that this thread was given, which neighbours on the machine do not change.
-    clock = time.perf_counter if device == "cuda" else time.thread_time
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    order = list(steps)
-    for index in range(count + warmup):
-        order = order[1:] + order[:1]  # nobody is always first
-        for name in order:
-            wait()
-            start = clock()
-            steps[name]()
-            wait()
-            if index >= warmup:
-                times[name].append(clock() - start)
-    return {name: np.array(values) for name, values in times.items()}
+    cuda = {"clock": time.perf_counter, "wait": torch.cuda.synchronize}
+    options = cuda if device == "cuda" else {"clock": time.thread_time}
+    found = alternate(steps, count, warmup, **options)
+    return {name: np.array(values) for name, values in found.items()}
 
 
 def compare(build, loss_of, device: str, count: int, warmup: int) -> list[dict]:
@@ -148,7 +139,7 @@ def compare(build, loss_of, device: str, count: int, warmup: int) -> list[dict]:
         model = build().to(device)
         optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
         steps[name] = variant(model, optimizer, loss_of)
-    times = alternate(steps, count, warmup, device)
+    times = timed(steps, count, warmup, device)
     rows = []
     for name, values in times.items():
         # Differences of neighbours in time are steadier than those of the medians.
@@ -185,7 +176,7 @@ def buffers_guard(device: str, count: int, warmup: int) -> dict:
     y = torch.randint(0, 10, (32,), device=device)
     step = bare(model, optimizer, lambda model: functional.cross_entropy(model(x), y))
     guard = BufferGuard(model, ())
-    times = alternate({"step": step, "guard": guard.save}, count, warmup, device)
+    times = timed({"step": step, "guard": guard.save}, count, warmup, device)
     cost, whole = (float(np.median(times[name])) for name in ("guard", "step"))
     return {
         "buffers": sum(1 for _ in model.buffers()),
@@ -197,10 +188,10 @@ def buffers_guard(device: str, count: int, warmup: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300, help="timed steps a variant")
+    parser.add_argument("--steps", type=int, default=200, help="timed turns a variant")
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1, help="threads inside an operation")
-    parser.add_argument("--tensors", default="10,100,1000,10000")
+    parser.add_argument("--tensors", default="10,100,1000")
     parser.add_argument("--no-write", action="store_true", help="print only")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -220,7 +211,7 @@ def main() -> None:
     show(f"MLP 3 x 256, batch 64, {device}", result["mlp"])
     result["growth"] = {}
     for count in map(int, given.tensors.split(",")):
-        steps = max(10, min(given.steps, 100_000 // count))
+        steps = max(10, min(given.steps, 30_000 // count))
         rows = compare(
             lambda count=count: Many(count), lambda m: m(x), device, steps, min(5, given.warmup)
         )

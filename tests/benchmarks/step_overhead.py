@@ -3,8 +3,9 @@
     python tests/benchmarks/step_overhead.py torch # or tensorflow, mindspore; one a process
     python tests/benchmarks/step_overhead.py torch --steps 200 --threads 1
 
-The variants alternate step by step in one process, so that noise of the machine hits all of
-them; medians and their ratio to native AMP are printed and written to tests/benchmarks/results/.
+The variants alternate in one process, three steps a turn of which the first is not timed, in an
+order that is drawn anew each time; medians and their ratio to native AMP are printed and written to
+tests/benchmarks/results/.
 Besides the three models there are ``tiny`` (torch) and ``many``, 100 layers of 4 by 4 (torch,
 tensorflow).
 """
@@ -15,10 +16,10 @@ import argparse
 import importlib
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
+from in_turn import alternate
 from results_file import keep
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -40,24 +41,11 @@ def batches(name: str) -> tuple[np.ndarray, np.ndarray]:
     return tokens[:, :-1].copy(), tokens[:, 1:].copy()
 
 
-def measure(variants: dict, steps: int, warmup: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    order = list(variants)
-    for index in range(steps + warmup):
-        order = order[1:] + order[:1]  # nobody is always first
-        for name in order:
-            start = time.perf_counter()
-            variants[name]()
-            if index >= warmup:
-                times[name].append(time.perf_counter() - start)
-    return times
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("framework", choices=["torch", "tensorflow", "mindspore"])
     parser.add_argument("--models", default=MODELS)
-    parser.add_argument("--steps", type=int, default=100, help="timed steps a variant")
+    parser.add_argument("--steps", type=int, default=100, help="timed turns a variant")
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1, help="threads inside an operation")
     parser.add_argument("--no-write", action="store_true", help="print only")
@@ -68,9 +56,9 @@ def main() -> None:
     for model in given.models.split(","):
         x, y = batches(model)
         variants = bench.variants(model, x, y)
-        times = measure(variants, given.steps, given.warmup)
+        times = alternate(variants, given.steps, given.warmup)
         native = np.median(times["native"])
-        print(f"\n{given.framework} {model}: one step, {given.steps} steps a variant")
+        print(f"\n{given.framework} {model}: one step, {given.steps} turns a variant")
         for name, values in times.items():
             low, median, high = np.quantile(values, [0.1, 0.5, 0.9])
             # The ratio of neighbours in time is steadier than that of the medians.

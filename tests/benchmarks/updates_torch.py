@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from in_turn import rounds
 from results_file import keep
 from torch import nn
 
@@ -108,9 +109,7 @@ def main() -> None:
     for master in SCHEMES[:2]:
         variants[f"{master}, eager"] = ours(make, grads, master, "eager")
     times: dict[str, list[float]] = {name: [] for name in variants}
-    order = list(variants)
-    for index in range(given.steps + 3):
-        order = order[1:] + order[:1]
+    for index, order in rounds(variants, given.steps + 3):
         for name in order:
             start = time.process_time()
             variants[name]()
