@@ -10,12 +10,13 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from math import sqrt
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["ERROR_RATE", "FASTER", "MOST", "SLOWER", "Duel", "decision", "duel"]
+__all__ = ["ERROR_RATE", "FASTER", "MOST", "SLOWER", "Duel", "decision", "duel", "settled"]
 
 ERROR_RATE = 0.021
 """Of calling faster what gains nothing, at most, whatever noise that is as often up as down: summed
@@ -31,8 +32,10 @@ _HOPE, _LEFT = 0.1, 2 / 3
 """Chance of being decided below which a duel is given up, if so many of its later pairs are won:
 ties end after half of the pairs, and of what wins 3 of 4 pairs 1 % more stays undecided."""
 
+_WIDTH = 1.8  # standard deviations of fair coins: the median lies inside in 92 % or more
+_CLOSE = 2.5  # times what does not matter: medians nearer together are close
 _MARGIN = 0.01  # relative: a pair nearer together is won by neither
-_BLOCK = 3  # steps in a row, of which the first is dropped: caches hold the other model's
+_BLOCK = 2  # timed steps in a row, behind one that is not timed where the other side was before
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,13 @@ class Duel:
         decision: ``FASTER`` or ``SLOWER``, of the challenger; ``""`` for undecided.
         now: seconds a step of the champion.
         then: seconds a step of the challenger, likewise.
+        steps: that both have taken.
     """
 
     decision: str
     now: tuple[float, ...]
     then: tuple[float, ...]
+    steps: int
 
 
 def decision(won: int, lost: int, pairs: int, *, either: bool = False) -> str | None:
@@ -60,7 +65,7 @@ def decision(won: int, lost: int, pairs: int, *, either: bool = False) -> str | 
         either: whether it is asked for both ways; else a challenger that loses is dropped early.
             Where most pairs are won by neither, or each wins some, it is given up early both ways.
     """
-    if pairs < FEWEST or (pairs - FEWEST) % EVERY:
+    if not _looks(pairs):
         return None
     away = [(2 * count - pairs) / sqrt(pairs) for count in (won, lost)]
     if away[0] > _TAKE:
@@ -72,14 +77,31 @@ def decision(won: int, lost: int, pairs: int, *, either: bool = False) -> str | 
     return "" if _chance(max(won, lost) if either else won, pairs) < _HOPE else None
 
 
+def _looks(pairs: int) -> bool:
+    return pairs >= FEWEST and not (pairs - FEWEST) % EVERY
+
+
 @cache
 def _chance(won: int, pairs: int) -> float:
     """Return how probably a side with so many wins is still called faster, winning ``_LEFT``."""
-    if (pairs - FEWEST) % EVERY == 0 and (2 * won - pairs) / sqrt(pairs) > _TAKE:
+    if _looks(pairs) and (2 * won - pairs) / sqrt(pairs) > _TAKE:
         return 1.0
     if pairs >= MOST:
         return 0.0
     return _LEFT * _chance(won + 1, pairs + 1) + (1 - _LEFT) * _chance(won, pairs + 1)
+
+
+def settled(ratios: Iterable[float], within: float) -> bool:
+    """Return whether the side with the smaller median is surely not slower by more than ``within``.
+
+    Only of medians that are close: what is far apart is left to the sign test, and its error rate.
+    """
+    ordered = sorted(ratios)
+    out = max(0, int((len(ordered) - _WIDTH * sqrt(len(ordered))) / 2))
+    middle, low, high = median(ordered), ordered[out], ordered[-1 - out]
+    if max(middle, 1 / middle) > 1 + _CLOSE * within:
+        return False
+    return low * (1 + within) > 1 if middle >= 1 else high < 1 + within
 
 
 def duel(
@@ -88,6 +110,7 @@ def duel(
     *,
     seconds: float,
     either: bool = False,
+    within: float = 0.0,
     seed: int = 0,
 ) -> Duel:
     """Take steps both ways, in an order that is drawn anew for each pair, until it is decided.
@@ -97,20 +120,30 @@ def duel(
         then: takes one of the challenger.
         seconds: after which it is given up, from the first look on.
         either: as for ``decision``.
+        within: relative difference that does not matter: a look that tells that the side with the
+            smaller median is not slower by more ends it undecided.
         seed: of the order.
     """
     rng, start = random.Random(seed), time.perf_counter()
     sides: tuple[list[float], list[float]] = [], []
     steps = now, then
-    won = lost = 0
+    won = lost = taken = 0
+    latest = -1
     while True:
         for side in rng.sample((0, 1), 2):
-            block = [steps[side]() for _ in range(_BLOCK)]
-            sides[side].append(sum(block[1:]) / (_BLOCK - 1))
+            if side != latest:  # caches hold the other model's
+                steps[side]()
+                taken += 1
+            latest = side
+            sides[side].append(sum(steps[side]() for _ in range(_BLOCK)) / _BLOCK)
+            taken += _BLOCK
         ratio = sides[1][-1] / sides[0][-1]
         won += ratio < 1 - _MARGIN
         lost += ratio > 1 + _MARGIN
         found = decision(won, lost, len(sides[0]), either=either)
+        if found is None and within and _looks(len(sides[0])):
+            ratios = (b / a for a, b in zip(*sides, strict=True))
+            found = "" if settled(ratios, within) else None
         late = len(sides[0]) >= FEWEST and time.perf_counter() - start > seconds
         if found is not None or late:
-            return Duel(found or "", tuple(sides[0]), tuple(sides[1]))
+            return Duel(found or "", tuple(sides[0]), tuple(sides[1]), taken)

@@ -22,15 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner"]
 
-_KEPT = (
-    "screen",
-    "culprits",
-    "looked",
-    "duel",
-    "again",
-    "trained",
-    "outer",
-)  # what costs something to find out
+_KEPT = frozenset({"screen", "culprits", "looked", "duel", "again", "trained", "outer"})
+"""Kinds of entries that cost something to find out."""
+
 _LATE = 1.1  # of the budget: then a worker is ended that does not end by itself
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.backend import check_policy
 from mpcore.policy.policy import Policy
-from mpcore.tools.profiling.duel import FASTER, SLOWER
+from mpcore.tools.profiling.duel import FASTER
 from mpcore.tools.profiling.looking import look
 from mpcore.tools.tune.accuracy import FAILURES, Accuracy, line_of
 from mpcore.tools.tune.afresh import settled
 from mpcore.tools.tune.bench import BATCHES, Bench, OverError
 from mpcore.tools.tune.candidates import named
-from mpcore.tools.tune.contest import Contest, beats_all, best_named
+from mpcore.tools.tune.contest import Contest, beats_all, best_named, smaller
 from mpcore.tools.tune.evidence import gather
 from mpcore.tools.tune.outer import try_moves
 from mpcore.tools.tune.prover import Prover
@@ -110,8 +110,7 @@ class _Search:
             self._log.tell("refused", policy=winner, why="it did not win again with fresh models")
             winner = champion
         if winner == champion != "float32":
-            found = self.contest.fight("confirm", "float32", champion, either=True)
-            winner = "float32" if found["decision"] == SLOWER else champion
+            winner = smaller(self.contest, "confirm", "float32", champion)
         winner = self._settled(winner, champion, times)
         self._log.tell("winner", policy=winner, stage="measured")
         if not b.task.fast:

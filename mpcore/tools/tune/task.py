@@ -18,6 +18,9 @@ BUDGET, FAST = 300.0, 60.0
 LOW = ("bfloat16", "float16")
 """Dtypes that a search may use."""
 
+_FREE = frozenset({"budget", "fast", "tries", "formats", "tolerance", "forbidden"})
+"""Fields that may differ between calls: what was measured stays true."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -54,15 +57,6 @@ class Task:
         Args:
             about: model, shapes, versions, device: what a measurement hangs on beside the task.
         """
-        own = asdict(self)
-        for free in (
-            "budget",
-            "fast",
-            "tries",
-            "formats",
-            "tolerance",
-            "forbidden",
-        ):  # those entries stay true
-            del own[free]
+        own = {name: value for name, value in asdict(self).items() if name not in _FREE}
         text = json.dumps([own, dict(about)], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

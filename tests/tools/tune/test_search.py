@@ -114,6 +114,24 @@ def test_the_fastest_is_the_answer_and_proven(times: list[float], wanted: str) -
     assert (found.policy, found.level) == (wanted, "proven")
 
 
+@pytest.mark.parametrize(("times", "met"), [([1.0, 0.8, 0.9, 0.9], 0), ([1.0, 1.2, 1.3, 1.4], 2)])
+def test_float32_fights_among_the_named_only_where_it_looks_fastest(times: Any, met: int) -> None:
+    found = answer(world(dict(zip(NAMED, times, strict=True))), fast=True)
+    duels = [e for e in found.of("duel") if e["stage"] == "named"]
+    assert [e["champion"] for e in duels].count("float32") >= met
+    assert all("float32" not in (e["champion"], e["challenger"]) for e in duels) == (not met)
+    confirmed = [e["champion"] for e in found.of("duel") if e["stage"] == "confirm"]
+    assert confirmed == ([] if met else ["float32"])
+
+
+def test_of_a_tie_with_float32_the_smaller_median_is_the_answer() -> None:
+    entries = world(dict(zip(NAMED, [1.0, 0.99, 1.1, 1.2], strict=True)))
+    for entry in entries:
+        if entry.get("stage") == "confirm" and entry["challenger"] == "mixed_bfloat16":
+            entry["ratio"] = 1.015 if entry["champion"] == "float32" else entry["ratio"]
+    assert answer(entries, fast=True).policy == "float32"
+
+
 def test_who_won_by_luck_does_not_win_again() -> None:
     times = dict(zip([*NAMED, *RULES], [1.0, 0.8, 0.81, 0.85, 0.79, 0.9], strict=True))
     found = answer(world(times, luck=RULES[1]), fast=True)
