@@ -70,7 +70,8 @@ def prove(net: nn.Cell, plain: Lowering, args: tuple[Any, ...], kwargs: dict[str
         msg = (
             f"the graph of {type(net).__name__} does not give its own {why}; "
             f"{_first_difference(net, lowered, arguments)}. A count or a cache in Python, random "
-            "numbers without a seed cannot be lifted: use nn.Dropout for those, or by='layer'"
+            "numbers without a seed, ops.stop_gradient (the compiler drops it) cannot be lifted: "
+            "use nn.Dropout for random numbers, or by='layer'"
         )
         raise GraphError(msg)
     return Runner(net, plain).lowered(arguments) if lowered.piece.random else lowered

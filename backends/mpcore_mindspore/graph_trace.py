@@ -219,7 +219,10 @@ def mode_name() -> str:
     return "eager" if mode == ms.PYNATIVE_MODE else "graph"
 
 
-UNTRACEABLE = (RuntimeError, TypeError, ValueError, AttributeError, NameError, IndexError, KeyError)
+UNTRACEABLE = (
+    *(RuntimeError, TypeError, ValueError, AttributeError, NameError, IndexError, KeyError),
+    OSError,  # a class that was typed in, whose source is in no file
+)
 """What MindSpore's compiler raises for a network that it cannot compile."""
 
 

@@ -173,9 +173,29 @@ class Numpy(nn.Cell):
         return Tensor(np.tanh(self.d(x).asnumpy()))
 
 
+class Stops(nn.Cell):
+    """The compiler leaves out what stops a gradient where it sees no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.d = nn.Dense(8, 8)
+
+    def construct(self, x: Any) -> Any:
+        y = self.d(x)
+        return y - ops.stop_gradient(y.mean(0)) * 0.5
+
+
 class Fails(nn.Cell):
     def construct(self, x: Any) -> Any:
         return ops.matmul(x, x)
+
+
+def typed_in() -> Any:
+    """Return a network whose source is in no file."""
+    space: dict[str, Any] = {"nn": nn, "__name__": __name__}
+    text = "class Typed(nn.Cell):\n    def construct(self, x):\n        return x + 1\n"
+    exec(text, space)
+    return space["Typed"]()
 
 
 def local() -> Any:
@@ -215,5 +235,7 @@ REFUSED: dict[str, Any] = {
     "dict": (Named, "returns None or a dict"),
     "numpy": (Numpy, "runs Python that no graph holds"),
     "nothing": (Returns, "nothing of Returns was lifted"),
+    "stops": (Stops, r"does not give its own gradients .* ops\.stop_gradient"),
+    "typed in": (typed_in, "Typed cannot be compiled: .* source code"),
     "fails": (Fails, "Fails cannot be compiled: .* shape1"),
 }
