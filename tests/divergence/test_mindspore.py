@@ -168,3 +168,14 @@ def test_a_faithful_port_stays_inside_the_bands_of_a_mixed_policy(policy, tmp_pa
         own = port("mindspore", name)
         verdict = judged(reference, own, momentum(own), policy)
         assert verdict.agrees, (name, verdict.verdict, verdict.root_causes)
+
+
+@pytest.mark.parametrize("name", ["inside", "inside_time"])
+def test_an_activation_inside_of_a_layer_is_no_difference(name, tmp_path):
+    reference = porting.references(tmp_path, [name])[name]
+    own = port("mindspore", name)
+    assert judged(reference, own, momentum(own)).agrees
+    own = port("mindspore", name)
+    own.model.fc1.activation = nn.ELU()
+    verdict = judged(reference, own, momentum(own))
+    assert verdict.first.layer == "fc1", verdict.root_causes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mpcore.checkpoint.layer_weights import by_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from mpcore.checkpoint.layer_weights import LayerWeights
     from mpcore.tools.inspection import LayerCall
@@ -40,14 +40,21 @@ class Pair:
         return found.path if found else ""
 
 
-def align(reference: Sequence[LayerCall], own: Sequence[LayerCall]) -> list[Pair]:
+def align(
+    reference: Sequence[LayerCall],
+    own: Sequence[LayerCall],
+    hidden: tuple[Collection[int], Collection[int]] = ((), ()),
+) -> list[Pair]:
     """Return the calls of two inspections side by side, in the reference's order; no ops.
 
     By path where both sides call the same layers equally often; else in order, so that as much
-    as possible of path, category, type and shape agrees (Needleman and Wunsch 1970).
+    as possible of path, category, type and shape agrees (Needleman and Wunsch 1970). Calls at
+    ``hidden`` places are left out.
     """
-    left = [(i, call) for i, call in enumerate(reference) if call.category != "op"]
-    right = [(i, call) for i, call in enumerate(own) if call.category != "op"]
+    left, right = (
+        [(i, call) for i, call in enumerate(calls) if call.category != "op" and i not in out]
+        for calls, out in zip((reference, own), hidden, strict=True)
+    )
     if Counter(c.path for _, c in left) == Counter(c.path for _, c in right):
         waiting: dict[str, list[tuple[int, LayerCall]]] = {}
         for entry in right:

@@ -19,7 +19,7 @@ from mpcore.tools.divergence.distance import (
     same_shape,
     spacing,
 )
-from mpcore.tools.divergence.fused import fused_side, with_activation
+from mpcore.tools.divergence.fused import fused_side, inner_places, with_activation
 from mpcore.tools.divergence.later import later_moves
 from mpcore.tools.divergence.noise import QUANTITIES, Tolerances
 
@@ -170,7 +170,12 @@ def tabulate(
     reference: Evidence, own: Evidence, tolerances: Tolerances, *, later: bool = True
 ) -> Table:
     """Compare everything that two sides have in common."""
-    pairs = align(reference.inspection.calls, own.inspection.calls)
+    calls = reference.inspection.calls, own.inspection.calls
+    # One framework calls the activation inside of a layer as a layer of its own.
+    hidden = (
+        ((), ()) if tolerances.same_backend else (inner_places(calls[0]), inner_places(calls[1]))
+    )
+    pairs = align(*calls, hidden)
     scales = (reference.inspection.scale, own.inspection.scale)
     matches = [Match(pair, _seen(pair, scales, tolerances)) for pair in pairs]
     matches = _fused(
@@ -248,7 +253,7 @@ def _fused(
     """
     found, spent = [], set[tuple[int, int]]()
     for match in matches:
-        fused = fused_side(match.pair)
+        fused = fused_side(match.pair, calls)
         if fused is None:
             found.append(match)
             continue

@@ -12,10 +12,11 @@ from mpcore.tools.divergence.hypotheses.sides import Hint, Side, apart, explains
 from mpcore.tools.divergence.hypotheses.tried import FORMULAS, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mpcore.tools.divergence.root_cause import Case
     from mpcore.tools.divergence.rows import Match
+    from mpcore.tools.inspection import LayerCall
 
 __all__ = ["Hint", "hints", "hints_between"]
 
@@ -25,7 +26,7 @@ def hints(case: Case, match: Match) -> list[Hint]:
     calls = case.whole(match)
     if calls is None:
         return []
-    if fused_side(match.pair) is not None:
+    if fused_side(match.pair, _all(case)) is not None:
         return list(_activation_behind(case, match))
     arrays = case.arrays(match)
     sides = [side_of(call, held) for call, held in zip(calls, arrays, strict=True)]
@@ -38,12 +39,17 @@ def hints(case: Case, match: Match) -> list[Hint]:
         return []  # a layer that is not what its category says: no formula fits it
 
 
+def _all(case: Case) -> tuple[Sequence[LayerCall], Sequence[LayerCall]]:
+    return case.reference.inspection.calls, case.own.inspection.calls
+
+
 def _activation_behind(case: Case, match: Match) -> Iterator[Hint]:
     """Yield what one side does behind a product, where the other runs its activation inside."""
-    fused = fused_side(match.pair)
+    fused = fused_side(match.pair, _all(case))
     if fused is None:
         return
-    inside = activation_of(match.pair.own if fused else match.pair.reference)
+    call = match.pair.own if fused else match.pair.reference
+    inside = activation_of(call, _all(case)[fused])
     name = _behind(case, match, 1 - fused)
     if not name or name == inside:
         return
@@ -54,8 +60,7 @@ def _activation_behind(case: Case, match: Match) -> Iterator[Hint]:
 
 def _behind(case: Case, match: Match, side: int) -> str:
     """Return the activation that one side runs behind a product: as a layer, or as a function."""
-    calls = (case.reference.inspection.calls, case.own.inspection.calls)
-    pair = with_activation(match.pair, calls)
+    pair = with_activation(match.pair, _all(case))
     layer = (pair.own if side else pair.reference) if pair is not None else None
     if layer is not None:
         seen = side_of(layer, {})
