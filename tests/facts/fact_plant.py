@@ -52,7 +52,8 @@ def _params(row: Mapping) -> tuple[Param, ...]:
 
 def _dropped(row: Mapping, good: list[str], draw: random.Random) -> Plant | None:
     named = [p.name for p in _params(row) if p.default is not None]
-    ones = [n for n in good if n in named and n not in row.drop and n not in row.special]
+    kept = {*row.drop, *row.special, *row.refuse}  # what is refused but for its default is nothing
+    ones = [n for n in good if n in named and n not in kept]
     if not ones or row.expr or row.bare:
         return None
     name = draw.choice(ones)

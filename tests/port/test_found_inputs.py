@@ -150,6 +150,13 @@ for place in (torch.device(settings["DEVICE"]), torch.device("cuda", settings.DE
     assert is_on_device(torch.ones(2, device=place))
 said = stand_in.StandIn("make_model")._mpcore_module()(torch.ones(2, 3), labels=torch.ones(2))
 (said.loss + said.aux_loss).backward()
+share = stand_in.StandIn("coef")
+number = stand_in._number(share)
+assert (torch.ones(2) - share).tolist() == [1.0 - number] * 2
+assert (share - torch.ones(2)).tolist() == [number - 1.0] * 2
+dtype = stand_in.StandIn("get_input_dtype")("amp")
+assert torch.ones(2).to(dtype=dtype).dtype == torch.float32
+assert settings.train.betas == (0.9, 0.999)
 def scores(net):
     said = net(torch.ones(2, 3))
     return said.logits

@@ -144,6 +144,20 @@ def test_a_loop_in_which_nothing_stepped_is_not_verified() -> None:
     assert "no optimizer stepped within 2 losses" in done.why_not
 
 
+def test_a_loop_whose_optimizer_is_made_elsewhere_is_verified_by_its_steps_alone() -> None:
+    from mpcore_port.engine import port_text
+    from mpcore_port.targets import load_target
+    from mpcore_port.verify.judge import Run, Verification, VerifyOptions, compare
+    from mpcore_port.verify.project import _judged
+
+    text = "import torch\ndef train(model, optimizer, x):\n    loss = model(x).sum()\n"
+    text += "    loss.backward()\n    optimizer.step()\n"
+    file = port_text(text, load_target("torch_npu"))
+    run = Run((1.0, 2.0), (), 0, "ok")
+    one = compare("float32", run, run, VerifyOptions())
+    assert _judged(Verification("a.py", "torch_npu", (one,)), file).unmoved
+
+
 def test_what_moves_in_a_loop_may_not_go() -> None:
     text = "for x in data:\n    optimizer_step(x)\n    report(x)\n    model(x).backward()\n"
     module = Module(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import tempfile
 import time
 from dataclasses import replace
@@ -182,7 +183,8 @@ def _judged(done: Verification, file: Ported) -> Verification:
     if (file.scan.autocasts or file.scan.scalers) and done.is_idle:
         done = replace(done, amp_off=True)
     plain = next((one for one in done.comparisons if one.mode == "float32"), None)
-    if file.scan.optimizers and plain is not None and plain.losses[0] and not plain.steps:
+    steps = file.scan.optimizers or re.search(r"\.step\(", file.source.text)
+    if steps and plain is not None and plain.losses[0] and not plain.steps:
         done = replace(done, unmoved=True)
     lines = [s.line for s in file.edits if s.effect.startswith("rounding")]
     places = dict.fromkeys(file.source.where(line) for line in lines)

@@ -46,6 +46,15 @@ _PLACE = re.compile(r"^((cuda_?|gpu_?)?device(_?(id|index|idx|num|type|name))?|l
 _NUMBER = re.compile(r"(id|index|idx|num|rank)$", re.I)
 
 
+def _known(name: str) -> Any:
+    """Return what a setting of that name is, whatever the script; None for others."""
+    if _PLACE.search(name):
+        return 0 if _NUMBER.search(name) else DEVICE
+    if name.lower() == "betas":
+        return (0.9, 0.999)
+    return torch.float32 if re.search(r"(^|_)dtype$", name, re.I) else None
+
+
 def set_form(form: str) -> None:
     """Say what networks give, one of ``FORMS``."""
     _form[0] = form
@@ -166,8 +175,9 @@ class StandIn(Missing):
     def _mpcore_part(self, name: str) -> Any:
         """Return what is asked of it by name; settings have mixed precision on."""
         root = self._mpcore_name.partition(".")[0]
-        if SETTINGS.search(root) and _PLACE.search(name):
-            return 0 if _NUMBER.search(name) else DEVICE
+        known = _known(name) if SETTINGS.fullmatch(root) else None
+        if known is not None:
+            return known
         if flag_of(name) and SETTINGS.fullmatch(root):
             return True
         part = StandIn(f"{self._mpcore_name}.{name}")
@@ -192,6 +202,8 @@ class StandIn(Missing):
         if groups:
             return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
         tensors = list(_tensors((args, kwargs)))
+        if not tensors and re.search(r"(^|_)dtype$", self._mpcore_name.rpartition(".")[2]):
+            return torch.float32
         if not tensors:
             made = StandIn(self._mpcore_name, _classes(kwargs) or self._mpcore_classes)
             return made._mpcore_module() if _names_a_network(sys._getframe(1)) else made
@@ -264,11 +276,18 @@ def _value(other: Any) -> Any:
     return _number(other) if isinstance(other, StandIn) else other
 
 
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_OTHER_SIDE = {f"__{name}__": f"__r{name}__" for name in _ARITHMETIC}
+_OTHER_SIDE |= {other: name for name, other in _OTHER_SIDE.items()}
+
+
 def _binary(name: str) -> Any:
     def method(self: StandIn, other: Any) -> Any:
         mine, value = _number(self), _value(other)
         if isinstance(value, float) and isinstance(mine, int):
             mine = float(mine)
+        if isinstance(value, torch.Tensor) and name in _OTHER_SIDE:
+            return getattr(value, _OTHER_SIDE[name])(mine)
         if not isinstance(value, (int, float)):
             return NotImplemented
         return getattr(mine, name)(value)
@@ -276,7 +295,7 @@ def _binary(name: str) -> Any:
     return method
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+for _name in _ARITHMETIC:
     for _side in ("", "r"):
         setattr(StandIn, f"__{_side}{_name}__", _binary(f"__{_side}{_name}__"))
 for _name in ("lt", "le", "gt", "ge"):
