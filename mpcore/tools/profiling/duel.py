@@ -27,6 +27,9 @@ FASTER, SLOWER = "faster", "slower"
 FEWEST, EVERY, MOST = 8, 4, 60
 """Pairs before the first look, between looks, and at most."""
 
+_HOPELESS = 4
+"""Pairs after which a challenger that has won none of them is dropped."""
+
 _TAKE, _DROP = 2.6, -1.0  # standard deviations of fair coins
 _HOPE, _LEFT = 0.1, 2 / 3
 """Chance of being decided below which a duel is given up, if so many of its later pairs are won:
@@ -65,6 +68,8 @@ def decision(won: int, lost: int, pairs: int, *, either: bool = False) -> str | 
         either: whether it is asked for both ways; else a challenger that loses is dropped early.
             Where most pairs are won by neither, or each wins some, it is given up early both ways.
     """
+    if pairs == _HOPELESS and not won and not either:
+        return ""
     if not _looks(pairs):
         return None
     away = [(2 * count - pairs) / sqrt(pairs) for count in (won, lost)]

@@ -134,14 +134,14 @@ class _Search:
         def measure() -> dict[str, Any]:
             run = self._bench.run(policy)
             run.warm_up()
-            seconds = [run.seconds() for _ in range(BATCHES)]
             self.contest.steps += 3 + BATCHES
             if not profiled:
+                seconds = [run.seconds() for _ in range(BATCHES)]
                 return {"seconds": median(seconds), "promises": []}
             seen = look(run, self._bench.profiler, self._bench.emit)
-            self.contest.steps += len(seen.plain) + BATCHES + 1
+            self.contest.steps += len(seen.plain) + 1
             promises = [[c.seconds, c.policy, c.rule or c.policy, c.why] for c in seen.worth]
-            return {"seconds": median([*seconds, *seen.plain]), "promises": promises}
+            return {"seconds": median(seen.plain), "promises": promises}
 
         return self._log.once("looked", {"policy": policy}, measure)
 

@@ -49,6 +49,15 @@ def test_ties_end_early_and_what_wins_three_of_four_does_not() -> None:
     assert rates(0.76, 0.08, either=True)[FASTER] > 0.94
 
 
+def test_a_challenger_that_wins_none_of_its_first_pairs_is_dropped() -> None:
+    assert decision(0, 4, 4) == ""
+    assert decision(0, 0, 4) == ""
+    assert decision(1, 3, 4) is None
+    assert decision(0, 4, 4, either=True) is None
+    assert rates(0.76, 0.08, either=False)[FASTER] > 0.9
+    assert rates(0.1, 0.8, either=False)["pairs"] < 6
+
+
 def test_the_stated_rate_is_that_of_fair_coins() -> None:
     assert rates(0.5, 0.5, either=True)[FASTER] == pytest.approx(ERROR_RATE, abs=0.001)
 
@@ -107,7 +116,7 @@ def test_power_on_a_quiet_and_a_busy_machine() -> None:
 
 def test_blocks_in_an_order_that_is_drawn_behind_a_step_that_is_not_timed() -> None:
     _, pairs, order = drawn(0.5, 0.01, 0)
-    assert pairs == 8
+    assert pairs == 8  # the challenger wins them all
     runs = ["".join(run) for _, run in groupby(order)]
     # Where one side ends a pair and begins the next its caches are warm: no step is dropped.
     assert {len(run) for run in runs} == {3, 5}
