@@ -16,6 +16,7 @@ __all__ = [
     "rand",
     "randint",
     "randn",
+    "randn_like",
     "randperm",
 ]
 
@@ -44,6 +45,11 @@ def randn(*size: Any, dtype: Any = None, generator: Generator | None = None) -> 
     else:
         made = ops.standard_normal(shape)
     return made if dtype is None else made.astype(dtype)
+
+
+def randn_like(input: Any, *, dtype: Any = None) -> Any:
+    """Return normal numbers in the shape and dtype of a tensor; ops.randn_like gives float32."""
+    return ops.randn_like(input, dtype=input.dtype if dtype is None else dtype)
 
 
 def rand(*size: Any, dtype: Any = None, generator: Generator | None = None) -> Any:

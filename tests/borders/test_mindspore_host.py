@@ -176,3 +176,19 @@ def test_a_schedule_of_the_loop_is_held_on_skips():
     ms.Model(cell).train(1, batches(0, 6), callbacks=callbacks, dataset_sink_mode=False)
     rate = float(optimizer.param_groups[0]["lr"].asnumpy())
     assert rate == pytest.approx(0.1 * 0.5**5)  # six steps, one of them skipped
+
+
+def test_a_hook_on_gradients_sees_them_times_the_scale():
+    seen = {}
+    for scale in (1, 64):
+        net = nn.Dense(4, 2, weight_init="ones", has_bias=False)
+        optimizer = nn.SGD(net.trainable_params(), 0.1)
+        amp = mp.prepare(net, optimizer, f"mixed_float16, loss_scale={scale}")
+        found = seen[scale] = []
+
+        def heard(grad, found=found):
+            found.append(float(ops.norm(grad.astype(ms.float32)).asnumpy()))
+
+        net.weight.register_hook(heard)
+        amp.step(lambda x, net=net: net(x).square().mean(), ms.Tensor(np.ones((8, 4), "f4")))
+    assert seen[64][0] / seen[1][0] == pytest.approx(64, rel=0.02)

@@ -365,3 +365,18 @@ def test_keras_on_another_backend_is_one_clear_error():
     lines = run.stdout.splitlines()
     assert len(lines) == 2
     assert all("Keras on torch: start it with KERAS_BACKEND=tensorflow" in line for line in lines)
+
+
+def test_a_custom_gradient_sees_gradients_times_the_scale():
+    seen = {}
+    for scale in (1, 64):
+        model, found = net(), tf.Variable(0.0)
+        amp = mp.prepare(model, keras.optimizers.SGD(0.1), f"mixed_bfloat16, loss_scale={scale}")
+
+        @tf.custom_gradient
+        def heard(out, found=found):
+            return tf.identity(out), lambda grad: (found.assign(tf.norm(grad)), grad)[1]
+
+        amp.step(lambda x, y, model=model, heard=heard: CROSS_ENTROPY(y, heard(model(x))), X, Y)
+        seen[scale] = float(found)
+    assert seen[64] / seen[1] == pytest.approx(64, rel=0.02)

@@ -389,3 +389,21 @@ def test_gradients_that_are_gone_before_apply_are_missed(policy, take):
     for name, value in amp.weights().items():
         assert (value == before[name]).all()
     assert amp.step(lambda x: model(x).float().square().mean(), torch.ones(4, 4)).stepped
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "model_bfloat16"])
+def test_hooks_on_gradients_see_them_times_the_scale_and_the_optimizers_hooks_do_not(policy):
+    seen = {}
+    for scale in (1, 64):
+        model = net()
+        optimizer = adam(model)
+        amp = mp.prepare(model, optimizer, f"{policy}, loss_scale={scale}")
+        found = seen[scale] = []
+        model[0].weight.register_hook(lambda grad, found=found: found.append(grad.float().norm()))
+        optimizer.register_step_pre_hook(
+            lambda own, *_, found=found: found.append(own.param_groups[0]["params"][0].grad.norm())
+        )
+        amp.step(entropy(model), *batch())
+    (plain, plain_step), (scaled, scaled_step) = seen[1], seen[64]
+    assert scaled / plain == pytest.approx(64, rel=0.02)
+    assert scaled_step / plain_step == pytest.approx(1, rel=0.02)

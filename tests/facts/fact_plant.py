@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fact_cases import driver_of
 from fact_run import Pair, execute
-from fact_table import row_of
+from fact_table import clashes, row_of
 
 from mpcore_port.mindspore.checked import results, signature
 from mpcore_port.mindspore.tables import FILES, Param, table
@@ -30,6 +30,7 @@ _SILENT = {
     "atol",
     "equal_nan", "compute_mode", "_stacklevel", "size_average", "reduce", "track_running_stats",
     "side", "max_norm", "training", "norm", "optimizer", "out_int32", "initial", "ignore_index",
+    "dropout_p", "last_epoch",
 }  # fmt: skip
 _OTHER = {"True": "False", "False": "True", "'mean'": "'sum'", "'none'": "'tanh'", "None": None}
 
@@ -121,16 +122,17 @@ def plants(count: int, seed: int = 0) -> list[Plant]:
 
 
 def found_out(pair: Pair, plant: Plant) -> bool:
-    """Execute a wrong fact; return whether its row is another than the committed one."""
+    """Execute a wrong fact; return whether it is another one, or clashes with itself."""
     held = table(plant.file)
     name = plant.wrong.name
     right = held[name]
     held[name] = plant.wrong
     try:
-        row = row_of(execute(pair, [name]))
+        found = execute(pair, [name])
     finally:
         held[name] = right
-    return "fails" in row or row["params"] != results()[name]["params"]
+    row = row_of(found)
+    return "fails" in row or row["params"] != results()[name]["params"] or bool(clashes(found))
 
 
 def main() -> None:

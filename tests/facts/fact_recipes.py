@@ -862,6 +862,7 @@ BESIDE = {
     "amsgrad": {"betas": "(0.7, 0.9)"},
     "decoupled_weight_decay": {"weight_decay": "0.1"},
     "step": {"end": "7"},
+    "count_include_pad": {"padding": "1"},
 }
 _DIM = ({"dim"}, "dim", "-1")
 PLAIN = {

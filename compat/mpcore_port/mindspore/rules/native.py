@@ -108,6 +108,8 @@ class NativeRule(PortRule):
             return new.args[0].value if whole and "port.loss(" not in text else None
         if name in _RANDOM and "generator" not in given:
             return self._random(name, old, at)
+        if name == "randn_like":
+            return self._like(new, given, at)
         if name in _LOSSES:
             return self._loss(name, old, new, at)
         if name == "BCEWithLogitsLoss" and at.options.plain and not old.args:
@@ -130,6 +132,16 @@ class NativeRule(PortRule):
         if name == "randint" and len(plain) != 3:
             return None
         return f"{ops}.{name}"
+
+    def _like(self, new: cst.Call, given: set[str], at: At) -> Any:
+        """Name the dtype, which MindSpore does not take from the tensor."""
+        function = f"{need(at, 'ops')}.randn_like"
+        if "dtype" in given:
+            return function
+        if len(new.args) != 1 or not dotted(new.args[0].value):
+            return None
+        tensor = code_of(new.args[0].value)
+        return cst.parse_expression(f"{function}({tensor}, dtype={tensor}.dtype)")
 
     def _loss(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
         parent = at.names.parents.get(old)
