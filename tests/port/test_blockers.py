@@ -123,7 +123,9 @@ def test_data_parallel_keeps_the_names_of_torchs():
     theirs = torch.nn.DataParallel(torch.nn.Linear(3, 2))
     ours = port.DataParallel(nn.Dense(3, 2))
     assert list(port.state_dict(ours)) == list(theirs.state_dict())
-    assert isinstance(port.DistributedDataParallel(nn.Dense(3, 2)), port.DataParallel)
+    spread = port.DistributedDataParallel(nn.Dense(3, 2))
+    assert list(port.state_dict(spread)) == list(theirs.state_dict())
+    assert not isinstance(spread, port.DataParallel)  # nor is torch's
     x = ms.Tensor(np.ones((1, 3), np.float32))
     assert np.array_equal(ours(x).asnumpy(), ours.module(x).asnumpy())
 

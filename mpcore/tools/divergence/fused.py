@@ -25,11 +25,11 @@ def activation_of(call: LayerCall | None, calls: Calls) -> str:
     name = str(call.attributes.get("activation", ""))
     if name == "gelu" and call.attributes.get("approximate") == "tanh":
         return "gelu (tanh)"
-    place = inner(call, calls) if not name else None
+    place = _inner(call, calls) if not name else None
     return name or ("" if place is None else calls[place].type.lower())
 
 
-def inner(call: LayerCall, calls: Calls) -> int | None:
+def _inner(call: LayerCall, calls: Calls) -> int | None:
     """Return the place of the call of an activation that lies in a layer and makes its output."""
     made = {x.digest for x in call.outputs}
     for place, other in enumerate(calls):
@@ -41,7 +41,7 @@ def inner(call: LayerCall, calls: Calls) -> int | None:
 
 def inner_places(calls: Calls) -> set[int]:
     """Return the places of all activations that products run inside."""
-    found = {inner(call, calls) for call in calls if call.category in _PRODUCTS}
+    found = {_inner(call, calls) for call in calls if call.category in _PRODUCTS}
     return {place for place in found if place is not None}
 
 
