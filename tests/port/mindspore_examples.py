@@ -182,6 +182,8 @@ torch.swapaxes(a, 1, 2)
 torch.true_divide(a, p)
 torch.is_floating_point(a)
 torch.numel(a)
+torch.Tensor([1, 2])
+torch.Tensor([[0.5, 2.0], [1.0, 3.0]])
 torch.randn(2, 3).shape
 torch.rand(2, 3, device="cpu").shape
 torch.randn_like(a).shape
