@@ -19,7 +19,7 @@ from mpcore.policy.policy import Policy
 from mpcore.tools.compare.depth import layers_of, with_trajectory
 from mpcore.tools.compare.judge import Judged, accuracy_number, judge
 from mpcore.tools.compare.known import explained, may_explain, named
-from mpcore.tools.compare.step_sizes import StepTensors, step_sizes
+from mpcore.tools.compare.step_sizes import StepTensors, same_tensors, step_sizes
 from mpcore.tools.compare.verdict import curve_number, free_difference, verdict
 from mpcore.tools.divergence import Evidence, find, kink_proof, load, which_is_wrong
 from mpcore.tools.experiment.configuration import Configuration, check_installed
@@ -28,7 +28,7 @@ from mpcore.tools.report.layers import Float64, Layers
 from mpcore.tools.report.result import FreeRun, Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from mpcore.tools.experiment.experiment import Experiment
@@ -196,18 +196,20 @@ class Pairs:
         count = min(map(len, records))
         if not count:
             return None  # not asked for, or the reference failed before it had states to give
-        first = self._comparison.reference(a[1])
-        noise = read_records(self._comparison.job("run", first, a[1]).own("noise.jsonl"))
+        source = self._comparison.job("run", self._comparison.reference(a[1]), a[1])
+        noise = read_records(source.own("noise.jsonl"))
+        names = same_tensors(_did(source, 0, 0.0).before, _did(jobs[0], 0, 0.0).before)
         sizes, alone, both = [], [], []
         for index in range(count):
             losses = [float(record[index]["loss"]) for record in records]
             did = [_did(job, index, loss) for job, loss in zip(jobs, losses, strict=True)]
             both.append((did[0], did[1]))
             sizes.append(step_sizes(did[0], did[1]))
-            known = noise[index]["skipped"] if index < len(noise) else []
-            if did[0].skipped != did[1].skipped and len({did[0].skipped, *known}) < 2:
+            skipped = noise[index]["skipped"] if index < len(noise) else []
+            if did[0].skipped != did[1].skipped and len({did[0].skipped, *skipped}) < 2:
                 alone.append(index)
-        judged = judge(Policy.parse(a[1]).compute, sizes, [_floats(n["noise"]) for n in noise])
+        known = [_floats(n["noise"], names) for n in noise]
+        judged = judge(Policy.parse(a[1]).compute, sizes, known)
         words = ", ".join(map(str, alone))
         return _Steps(judged, f"only one side skipped step {words}" if alone else "", both)
 
@@ -371,8 +373,14 @@ def _did(job: Job, index: int, loss: float) -> StepTensors:
     return StepTensors(before or [], after or [], grads, loss)
 
 
-def _floats(noise: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    return {quantity: {n: float(v) for n, v in own.items()} for quantity, own in noise.items()}
+def _floats(
+    noise: dict[str, dict[str, Any]], names: Mapping[str, str]
+) -> dict[str, dict[str, float]]:
+    """Return the noise of the reference's tensors by the names that a pair has for them."""
+    return {
+        quantity: {names.get(n, n): float(v) for n, v in own.items()}
+        for quantity, own in noise.items()
+    }
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     from mpcore.checkpoint.layer_weights import LayerWeights
 
-__all__ = ["QUANTITIES", "STATISTICS", "Apart", "StepSizes", "StepTensors", "step_sizes"]
+__all__ = [
+    "QUANTITIES",
+    "STATISTICS",
+    "Apart",
+    "StepSizes",
+    "StepTensors",
+    "same_tensors",
+    "step_sizes",
+]
 
 QUANTITIES = ("gradient", "update", "statistics", "zeros")
 """Of a step: gradients, what changed in parameters, and in running statistics; share of the
@@ -94,6 +102,15 @@ def step_sizes(reference: StepTensors, own: StepTensors) -> StepSizes:
     found["statistics"] = _distances({n: p for n, p in moves.items() if _statistic(n)}, least=0.0)
     found["zeros"] = {n: Apart(_one_sided(a, b)) for n, (a, b) in grads.items() if a.size >= _MANY}
     return found
+
+
+def same_tensors(one: Sequence[LayerWeights], other: Sequence[LayerWeights]) -> dict[str, str]:
+    """Return what another model calls each tensor: layers meet in order, as in ``step_sizes``."""
+    return {
+        f"{layer.path}.{name}": f"{own.path}.{name}"
+        for layer, own in zip(one, other, strict=False)  # one is empty if its run kept none
+        for name in layer.arrays
+    }
 
 
 def _statistic(name: str) -> bool:

@@ -10,7 +10,8 @@ import pytest
 
 from mpcore.checkpoint.layer_weights import LayerWeights
 from mpcore.tools.compare.judge import Judged, accuracy_number, floor_of, judge, noise_of
-from mpcore.tools.compare.step_sizes import StepSizes, StepTensors, step_sizes
+from mpcore.tools.compare.pairs import _floats
+from mpcore.tools.compare.step_sizes import StepSizes, StepTensors, same_tensors, step_sizes
 from mpcore.tools.compare.verdict import curve_number, free_difference, noise_tolerance, verdict
 from mpcore.tools.report.result import Kink, Number
 
@@ -297,3 +298,14 @@ KINK = Kink(4, 8e-3, 2e-5)
 )
 def test_verdict(numbers: list[Number], more: dict, text: str) -> None:
     assert verdict(numbers, **more).startswith(text)
+
+
+def test_noise_of_the_reference_is_known_by_the_names_of_another_pair():
+    first = layers(lambda path, name, shape: RNG.normal(size=shape))
+    renamed = [LayerWeights(f"net.{w.path}_1", w.category, w.arrays) for w in first]
+    names = same_tensors(first, renamed)
+    assert names["fc.weight"] == "net.fc_1.weight"
+    assert len(names) == 8
+    noise = {"gradient": {"fc.weight": "0.25", "head.bias": 1e-3}}
+    assert _floats(noise, names) == {"gradient": {"net.fc_1.weight": 0.25, "net.head_1.bias": 1e-3}}
+    assert same_tensors([], renamed) == {}
