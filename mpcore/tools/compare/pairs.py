@@ -196,9 +196,9 @@ class Pairs:
         count = min(map(len, records))
         if not count:
             return None  # not asked for, or the reference failed before it had states to give
-        source = self._comparison.job("run", self._comparison.reference(a[1]), a[1])
+        first = self._comparison.reference(a[1])
+        source = self._comparison.job("run", first, a[1])
         noise = read_records(source.own("noise.jsonl"))
-        names = same_tensors(_did(source, 0, 0.0).before, _did(jobs[0], 0, 0.0).before)
         sizes, alone, both = [], [], []
         for index in range(count):
             losses = [float(record[index]["loss"]) for record in records]
@@ -208,6 +208,9 @@ class Pairs:
             skipped = noise[index]["skipped"] if index < len(noise) else []
             if did[0].skipped != did[1].skipped and len({did[0].skipped, *skipped}) < 2:
                 alone.append(index)
+        names = {}  # of the reference's tensors, by which noise is told, where they are others
+        if first != a[0]:
+            names = same_tensors(_did(source, 0, 0.0).before, both[0][0].before)
         known = [_floats(n["noise"], names) for n in noise]
         judged = judge(Policy.parse(a[1]).compute, sizes, known)
         words = ", ".join(map(str, alone))

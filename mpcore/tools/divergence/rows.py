@@ -178,9 +178,7 @@ def tabulate(
     pairs = align(*calls, hidden)
     scales = (reference.inspection.scale, own.inspection.scale)
     matches = [Match(pair, _seen(pair, scales, tolerances)) for pair in pairs]
-    matches = _fused(
-        matches, (reference.inspection.calls, own.inspection.calls), tolerances, scales
-    )
+    matches = _fused(matches, calls, tolerances, scales)
     losses = reference.inspection.loss, own.inspection.loss
     exact = tolerances.same_backend and all(match.same_bits("outputs") for match in matches)
     loss = _SAME_LOSS if exact else tolerances.loss()
