@@ -12,7 +12,8 @@ import pytest
 import torch
 import zoo
 
-FAULTS, PAIRS = 110, 50
+FAULTS = 110  # by night; by day the first 44, and campaigns have judged 215
+PAIRS = 50
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +39,14 @@ def _told(one: planting.Planted) -> tuple[bool, bool, str, str]:
     return where in layers, found in kinds, kinds[0], line
 
 
-def test_planted_faults_are_located_and_named() -> None:
+def test_planted_faults_are_located_and_named(pytestconfig: pytest.Config) -> None:
+    count = FAULTS if pytestconfig.getoption("--nightly") else 44
     known = [
         name
         for name, plant in planting.FAULTS.items()
         if plant.__module__ in ("faults", "more_faults")  # whoever else is imported beside
     ]
-    told = [(one.fault, *_told(one)) for one in planting.planted(range(FAULTS), zoo.NAMES, known)]
+    told = [(one.fault, *_told(one)) for one in planting.planted(range(count), zoo.NAMES, known)]
     wrong = [line for _, place, kind, _, line in told if not (place and kind)]
     confusion = Counter((name, line.rpartition(" found ")[2]) for name, *_, line in told)
     table = "\n".join(
@@ -52,9 +54,9 @@ def test_planted_faults_are_located_and_named() -> None:
     )
     located = sum(place for _, place, _, _, _ in told)
     named = sum(kind for _, _, kind, _, _ in told)
-    report = f"located {located}, named {named} of {FAULTS}\n" + "\n".join(wrong) + "\n" + table
-    assert located >= 0.95 * FAULTS, report
-    assert named >= 0.85 * FAULTS, report
+    report = f"located {located}, named {named} of {count}\n" + "\n".join(wrong) + "\n" + table
+    assert located >= 0.95 * count, report
+    assert named >= 0.85 * count, report
 
 
 @pytest.mark.parametrize("change", clean.CHANGES)
