@@ -68,8 +68,13 @@ class _Catch:
 def _copied(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-    return copy.copy_(value.detach())
+    # What is expanded has one number in many places: the copy is expanded, too.
+    once = value.detach()[tuple(slice(None if step else 1) for step in value.stride())]
+    places = 1 + sum((n - 1) * step for n, step in zip(once.size(), once.stride(), strict=True))
+    if once.numel() > places:  # windows that overlap: their layout cannot be copied
+        return value.detach().clone()
+    copy = torch.empty_strided(once.size(), once.stride(), dtype=value.dtype, device=value.device)
+    return copy.copy_(once).expand(value.size())
 
 
 def _compared(name: str, func: Any, args: Any, kwargs: Any, low: str) -> KernelTime:

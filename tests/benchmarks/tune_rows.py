@@ -27,15 +27,24 @@ def rows_of(path: Path) -> list[Row]:
     return found
 
 
-def go_on(path: Path, cases: Iterable[Row], do: Callable[[Row], Row]) -> list[Row]:
-    """Do the cases that the file has no row of, and return all rows of these cases."""
+def go_on(
+    path: Path, cases: Iterable[Row], do: Callable[[Row], Row], until: float = float("inf")
+) -> list[Row]:
+    """Do the cases that the file has no row of, and return all rows of these cases.
+
+    None is begun after ``until``, in seconds of the epoch.
+    """
     cases = list(cases)
     rows = rows_of(path)
     for case in cases:
         if any(case.items() <= row.items() for row in rows):
             continue
-        start = time.perf_counter()
+        if time.time() > until:
+            print("the time is over", flush=True)
+            break
+        start, load = time.perf_counter(), round(os.getloadavg()[0], 1)
         row = case | do(case)
+        row |= {"at": time.strftime("%H:%M:%S"), "load_before": load}
         row |= {"wall": round(time.perf_counter() - start, 1), "load": round(os.getloadavg()[0], 1)}
         rows.append(row)
         with path.open("a", encoding="utf-8") as stream:
@@ -44,9 +53,11 @@ def go_on(path: Path, cases: Iterable[Row], do: Callable[[Row], Row]) -> list[Ro
     return [row for row in rows if any(case.items() <= row.items() for case in cases)]
 
 
-def pairs_of(file: Path, batch: int | None, pairs: int, seed: int, *policies: str) -> list[float]:
-    """Return the times of the second policy over the first's, pair by pair, of a fresh process."""
-    return list(fresh(__file__, str(file), str(batch or 0), str(pairs), str(seed), *policies))
+def rounds_of(
+    file: Path, batch: int | None, count: int, seed: int, policies: Iterable[str]
+) -> dict[str, list[float]]:
+    """Return the seconds of so many rounds of policies, of a fresh process."""
+    return dict(fresh(__file__, str(file), str(batch or 0), str(count), str(seed), *policies))
 
 
 def fresh(script: str, *arguments: str) -> Any:
@@ -67,10 +78,10 @@ def spread(ratios: list[float]) -> Row:
 
 
 def main() -> None:
-    """Take blocks of three steps under two policies in turns; the first step of a block is dropped.
+    """Take blocks of three steps of each policy in turns; the first step of a block is dropped.
 
-    Two live models, process CPU time, an order drawn anew for each pair: as searches do, but with
-    code of its own and a number of pairs that nothing stops early.
+    Live models, process CPU time, an order drawn anew for each round: as searches do, but with
+    code of its own and a number of rounds that nothing stops early.
     """
     import torch
 
@@ -78,22 +89,20 @@ def main() -> None:
     from mpcore.tools.profiling.stepping import Run
 
     torch.set_num_threads(1)
-    file, batch, pairs, seed = sys.argv[1], *map(int, sys.argv[2:5])
+    file, batch, count, seed = sys.argv[1], *map(int, sys.argv[2:5])
     experiment, rng = load_experiment(file), random.Random(seed)
-    data, clock = experiment.data(), time.process_time
-    runs = [
-        Run(experiment, "torch", data, text, steps=5, batch=batch or None, clock=clock)
-        for text in sys.argv[5:7]
-    ]
-    for run in runs:
+    data, clock, policies = experiment.data(), time.process_time, sys.argv[5:]
+    runs = {
+        text: Run(experiment, "torch", data, text, steps=5, batch=batch or None, clock=clock)
+        for text in policies
+    }
+    for run in runs.values():
         run.warm_up()
-    ratios = []
-    for _ in range(pairs):
-        took = {}
-        for side in rng.sample((0, 1), 2):
-            took[side] = sum([runs[side].seconds() for _ in range(3)][1:])
-        ratios.append(round(took[1] / took[0], 4))
-    print(json.dumps(ratios))
+    took: dict[str, list[float]] = {text: [] for text in policies}
+    for _ in range(count):
+        for text in rng.sample(policies, len(policies)):
+            took[text].append(sum([runs[text].seconds() for _ in range(3)][1:]))
+    print(json.dumps({text: [round(1e3 * s, 4) for s in own] for text, own in took.items()}))
 
 
 if __name__ == "__main__":

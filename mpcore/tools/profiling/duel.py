@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["ERROR_RATE", "FASTER", "MOST", "SLOWER", "Duel", "decision", "duel", "settled"]
 
@@ -117,6 +117,7 @@ def duel(
     either: bool = False,
     within: float = 0.0,
     seed: int = 0,
+    decide: Callable[[Sequence[float]], str | None] | None = None,
 ) -> Duel:
     """Take steps both ways, in an order that is drawn anew for each pair, until it is decided.
 
@@ -128,6 +129,7 @@ def duel(
         within: relative difference that does not matter: a look that tells that the side with the
             smaller median is not slower by more ends it undecided.
         seed: of the order.
+        decide: what the ratios so far decide, in place of the sign test; None to go on.
     """
     rng, start = random.Random(seed), time.perf_counter()
     sides: tuple[list[float], list[float]] = [], []
@@ -145,10 +147,13 @@ def duel(
         ratio = sides[1][-1] / sides[0][-1]
         won += ratio < 1 - _MARGIN
         lost += ratio > 1 + _MARGIN
-        found = decision(won, lost, len(sides[0]), either=either)
-        if found is None and within and _looks(len(sides[0])):
-            ratios = (b / a for a, b in zip(*sides, strict=True))
-            found = "" if settled(ratios, within) else None
+        ratios = [b / a for a, b in zip(*sides, strict=True)]
+        if decide is not None:
+            found = decide(ratios)
+        else:
+            found = decision(won, lost, len(ratios), either=either)
+            if found is None and within and _looks(len(ratios)):
+                found = "" if settled(ratios, within) else None
         late = len(sides[0]) >= FEWEST and time.perf_counter() - start > seconds
         if found is not None or late:
             return Duel(found or "", tuple(sides[0]), tuple(sides[1]), taken)

@@ -26,7 +26,7 @@ class Looked:
     """What was seen of a policy.
 
     Attributes:
-        plain: seconds of steps without the profiler, before and after it.
+        plain: seconds of steps without the profiler, before and after it; none if not asked for.
         recording: what the profiler saw.
         kernels: the heaviest, timed alone; none where 16 bits are simulated or not asked for.
         worth: policies that these promise something of, the best first.
@@ -40,10 +40,19 @@ class Looked:
     skipped: int
 
 
-def look(run: Run, profiler: Profiler, emit: Callable[..., None]) -> Looked:
-    """Take steps of a run without the profiler and under it, then time its kernels alone."""
+def look(
+    run: Run, profiler: Profiler, emit: Callable[..., None], *, plain_too: bool = True
+) -> Looked:
+    """Take steps of a run without the profiler and under it, then time its kernels alone.
+
+    Args:
+        run: what is looked at.
+        profiler: of its framework.
+        emit: called with what goes on.
+        plain_too: whether steps without the profiler are taken.
+    """
     emit(phase="steps", step=0, of=1)
-    count = max(len(run.batches), _FEWEST)
+    count = max(len(run.batches), _FEWEST) if plain_too else 0
     plain = [run.seconds() for _ in range(count)]
     emit(phase="profile", step=0, of=1)
     before = int(run.amp.state.skipped_steps)

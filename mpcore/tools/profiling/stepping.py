@@ -85,7 +85,8 @@ class Run:
         self._step(*batch).loss  # noqa: B018  # waits for the device
         return self._clock() - start
 
-    def warm_up(self) -> None:
-        """Take the steps that are slower than the others."""
+    def warm_up(self) -> int:
+        """Take the steps that are slower than the others; return how many they are."""
         for _ in range(_WARM_UP):
             self.seconds()
+        return _WARM_UP

@@ -1,4 +1,4 @@
-"""The last duel once more in a process of its own.
+"""A few rounds of whole steps in a process of its own.
 
 Where memory comes to lie differs from process to process, and small steps hang on it: an answer
 that is right here alone is none.
@@ -13,22 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.process import run_worker
-from mpcore.tools.profiling.duel import SLOWER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpcore.tools.tune.bench import Bench
     from mpcore.tools.tune.log import Entry
 
-__all__ = ["Afresh", "settled"]
+__all__ = ["Afresh"]
 
-_STARTS = 4  # times what it took to start this process: what must be left of the budget
-_SHARE = 0.4  # of what is left, that the other process may take
-_DUELS = 10.0  # seconds of them beside the start
+_STARTS = 2  # times what it took to start this process: what must be left of the budget
+_LEAST = 5.0  # seconds beside the start
+_SHARE = 0.5  # of what is left, that the other process may take
 
 
 @dataclass(frozen=True)
 class Afresh:
-    """Starts processes for single duels.
+    """Starts processes for single rounds.
 
     Attributes:
         told: what this process was told as its task.
@@ -38,19 +39,20 @@ class Afresh:
     told: dict[str, Any]
     start: float
 
-    def duel(self, bench: Bench, champion: str, challenger: str) -> Entry:
-        """Return the duel of two policies; what it says nothing about has ``why`` instead."""
+    def rounds(self, bench: Bench, policies: Sequence[str], count: int) -> Entry:
+        """Return ``seconds`` of rounds by policy, and ``steps``; or ``why`` there are none."""
         left = bench.seconds_left()
-        if left < _STARTS * self.start + _DUELS:
+        if left < _STARTS * self.start + _LEAST:
             return {"why": "no time was left of the budget"}
         limit = _SHARE * left
         task = asdict(bench.task) | {"budget": limit}
-        told = self.told | {"task": task, "duel": [champion, challenger], "began": time.time()}
+        asked = {"policies": [*policies], "count": count}
+        told = self.told | {"task": task, "rounds": asked, "began": time.time()}
         found: list[Entry] = []
 
         def keep(event: dict[str, Any]) -> None:
-            if event.get("found", {}).get("kind") == "duel":
-                found.append(event["found"])
+            if "rounds" in event:
+                found.append(event["rounds"])
 
         ended = run_worker(
             "mpcore.tools.tune.worker",
@@ -60,26 +62,3 @@ class Afresh:
             on_event=keep,
         )
         return {"why": "", **found[0]} if found else {"why": ended.how or "it told nothing"}
-
-
-def settled(
-    bench: Bench, afresh: Afresh | None, winner: str, rival: str, here: float | None
-) -> str:
-    """Return who is faster over both processes, the winner if nothing is clearly against it.
-
-    Args:
-        bench: the search's.
-        afresh: what starts the other process; None where there can be none.
-        winner: of the search.
-        rival: the policy that would be the answer without it.
-        here: time of the winner over the rival's in this process; None if it was not measured.
-    """
-    if afresh is None:
-        return winner
-    about = {"kind": "again", "champion": rival, "challenger": winner}
-    bench.emit(phase="duel", step=0, of=1)
-    entry = bench.log.once("again", about, lambda: afresh.duel(bench, rival, winner) | about)
-    if entry["why"] or not (entry["decision"] == SLOWER or float(entry["low"]) > 1):
-        return winner
-    both = float(entry["ratio"]) * (1.0 if here is None else here)
-    return rival if both > 1 else winner

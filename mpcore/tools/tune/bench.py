@@ -36,7 +36,7 @@ __all__ = ["BATCHES", "Bench", "OverError"]
 BATCHES = 5
 """That timed steps go round."""
 
-_QUICK = 10  # steps of float32, for what a step takes about
+_QUICK = 5  # steps of float32, for what a step takes about
 
 
 class OverError(Exception):
@@ -51,6 +51,9 @@ class Bench:
         task: how it is searched.
         emit: called with ``found=entry``, ``key=...`` and what goes on.
         earlier: returns the entries that a log holds of the search with a key.
+
+    Attributes:
+        taken: whole steps of float32, for what one takes.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Bench:
         self.batch = task.batch or experiment.batch
         self.examples = len(as_tuple(self.data.x_train)[0])
         self.steps = task.steps or experiment.steps
+        self.taken = 0
         about = self._about()
         key = task.key(about)
         emit(key=key)
@@ -151,7 +155,7 @@ class Bench:
 
         def measure() -> dict[str, Any]:
             run = self.run("float32")
-            run.warm_up()
+            self.taken += run.warm_up() + _QUICK
             start = time.perf_counter()
             seconds = [run.seconds() for _ in range(_QUICK)]
             wall = (time.perf_counter() - start) / _QUICK

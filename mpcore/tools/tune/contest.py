@@ -1,35 +1,38 @@
-"""Whole steps of policies against each other, by the sign test; two live models at a time."""
+"""Whole steps of policies against each other: a race of the named ones, then duels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.profiler import Spread
 from mpcore.tools.profiling.duel import FASTER, SLOWER, duel
+from mpcore.tools.tune.race import challenge, race, rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mpcore.tools.profiling.duel import Duel
     from mpcore.tools.profiling.stepping import Run
     from mpcore.tools.tune.log import Entry, Log
+    from mpcore.tools.tune.race import Race
 
-__all__ = ["Contest", "beats_all", "best_named", "smaller", "told"]
+__all__ = ["Contest", "spread_of", "told"]
 
-_CLOSE = 0.02  # of two named policies: nearer together either is the answer
+_TIMED = frozenset({"looked", "race", "duel", "again"})
 
 
 @dataclass
 class Contest:
-    """Duels of one search.
+    """Races and duels of one search.
 
     Attributes:
         log: what is known already is not measured again.
         make: prepares a run of a policy.
         seconds: returns how long the next duel may take.
         tell: called with what goes on.
-        steps: whole steps taken so far, in this process.
+        steps: whole steps taken so far, those of other processes included.
     """
 
     log: Log
@@ -39,107 +42,103 @@ class Contest:
     steps: int = 0
     _live: dict[str, Run] = field(default_factory=dict)
 
-    def fight(
-        self,
-        stage: str,
-        champion: str,
-        challenger: str,
-        *,
-        either: bool = False,
-        within: float = 0.0,
-    ) -> Entry:
+    def fight(self, stage: str, champion: str, challenger: str, *, either: bool = False) -> Entry:
         """Return the duel of two policies; ``ratio`` is the challenger's time over the champion's.
 
         Args:
-            stage: what it is for; another stage has a duel of its own, with fresh models.
+            stage: what it is for; of a ``"challenge"`` the winner leads, and has to win again.
             champion: the policy to beat.
             challenger: the other one.
             either: whether it is asked for both ways.
-            within: relative difference that does not matter.
         """
         about = {"stage": stage, "champion": champion, "challenger": challenger}
 
         def measure() -> dict[str, Any]:
-            if stage == "confirm":
-                self._live.clear()  # fresh models: not the ones that won
-            now, then = self._run(champion), self._run(challenger)
+            now, then = self.run(champion), self.run(challenger)
             found = duel(
                 now.seconds,
                 then.seconds,
                 seconds=self.seconds(),
                 either=either,
-                within=within,
                 seed=len(self.log.entries),
+                decide=challenge if stage == "challenge" else None,
             )
             self._live = {champion: now, challenger: then}
-            if found.decision == FASTER:
-                self._live.pop(champion)
-            else:
-                self._live.pop(challenger)
+            del self._live[champion if found.decision == FASTER else challenger]
             self.steps += found.steps
             return told(found)
 
         self.tell(phase="duel", step=0, of=1)
-        return self.log.once("duel", about, measure)
+        return self.log.once("duel", about, partial(self.counted, measure))
 
-    def lost(self, champion: str, other: str) -> bool:
-        """Return whether a policy is known to be slower than another."""
-        names = {(champion, other): SLOWER, (other, champion): FASTER}
-        return any(
-            e["kind"] == "duel" and names.get((e["champion"], e["challenger"])) == e["decision"]
-            for e in self.log.entries
-        )
+    def race(self, policies: Sequence[str]) -> Entry:
+        """Return who leads of named policies, as ``best``, and the seconds of a step of each."""
 
-    def _run(self, policy: str) -> Run:
-        if policy in self._live:
-            return self._live[policy]
-        run = self.make(policy)
-        run.warm_up()
-        self.steps += 3
-        return run
+        def measure() -> dict[str, Any]:
+            runs = {policy: self.run(policy) for policy in policies}
+            steps = {policy: run.seconds for policy, run in runs.items()}
+            found = race(steps, seconds=self.seconds(), seed=len(self.log.entries))
+            self._live = {found.best: runs[found.best]}
+            self.steps += found.steps
+            return _placed(found)
+
+        self.tell(phase="duel", step=0, of=1)
+        about = {"policies": list(policies)}
+        entry = self.log.once("race", about, partial(self.counted, measure))
+        for one in entry["duels"]:
+            names = {name: one[name] for name in ("champion", "challenger")}
+            self.log.once("duel", {"stage": "named", **names}, partial(dict, one))
+        return entry
+
+    def rounds(self, policies: Sequence[str], count: int) -> dict[str, list[float]]:
+        """Return the seconds of so many rounds, of fresh models."""
+        self._live.clear()
+        runs = {policy: self.run(policy) for policy in policies}
+        steps = {policy: run.seconds for policy, run in runs.items()}
+        seconds, taken = rounds(steps, count, len(self.log.entries))
+        self.steps += taken
+        return seconds
+
+    def spent(self) -> int:
+        """Return the steps of all entries, those of earlier searches included."""
+        timed = [entry for entry in self.log.entries if entry["kind"] in _TIMED]
+        return sum(int(entry.get("steps", 0)) for entry in timed)
+
+    def counted(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what was measured, with the ``steps`` that it took."""
+        before = self.steps
+        found = measure()
+        return found | {"steps": self.steps - before}
+
+    def run(self, policy: str) -> Run:
+        """Return a live model under a policy."""
+        if policy not in self._live:
+            run = self._live[policy] = self.make(policy)
+            self.steps += run.warm_up()
+        return self._live[policy]
 
 
 def told(found: Duel) -> dict[str, Any]:
     """Return what a duel says, as plain data."""
-    spread = Spread.of([b / a for a, b in zip(found.now, found.then, strict=True)])
-    ends = {"ratio": spread.median, "low": spread.low, "high": spread.high}
-    return {"decision": found.decision, "pairs": len(found.now), **ends}
+    ratios = [b / a for a, b in zip(found.now, found.then, strict=True)]
+    return {"decision": found.decision, **spread_of(ratios)}
 
 
-def best_named(contest: Contest, order: list[str]) -> str:
-    """Return the policy that none of ``order`` beats; those that look fastest come first.
-
-    Float32 takes part only where it looks fastest: whoever wins has to confirm against it anyway.
-    """
-    champion = order[0]
-    for other in order[1:]:
-        if other == "float32":
-            continue
-        champion = smaller(contest, "named", champion, other)
-    return champion
+def spread_of(ratios: Sequence[float]) -> dict[str, Any]:
+    """Return the median of pairs and its quartiles, as plain data."""
+    spread = Spread.of(ratios)
+    return {"pairs": len(ratios), "ratio": spread.median, "low": spread.low, "high": spread.high}
 
 
-def smaller(contest: Contest, stage: str, champion: str, other: str) -> str:
-    """Return the faster of two named policies.
-
-    Of two that cannot be told apart it is the one with the smaller median: nothing is claimed by
-    that, and a few per cent that no duel decides are not given away.
-    """
-    found = contest.fight(stage, champion, other, either=True, within=_CLOSE)
-    wins = found["decision"] == FASTER or (not found["decision"] and found["ratio"] < 1)
-    return other if wins else champion
-
-
-def beats_all(contest: Contest, winner: str, champion: str, others: list[str]) -> bool:
-    """Return whether a winner wins again, with fresh models, and loses to nobody.
-
-    Of the others those are left out that lost to the champion; not float32, which is told.
-    """
-    if contest.fight("confirm", champion, winner, either=True)["decision"] != FASTER:
-        return False
-    rest = [name for name in others if name == "float32" or not contest.lost(champion, name)]
-    return all(
-        contest.fight("confirm", name, winner, either=True)["decision"] != SLOWER
-        for name in rest
-        if name != champion
-    )
+def _placed(found: Race) -> dict[str, Any]:
+    """Return what a race says, as plain data: duels of the best against each other one."""
+    duels = []
+    for policy, own in found.seconds.items():
+        if policy != found.best:
+            ratios = [b / a for a, b in zip(found.seconds[found.best], own, strict=False)]
+            names = {"champion": found.best, "challenger": policy}
+            decision = SLOWER if found.decisions[policy] == SLOWER else ""
+            duels.append({**names, "decision": decision, **spread_of(ratios)})
+    seconds = {found.best: Spread.of(found.seconds[found.best]).median}
+    seconds |= {one["challenger"]: seconds[found.best] * one["ratio"] for one in duels}
+    return {"best": found.best, "seconds": seconds, "duels": duels}

@@ -84,9 +84,8 @@ class Evidence:
 
     def against(self, base: str, policy: str) -> Entry | None:
         """Return the duel of a policy against another, whichever of them was the challenger."""
-        own = self.duel(base, policy)
-        turned = self.duel(policy, base) if own is None else None
-        if turned is None:
+        own, turned = self.duel(base, policy), self.duel(policy, base)
+        if turned is None or (own is not None and turned["stage"] != "confirm"):
             return own
         ends = {"low": 1 / turned["high"], "high": 1 / turned["low"]}
         flipped = {"faster": "slower", "slower": "faster"}.get(turned["decision"], "")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner"]
 
-_KEPT = frozenset({"screen", "culprits", "looked", "duel", "again", "trained", "outer"})
+_KEPT = frozenset({"screen", "culprits", "looked", "race", "duel", "again", "trained", "outer"})
 """Kinds of entries that cost something to find out."""
 
 _LATE = 1.1  # of the budget: then a worker is ended that does not end by itself

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from statistics import median
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.backend import check_policy
 from mpcore.policy.policy import Policy
 from mpcore.tools.profiling.duel import FASTER
 from mpcore.tools.profiling.looking import look
-from mpcore.tools.tune.accuracy import FAILURES, Accuracy, line_of
-from mpcore.tools.tune.afresh import settled
+from mpcore.tools.tune.accuracy import Accuracy
 from mpcore.tools.tune.bench import BATCHES, Bench, OverError
 from mpcore.tools.tune.candidates import named
-from mpcore.tools.tune.contest import Contest, beats_all, best_named, smaller
-from mpcore.tools.tune.evidence import gather
+from mpcore.tools.tune.challengers import Challengers
+from mpcore.tools.tune.confirm import confirmed
+from mpcore.tools.tune.contest import Contest
 from mpcore.tools.tune.outer import try_moves
 from mpcore.tools.tune.prover import Prover
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["search", "single"]
 
-_GAIN = 0.01  # a promise below that is not worth a duel
-_DROPS = 3  # challengers in a row that do not win, after which the rest is left
 _DUEL = 30.0  # seconds of one, at most
 
 
@@ -59,16 +57,19 @@ def search(
     except OverError:
         bench.log.tell("stopped", why=f"the budget of {task.budget:g} s is spent")
     seconds = time.perf_counter() - bench.start
-    bench.log.tell("cost", seconds=seconds, steps=one.contest.steps, reused=bench.log.reused)
+    bench.log.tell(
+        "cost", seconds=seconds, steps=one.contest.steps + bench.taken, reused=bench.log.reused
+    )
 
 
 def single(
-    experiment: Experiment, task: Task, emit: Callable[..., None], champion: str, challenger: str
+    experiment: Experiment, task: Task, emit: Callable[..., None], policies: list[str], count: int
 ) -> None:
-    """Take one duel of two policies, and tell it."""
+    """Take rounds of some policies, and tell their seconds and steps."""
     bench = Bench(experiment, task, emit, lambda _: ())
-    contest = Contest(bench.log, bench.run, lambda: bench.seconds_left() / 2, emit)
-    contest.fight("afresh", champion, challenger, either=True)
+    contest = Contest(bench.log, bench.run, bench.seconds_left, emit)
+    seconds = contest.rounds(policies, count)
+    emit(rounds={"seconds": seconds, "steps": contest.steps})
 
 
 class _Search:
@@ -96,22 +97,18 @@ class _Search:
         lowering = [full for full in screened if full]
         # The portable list has the kernels of the native one: one profile of both is enough.
         looked = {
-            policy: self._looked(policy, profiled=Policy.parse(policy).op_list == "native")
+            policy: self._looked(policy)
             for policy in lowering
+            if Policy.parse(policy).op_list == "native"
         }
-        times = {policy: float(seen["seconds"]) for policy, seen in looked.items()}
-        times["float32"] = float(b.quick()["seconds"])
-        for policy, seconds in times.items():
-            self._log.tell("time", policy=policy, ratio=seconds / times["float32"])
-        champion = best_named(self.contest, sorted(times, key=lambda name: times[name]))
+        champion, times = self._raced([*lowering, "float32"])
         self._log.tell("winner", policy=champion, stage="named")
-        winner = self._challenge(champion, times, looked)
-        if winner != champion and not beats_all(self.contest, winner, champion, list(times)):
-            self._log.tell("refused", policy=winner, why="it did not win again with fresh models")
-            winner = champion
-        if winner == champion != "float32":
-            winner = smaller(self.contest, "confirm", "float32", champion)
-        winner = self._settled(winner, champion, times)
+        challengers = Challengers(b, self.contest, self._accuracy, times, looked)
+        winner = challengers.champion(champion)
+        others = sorted((name for name in times if name != champion), key=lambda name: times[name])
+        if others:
+            rival = others[0] if champion == "float32" else "float32"
+            winner = confirmed(b, self.contest, self._afresh, winner, champion, rival)
         self._log.tell("winner", policy=winner, stage="measured")
         if not b.task.fast:
             slower = sorted(times, key=lambda name: times[name])
@@ -119,63 +116,29 @@ class _Search:
             last = [e["policy"] for e in self._log.entries if e["kind"] == "winner"][-1]
             try_moves(b, last)
 
-    def _settled(self, winner: str, champion: str, times: dict[str, float]) -> str:
-        """Return the winner, or who beats it in another process, clearly and over both."""
-        others = sorted((name for name in times if name != winner), key=lambda name: times[name])
-        rival = champion if champion != winner else others[0] if winner == "float32" else "float32"
-        met = gather(self._log.entries).against(rival, winner)
-        here = None if met is None else float(met["ratio"])
-        return settled(self._bench, self._afresh, winner, rival, here)
+    def _raced(self, policies: list[str]) -> tuple[str, dict[str, float]]:
+        """Return the named policy that leads, and the seconds of a step of each."""
+        if len(policies) == 1:
+            return policies[0], {policies[0]: 1.0}
+        found = self.contest.race(policies)
+        times = {policy: float(seconds) for policy, seconds in found["seconds"].items()}
+        for policy, seconds in times.items():
+            self._log.tell("time", policy=policy, ratio=seconds / times["float32"])
+        return str(found["best"]), times
 
-    def _looked(self, policy: str, *, profiled: bool) -> Entry:
-        """Return the seconds of a step, and what the kernels promise if it is profiled."""
+    def _looked(self, policy: str) -> Entry:
+        """Return what the kernels of a policy promise."""
         self._bench.check_time()
 
         def measure() -> dict[str, Any]:
-            run = self._bench.run(policy)
-            run.warm_up()
-            self.contest.steps += 3 + BATCHES
-            if not profiled:
-                seconds = [run.seconds() for _ in range(BATCHES)]
-                return {"seconds": median(seconds), "promises": []}
-            seen = look(run, self._bench.profiler, self._bench.emit)
-            self.contest.steps += len(seen.plain) + 1
-            promises = [[c.seconds, c.policy, c.rule or c.policy, c.why] for c in seen.worth]
-            return {"seconds": median(seen.plain), "promises": promises}
+            run = self.contest.run(policy)
+            seen = look(run, self._bench.profiler, self._bench.emit, plain_too=False)
+            self.contest.steps += BATCHES + 1
+            return {
+                "promises": [[c.seconds, c.policy, c.rule or c.policy, c.why] for c in seen.worth]
+            }
 
-        return self._log.once("looked", {"policy": policy}, measure)
-
-    def _challenge(self, champion: str, times: dict[str, float], looked: dict[str, Entry]) -> str:
-        """Return who is left of those that promise something, in the order of what they promise."""
-        tried = {self._bench.key(name) for name in times}
-        promises = sorted(
-            (times[base] - seconds, policy, rule, why)
-            for base, seen in looked.items()
-            for seconds, policy, rule, why in seen["promises"]
-        )
-        drops, left, best = 0, self._bench.task.tries, times[champion]
-        for seconds, policy, rule, why in promises:
-            key = self._bench.key(policy)
-            if key in tried or seconds > best * (1 - _GAIN):
-                continue
-            tried.add(key)
-            ratio = seconds / times["float32"]
-            self._log.tell("promise", policy=policy, rule=rule, why=why, ratio=ratio)
-            if drops >= _DROPS or not left:
-                continue
-            full = self._accuracy.screened(policy)
-            if not full:
-                continue
-            left -= 1
-            try:
-                found = self.contest.fight("challenge", champion, full)
-            except FAILURES as exc:
-                self._log.tell("refused", policy=full, why=line_of(exc))
-                continue
-            drops = 0 if found["decision"] == FASTER else drops + 1
-            champion = full if found["decision"] == FASTER else champion
-            self._log.tell("winner", policy=champion, stage="champion")
-        return champion
+        return self._log.once("looked", {"policy": policy}, partial(self.contest.counted, measure))
 
     def _accuracy_alone(self, simulated: list[str]) -> None:
         """Find what must stay full where times mean nothing."""

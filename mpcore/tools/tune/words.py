@@ -55,7 +55,8 @@ def _verdict(duel: Entry) -> str:
 
 
 def _times(duel: Entry, base: str) -> str:
-    spread = f"{duel['low']:.2f} to {duel['high']:.2f}, {duel['pairs']} pairs"
+    processes = f" in {duel['processes']} processes" if duel.get("processes") else ""
+    spread = f"{duel['low']:.2f} to {duel['high']:.2f}, {duel['pairs']} pairs{processes}"
     return f"{duel['ratio']:.2f} of {base}'s time ({spread})"
 
 
@@ -67,7 +68,7 @@ def _speed(found: Evidence) -> str:
         tried = [e["policy"] for e in found.of("time") if e["policy"] != "float32"]
         duels = [(policy, found.against("float32", policy)) for policy in tried]
         told = [f"{policy} takes {_times(duel, 'float32')}" for policy, duel in duels if duel]
-        return "; ".join([*told, *_elsewhere(found)]) or "no policy with 16 bits runs here"
+        return "; ".join(told) or "no policy with 16 bits runs here"
     for base in dict.fromkeys(("float32", found.best_named)):
         duel = found.against(base, found.policy) if base and base != found.policy else None
         if duel is not None:
@@ -76,13 +77,7 @@ def _speed(found: Evidence) -> str:
     if found.best_named == found.policy:
         early = " so far" if found.of("stopped") else ""
         told.append(f"a named policy: nothing that was tried{early} beats it")
-    return "; ".join([*told, *_elsewhere(found)]) or "not measured"
-
-
-def _elsewhere(found: Evidence) -> list[str]:
-    """Return what another process said of the answer, or of what would have been it."""
-    told = [e for e in found.of("again") if not e["why"]]
-    return [f"in another process {e['challenger']} took {_times(e, e['champion'])}" for e in told]
+    return "; ".join(told) or "not measured"
 
 
 def _beside(found: Evidence) -> str:
@@ -156,7 +151,7 @@ def _failed(proof: Entry) -> str:
 
 def _cost(found: Evidence) -> str:
     cost, duels = found.last("cost"), found.of("duel")
-    measured = {e["policy"] for e in found.of("looked")} | {e["challenger"] for e in duels}
+    measured = {e[side] for e in duels for side in ("champion", "challenger")}
     told = f"{len(measured)} policies on whole steps"
     if cost:
         told = f"{cost['seconds']:.0f} s, {cost['steps']} timed steps, {told}"

@@ -39,8 +39,8 @@ def _work(told: dict[str, Any], emit: Callable[..., None]) -> None:
     experiment = load_experiment(Path(told["experiment"]))
     os.chdir(told["folder"])  # profilers and frameworks leave files behind
     task = Task(**fields)
-    if "duel" in told:
-        single(experiment, task, emit, *told["duel"])
+    if "rounds" in told:
+        single(experiment, task, emit, **told["rounds"])
         return
     earlier = partial(read_entries, Path(told["log"]))
     search(experiment, task, emit, earlier, Afresh(told, late))

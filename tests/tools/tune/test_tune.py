@@ -36,9 +36,10 @@ def test_a_search_and_a_second_one_that_goes_on(
     named = {"float32", "mixed_bfloat16", "autocast_bfloat16", "portable_bfloat16"}
     assert named >= {entry["policy"] for entry in found["time"]} >= {"float32", "mixed_bfloat16"}
     assert all(float(entry["rho"]) < 0.5 for entry in found["screen"])
-    (elsewhere,) = found["again"]
-    assert elsewhere["why"] == ""
-    assert elsewhere["pairs"] >= 8
+    assert len(found["again"]) >= 1
+    assert all(entry["why"] == "" and entry["steps"] for entry in found["again"])
+    timed = ("looked", "race", "duel", "again")
+    assert sum(entry.get("steps", 0) for kind in timed for entry in found.get(kind, ())) <= 250
     assert {"batch=16", "batch=4", "torch.compile"} <= {entry["move"] for entry in found["outer"]}
     for line in ("policy  ", "speed  ", "full  ", "proof  ", "cost  ", "holds for "):
         assert line in done.stdout

@@ -1,0 +1,108 @@
+"""Races and confirmations on synthetic clocks: who leads, in how many steps, how often wrongly."""
+
+from __future__ import annotations
+
+import random
+from statistics import fmean
+
+import pytest
+
+from mpcore.tools.profiling.duel import FASTER, SLOWER, duel
+from mpcore.tools.tune.confirm import decided
+from mpcore.tools.tune.race import challenge, race, rounds
+
+
+def clocks(times: dict[str, float], noise: float, seed: int) -> dict:
+    rng = random.Random(seed)
+    return {
+        name: lambda seconds=seconds: seconds * rng.lognormvariate(0, noise)
+        for name, seconds in times.items()
+    }
+
+
+def raced(times: dict[str, float], noise: float, seed: int):
+    return race(clocks(times, noise, seed), seconds=60.0, seed=seed)
+
+
+def test_clear_losers_are_left_out_after_four_rounds() -> None:
+    found = raced({"a": 1.3, "b": 1.0, "c": 1.4}, 0.02, 0)
+    assert found.best == "b"
+    assert found.decisions == {"a": SLOWER, "b": "", "c": SLOWER}
+    assert {len(seconds) for seconds in found.seconds.values()} == {4}
+    assert found.steps <= 4 * 3 * 3
+
+
+def test_a_tie_ends_when_nobody_left_is_surely_slower() -> None:
+    found = [raced({"a": 1.0, "b": 1.0, "c": 1.3}, 0.01, seed) for seed in range(50)]
+    assert {one.best for one in found} == {"a", "b"}
+    assert fmean(one.steps for one in found) < 60
+    assert all(len(one.seconds["c"]) == 4 for one in found)
+
+
+@pytest.mark.parametrize(("noise", "gap", "wrong"), [(0.02, 0.03, 2), (0.1, 0.25, 2)])
+def test_the_leader_is_rarely_slower(noise: float, gap: float, wrong: int) -> None:
+    times = {"a": 1 + gap, "b": 1.0, "c": 1 + gap, "d": 1.5}
+    found = [raced(times, noise, seed).best for seed in range(300)]
+    assert len(found) - found.count("b") <= wrong
+
+
+def test_rounds_are_of_all_and_end_by_count() -> None:
+    seconds, steps = rounds(clocks({"a": 1.0, "b": 2.0}, 0.0, 0), 4, 0)
+    assert seconds == {"a": [1.0] * 4, "b": [2.0] * 4}
+    assert 17 <= steps <= 24
+
+
+def test_a_challenger_that_wins_nothing_is_dropped_after_two_pairs() -> None:
+    assert challenge([1.0]) is None
+    assert challenge([1.0, 1.0]) == ""
+    assert challenge([0.9, 1.2]) is None
+    assert challenge([0.9, 0.9, 0.9, 0.9]) == FASTER
+    assert challenge([0.97, 0.97, 0.97, 0.97]) is None
+    assert challenge([0.9, 0.9, 1.1, 1.1]) == ""
+    assert challenge([0.97] * 8) == FASTER
+
+
+def led(gain: float, noise: float, seed: int) -> tuple[bool, int]:
+    one = clocks({"a": 1.0, "b": 1.0 - gain}, noise, seed)
+    found = duel(one["a"], one["b"], seconds=60.0, seed=seed, decide=challenge)
+    return found.decision == FASTER, found.steps
+
+
+def test_what_gains_is_tried_on_few_steps_and_what_does_not_on_fewer() -> None:
+    gains = [led(0.2, 0.02, seed) for seed in range(100)]
+    assert all(won for won, _ in gains)
+    assert max(steps for _, steps in gains) <= 24
+    ties = [led(0.0, 0.02, seed) for seed in range(300)]
+    assert fmean(steps for _, steps in ties) < 22
+    assert sum(won for won, _ in ties) <= 12
+    assert sum(won for won, _ in (led(0.04, 0.02, seed) for seed in range(100))) >= 90
+
+
+def settled_by(gain: float, noise: float, seed: int, *, named: bool) -> str:
+    rng, processes, found = random.Random(seed), list[list[float]](), None
+    while found is None:
+        processes.append([(1 - gain) * rng.lognormvariate(0, noise) for _ in range(4)])
+        found = decided(processes, named=named)
+    return found
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_what_gains_nothing_rarely_wins_again(noise: float) -> None:
+    found = [settled_by(0.0, noise, seed, named=False) for seed in range(1000)]
+    assert found.count(FASTER) <= 21  # the sign test's rate, and what must win in each process
+
+
+def test_what_gains_wins_again_in_two_processes() -> None:
+    assert decided([[0.9] * 4], named=False) is None
+    assert decided([[0.9] * 4] * 2, named=False) == FASTER
+    assert decided([[1.1] * 4], named=False) == ""
+    assert decided([[0.9] * 4, [1.0] * 4], named=False) == ""
+    found = [settled_by(0.05, 0.02, seed, named=False) for seed in range(100)]
+    assert found.count(FASTER) >= 95
+
+
+def test_named_policies_that_are_close_need_no_more_than_two_processes() -> None:
+    assert decided([[1.0, 1.01, 0.99, 1.0]] * 2, named=True) == ""
+    assert decided([[0.7] * 4, [1.05] * 4], named=True) is None
+    assert decided([[0.7] * 4, [1.05] * 4] * 2, named=True) == ""
+    assert decided([[1.3] * 4] * 2, named=True) == SLOWER
