@@ -13,6 +13,7 @@ from mpcore.graph.clip import CLIP
 from mpcore_torch import graph_casts
 from mpcore_torch.graph_facts import arguments, fill
 from mpcore_torch.graph_marks import CAST, PLAN
+from mpcore_torch.graph_plan import FILLS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,6 +173,8 @@ class _Builder:
         for role in at:  # what a change of the graph has added
             if role.partition("[")[0] not in given or given[role.partition("[")[0]] is None:
                 given[role] = value(role)
+        if node.target in FILLS and self.plan is not None and self.plan.how == "cheapest":
+            given["dtype"] = getattr(torch, self.plan.output[node.name], given.get("dtype"))
         args, kwargs = arguments(call.target, given)
         left = self.plan is not None and self.plan.compute.get(node.name) == "native"
         if left:

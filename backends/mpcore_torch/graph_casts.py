@@ -58,10 +58,15 @@ class _Fork(torch.autograd.Function):  # type: ignore[misc]  # torch is not foll
     def backward(ctx: Any, *grads: Any) -> Any:
         """Add up in the dtype of what was cast, the last user's first, as autograd does."""
         total: Any = None
+        own = False
         for grad in reversed(grads):
-            if grad is not None:
-                wide = grad.to(ctx.dtype)
-                total = wide if total is None else total + wide
+            if grad is None:
+                continue
+            wide = grad.to(ctx.dtype)
+            if total is None:
+                total, own = wide, wide is not grad
+            else:
+                total = total.add_(wide) if own else total + wide
         return total, None, None
 
 

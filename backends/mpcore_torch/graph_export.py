@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from mpcore_torch.graph_build import build
 from mpcore_torch.graph_forward import refuse_lifting
 from mpcore_torch.graph_lift import names_of, piece_of
 from mpcore_torch.graph_plan import plan_of
+from mpcore_torch.graph_run import Named
 from mpcore_torch.graph_trace import refuse_calls
 from mpcore_torch.layers import list_layers
 from mpcore_torch.snapshot import left_alone
@@ -89,7 +90,7 @@ def _written(model: nn.Module, target: Path, policy: Policy, example: Any) -> Ex
     lowered.graph._codegen = made.graph._codegen
     lowered.recompile()
     with torch.no_grad():
-        expected, own = model(*args, **kwargs), lowered(*args, **kwargs)
+        expected, own = model(*args, **kwargs), _ran(lowered, args, kwargs)
     checks = [f"lowered in torch: {_words(_difference(expected, own))} from float32"]
     found = _difference(expected, own)
     # Written beside its place and moved there: a file is whole or is not there.
@@ -99,7 +100,10 @@ def _written(model: nn.Module, target: Path, policy: Policy, example: Any) -> Ex
             torch.export.save(torch.export.export(lowered, args, kwargs, strict=False), draft)
             again = torch.export.load(draft).module()(*args, **kwargs)
             if not _equal(own, again):
-                msg = f"{target.name} does not give the bits of what was written; nothing is kept"
+                msg = (
+                    f"{target.name} does not give the bits of what was written; nothing is kept; "
+                    "some kernel is not steady in this dtype: keep it full with a rule"
+                )
                 raise GraphError(msg)
             checks.append("read back: the same bits")
         else:
@@ -107,6 +111,19 @@ def _written(model: nn.Module, target: Path, policy: Policy, example: Any) -> Ex
         for part in sorted(Path(folder).iterdir()):
             part.replace(target.parent / part.name)
     return Exported(str(target), plan, found, tuple(checks))
+
+
+def _ran(lowered: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run what is to be written; name the call that does not run."""
+    try:
+        return lowered(*args, **kwargs)
+    except RuntimeError as exc:
+        at = [""]
+        with contextlib.suppress(RuntimeError):
+            Named(lowered, at).run(*tree_leaves((args, kwargs)), enable_io_processing=False)
+        reason = str(exc).partition("\n")[0]
+        msg = f"{at[0]} does not run as it is planned: {reason}; keep it full, 'full path={at[0]}'"
+        raise GraphError(msg) from exc
 
 
 def _to_onnx(
@@ -143,7 +160,10 @@ def _to_onnx(
             reason = str(cause).strip().partition("\n")[0]
             msg = f"torch.onnx cannot write this model: {reason}; write .pt2"
             raise GraphError(msg) from exc
-    onnx.checker.check_model(str(draft), full_check=True)
+    try:
+        onnx.checker.check_model(str(draft), full_check=True)
+    except Exception as exc:  # of onnx's own, one of C++
+        _refuse_file("onnx.checker", exc)
     casts = sum(node.op_type == "Cast" for node in onnx.load(str(draft)).graph.node)
     checks.append(f"onnx.checker: valid, {casts} Cast nodes")
     if find_spec("onnxruntime") is None:
@@ -153,7 +173,12 @@ def _to_onnx(
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(draft), options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(
+            str(draft), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as exc:  # of onnxruntime's own, of C++
+        _refuse_file("onnxruntime", exc)
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     given = {
         each.name: tensor.detach().numpy()
@@ -163,6 +188,15 @@ def _to_onnx(
     found = _difference([t for t in tree_leaves(expected) if isinstance(t, torch.Tensor)], made)
     checks.append(f"onnxruntime on the CPU: {_words(found)} from float32 in torch")
     return found
+
+
+def _refuse_file(who: str, exc: Exception) -> NoReturn:
+    reason = " ".join(str(exc).split())
+    msg = (
+        f"{who} does not take the file: {reason}; keep the layer that it names full with a rule, "
+        "or write .pt2"
+    )
+    raise GraphError(msg) from exc
 
 
 def exported_piece(model: nn.Module, example: Any) -> tuple[Piece, Any]:

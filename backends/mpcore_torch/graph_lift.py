@@ -126,8 +126,8 @@ class _Lifter:
     def piece(self) -> Piece:
         result: Any = None
         for node in self.traced.graph.nodes:
-            if node.target == "_guards_fn":
-                continue  # of torch.export: it says which shapes are allowed
+            if node.target in ("_guards_fn", torch.ops.aten._assert_tensor_metadata.default):
+                continue  # of torch.export: which shapes are allowed, what was float32 when traced
             if node.op == "placeholder":
                 self._input(node)
             elif node.op == "get_attr":

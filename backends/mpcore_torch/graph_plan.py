@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING
 
 from mpcore.errors import GraphError
 from mpcore.graph.deciding import Word, words
+from mpcore.graph.ir import is_float
 from mpcore.graph.placing import place
+from mpcore.graph.walk import CAST_BYTES
+from mpcore.numerics import ops
 from mpcore_torch.graph_facts import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpcore.graph.ir import GraphPlan
+    from mpcore.graph.ir import Graph, GraphPlan
     from mpcore.graph.part import Changed
     from mpcore.policy.layer import Layer
     from mpcore.policy.policy import Policy
     from mpcore_torch.graph_lift import Piece
 
-__all__ = ["plan_of", "plan_of_words", "system_of"]
+__all__ = ["FILLS", "plan_of", "plan_of_words", "system_of"]
 
+FILLS = ("aten::zeros.default", "aten::ones.default", "aten::zeros", "aten::ones")
+"""Calls that make the same values in every dtype."""
 _HAS_LIST = ("cpu", "cuda", "npu")
 
 
@@ -73,9 +78,48 @@ def plan_of(
             if word.compute == "follow" and word.rule is None and facts.casts_inside(node):
                 why = f"{known}: casts inside of it, left to torch's own list"
                 found[node.name] = Word("native", word.output, why)
+    if policy.place == "cheapest":
+        _lower_whole(graph, found, facts, low)
     for node in graph.nodes:
         if found[node.name].compute == "native":
             facts.native.add(node.name)
     if low == "float32":
         found = {name: replace(word, compute="follow") for name, word in found.items()}
-    return place(graph, found, low, policy.place, results=facts.results, output=output)
+    plan = place(graph, found, low, policy.place, results=facts.results, output=output)
+    return _fill_low(plan) if policy.place == "cheapest" else plan
+
+
+def _lower_whole(graph: Graph, found: dict[str, Word], facts: Facts, low: str) -> None:
+    """Lower calls as a whole that torch's list lowers inside, product by product (LSTM, GRU)."""
+    lowered = {row.name for row in ops.ops() if row.category == "lower"}
+    for node in graph.nodes:
+        word = found[node.name]
+        if word.compute != "native" or word.rule is not None or node.op not in lowered:
+            continue
+        floats = [is_float(graph.value[name].dtype) for name in node.inputs]
+        dtypes = [
+            low if wide and i not in node.keeps else graph.value[name].dtype
+            for i, (name, wide) in enumerate(zip(node.inputs, floats, strict=True))
+        ]
+        try:
+            facts.results(graph, node, dtypes)
+        except GraphError:
+            continue  # there is no such kernel
+        found[node.name] = Word("lower", word.output, f"{word.why.partition(',')[0]}; whole")
+
+
+def _fill_low(plan: GraphPlan) -> GraphPlan:
+    """Make zeros and ones in the dtype in which all read them, instead of casting them."""
+    graph, output, left = plan.graph, dict(plan.output), []
+    for cast in plan.casts:
+        maker = graph.producer.get(cast.value)
+        users = graph.users[cast.value]
+        read = {node.name for node in users} == set(cast.users)
+        bare = read and not any(cast.value in node.state for node in users)
+        if maker is not None and maker.target in FILLS and bare:
+            output[maker.name] = cast.dtype
+        else:
+            left.append(cast)
+    elements = sum(graph.value[c.value].elements for c in plan.casts if c not in left)
+    cost = plan.cost - CAST_BYTES * elements
+    return replace(plan, output=output, casts=tuple(left), cost=cost)

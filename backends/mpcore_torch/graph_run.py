@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import (
 from mpcore.errors import GraphError
 from mpcore_torch import regions
 from mpcore_torch.graph_casts import one_forward
+from mpcore_torch.graph_direct import direct
 from mpcore_torch.graph_lift import Piece, names_of, piece_of
 from mpcore_torch.graph_marks import HEARING
 from mpcore_torch.graph_trace import traced
@@ -28,12 +29,11 @@ from mpcore_torch.graph_trace import traced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MARK", "Runner"]
+__all__ = ["MARK", "Named", "Runner"]
 
 MARK = "mpcore::graph"
-_SETTINGS = {
+_SETTINGS = {  # while a piece is traced
     "allow_rnn": True,
-    "fail_on_recompile_limit_hit": True,
     "skip_nnmodule_hook_guards": False,  # a hook that comes later is called, too
 }
 _MOST_PIECES = 64  # of one place in the code: shapes, modes, branches
@@ -78,13 +78,19 @@ class Runner:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it; no region of the framework decides inside."""
-        settings = torch._dynamo.config.patch(_SETTINGS)
         before = self.ran
-        closes = self.closed and _any_region()
-        around = regions.off() if closes else contextlib.nullcontext()
+        closed = _close_regions() if self.closed else ()
+        config = torch._dynamo.config
+        failed = config.fail_on_recompile_limit_hit
+        _RUNNING[0] += 1
         try:
-            with settings, around, one_forward(), self._without_modes(), _tracing():
-                made = self._compiled(self.model(), *args, **kwargs)
+            config.fail_on_recompile_limit_hit = True
+            with one_forward():
+                if _get_current_function_mode_stack() or _get_current_dispatch_mode_stack():
+                    with self._without_modes():
+                        made = self._compiled(self.model(), *args, **kwargs)
+                else:
+                    made = self._compiled(self.model(), *args, **kwargs)
         except BackendCompilerFailed as exc:
             inner = exc.inner_exception
             if isinstance(inner, GraphError):
@@ -97,6 +103,11 @@ class Runner:
                 "pad the batches to fewer shapes, or use by='op'"
             )
             raise GraphError(msg) from exc
+        finally:
+            _RUNNING[0] -= 1
+            config.fail_on_recompile_limit_hit = failed
+            for kind in closed:
+                torch.set_autocast_enabled(kind, True)
         if self.ran == before and self.pieces:
             msg = (
                 f"{type(self.model()).__name__} ran outside of its graphs, where no plan reaches: "
@@ -112,9 +123,6 @@ class Runner:
         """Take modes off while dynamo looks, which they would stop; the pieces run under them."""
         functions = _get_current_function_mode_stack()
         dispatch = _get_current_dispatch_mode_stack()
-        if not functions and not dispatch:
-            yield
-            return
         self._modes.append((functions, dispatch))
         taken = [_pop_mode() for _ in functions]
         try:
@@ -133,6 +141,7 @@ class Runner:
         piece = piece_of(traced(module), inputs, names_of(model), modules)
         lowered = self.lower(piece)
         self.pieces.append(piece)
+        made: dict[str, Any] = {}
 
         def run(*args: Any) -> Any:
             self.ran += 1
@@ -142,9 +151,12 @@ class Runner:
                     for mode in (*functions, *dispatch):
                         stack.enter_context(mode)
                     return self._run(lowered(), args)
+            code = lowered()
             if self.at is not None or self.marks or HEARING:
-                return self._run(lowered(), args)
-            return lowered()(*args)
+                return self._run(code, args)
+            if made.get("of") is not code:
+                made.update(of=code, call=direct(code))
+            return made["call"](*args)
 
         return run
 
@@ -153,10 +165,10 @@ class Runner:
         with torch.profiler.record_function(MARK) if self.marks else contextlib.nullcontext():
             if HEARING:
                 return HEARING[-1](code, args)
-            return code(*args) if self.at is None else _Named(code, self.at).run(*args)
+            return code(*args) if self.at is None else Named(code, self.at).run(*args)
 
 
-class _Named(fx.Interpreter):  # type: ignore[misc]  # torch is not followed
+class Named(fx.Interpreter):  # type: ignore[misc]  # torch is not followed
     """Runs a module call by call, and says which."""
 
     def __init__(self, module: Any, at: list[str]) -> None:
@@ -169,36 +181,32 @@ class _Named(fx.Interpreter):  # type: ignore[misc]  # torch is not followed
         return super().run_node(n)
 
 
-# Dynamo warns of what it meets while it looks; that is not the user's code running.
 _RUNNING = [0]
-_QUIET: list[warnings.catch_warnings[None]] = []
-
-
-@contextlib.contextmanager
-def _tracing() -> Iterator[None]:
-    _RUNNING[0] += 1
-    try:
-        yield
-    finally:
-        _RUNNING[0] -= 1
+_TRACING: list[contextlib.ExitStack] = []
 
 
 def _begins(_: Any) -> None:
     if _RUNNING[0]:
-        quiet = warnings.catch_warnings()
-        quiet.__enter__()
+        # Dynamo warns of what it meets while it looks; that is not the user's code running.
+        stack = contextlib.ExitStack()
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        _QUIET.append(quiet)
+        stack.enter_context(torch._dynamo.config.patch(_SETTINGS))
+        _TRACING.append(stack)
 
 
 def _ends(_: Any) -> None:
-    if _QUIET:
-        _QUIET.pop().__exit__(None, None, None)
+    if _TRACING:
+        _TRACING.pop().close()
 
 
 callback_handler.register_start_callback(_begins)
 callback_handler.register_end_callback(_ends)
 
 
-def _any_region() -> bool:
-    return any(map(torch.is_autocast_enabled, regions.KINDS))
+def _close_regions() -> list[str]:
+    """Close the regions that are open, as cheaply as a step wants it; return their devices."""
+    found = [kind for kind in regions.KINDS if torch.is_autocast_enabled(kind)]
+    for kind in found:
+        torch.set_autocast_enabled(kind, False)
+    return found

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Sides", "cheapest", "promotes", "sides_of"]
 
 _MOST_RETRIES = 50
+_WIDENS = ("elementwise", "layout")
 _BEARS = ("norm",)  # groups that are listed as full and yet take and give 16 bits well
 
 
@@ -87,7 +88,9 @@ def promotes(node: Node) -> bool:
     if node.exact:  # a framework whose calls take one dtype
         return False
     known = {row.name: row for row in ops.ops()}
-    return node.op in known and known[node.op].category == "promote"
+    if node.op not in known or known[node.op].category != "promote":
+        return False
+    return known[node.op].group in _WIDENS  # the others an autocast widens, no kernel does
 
 
 def _bound(

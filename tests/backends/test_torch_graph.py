@@ -93,6 +93,75 @@ def test_fewer_casts_where_one_value_is_read_by_many() -> None:
     assert found["cheapest"][3] <= found["exact"][3]
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_is_lowered_whole_where_casts_are_to_be_few(kind: Any) -> None:
+    """By=op lowers a GRU product by product; here nothing is cast inside, and no zeros are."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.fc = kind(8, 12, batch_first=True), nn.Linear(12, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.fc(self.rnn(x)[0][:, -1])
+
+    found = {}
+    for text in ("mixed_bfloat16", "by=graph, place=exact", "by=graph, place=cheapest"):
+        torch.manual_seed(0)
+        model, x = Net(), torch.randn(4, 5, 8)
+        graph = "graph" in text
+        policy = f"autocast_bfloat16, {text}" if graph else text
+        amp = mp.prepare(model, None, policy, **({"example": x} if graph else {}))
+        torch.manual_seed(0)
+        with amp.autocast():
+            found[text] = counted(model, lambda x=x, model=model: model(x), _softplus)
+    layer, exact, cheapest = found.values()
+    assert cheapest.step <= layer.step
+    assert cheapest.elements <= layer.elements < exact.elements
+    assert cheapest.kept <= layer.kept
+
+
+def _softplus(out: Any) -> Any:
+    return nn.functional.softplus(out.float()).mean()
+
+
+@pytest.mark.parametrize("name", ["gpt", "convnet", "shared", "attention", "unet"])
+def test_what_runs_are_the_kernels_of_the_graph(name: str) -> None:
+    """Calls go by torch's own bindings where there are some; what they dispatch is the same."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from mpcore_torch.graph_direct import direct
+    from mpcore_torch.graph_marks import HEARING
+
+    class Kernels(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            ran.append(func)
+            return func(*args, **(kwargs or {}))
+
+    model, (x, _), _ = _made(name)
+    mp.prepare(model.eval(), None, "autocast_bfloat16, by=graph", example=x)
+    ran: list[Any] = []
+
+    def both(code: Any, given: Any) -> Any:
+        seen = []
+        for run in (code, direct(code)):
+            ran.clear()
+            with Kernels():
+                seen.append((run(*given), tuple(ran)))
+        (one, first), (other, then) = seen
+        assert first == then
+        assert first
+        assert all(map(torch.equal, one, other))
+        return one
+
+    HEARING.append(both)
+    try:
+        with torch.no_grad():  # else the second run has the casts of the first
+            model(x)
+    finally:
+        HEARING.remove(both)
+
+
 @pytest.mark.nightly
 def test_the_casts_of_a_gpt_of_four_blocks() -> None:
     """Native autocast on the same model: 68 forward, 144 in a step, 52.8 MiB kept."""

@@ -172,3 +172,102 @@ def test_bfloat16_and_a_missing_package_are_refused(
     monkeypatch.setattr(own, "find_spec", lambda name: object())
     with pytest.raises(mp.GraphError, match="must lower to float16 for ONNX, got bfloat16"):
         mp.export(model, tmp_path / "m.onnx", "autocast_bfloat16, by=graph", x)
+
+
+class Widened(nn.Module):
+    """Asks for float32 on the way: torch.export claims that what it met there has that dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp, self.out = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out((self.inp(x).float() * 3).double().tanh().float())
+
+
+class Mixed(nn.Module):
+    """A bilinear layer takes one dtype: no kernel widens its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.randn(3, 6, 4)), nn.Bilinear(4, 4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.einsum("bi,kio->bko", x, self.w)
+        return self.b(y[:, 0], y[:, 1])
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.GRU(6, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.rnn(x[:, None].expand(-1, 4, -1))[0][:, -1])
+
+
+@pytest.mark.parametrize("place", ["exact", "cheapest"])
+@pytest.mark.parametrize("kind", [Widened, Mixed])
+def test_casts_of_the_model_and_calls_of_one_dtype_are_written(
+    kind: type[nn.Module], place: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, x = kind().eval(), torch.randn(3, 6)
+    mp.export(model, tmp_path / "m.pt2", f"autocast_float16, by=graph, place={place}", x)
+    found = torch.export.load(tmp_path / "m.pt2").module()(x)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, model(x), atol=2e-2)
+
+
+def test_a_recurrent_layer_is_written_where_it_is_lowered_whole(
+    tmp_path: Path, runtime: Any
+) -> None:
+    torch.manual_seed(0)
+    model, x = Recurrent().eval(), torch.randn(3, 6)
+    with pytest.raises(mp.GraphError, match="cannot be written with casts of its own"):
+        mp.export(model, tmp_path / "m.onnx", "autocast_float16, by=graph", x)
+    made = mp.export(model, tmp_path / "m.onnx", "autocast_float16, by=graph, place=cheapest", x)
+    assert made.difference <= 2e-3
+
+
+class TooLarge(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).masked_fill(x > 0, -1e9).softmax(-1)
+
+
+class Instance(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(1, 4, 3), nn.InstanceNorm1d(4, affine=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.conv(x[:, None]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (TooLarge, r"where does not run as it is planned: value cannot be .*; keep it"),
+        (Instance, r"onnx.checker does not take the file: .*InstanceNorm.*full with a rule"),
+    ],
+)
+def test_what_does_not_run_in_16_bits_is_refused_by_name(
+    kind: type[nn.Module], message: str, tmp_path: Path, runtime: Any
+) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(mp.GraphError, match=message):
+        mp.export(
+            kind().eval(), tmp_path / "m.onnx", "autocast_float16, by=graph", torch.randn(3, 6)
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_way_out_of_a_constant_that_is_too_large(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = TooLarge().eval(), torch.randn(3, 6)
+    made = mp.export(model, tmp_path / "m.pt2", "autocast_float16, by=graph; full path=where", x)
+    assert made.difference < 0.01

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from graph_colours import plan_by_colours
 from results_file import keep
 from torch.nn import functional
 
@@ -30,17 +31,27 @@ sys.path += [str(Path(__file__).parents[1] / name) for name in ("backends", "zoo
 
 import zoo
 from graph_casts_torch import counted
-from graph_models_torch import gpt, resnet18, tokens_loss
+from graph_models_torch import attention, convnet, gpt, resnet18, shared, tokens_loss
 from zoo_torch import ZOO
 
+from mpcore_torch import graph_plan
+
+MORE = {
+    "resnet18": resnet18,
+    "gpt of four blocks": partial(gpt, 256, 4, 256, 128, 8),
+    "convnet": convnet,
+    "shared": shared,
+    "attention": attention,
+}
 PLACES = ("list", "exact", "cheapest")
+STEPS = 8  # of each in a round, one by one in turn
 
 
 def model_of(name):
     """Return a model and its input."""
     torch.manual_seed(0)
-    if name == "resnet18":
-        model, (x, _), _ = resnet18()
+    if name in MORE:
+        model, (x, _), _ = MORE[name]()
         return model, x
     entry = ZOO[name]
     model = entry.build()
@@ -84,21 +95,50 @@ def bits(rounds):
 
 
 def casts(rounds):
+    """Casts of fifteen models; grappler's plan runs in the place of the cheapest."""
     del rounds
     found = {}
-    for name in (*zoo.NAMES, "resnet18"):
+    policies = ("mixed_bfloat16, by=layer", "autocast_bfloat16, by=op", *PLACES, "grappler")
+    for name in (*zoo.NAMES, *MORE):
         row = found.setdefault(name, {})
-        for policy in ("mixed_bfloat16, by=layer", "autocast_bfloat16, by=op", *PLACES):
-            text = policy if "," in policy else f"autocast_bfloat16, by=graph, place={policy}"
+        for policy in policies:
+            place = "cheapest" if policy == "grappler" else policy
+            text = policy if "," in policy else f"autocast_bfloat16, by=graph, place={place}"
             model, x = model_of(name)
             options = {"example": x} if "graph" in text else {}
-            amp = mp.prepare(model, torch.optim.AdamW(model.parameters(), 1e-3), text, **options)
+            with coloured() if policy == "grappler" else contextlib.nullcontext():
+                optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+                amp = mp.prepare(model, optimizer, text, **options)
             torch.manual_seed(0)
-            with amp.autocast():
-                made = counted(model, partial(model, x), loss)
+            try:
+                with amp.autocast():
+                    made = counted(model, partial(model, x), loss)
+            except RuntimeError as exc:  # a layer's weight beside one of float32
+                row[policy] = f"does not run: {str(exc)[:80]}"
+                continue
             row[policy] = {**made._asdict(), "kept": round(made.kept, 3)}
+        least = row["cheapest"]
+        others = [row[p] for p in policies if p != "cheapest" and isinstance(row[p], dict)]
+        row["cheapest is never above"] = all(
+            least[what] <= other[what] for other in others for what in ("elements", "kept")
+        )
         print(name, row, flush=True)
     return found
+
+
+@contextlib.contextmanager
+def coloured():
+    """Let plans be grappler's while this is open."""
+    before = graph_plan.place
+
+    def place(graph, words, low, how, *, results, output=""):
+        return plan_by_colours(graph, words, low, results)
+
+    graph_plan.place = place
+    try:
+        yield
+    finally:
+        graph_plan.place = before
 
 
 def onnx(rounds):
@@ -132,6 +172,7 @@ def times(rounds):
     found = {"prepare_gpt_of_four_blocks_s": round(time.process_time() - begin, 2)}
     found["calls"] = len(amp.graphs[0].graph.nodes)
     found["step_over_by_op"] = {
+        "2 blocks of 32, batch 2 of 16": in_turn(steps_of(32, 2, 32, 16, 2), rounds),
         "2 blocks of 128, batch 4 of 64": in_turn(steps_of(128, 2, 64, 64, 4), rounds),
         "4 blocks of 256, batch 4 of 128": in_turn(steps_of(256, 4, 256, 128, 4), rounds // 2),
     }
@@ -155,20 +196,22 @@ def steps_of(*sizes):
 
 
 def in_turn(steps, rounds):
-    """Return quartiles of the ratio of each to the first, of neighbours in time."""
+    """Return quartiles of the ratio of each to the first; of a round, whose steps alternate."""
     taken = {name: [] for name in steps}
     for index in range(rounds + 3):
-        order = list(steps) if index % 2 else list(steps)[::-1]
-        for name in order:
-            begin = time.process_time()
-            for _ in range(4):
+        spent = dict.fromkeys(steps, 0.0)
+        for turn in range(STEPS):
+            for name in list(steps) if (index + turn) % 2 else list(steps)[::-1]:
+                begin = time.process_time()
                 steps[name]()
-            if index >= 3:
-                taken[name].append(time.process_time() - begin)
+                spent[name] += time.process_time() - begin
+        if index >= 3:
+            for name, seconds in spent.items():
+                taken[name].append(seconds)
     first = taken[next(iter(steps))]
     return {
         name: {
-            "min_ms": round(min(own) / 4e-3, 3),
+            "min_ms": round(min(own) / STEPS * 1e3, 3),
             "ratio_quartiles": [
                 round(q, 3)
                 for q in statistics.quantiles([a / b for a, b in zip(own, first, strict=True)], n=4)
