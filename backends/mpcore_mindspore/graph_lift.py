@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Piece", "Slot", "piece_of"]
 
+_IN_PLACE = {
+    "InplaceAddExt": "AddExt",
+    "InplaceSubExt": "SubExt",
+    "InplaceMul": "Mul",
+    "InplaceDiv": "Div",
+    "InplaceMuls": "Muls",
+    "InplaceDivs": "Divs",
+}
 _ORDER_ALONE = ("UpdateState",)
 _BRANCHES = ("Switch", "SwitchLayer", "Partial", "Call")
 _NO_GRAPH = {"PyExecute", "PyInterpret", "InsertGradientOf", "HookBackward", "CellBackwardHook"}
@@ -139,6 +147,7 @@ class _Lifter:
         held = (*inputs, *(v.name for v in self.values.values() if v.kind in ("param", "buffer")))
         made = Graph(tuple(self.values.values()), tuple(self.nodes.values()), held, outputs)
         made = remove_dead(made)
+        self._apart(made)
         return Piece(
             made,
             self.calls,
@@ -149,6 +158,21 @@ class _Lifter:
             self.traced.arguments,
             tuple(name for name in self.random if name in made.node),
         )
+
+    def _apart(self, graph: Graph) -> None:
+        """Let what is written in place (``y += x``) be a value of its own if none reads it later.
+
+        MindSpore's compiler fails on those calls where they are made as primitives.
+        """
+        at = {node.name: i for i, node in enumerate(graph.nodes)}
+        for node in graph.nodes:
+            call = self.calls[node.name]
+            made, old = _IN_PLACE.get(call.name), node.inputs[0] if node.inputs else ""
+            last = not made or all(at[u.name] <= at[node.name] for u in graph.users[old])
+            if made is None or not last or old in graph.outputs or old not in graph.producer:
+                continue
+            attrs = {k: v for k, v in call.attrs.items() if not k.startswith("side_effect")}
+            self.calls[node.name] = replace(call, name=made, attrs=attrs)
 
     # --- what comes in ---------------------------------------------------------------------
 

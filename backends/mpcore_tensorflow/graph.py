@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from mpcore.errors import GraphError
-from mpcore.graph.part import Lifted, as_arguments, both
+from mpcore.graph.part import Lifted, both
 from mpcore.graph.timing import refuse_timing
 from mpcore_tensorflow.graph_export import export, refuse_prepared
 from mpcore_tensorflow.graph_fold import fold
@@ -17,6 +17,7 @@ from mpcore_tensorflow.graph_plan import device_type, plans_of
 from mpcore_tensorflow.graph_proof import prove
 from mpcore_tensorflow.graph_rewritten import Rewritten
 from mpcore_tensorflow.graph_run import Runner
+from mpcore_tensorflow.graph_trace import arguments_of
 from mpcore_tensorflow.layers import variable_names, walk
 from mpcore_tensorflow.snapshot import left_alone
 
@@ -53,7 +54,7 @@ def lift(model: keras.Model, example: Any, /, *, whole: bool) -> Lifted:
     refuse_prepared(model)
     if whole:
         raise _not_built(model)
-    args, kwargs = as_arguments(example)
+    args, kwargs = arguments_of(model, example)
     ways = [{"training": False, **kwargs}]
     lowering = Lowering(None, layers_of(model))
     runner = prove(model, lambda call: Runner(model, call, lowering), args, ways)
@@ -114,7 +115,7 @@ def changed(model: keras.Model, change: Change, example: Any, /) -> keras.Model:
         model, change = model.original, both(model.change, change)
     made = Rewritten(model, change)
     if example is not None:
-        args, kwargs = as_arguments(example)
+        args, kwargs = arguments_of(model, example)
         with left_alone(model, None):
             made(*args, **kwargs)
     return made

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from mpcore.errors import GraphError
-from mpcore.graph.part import Exported, as_arguments
+from mpcore.graph.part import Exported
 from mpcore_tensorflow.casting import is_prepared
 from mpcore_tensorflow.graph_build import Built
 from mpcore_tensorflow.graph_forward import Lowering, layers_of
@@ -19,7 +19,7 @@ from mpcore_tensorflow.graph_plan import device_type, plans_of
 from mpcore_tensorflow.graph_proof import prove
 from mpcore_tensorflow.graph_rewritten import refuse_parts
 from mpcore_tensorflow.graph_run import Runner
-from mpcore_tensorflow.graph_trace import Arguments, filled
+from mpcore_tensorflow.graph_trace import Arguments, arguments_of, filled
 from mpcore_tensorflow.layers import check_model
 from mpcore_tensorflow.snapshot import left_alone
 
@@ -48,7 +48,7 @@ def export(
             "; it is there already" if target.exists() else "; leave the ending out"
         )
         raise GraphError(msg)
-    args, kwargs = as_arguments(example)
+    args, kwargs = arguments_of(model, example)
     kwargs = {"training": False, **kwargs}
     layers = layers_of(model)
     lowered, any_batch = lifted_call(model, args, kwargs, Lowering(None, layers))

@@ -16,12 +16,11 @@ import numpy as np
 from mpcore.errors import GraphError
 from mpcore.graph.edit import remove, remove_dead, replace_node
 from mpcore.graph.ir import Value, unique
-from mpcore.graph.part import as_arguments
 from mpcore_tensorflow.graph_build import Built, values_of
 from mpcore_tensorflow.graph_export import largest_difference, lifted_call, refuse_prepared
 from mpcore_tensorflow.graph_forward import Lowering, layers_of
 from mpcore_tensorflow.graph_lift import Source
-from mpcore_tensorflow.graph_trace import Arguments, filled
+from mpcore_tensorflow.graph_trace import Arguments, arguments_of, filled
 from mpcore_tensorflow.snapshot import left_alone
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ _OFF = 1e-3  # of the largest value: far more than rounding, far less than a wro
 def fold(model: keras.Model, example: Any, /) -> keras.Model:
     """Return a model whose batch normalisations are folded; see ``GraphPart.fold``."""
     refuse_prepared(model)
-    args, kwargs = as_arguments(example)
+    args, kwargs = arguments_of(model, example)
     kwargs = {"training": False, **kwargs}
     lowered, _ = lifted_call(model, args, kwargs, Lowering(None, layers_of(model)))
     if any(node.graphs for node in lowered.piece.graph.nodes):

@@ -10,12 +10,12 @@ import tensorflow as tf
 from mpcore._lib.callers import warn_user
 from mpcore.errors import BackendError
 from mpcore.graph.deciding import unused_rules
-from mpcore.graph.part import as_arguments
 from mpcore_tensorflow.graph_build import Built
 from mpcore_tensorflow.graph_plan import device_type, plans_of
 from mpcore_tensorflow.graph_proof import prove
 from mpcore_tensorflow.graph_rewritten import refuse_parts
 from mpcore_tensorflow.graph_run import Runner
+from mpcore_tensorflow.graph_trace import arguments_of
 from mpcore_tensorflow.layers import walk
 from mpcore_tensorflow.replicas import is_replicated
 
@@ -92,7 +92,7 @@ def proved(model: keras.Model, policy: Policy, example: Any) -> Callable[[Any], 
             "use by='layer'"
         )
         raise BackendError(msg)
-    args, kwargs = as_arguments(example)
+    args, kwargs = arguments_of(model, example)
     layers = layers_of(model)
     lowering = Lowering(policy, layers)
     plain = Lowering(None, layers)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from mpcore.errors import BackendError
+from mpcore.errors import BackendError, GraphError
 from mpcore.graph.clip import CLIP
 from mpcore.graph.edit import by_new_names
 from mpcore.graph.part import Changed, refuse_rewritten
@@ -65,11 +65,18 @@ class Rewritten(keras.Model):  # type: ignore[misc]  # keras is not followed
 
 
 def refuse_parts(model: keras.Model, *, rewritten: bool = False) -> None:
-    """Raise GraphError if the graphs of a part were changed, or of the model unless it may be."""
+    """Raise GraphError for parts with changed graphs, or the model unless it may be, or states."""
     inside = model.original if rewritten and isinstance(model, Rewritten) else model
     for layer in inside._flatten_layers():
         if isinstance(layer, Rewritten):
             refuse_rewritten(layer.name)
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            msg = (
+                f"{layer.name} keeps its state from call to call (stateful=True), which Keras "
+                "holds outside of the model's variables: no graph can be proved; hand the state "
+                "on as an input and an output (return_state=True), or use by='layer'"
+            )
+            raise GraphError(msg)
 
 
 def check_rewritten(model: keras.Model, policy: Policy) -> None:

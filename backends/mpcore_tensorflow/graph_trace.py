@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 from keras.src import backend
+from keras.src.models.functional import Functional
 
 from mpcore.errors import GraphError
+from mpcore.graph.part import as_arguments
 from mpcore_tensorflow.layers import walk
 from mpcore_tensorflow.recorder import tapped, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["UNTRACEABLE", "Arguments", "Owner", "Traced", "filled", "trace", "untraceable"]
+__all__ = [
+    "UNTRACEABLE",
+    "Arguments",
+    "Owner",
+    "Traced",
+    "arguments_of",
+    "filled",
+    "trace",
+    "untraceable",
+]
+
+
+def arguments_of(model: keras.Model, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a model is called with; a Functional one takes its inputs as one structure."""
+    if isinstance(model, Functional):
+        count = len(model.inputs)
+        if isinstance(example, (list, tuple)) and len(example) == count > 1:
+            return (list(example),), {}
+        struct = model._inputs_struct
+        if isinstance(example, dict) and isinstance(struct, dict) and set(example) <= set(struct):
+            return (example,), {}
+    return as_arguments(example)
 
 
 @dataclass(frozen=True)
@@ -158,7 +182,7 @@ UNTRACEABLE = (TypeError, ValueError, AttributeError, NotImplementedError, tf.er
 
 def untraceable(model: keras.Model, exc: Exception) -> GraphError:
     """Return what says that a model cannot be traced."""
-    lines = [line.strip("\x1b[10m ") for line in str(exc).splitlines()]
+    lines = [re.sub(r"\x1b\[\d*m", "", line).strip() for line in str(exc).splitlines()]
     first = next((x for x in lines if x and not x.startswith("Exception encountered")), "")
     msg = (
         "Python that decides by the value of a tensor has no graph; use keras.ops.cond, or "

@@ -313,6 +313,30 @@ def test_compiled_steps_have_the_bits_of_eager_ones(name: str, how: str, place: 
     assert _same(eager, compiled)
 
 
+class InPlace(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
+    """Writes into values that were read before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.d = nn.Dense(8, 8)
+
+    def construct(self, x: Any) -> Any:
+        y = self.d(x)
+        z = ops.tanh(y)
+        y += x
+        y *= 2.0
+        return y * z
+
+
+def test_what_is_added_in_place_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = (_floats(3, 8),)
+    monkeypatch.setitem(MODELS, "in place", (InPlace, batch))
+    eager, compiled = (
+        _steps("in place", how, [batch, batch], BY_GRAPH) for how in ("eager", "jit")
+    )
+    assert _same(eager, compiled)
+
+
 class Options(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
     """Arguments that may be left out, and one that is no Tensor."""
 

@@ -349,6 +349,33 @@ def test_what_has_no_graph_is_refused(then: Any, message: str) -> None:
         np.testing.assert_array_equal(one, np.array(other.value))
 
 
+def test_a_state_that_lives_from_call_to_call_is_refused(tmp_path: Path) -> None:
+    given = keras.Input(batch_shape=(2, 3, 4))
+    model, x = keras.Model(given, L.GRU(3, stateful=True)(given)), np.ones((2, 3, 4), np.float32)
+    for run in (
+        lambda: mp.prepare(model, keras.optimizers.SGD(0.1), BY_GRAPH, example=x),
+        lambda: mp.export(model, tmp_path / "m", BY_GRAPH, x),
+    ):
+        with pytest.raises(mp.GraphError, match=r"gru\S* keeps its state .*stateful.*by='layer'"):
+            run()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+def test_several_inputs_of_a_functional_model_are_one_argument(kind: Any) -> None:
+    a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
+    out = L.Dense(2)(L.Add()([L.Dense(4)(a), b[:, :1]]))
+    model = keras.Model({"a": a, "b": b} if kind is dict else [a, b], out)
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(4, 3)).astype(np.float32) for _ in range(2))
+    example = {"a": x, "b": y} if kind is dict else kind([x, y])
+    amp = mp.prepare(model, keras.optimizers.SGD(0.1), BY_GRAPH, example=example)
+    assert len(amp.graphs) > 0
+    given = example if kind is dict else [x, y]
+    model.compile(optimizer=amp.optimizer, loss="mse")
+    model.fit(given, np.zeros((4, 2), np.float32), verbose=0)
+
+
 def test_a_layer_that_no_call_has_built_is_named() -> None:
     class Either(keras.Model):  # type: ignore[misc]  # keras is not followed
         def __init__(self) -> None:

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from apart import apart
 from graph_colours import plan_by_colours
 from results_file import keep
 from torch.nn import functional
@@ -174,7 +175,7 @@ def times(rounds):
     found["step_over_by_op"] = {
         "2 blocks of 32, batch 2 of 16": in_turn(steps_of(32, 2, 32, 16, 2), rounds),
         "2 blocks of 128, batch 4 of 64": in_turn(steps_of(128, 2, 64, 64, 4), rounds),
-        "4 blocks of 256, batch 4 of 128": in_turn(steps_of(256, 4, 256, 128, 4), rounds // 2),
+        "4 blocks of 256, batch 4 of 128": in_turn(steps_of(256, 4, 256, 128, 4), rounds),
     }
     print(found, flush=True)
     return found
@@ -264,18 +265,6 @@ def search(rounds):
         }
         print(name, found[name], flush=True)
     return found
-
-
-def apart(rows):
-    """Return of how many pairs the quartiles are apart, and of how many so the order is right."""
-    pairs = right = 0
-    for i, one in enumerate(rows):
-        for other in rows[i + 1 :]:
-            (low, _, high), (first, _, last) = one["ratio_quartiles"], other["ratio_quartiles"]
-            if high < first or last < low:
-                pairs += 1
-                right += (high < first) == (one["predicted_ms"] < other["predicted_ms"])
-    return {"pairs": pairs, "as_predicted": right}
 
 
 PARTS = {"bits": bits, "casts": casts, "onnx": onnx, "times": times, "search": search}
