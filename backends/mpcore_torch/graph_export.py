@@ -84,6 +84,7 @@ def _written(model: nn.Module, target: Path, policy: Policy, example: Any) -> Ex
             f"{', '.join(left[:3])} cannot be written with casts of its own: torch's list lowers "
             "what it is made of; give it a dtype with a rule, such as 'full path="
             f"{piece.graph.node[left[0]].path}'"
+            + ("" if policy.place == "cheapest" else ", or place=cheapest, which lowers it whole")
         )
         raise GraphError(msg)
     lowered = build(piece, piece.graph, plan, low=policy.compute, bakes=True)

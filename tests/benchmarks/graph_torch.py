@@ -4,7 +4,7 @@
 
 - bits: losses, first gradients, weights and buffers after three steps, against autocast's.
 - casts: of one step (see tests/backends/graph_casts_torch.py) under each place, by=op, by=layer.
-- onnx: files under float16, run in onnxruntime; casts of ``exact`` and of ``list``.
+- onnx: files under float16, run in onnxruntime; casts under each place.
 - times: seconds to prepare a GPT; ratio of a step to one by=op, CPU time, in turn.
 - search: the frontier of two models; what was predicted beside whole forward and backward passes.
 """
@@ -147,7 +147,7 @@ def onnx(rounds):
     found = {}
     for name in zoo.NAMES:
         row = found.setdefault(name, {})
-        for place in ("list", "exact"):
+        for place in PLACES:
             model, x = model_of(name)
             policy = f"autocast_float16, by=graph, place={place}"
             with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):

@@ -62,3 +62,15 @@ def test_the_cheapest_plan_was_never_above_another() -> None:
         assert len(others) >= 4
         assert all(cheapest["elements"] <= other["elements"] for other in others)
         assert all(cheapest["kept"] <= other["kept"] for other in others)
+
+
+def test_every_model_of_the_zoo_was_written_to_onnx() -> None:
+    found = _found("onnx")
+    assert len(found) == 10
+    for row in found.values():
+        written = row["cheapest"]
+        assert written["difference"] <= 2e-3
+        listed = row["list"]
+        assert isinstance(listed, str) or written["casts"] <= listed["casts"]
+        assert any("onnx.checker: valid" in check for check in written["checks"])
+        assert any("onnxruntime on the CPU" in check for check in written["checks"])
