@@ -15,13 +15,10 @@ if TYPE_CHECKING:
     from mpcore.tools.tune.contest import Contest
     from mpcore.tools.tune.log import Entry
 
-__all__ = ["STEPS", "Challengers"]
+__all__ = ["Challengers"]
 
-STEPS = 250
-"""Whole steps of a search, at most: where they run out nothing more is tried."""
-
-_PROCESSES, _OF_TWO, _OF_THREE = 2, 29, 43  # of them, that the confirmation takes
-_DUEL, _DROPPED = 25, 14  # of them, that a challenger takes, and one that is dropped
+_PROCESSES, _OF_TWO, _OF_THREE = 2, 29, 43  # steps that the confirmation takes
+_DUEL, _DROPPED = 25, 14  # steps that a challenger takes, and one that is dropped
 
 _GAIN = 0.01  # a promise below that is not worth a duel
 _OFF = 0.15  # of what kernels alone promise to save, by which whole steps may save more
@@ -139,7 +136,7 @@ class Challengers:
         return True
 
     def _has_room(self, steps: int = _DUEL) -> bool:
-        return self._left > 0 and self._contest.spent() + steps + self._confirm <= STEPS
+        return self._left > 0 and self._contest.has_room(steps + self._confirm)
 
     def _tell(self, one: Promise) -> None:
         ratio = one.seconds / self._times["float32"]

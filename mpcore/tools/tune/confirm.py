@@ -9,7 +9,6 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from mpcore.tools.profiling.duel import FASTER, SLOWER, decision, settled
-from mpcore.tools.tune.challengers import STEPS
 from mpcore.tools.tune.contest import spread_of
 
 if TYPE_CHECKING:
@@ -77,12 +76,8 @@ def confirmed(
         met.processes.append(entry["seconds"])
         met.own += not entry["why"]
         found = decided(met.ratios(base, winner), named=winner == champion)
-        if (
-            found is None
-            and len(met.processes) >= _FEWEST
-            and contest.spent() + entry["steps"] > STEPS
-        ):
-            found = ""
+        if len(met.processes) >= _FEWEST and not contest.has_room(entry["steps"]):
+            found = found or ""
     for other in policies:
         if other != winner:
             _tell(bench, met, other, winner, found if other == base else None)

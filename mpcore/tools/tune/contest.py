@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.profiler import Spread
 from mpcore.tools.profiling.duel import FASTER, SLOWER, duel
-from mpcore.tools.tune.race import challenge, race, rounds
+from mpcore.tools.tune.race import NOISY, challenge, race, rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from mpcore.tools.tune.log import Entry, Log
     from mpcore.tools.tune.race import Race
 
-__all__ = ["Contest", "spread_of", "told"]
+__all__ = ["STEPS", "STEPS_NOISY", "Contest", "spread_of", "told"]
+
+STEPS, STEPS_NOISY = 250, 500
+"""Whole steps of a search, at most, and where rounds scatter: then nothing more is tried."""
 
 _TIMED = frozenset({"looked", "race", "duel", "again"})
 
@@ -99,10 +102,12 @@ class Contest:
         self.steps += taken
         return seconds
 
-    def spent(self) -> int:
-        """Return the steps of all entries, those of earlier searches included."""
+    def has_room(self, steps: int) -> bool:
+        """Return whether so many steps more may be taken, those of earlier searches counted."""
         timed = [entry for entry in self.log.entries if entry["kind"] in _TIMED]
-        return sum(int(entry.get("steps", 0)) for entry in timed)
+        noisy = any(entry.get("noise", 0.0) > NOISY for entry in timed)
+        spent = sum(int(entry.get("steps", 0)) for entry in timed)
+        return spent + steps <= (STEPS_NOISY if noisy else STEPS)
 
     def counted(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what was measured, with the ``steps`` that it took."""
@@ -141,4 +146,4 @@ def _placed(found: Race) -> dict[str, Any]:
             duels.append({**names, "decision": decision, **spread_of(ratios)})
     seconds = {found.best: Spread.of(found.seconds[found.best]).median}
     seconds |= {one["challenger"]: seconds[found.best] * one["ratio"] for one in duels}
-    return {"best": found.best, "seconds": seconds, "duels": duels}
+    return {"best": found.best, "seconds": seconds, "duels": duels, "noise": found.noise}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
+from itertools import combinations
+from math import log
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -13,13 +15,17 @@ from mpcore.tools.profiling.duel import FASTER, SLOWER, decision, settled
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["FEWEST", "Race", "challenge", "race", "rounds"]
+__all__ = ["FEWEST", "NOISY", "Race", "challenge", "race", "rounds"]
 
 FEWEST = 4
 """Rounds before the first look."""
 
+NOISY = 0.04
+"""Scatter of a round's ratio, as a standard deviation, beyond which more rounds are needed."""
+
+_NORMAL = 1.48  # standard deviations of normal numbers in a median deviation
 _EVERY = 2  # rounds between looks
-_MOST = 12  # rounds: who is left then is told by the median
+_MOST, _MOST_NOISY = 8, 20  # rounds: who is left then is told by the median
 _CLEAR = 0.10  # slower in all of four rounds, and by so much on the median: left out
 _WITHIN = 0.02  # of two that are nearer together either may lead
 _MARGIN = 0.01  # relative: a round nearer together is won by neither
@@ -39,12 +45,14 @@ class Race:
         best: who leads in the end.
         seconds: of a step by name, a round each; who was left out early has fewer.
         decisions: by name, whether it is ``SLOWER`` than the best; ``""`` for too close to tell.
+        noise: standard deviation of the ratio of two policies in a round.
         steps: that all have taken.
     """
 
     best: str
     seconds: Mapping[str, Sequence[float]]
     decisions: Mapping[str, str]
+    noise: float
     steps: int
 
 
@@ -90,19 +98,30 @@ def race(steps: Mapping[str, Callable[[], float]], *, seconds: float, seed: int 
     """
     blocks, left, start = _Blocks(steps, seed), [*steps], time.perf_counter()
     decisions = dict.fromkeys(steps, "")
-    best = left[0]
+    best, noise = left[0], 0.0
     while len(left) > 1:
         blocks.round(left)
         taken = len(blocks.seconds[left[0]])
-        late = time.perf_counter() - start > seconds or taken >= _MOST
-        if taken < FEWEST or (not late and taken % _EVERY):
+        if taken < FEWEST or taken % _EVERY:
             continue
+        noise = noise or _scatter(blocks.seconds)
+        late = time.perf_counter() - start > seconds
+        late = late or taken >= (_MOST if noise < NOISY else _MOST_NOISY)
         best = _leader(blocks.seconds, left)
         told = {name: _told(blocks.seconds, best, name) for name in left if name != best}
         decisions |= {name: found for name, found in told.items() if found}
         left = [name for name in left if name == best or (told[name] is None and not late)]
     decisions[best] = ""
-    return Race(best, blocks.seconds, decisions, blocks.taken)
+    return Race(best, blocks.seconds, decisions, noise, blocks.taken)
+
+
+def _scatter(seconds: Mapping[str, Sequence[float]]) -> float:
+    """Return the standard deviation of the ratio of two, of the first rounds; stalls left out."""
+    away = []
+    for one, other in combinations(seconds.values(), 2):
+        ratios = [log(b / a) for a, b in zip(one, other, strict=True)]
+        away += [abs(ratio - median(ratios)) for ratio in ratios]
+    return _NORMAL * median(away)
 
 
 def _leader(seconds: Mapping[str, Sequence[float]], left: Sequence[str]) -> str:

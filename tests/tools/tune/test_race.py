@@ -9,7 +9,7 @@ import pytest
 
 from mpcore.tools.profiling.duel import FASTER, SLOWER, duel
 from mpcore.tools.tune.confirm import decided
-from mpcore.tools.tune.race import challenge, race, rounds
+from mpcore.tools.tune.race import NOISY, challenge, race, rounds
 
 
 def clocks(times: dict[str, float], noise: float, seed: int) -> dict:
@@ -44,6 +44,16 @@ def test_the_leader_is_rarely_slower(noise: float, gap: float, wrong: int) -> No
     times = {"a": 1 + gap, "b": 1.0, "c": 1 + gap, "d": 1.5}
     found = [raced(times, noise, seed).best for seed in range(300)]
     assert len(found) - found.count("b") <= wrong
+
+
+def test_noisy_rounds_are_known_and_more_are_taken() -> None:
+    times = {"a": 1.0, "b": 1.02, "c": 1.04}
+    quiet = [raced(times, 0.02, seed) for seed in range(50)]
+    noisy = [raced(times, 0.15, seed) for seed in range(50)]
+    assert sum(one.noise < NOISY for one in quiet) >= 48
+    assert sum(one.noise > NOISY for one in noisy) >= 40
+    assert max(len(one.seconds["a"]) for one in quiet if one.noise < NOISY) == 8
+    assert max(len(one.seconds["a"]) for one in noisy) == 20
 
 
 def test_rounds_are_of_all_and_end_by_count() -> None:

@@ -194,7 +194,9 @@ def test_no_more_is_tried_than_the_steps_allow() -> None:
     entries = world(own)
     entries[0]["steps"] = 139
     assert answer(entries, Processes(own), fast=True).policy == RULES[0]
-    entries[0]["steps"] = 150
+    entries[0] |= {"steps": 150, "noise": 0.1}  # where rounds scatter it is twice as many
+    assert answer(entries, Processes(own), fast=True).policy == RULES[0]
+    entries[0]["noise"] = 0.01
     found = answer(entries, Processes(own), fast=True)
     assert found.policy == "mixed_bfloat16"
     assert found.of("promise")
