@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from statistics import fmean, median
 
@@ -69,7 +70,12 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
         if steps + 25 + 86 > most:
             break
         here.times[f"rule {number}"] = here.times[named_best] * (1 - gain)
-        one = duel(here.step(champion), here.step(f"rule {number}"), seconds=60.0, decide=challenge)
+        one = duel(
+            here.step(champion),
+            here.step(f"rule {number}"),
+            seconds=60.0,
+            decide=partial(challenge, briefly=steps + 50 + 86 > most),
+        )
         steps += one.steps + 3
         if one.decision == FASTER:
             champion = f"rule {number}"

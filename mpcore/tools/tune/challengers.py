@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Challengers"]
 
 _PROCESSES, _OF_TWO, _OF_THREE = 2, 29, 43  # steps that the confirmation takes
-_DUEL, _DROPPED = 25, 14  # steps that a challenger takes, and one that is dropped
+_LONG, _DUEL, _DROPPED = 50, 25, 14  # steps of a challenge, of a brief one, of one that is dropped
 
 _GAIN = 0.01  # a promise below that is not worth a duel
 _OFF = 0.15  # of what kernels alone promise to save, by which whole steps may save more
@@ -147,9 +147,11 @@ class Challengers:
         full = self._accuracy.screened(policy)
         if not full:
             return None
-        self._left -= 1
         try:
-            return self._contest.fight("challenge", champion, full)
+            briefly = not self._has_room(_LONG)
+            return self._contest.fight("challenge", champion, full, briefly=briefly)
         except FAILURES as exc:
             self._log.tell("refused", policy=full, why=line_of(exc))
             return None
+        finally:
+            self._left -= 1

@@ -45,7 +45,15 @@ class Contest:
     steps: int = 0
     _live: dict[str, Run] = field(default_factory=dict)
 
-    def fight(self, stage: str, champion: str, challenger: str, *, either: bool = False) -> Entry:
+    def fight(
+        self,
+        stage: str,
+        champion: str,
+        challenger: str,
+        *,
+        either: bool = False,
+        briefly: bool = False,
+    ) -> Entry:
         """Return the duel of two policies; ``ratio`` is the challenger's time over the champion's.
 
         Args:
@@ -53,6 +61,7 @@ class Contest:
             champion: the policy to beat.
             challenger: the other one.
             either: whether it is asked for both ways.
+            briefly: whether there is room for four pairs of a challenge alone.
         """
         about = {"stage": stage, "champion": champion, "challenger": challenger}
 
@@ -64,7 +73,7 @@ class Contest:
                 seconds=self.seconds(),
                 either=either,
                 seed=len(self.log.entries),
-                decide=challenge if stage == "challenge" else None,
+                decide=partial(challenge, briefly=briefly) if stage == "challenge" else None,
             )
             self._live = {champion: now, challenger: then}
             del self._live[champion if found.decision == FASTER else challenger]

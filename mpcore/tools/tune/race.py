@@ -34,7 +34,7 @@ _BLOCK = 2  # timed steps in a row, behind one that is not timed where another w
 _LEADS = 0.05  # a challenger that wins its first four pairs by so much leads
 _FIRST, _SECOND = 2, 4  # pairs of a challenger at its first looks
 _HOPE = 0.75  # of its pairs a challenger must win to go on
-_TRIES = 16  # pairs of a challenger at most
+_PAIRS, _WON = 8, 7  # of a challenger at most, and those that it must have won by then
 
 
 @dataclass(frozen=True)
@@ -145,20 +145,25 @@ def _told(seconds: Mapping[str, Sequence[float]], best: str, other: str) -> str 
     return "" if len(ratios) > FEWEST and settled(ratios, _WITHIN) else None
 
 
-def challenge(ratios: Sequence[float]) -> str | None:
+def challenge(ratios: Sequence[float], *, briefly: bool = False) -> str | None:
     """Return whether a challenger leads, after so many pairs; ``""`` for no, None to go on.
 
     That is no answer yet: who leads must win again, with fresh models, by the sign test.
+
+    Args:
+        ratios: its time over the champion's, pair by pair.
+        briefly: whether four pairs are all that there is room for.
     """
-    pairs, (won, lost) = len(ratios), _counts(ratios)
+    pairs, (won, _) = len(ratios), _counts(ratios)
     if pairs == _FIRST:
         return None if won else ""
     if pairs == _SECOND and won == pairs and median(ratios) < 1 - _LEADS:
         return FASTER
-    if pairs >= _SECOND and not pairs % _SECOND and won < _HOPE * pairs:
+    if pairs == _SECOND and (briefly or won < _HOPE * pairs):
         return ""
-    found = decision(won, lost, pairs)
-    return "" if found is None and pairs >= _TRIES else found
+    if pairs < _PAIRS:
+        return None
+    return FASTER if won >= _WON else ""
 
 
 def _counts(ratios: Sequence[float]) -> tuple[int, int]:

@@ -70,6 +70,10 @@ def test_a_challenger_that_wins_nothing_is_dropped_after_two_pairs() -> None:
     assert challenge([0.97, 0.97, 0.97, 0.97]) is None
     assert challenge([0.9, 0.9, 1.1, 1.1]) == ""
     assert challenge([0.97] * 8) == FASTER
+    assert challenge([0.97] * 7 + [1.1]) == FASTER
+    assert challenge([0.97] * 6 + [1.1] * 2) == ""
+    assert challenge([0.97] * 4, briefly=True) == ""
+    assert challenge([0.9] * 4, briefly=True) == FASTER
 
 
 def led(gain: float, noise: float, seed: int) -> tuple[bool, int]:
