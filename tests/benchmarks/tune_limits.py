@@ -1,9 +1,9 @@
 """Wall time of searches from the command line: --fast, a short budget, Ctrl-C, and a second call.
 
-    python tests/benchmarks/tune_limits.py ROWS.jsonl [EXAMPLE ...]
+    python tests/benchmarks/tune_limits.py ROWS.jsonl SECONDS [EXAMPLE ...]
 
-Each row: seconds of --fast; seconds under --budget 30; whether Ctrl-C after as much left a policy;
-steps that a call repeats after a whole one. ``summary`` in the place of the examples writes
+Each row: seconds of --fast; seconds under --budget SECONDS; whether Ctrl-C after as much left a
+policy; steps that a call repeats after a whole one. ``summary`` in the place of SECONDS writes
 results/tune_limits.json from all rows.
 """
 
@@ -28,7 +28,6 @@ EXAMPLES = (
     "experiments/gpt_attention.py", "experiments/two_inputs.py", "experiments/transformer_adamw.py",
     "experiments/vae.py", "char_transformer/experiment.py", "image_cnn/experiment.py",
 )  # fmt: skip
-BUDGET = 30
 
 
 def called(folder: Path, path: Path, *options: str, stop: float = 0.0) -> Row:
@@ -68,9 +67,9 @@ def do(case: Row) -> Row:
         row["again"] = called(Path(name), path, "--fast", "--budget", "600")
         row["once_more"] = called(Path(name), path, "--fast", "--budget", "600")
     with tempfile.TemporaryDirectory() as name:
-        row["budget"] = called(Path(name), path, "--budget", str(BUDGET))
+        row["budget"] = called(Path(name), path, "--budget", f"{case['limit']:g}")
     with tempfile.TemporaryDirectory() as name:
-        row["stopped"] = called(Path(name), path, "--budget", "600", stop=BUDGET)
+        row["stopped"] = called(Path(name), path, "--budget", "600", stop=case["limit"])
     return row
 
 
@@ -78,19 +77,19 @@ def summary(rows: list[Row]) -> None:
     keep(
         "tune_limits", examples=len(rows), load_of_runs=sorted(r["load"] for r in rows),
         fast_seconds=[[r["example"], r["fast"]["seconds"]] for r in rows],
-        within_budget=sum(r["budget"]["seconds"] <= 1.1 * BUDGET for r in rows),
+        within_budget=sum(r["budget"]["seconds"] <= 1.1 * r["limit"] for r in rows),
         stopped_with_policy=sum(bool(r["stopped"]["policy"]) for r in rows),
         repeated_steps=[r["once_more"]["steps"] for r in rows], rows=rows,
     )  # fmt: skip
 
 
 def main() -> None:
-    path, names = Path(sys.argv[1]), sys.argv[2:] or list(EXAMPLES)
-    if names == ["summary"]:
+    path, limit, names = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] or list(EXAMPLES)
+    if limit == "summary":
         summary(rows_of(path))
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    go_on(path, [{"example": name} for name in names], do)
+    go_on(path, [{"example": name, "limit": float(limit)} for name in names], do)
 
 
 if __name__ == "__main__":

@@ -84,13 +84,15 @@ class Contest:
         return self.log.once("duel", about, partial(self.counted, measure))
 
     def race(self, policies: Sequence[str]) -> Entry:
-        """Return who leads of named policies, as ``best``, and the seconds of a step of each."""
+        """Return who leads of named policies, as ``best``, and the seconds of a step of each.
+
+        Their models stay live.
+        """
 
         def measure() -> dict[str, Any]:
             runs = {policy: self.run(policy) for policy in policies}
             steps = {policy: run.seconds for policy, run in runs.items()}
             found = race(steps, seconds=self.seconds(), seed=len(self.log.entries))
-            self._live = {found.best: runs[found.best]}
             self.steps += found.steps
             return _placed(found)
 
@@ -110,6 +112,10 @@ class Contest:
         seconds, taken = rounds(steps, count, len(self.log.entries))
         self.steps += taken
         return seconds
+
+    def keep(self, policy: str) -> None:
+        """Let the live models of the other policies go."""
+        self._live = {name: run for name, run in self._live.items() if name == policy}
 
     def has_room(self, steps: int) -> bool:
         """Return whether so many steps more may be taken, those of earlier searches counted."""

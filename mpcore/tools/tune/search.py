@@ -95,14 +95,15 @@ class _Search:
             return
         screened = (self._accuracy.screened(name) for name in native[1:])
         lowering = [full for full in screened if full]
+        champion, times = self._raced([*lowering, "float32"])
+        self._log.tell("winner", policy=champion, stage="named")
         # The portable list has the kernels of the native one: one profile of both is enough.
         looked = {
             policy: self._looked(policy)
             for policy in lowering
             if Policy.parse(policy).op_list == "native"
         }
-        champion, times = self._raced([*lowering, "float32"])
-        self._log.tell("winner", policy=champion, stage="named")
+        self.contest.keep(champion)
         challengers = Challengers(b, self.contest, self._accuracy, times, looked)
         winner = challengers.champion(champion)
         others = sorted((name for name in times if name != champion), key=lambda name: times[name])
