@@ -2,7 +2,7 @@
 
 An op and a layer stay full.
 
-Run it with a folder for what is written: python examples/graph/story_mindspore.py /tmp/story
+Its files go to the folder given, or here: python examples/graph/story_mindspore.py /tmp/story
 """
 
 from __future__ import annotations
@@ -96,6 +96,6 @@ def main(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    told = main(Path(sys.argv[1]))
+    told = main(Path(*sys.argv[1:2]))
     told.pop("planned")
     print(told)

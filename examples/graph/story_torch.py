@@ -1,6 +1,6 @@
 """The graph of a torch model from end to end: see it, keep an op full, train, fold, write, load.
 
-Run it with a folder for what is written: python examples/graph/story_torch.py /tmp/story
+Its files go to the folder given, or here: python examples/graph/story_torch.py /tmp/story
 """
 
 from __future__ import annotations
@@ -104,6 +104,6 @@ def main(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    told = main(Path(sys.argv[1]))
+    told = main(Path(*sys.argv[1:2]))
     told.pop("planned")
     print(told)
