@@ -318,13 +318,16 @@ def record(
     batch = tuple(Tensor(_as_array(x)) if isinstance(x, np.ndarray) else x for x in batch)
     tap = _Tap(model, amp, calls)
     region: Any = guarded() if amp is None else amp.autocast()  # type: ignore[attr-defined]
-    total, grads = np.float32(0), dict[str, Any]()
+    total, sums = np.float32(0), dict[str, tuple[Any, bool]]()
     with left_alone(model, amp), region, tap.open():
         seen = {f"batch[{i}]": tap.seen(x) for i, x in enumerate(batch) if isinstance(x, Tensor)}
         for one in wanted:
             loss, found = _differentiated(one, batch, scale, calls)
             total = total + np.float32(loss.asnumpy().reshape(()))
-            grads |= found
+            for name, grad, rounds in found:  # several losses may move one Parameter
+                before = sums.get(name)
+                sums[name] = (grad if before is None else before[0] + grad), rounds
+    grads = {name: _gradient(grad, rounds=rounds) for name, (grad, rounds) in sums.items()}
     return Outcome(float(total), seen, grads, _how(calls))
 
 
@@ -396,8 +399,12 @@ def _mean_loss(model: Any) -> Callable[..., Any]:
 
 def _differentiated(
     wanted: _Wanted, batch: tuple[Any, ...], scale: float, calls: Calls[Any, Any]
-) -> tuple[Any, dict[str, TensorSummary]]:
-    """Run one loss forward and backward; return it in float32, and summaries of the gradients."""
+) -> tuple[Any, list[tuple[str, Any, bool]]]:
+    """Run one loss forward and backward.
+
+    Returns:
+        The loss in float32, and (path, gradient, whether the step rounds it) of each Parameter.
+    """
 
     def scaled(*given: Any) -> Any:
         with calls.running(FORWARD):
@@ -409,14 +416,13 @@ def _differentiated(
         return loss * scale, loss
 
     if not calls.request.backward:
-        return scaled(*batch)[1], {}
+        return scaled(*batch)[1], []
     function = ms.value_and_grad(scaled, None, ParameterTuple(wanted.params), has_aux=True)
     with calls.running(BACKWARD):
         (_, loss), grads = function(*batch)
     if not calls.values:
-        return loss, {}
-    named = zip(wanted.names, grads, wanted.rounds, strict=True)
-    return loss, {name: _gradient(grad, rounds=rounds) for name, grad, rounds in named}
+        return loss, []
+    return loss, list(zip(wanted.names, grads, wanted.rounds, strict=True))
 
 
 def _gradient(grad: Any, *, rounds: bool) -> TensorSummary:

@@ -58,6 +58,18 @@ def test_planted_overflows_are_found_and_cured(planter: Planter) -> None:
     assert tally["cured"] >= 0.95 * tally["curable"], report
 
 
+def test_a_cure_holds_for_each_of_two_losses(planter: Planter) -> None:
+    """One loss gives the other's parameters a gradient of zeros: it hides no overflow."""
+    layer = "g.relu1"
+    plant = Plant("activation", "gan", "mixed_float16", layer, wraps={layer: ("times", 1e6)})
+    built = planter.build(plant)
+    result = built.step(plant)
+    assert not result.stepped
+    found = mp.diagnose(built.amp, result)
+    assert (found.phase, found.layer) == (plant.phase, layer)
+    assert planter.build(plant, found.policy).step(plant).stepped, found
+
+
 def _large(loss):
     return lambda *batch: loss(*batch) * 1e7
 

@@ -51,6 +51,10 @@ class Distance:
         """Whether noise does not explain it."""
         return not self.found.relative <= self.tolerance
 
+    def allowing(self, tolerance: float) -> Distance:
+        """Return the difference beside a tolerance of at least that."""
+        return replace(self, tolerance=max(self.tolerance, tolerance))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON; numbers that are not finite as text."""
         names = ("relative", "cosine", "largest", "off", "ulp")

@@ -13,10 +13,11 @@ from mpcore.tools.divergence.first import LOSS, First, first_backward, first_for
 from mpcore.tools.divergence.hypotheses.factor import from_factor
 from mpcore.tools.divergence.hypotheses.flushed import from_flushed
 from mpcore.tools.divergence.hypotheses.structure import gradient_factor, parts
+from mpcore.tools.divergence.kinks import BENT, kink
 from mpcore.tools.divergence.noise import Tolerances
 from mpcore.tools.divergence.ops import inside
 from mpcore.tools.divergence.root_cause import Case, RootCause
-from mpcore.tools.divergence.rows import Row, tabulate
+from mpcore.tools.divergence.rows import Match, Row, tabulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Verdict", "find", "which_is_wrong"]
 
 _PART = 0.02  # relative: gradients of a batch in parts, and of the whole
+_HANDED_ON = 2.0  # times the distance that a kink makes: so far may it go in the layers before it
 _NOISY = 0.5  # relative: a tolerance this wide tells nothing about a loss
 
 
@@ -34,7 +36,8 @@ class Verdict:
     """What two sides have to do with each other.
 
     Attributes:
-        verdict: ``"same"``, ``"different: ..."`` or ``"too noisy to tell: ..."``.
+        verdict: ``"same"``, ``"same: but ..."`` where an activation is proved to have fallen to
+            the other side, ``"different: ..."`` or ``"too noisy to tell: ..."``.
         rows: one a layer, in forward order.
         first: where they part first; None if they do not.
         root_causes: the best for the first divergence, then those behind it.
@@ -52,7 +55,7 @@ class Verdict:
     @property
     def agrees(self) -> bool:
         """Whether noise explains all differences."""
-        return self.verdict == "same"
+        return self.verdict.startswith("same")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
@@ -98,7 +101,7 @@ def find(
         later=later,
     )
     causes = hypotheses.about_inputs(case)
-    first = _first(case, causes)
+    first, kinks = _beyond_kinks(case, causes)
     case.first = first
     causes += hypotheses.about(case)
     first = _placed(first, causes)
@@ -109,7 +112,7 @@ def find(
     if causes and first is not None and first.phase == "forward":
         causes[0] = causes[0].with_evidence(*_alone(rows, first))
     return Verdict(
-        _verdict(case, first, causes),
+        _verdict(case, first, causes, kinks),
         rows,
         first,
         tuple(causes),
@@ -152,6 +155,34 @@ def _differing(ops: tuple[Row, ...]) -> list[str]:
             away = row.output.found.relative
             return [f"inside, the first op that differs is {row.type} ({row.path}), by {away:.1e}"]
     return []
+
+
+def _beyond_kinks(case: Case, inputs: list[RootCause]) -> tuple[First | None, list[str]]:
+    """Return where they part but for activations at their kink, and the proofs of those."""
+    first, proofs, seen = _first(case, inputs), list[str](), set[int]()
+    scales = case.reference.inspection.scale, case.own.inspection.scale
+    while first is not None and first.phase == "backward" and first.match is not None:
+        at = case.table.place(first.match)
+        if at is None or at in seen or first.layer != first.match.path:
+            break
+        seen.add(at)
+        told = _kink(case, first.match, scales)
+        if not told:
+            break
+        proofs.append(f"{first.layer} ({first.match.type}): {told}")
+        # What lies before it got another gradient from it, and hands that on.
+        case.table = case.table.allowing(at, _HANDED_ON * first.relative)
+        first = _first(case, inputs)
+    return first, proofs
+
+
+def _kink(case: Case, match: Match, scales: tuple[float, float]) -> str:
+    """Return the proof that a layer, or a function behind it, met its kink; ``""`` for none."""
+    bent = match.pair.reference is not None and match.pair.reference.category in BENT
+    quantity = "grad_inputs" if bent else "grad_outputs"
+    parted = match.seen.get(quantity) if match.parts(quantity) else None
+    sides = case.whole(match) if parted is not None else None
+    return "" if parted is None or sides is None else kink(sides, scales, parted.tolerance)
 
 
 def _first(case: Case, inputs: list[RootCause]) -> First | None:
@@ -197,10 +228,12 @@ def _placed(first: First | None, causes: list[RootCause]) -> First | None:
     return first
 
 
-def _verdict(case: Case, first: First | None, causes: list[RootCause]) -> str:
+def _verdict(case: Case, first: First | None, causes: list[RootCause], kinks: list[str]) -> str:
     tolerance = case.tolerances.loss()
+    if first is None and not tolerance <= _NOISY:
+        return "too noisy to tell: noise moves the loss by half"
     if first is None:
-        return "same" if tolerance <= _NOISY else "too noisy to tell: noise moves the loss by half"
+        return f"same: but at a kink, {'; '.join(kinks)}" if kinks else "same"
     cause = next((f", {c.kind}" for c in causes), "")
     where = first.layer or "the model"
     if not first.tolerance or first.relative <= first.tolerance:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,20 @@ class Match:
         call = self.pair.reference or self.pair.own
         return call is not None and call.category == "container"
 
+    @property
+    def type(self) -> str:
+        """Class of the layer in the reference, or the own one where it has none."""
+        call = self.pair.reference or self.pair.own
+        return call.type if call is not None else ""
+
+    def allowing(self, tolerance: float) -> Match:
+        """Return the match, its gradients allowed to lie so far apart."""
+        seen = {
+            name: d.allowing(tolerance) if d is not None and name.startswith("grad") else d
+            for name, d in self.seen.items()
+        }
+        return replace(self, seen=seen)
+
     def parts(self, quantity: str) -> bool:
         """Return whether one quantity lies beyond its tolerance."""
         found = self.seen.get(quantity)
@@ -137,6 +151,20 @@ class Table:
     def match(self, path: str) -> Match | None:
         """Return the first call of the layer at ``path`` of the reference."""
         return next((m for m in self.matches if m.path == path), None)
+
+    def place(self, match: Match) -> int | None:
+        """Return the place of a match among all."""
+        return next((n for n, m in enumerate(self.matches) if m is match), None)
+
+    def allowing(self, place: int, tolerance: float) -> Table:
+        """Return the table, gradients up to the call at ``place`` allowed to lie so far apart."""
+        matches = [m.allowing(tolerance) if n <= place else m for n, m in enumerate(self.matches)]
+        paths = [m.path for m in matches[: place + 1] if not m.container]
+        grads = {
+            path: d.allowing(tolerance) if layer_of(path, paths) else d
+            for path, d in self.grads.items()
+        }
+        return replace(self, matches=matches, grads=grads)
 
     def rows(self) -> list[Row]:
         """Return one row a layer, in forward order; of several calls the worst counts."""
