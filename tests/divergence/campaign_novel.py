@@ -1,6 +1,7 @@
-"""The mistakes of ``novel``, one by one, judged against torch's evidence from another process.
+"""Mistakes written into models, one by one, judged against torch's evidence of another process.
 
     python tests/divergence/campaign_novel.py torch|tensorflow|mindspore [--seed N] [--only NAME]
+        [--set novel|recent] [--clean]
 
 Every mistake is made in its first model (those of the update in one drawn from the seed) under
 float32, mixed_bfloat16, or what the seed draws; ``--clean`` plants nothing: what is found then is
@@ -24,7 +25,6 @@ if __name__ == "__main__":
     here = Path(__file__).parents[1]
     sys.path[:0] = [str(here / name) for name in ("divergence", "zoo", "backends")]
 
-import novel
 import numpy as np
 import porting
 
@@ -32,22 +32,24 @@ POLICIES = ("float32", "mixed_bfloat16")
 SHOWN_IN_FLOAT32 = ("loss summed in bfloat16",)
 
 
-def cases(seed: int) -> list[tuple[str, str, str]]:
+def cases(plants: Any, seed: int) -> list[tuple[str, str, str]]:
     """Return (fault, model, policy) of every mistake."""
     found = []
-    for name, (models, _, _) in novel.FAULTS.items():
+    for name, (models, _, _) in plants.FAULTS.items():
         rng = np.random.default_rng(zlib.crc32(f"{name} {seed}".encode()))
         policy = "float32" if name in SHOWN_IN_FLOAT32 else str(rng.choice(POLICIES))
         found.append((name, str(rng.choice(models)), policy))
     return found
 
 
-def told(framework: str, case: tuple[str, str, str], references: Any, seed: int) -> dict:
+def told(
+    plants: Any, framework: str, case: tuple[str, str, str], references: Any, seed: int
+) -> dict:
     """Return what was planted, what was found, and whether that is right."""
     name, model, policy = case
-    entries = importlib.import_module(f"novel_{framework}")
-    clean = name not in novel.FAULTS
-    with contextlib.nullcontext() if clean else novel.planting(name):
+    entries = importlib.import_module(f"{plants.__name__}_{framework}")
+    clean = name not in plants.FAULTS
+    with contextlib.nullcontext() if clean else plants.planting(name):
         own = porting.port(framework, model, seed)
         if name == "kernel turned":
             entries.turn_kernel(own.model)
@@ -60,7 +62,7 @@ def told(framework: str, case: tuple[str, str, str], references: Any, seed: int)
     if clean:
         return line | {"causes": [c.fix for c in verdict.root_causes]}
     line.pop("verdict")
-    _, places, kinds = novel.FAULTS[name]
+    _, places, kinds = plants.FAULTS[name]
     line |= {"layers": places, "kinds": kinds, "located": where in places}
     return line | {"named": kind in kinds, "wrong": kind not in (*kinds, "unknown", "nothing")}
 
@@ -70,23 +72,27 @@ def main() -> None:
     parser.add_argument("framework", choices=("torch", "tensorflow", "mindspore"))
     parser.add_argument("--seed", type=int, default=porting.SEED)
     parser.add_argument("--only", default="")
+    parser.add_argument("--set", choices=("novel", "recent"), default="novel")
     parser.add_argument("--clean", action="store_true")
     asked = parser.parse_args()
     if asked.framework == "mindspore":
         importlib.import_module(asked.framework).runtime.launch_blocking()  # ten times faster here
-    wanted = [c for c in cases(asked.seed) if asked.only in c[0]]
+    plants = importlib.import_module(asked.set)
+    wanted = [c for c in cases(plants, asked.seed) if asked.only in c[0]]
     if asked.clean:
-        wanted = [("", m, p) for p in (*POLICIES, "mixed_float16") for m in novel.NAMES]
+        wanted = [("", m, p) for p in (*POLICIES, "mixed_float16") for m in plants.NAMES]
     sums, count = dict.fromkeys(("located", "named", "wrong"), 0), 0
     with tempfile.TemporaryDirectory() as folder:
         references = {
-            policy: porting.references(Path(folder) / policy, list(novel.NAMES), policy, asked.seed)
+            policy: porting.references(
+                Path(folder) / policy, list(plants.NAMES), policy, asked.seed
+            )
             for policy in dict.fromkeys(policy for _, _, policy in wanted)
         }
         for case in wanted:
             start = time.perf_counter()
             try:
-                line = told(asked.framework, case, references, asked.seed)
+                line = told(plants, asked.framework, case, references, asked.seed)
             except Exception as exc:  # a line too, and it counts against us
                 line = dict(zip(("fault", "model", "policy"), case, strict=True))
                 line["error"] = repr(exc)[:300]

@@ -38,7 +38,7 @@ class Port:
 
 def port(framework: str, name: str, seed: int = SEED) -> Port:
     """Return a port as it should be, with the zoo's neutral weights; ``seed`` is its batch's."""
-    entry = importlib.import_module(f"novel_{framework}").ENTRIES[name]
+    entry = importlib.import_module(f"recent_{framework}").ENTRIES[name]
     driver = mp.load_backend(framework).driver()
     driver.seed(0)
     model = entry.build()

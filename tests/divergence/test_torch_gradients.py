@@ -191,3 +191,20 @@ def test_a_penalty_that_is_detached_is_told_in_the_loss(policy):
     found = find(*sides)
     assert (found.first.phase, found.first.layer) == ("backward", "(loss)"), found.root_causes
     assert "detach" in found.root_causes[0].fix
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.3])
+@pytest.mark.parametrize("name", ["twins", "separable"])
+def test_a_factor_that_the_loss_alone_makes_is_told_in_the_loss(name, factor) -> None:
+    """Its value agrees: what its gradient shows is no matter of the last layer."""
+
+    def plant(own):
+        told = own.loss
+
+        def loss(*batch):
+            return _Scaled.apply(told(*batch), factor)
+
+        own.loss = loss
+
+    found = verdict(name, "mixed_bfloat16", plant)
+    assert (found.first.layer, found.first.phase) == ("(loss)", "loss"), found.verdict

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.tools.divergence.first import LOSS
 from mpcore.tools.divergence.formulas import softmax
 from mpcore.tools.divergence.root_cause import RootCause
 
@@ -100,6 +101,14 @@ def from_end(case: Case, first: First) -> Iterator[RootCause]:
     if not smoothed and 0.9 < cosine < 1 - _PROPORTIONAL[case.tolerances.narrowest == "float32"]:
         ratio = _ratio(case.reference.inspection.loss, case.own.inspection.loss)
         yield _bent(match, ratio, factor, cosine)
+    elif not smoothed and cosine > 0.999 and factor > 0 and abs(factor - 1) > 0.01:
+        # Noise of 16 bits hides in the loss what its gradient shows.
+        sentence = (
+            f"the gradient for the output of {match.path} is {factor:.4g} times the reference's"
+        )
+        fix = f"look for a factor of {factor:.4g} in the loss, or for smoothed labels"
+        told = ("other setting", LOSS, LOSS, "loss")
+        yield RootCause(*told, (sentence,), fix, "likely")
 
 
 def from_shared(first: First) -> Iterator[RootCause]:
