@@ -120,8 +120,8 @@ class KerasDriver:
         self, model: Any, amp: KerasAmp | None = None, *, view: bool = False
     ) -> list[LayerWeights]:
         """Return float32 copies of parameters (of their masters) and statistics."""
-        read = amp.master_values if amp else _plain
-        return self._collect(model, read, statistics=True)
+        read = amp.master_values if amp else _seen if view else _plain
+        return self._collect(model, read, statistics=True, view=view)
 
     def load_weights(
         self, model: Any, weights: list[LayerWeights], amp: KerasAmp | None = None
@@ -159,9 +159,11 @@ class KerasDriver:
 
         def read(variable: Any) -> Any:
             grad = grads.get(names[id(variable)])
-            return np.zeros(tuple(variable.shape), np.float32) if grad is None else grad.numpy()
+            if grad is None:
+                return np.zeros(tuple(variable.shape), np.float32)
+            return np.asarray(grad) if view else grad.numpy()
 
-        return self._collect(model, read, statistics=False)
+        return self._collect(model, read, statistics=False, view=view)
 
     def slots(self, model: Any, amp: KerasAmp) -> Slots:
         """Return the momentum buffers or running averages.
@@ -216,16 +218,21 @@ class KerasDriver:
         return [Held(layer.path, layer.category, layer.parts) for layer in listed]
 
     def _collect(
-        self, model: Any, read: Callable[[Any], Any], *, statistics: bool
+        self, model: Any, read: Callable[[Any], Any], *, statistics: bool, view: bool = False
     ) -> list[LayerWeights]:
         # Gradients and slots of a part and its twin are the same; of values the twin has none.
         def neutral(part: Part) -> Any:
-            value = part.layout.to_neutral(read(part.variable))
+            value = part.layout.to_neutral(read(part.variable), view=view)
             # -0.0 changes nothing that it is added to, not even the sign of a zero
             return np.full_like(value, -0.0) if part.twin and statistics else value
 
         layers = self._listed(model, statistics=statistics)
-        return collect(layers, lambda parts: np.concatenate([neutral(part) for part in parts]))
+
+        def joined(parts: list[Part]) -> Any:
+            found = [neutral(part) for part in parts]
+            return found[0] if view and len(found) == 1 else np.concatenate(found)
+
+        return collect(layers, joined)
 
     def _spread(
         self,
@@ -260,6 +267,11 @@ def _split(parts: list[Part], value: npt.NDArray[np.float32]) -> Iterator[tuple[
 
 def _plain(variable: Any) -> Any:
     return variable.numpy()
+
+
+def _seen(variable: Any) -> Any:
+    """Return the values as they lie in memory; an update of the variable writes elsewhere."""
+    return np.asarray(variable.value.read_value())
 
 
 def _target(variable: Any, amp: KerasAmp | None) -> Any:

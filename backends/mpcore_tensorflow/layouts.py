@@ -79,14 +79,15 @@ class Layout:
         }
         return tuple(word for word, holds in words.items() if holds)
 
-    def to_neutral(self, value: Array) -> Array:
-        """Return a float32 copy in the neutral layout."""
+    def to_neutral(self, value: Array, *, view: bool = False) -> Array:
+        """Return a float32 copy in the neutral layout; ``view``: no copy where none is needed."""
         value = np.asarray(value, np.float32)
         row = value if self.row is None else value[self.row]
         moved = row.reshape(self.split).transpose(self.axes)
         if self.order:
             moved = moved[list(self.order)]
-        return np.ascontiguousarray(moved.reshape(self.neutral))
+        found = moved.reshape(self.neutral)
+        return found if view else np.ascontiguousarray(found)
 
     def to_own(self, value: Array) -> Array:
         """Return a float32 array in Keras's layout; rows that are not this one are -0.0."""

@@ -1,6 +1,8 @@
 """The steps of a Keras script, ``fit`` or a loop of its own: layers, tapes and optimizers.
 
-While a step is recorded, functions of ``tf.function`` run eagerly: compiled ones cannot be heard.
+While a step is recorded, functions of ``tf.function`` run eagerly, or as a twin that returns what
+its layers saw (``recorded_graph``): behind the first recorded step, where a function is a step of
+a plain model.
 Between recorded steps compiled functions count their steps by a call of Python, which XLA refuses;
 functions that were compiled before do not count.
 
@@ -19,6 +21,7 @@ import tensorflow as tf
 
 from mpcore.tools.inspection.recorder import BACKWARD, FORWARD
 from mpcore_tensorflow.layers import variable_names
+from mpcore_tensorflow.recorded_graph import Function, Twin, inlined
 from mpcore_tensorflow.recorder import _Tap
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from mpcore.backend.listener import Told
     from mpcore_tensorflow.amp import KerasAmp
+    from mpcore_tensorflow.recorded_graph import Script
 
 __all__ = ["listen"]
 
@@ -58,6 +62,9 @@ class _Listening:
         self._step: contextlib.ExitStack | None = None
         self._depth, self._ended = 0, False
         self._tap: _Tap | None = None
+        self._twins: dict[int, Twin | None] = {}  # None: a function that has none
+        self._functions: list[Any] = []  # theirs: their ids stay
+        self._twin: Twin | None = None
         self._stay = contextlib.ExitStack()
         for holder in dict.fromkeys((_OPTIMIZER, *_subclasses_with_apply(_OPTIMIZER))):
             self._stay.enter_context(_replaced(holder, "apply", self._applied))
@@ -88,6 +95,8 @@ class _Listening:
             return layer(*args, **kwargs)
 
         waiting.enter_context(_replaced(keras.layers.Layer, "__call__", call))
+        if self._may_have_twins(calls):
+            waiting.enter_context(_replaced(Function, "__call__", call))
         if self._step is not None:
             self._step.callback(waiting.close)
 
@@ -105,6 +114,62 @@ class _Listening:
         self._step.enter_context(calls.running(FORWARD))
         gradient = partial(self._gradient, tap, calls)
         self._step.enter_context(_replaced(tf.GradientTape, "gradient", gradient))
+        if self._may_have_twins(calls):
+            by = partial(self._function_called, tap, calls)
+            self._step.enter_context(_replaced(Function, "__call__", by))
+
+    def _may_have_twins(self, calls: Any) -> bool:
+        """Return whether compiled functions may stay so: ops are heard in eager ones alone."""
+        return self._amp is None and not calls.request.ops and not tf.distribute.has_strategy()
+
+    def _function_called(
+        self, tap: _Tap, calls: Any, original: Any, function: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Let the twin of a function make the step, if it has one."""
+        if self._twin is not None:
+            return (
+                inlined(function, args, kwargs)
+                if self._tracing
+                else original(function, *args, **kwargs)
+            )
+        if not tf.executing_eagerly():
+            return original(function, *args, **kwargs)
+        twin = self._twin_of(function, calls)
+        if twin is None:
+            return original(function, *args, **kwargs)
+        tf.config.run_functions_eagerly(False)
+        self._twin = twin
+        try:
+            with tap.unheard():  # of two that hear ops the second gets no outputs
+                self._first()
+                script = self._ready(function, twin, args, kwargs)
+                if script is not None:
+                    result, arrays = twin(args, kwargs)
+        finally:
+            self._twin = None
+            tf.config.run_functions_eagerly(True)
+        if script is None:
+            return original(function, *args, **kwargs)
+        script.play(calls, self._told, arrays)
+        self._through()
+        return result
+
+    def _twin_of(self, function: Any, calls: Any) -> Twin | None:
+        if id(function) not in self._twins:
+            self._twins[id(function)] = Twin(function, self._model, calls.request)
+            self._functions.append(function)
+        return self._twins[id(function)]
+
+    def _ready(self, function: Any, twin: Twin, args: Any, kwargs: Any) -> Script | None:
+        try:
+            return twin.ready(args, kwargs)
+        except Exception:  # whatever it is, the function runs eagerly now, and says what is its own
+            self._twins[id(function)] = None
+            return None
+
+    @property
+    def _tracing(self) -> Script | None:
+        return None if self._twin is None else self._twin.tracing
 
     def _close(self) -> None:
         if self._step is not None:
@@ -120,6 +185,12 @@ class _Listening:
         self, tap: Any, calls: Any, original: Any, tape: Any, target: Any, sources: Any, **more: Any
     ) -> Any:
         """Differentiate for what layers took in and handed on, too."""
+        script = self._tracing
+        if script is not None:
+            floats = script.floats()
+            grads, found = original(tape, target, [sources, floats], **more)
+            script.differentiated(target, floats, found)
+            return grads
         wanted, tap.wanted = tap.wanted, []
         scale = 1.0 if self._amp is None else float(self._amp.scale)
         if tf.is_tensor(target) and target.shape.num_elements() == 1:
@@ -144,7 +215,7 @@ class _Listening:
         if not any(id(v) in own for v in moved):
             return original(optimizer, grads, variables)
         if not tf.executing_eagerly():
-            return self._traced(original, optimizer, grads, variables)
+            return self._traced(original, optimizer, grads, variables, moved, own)
         if self._step is not None:
             known = zip(moved, grads, strict=True)
             named = {own[id(v)]: g for v, g in known if id(v) in own and g is not None}
@@ -161,14 +232,28 @@ class _Listening:
             if not self._depth:
                 self._through()
 
-    def _traced(self, original: Any, optimizer: Any, grads: Any, variables: Any) -> Any:
+    def _traced(
+        self,
+        original: Any,
+        optimizer: Any,
+        grads: Any,
+        variables: Any,
+        moved: list[Any],
+        own: dict[int, str],
+    ) -> Any:
         """Count the steps of a compiled function: the next one may be recorded."""
+        script = self._tracing
+        if script is not None:
+            known = zip(moved, grads, strict=True)
+            named = {own[id(v)]: g for v, g in known if id(v) in own and g is not None}
+            script.moved(named, _settings(optimizer, list(named)), optimizer.learning_rate)
+            script.moves += not self._depth
         self._depth += 1
         try:
             result = original(optimizer, grads, variables)
         finally:
             self._depth -= 1
-        if not self._depth:
+        if not self._depth and script is None:
             tf.numpy_function(self._counted, [], [])
         return result
 
@@ -199,7 +284,7 @@ def _settings(optimizer: Any, arrays: list[str]) -> dict[str, Any]:
         for name, word in _WORDS.items()
         if isinstance(value := getattr(optimizer, name, None), bool | int | float)
     }
-    told["rate"] = float(optimizer.learning_rate)
+    told["rate"] = float(optimizer.learning_rate) if tf.executing_eagerly() else 0.0
     groups = [{"arrays": arrays, **told}]
     return {"type": type(optimizer).__name__, "groups": groups}
 
@@ -209,7 +294,9 @@ def _heard(tap: Any, first: Callable[[], None]) -> Iterator[None]:
     around = tap._around
 
     def call(layer: Any, run: Any, args: Any, kwargs: Any) -> Any:
-        first()
+        if tf.executing_eagerly():
+            with tap.unheard():
+                first()
         return around(layer, run, args, kwargs)
 
     tap._around = call

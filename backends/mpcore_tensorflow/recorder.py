@@ -258,7 +258,7 @@ class _Tap:
 
     def _around(self, layer: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         entry, calls = self._entries.get(id(layer)), self._calls
-        in_graph = calls.values and not tf.executing_eagerly()
+        in_graph = calls.values and entry is not None and not self._hears()
         if entry is None or calls.phase != FORWARD or in_graph:
             return run(*args, **kwargs)
         tensors = self._found((args, kwargs))
@@ -277,6 +277,10 @@ class _Tap:
             went = self._found(outputs)
             calls.leave(called.path, self._turned(channels.after_layer, layer, entry, went))
         return outputs
+
+    def _hears(self) -> bool:
+        """Return whether values of tensors are to be had now."""
+        return bool(tf.executing_eagerly())
 
     def _found(self, value: Any) -> list[Any]:
         """Return the tensors of numbers in ``value``."""
@@ -545,4 +549,5 @@ def _read(tensor: Any) -> Any:
 
 
 def _numbers(tensor: Any) -> Any:
-    return np.asarray(tensor.numpy(), np.float32)
+    # Not .numpy(), which copies: nobody writes into the memory while an array looks at it.
+    return np.asarray(np.asarray(tensor), np.float32)
