@@ -140,8 +140,7 @@ class _Walk:
                 done = self.through(child)
                 if done is not child:
                     made[id(child)] = done
-        new = node._visit_and_replace_children(_Given(made)) if made else node
-        return self._left(node, new)
+        return self._left(node, _with(node, made) if made else node)
 
     def _left(self, original_node: Any, new: Any) -> Any:
         for rule in self._of(type(original_node)):
@@ -180,6 +179,21 @@ class _Walk:
         if old in self.at.comments and isinstance(old, STATEMENTS):
             return _commented(new, self.at.comments[old])
         return new
+
+
+def _with(node: cst.CSTNode, made: dict[int, Any]) -> Any:
+    """Return a node with other children; ``if(x)`` needs the brackets that a child had."""
+    try:
+        return node._visit_and_replace_children(_Given(made))
+    except cst.CSTValidationError:
+        inside = {key: _bracketed(child) for key, child in made.items()}
+        return node._visit_and_replace_children(_Given(inside))
+
+
+def _bracketed(node: Any) -> Any:
+    if not isinstance(node, cst.BaseExpression) or node.lpar:
+        return node
+    return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 def _is_kept(node: cst.CSTNode) -> bool:

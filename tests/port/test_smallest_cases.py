@@ -264,6 +264,9 @@ LOST = {
     "        x.cuda()\n",
     "comprehension": "import torch\nx = [g.cuda() for g in torch.cuda.power_draw() if g.grad]\n",
     "conditional": "import torch\nx = y.cuda() if torch.cuda.power_draw() else z\n",
+    "if()": "import torch\nif(torch.cuda.is_available()): x = y.cuda()\n",
+    "return()": "import torch\ndef f():\n    return(torch.cuda.is_available())\nx.cuda()\n",
+    "not()": "import torch\nx = not(torch.cuda.is_available()) or 1 in(y.cuda())\n",
     "one line if": "import torch\nif a: torch.cuda.power_draw(); x = y.cuda()\n",
     "try on a line": "import torch\ntry: import torch.cuda.nvtx\nexcept ImportError: pass\n"
     "x.cuda()\n",
