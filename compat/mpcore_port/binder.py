@@ -27,10 +27,24 @@ class Binder:
         """Walk over the whole module."""
         self.names._scopes[self.names.module] = self.scope
         self._children(self.names.module)
+        self._torch_of_a_star()
+
+    def _torch_of_a_star(self) -> None:
+        """Bind ``torch``, where the file has it by ``from data import *`` alone."""
+        if not self.names.stars or self.names.called_torch is None:
+            return
+        everywhere = [self.names.top, *self.names._scopes.values()]
+        if any("torch" in scope.bindings for scope in everywhere):
+            return
+        binding = Binding("import", self.names.called_torch, qualified="torch")
+        binding.scope = self.names.top
+        self.names.top.bindings["torch"] = [binding]
 
     def _children(self, node: cst.CSTNode) -> None:
         for child in children_of(node):
             self.names.parents[child] = node
+            if type(child) is cst.Name and child.value == "torch" and type(node) is cst.Attribute:
+                self.names.called_torch = child
             self._node(child)
 
     def _node(self, node: cst.CSTNode) -> None:

@@ -62,7 +62,7 @@ def children_of(node: cst.CSTNode) -> list[cst.CSTNode]:
         value = getattr(node, name)
         if isinstance(value, (tuple, list)):
             found += value
-        elif isinstance(value, cst.CSTNode):
+        elif value is not None and value is not cst.MaybeSentinel.DEFAULT:
             found.append(value)
     return found
 

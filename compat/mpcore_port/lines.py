@@ -13,7 +13,7 @@ from mpcore_port.hoist import named_losses
 from mpcore_port.packages import imported, package_of
 from mpcore_port.scopes import code_of, dotted
 
-__all__ = ["apart"]
+__all__ = ["apart", "leaves"]
 
 _SETTINGS = ("torch.backends.", "torch.set_float32_matmul_precision", "torch.cuda.nvtx.")
 _RATES = re.compile(r"param_groups|\[\s*['\"]lr['\"]\s*\]")
@@ -26,7 +26,7 @@ def apart(text: str, target: str) -> str:
     A rule of ``target`` replaces whole lines; everything else stays as it is, byte for byte.
     """
     if target == "mindspore" and ".backward(" in text:
-        text = named_losses(text)
+        text = _early(named_losses(text))
     if not _SHARED.search(text) or not _is_shared(text):
         return text
     module = cst.parse_module(text)
@@ -35,6 +35,52 @@ def apart(text: str, target: str) -> str:
     splitter = _Splitter(target == "mindspore")
     made = module.visit(splitter)
     return made.code if splitter.found else text
+
+
+_LEAVES = re.compile(r"^\s*(continue|break|return\b.*|raise\b.*)\n(\s*(#.*)?\n)*\s*else\s*:", re.M)
+
+
+def _early(text: str) -> str:
+    """Return ``text`` with ``else`` blocks of a loss behind an ``if`` that leaves the loop."""
+    if not _LEAVES.search(text):
+        return text
+    module = cst.parse_module(text)
+    if module.code != text:
+        return text
+    made = module.visit(_Early())
+    return made.code
+
+
+class _Early(cst.CSTTransformer):
+    """``if a: ...; continue`` with ``else: ...`` in front of a backward pass loses its ``else``."""
+
+    def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
+        """Look at the statements of one block."""
+        body: list[Any] = []
+        for place, line in enumerate(updated_node.body):
+            rest = updated_node.body[place:]
+            ends = isinstance(line, cst.If) and isinstance(line.orelse, cst.Else)
+            inner: Any = line.orelse.body if ends else None
+            trains = ends and any(".backward(" in code_of(other) for other in rest)
+            if trains and leaves(line) and isinstance(inner, cst.IndentedBlock):
+                behind: Any = inner.body[0]
+                head = [*line.orelse.leading_lines, *behind.leading_lines]
+                first = behind.with_changes(leading_lines=head)
+                body += [line.with_changes(orelse=None), first, *inner.body[1:]]
+            else:
+                body.append(line)
+        return updated_node.with_changes(body=body)
+
+
+def leaves(line: Any) -> bool:
+    """Return whether what ``if`` or ``with`` holds surely ends with a jump out of it."""
+    body = getattr(line, "body", None)
+    if not isinstance(body, cst.IndentedBlock) or not isinstance(line, (cst.If, cst.With)):
+        return False
+    last = body.body[-1]
+    if isinstance(last, cst.SimpleStatementLine):
+        return isinstance(last.body[-1], (cst.Continue, cst.Break, cst.Return, cst.Raise))
+    return isinstance(last, cst.With) and leaves(last)
 
 
 def _is_shared(text: str) -> bool:

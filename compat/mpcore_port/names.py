@@ -60,6 +60,7 @@ class Names:
         imports: every import statement's bindings, in order.
         classes, functions: definitions by name, of any scope.
         stars: modules that everything was imported from.
+        called_torch: a use of the name ``torch``; it may come with a star.
         calls: all calls, in order.
     """
 
@@ -73,6 +74,7 @@ class Names:
         self.functions: dict[str, list[cst.FunctionDef]] = {}
         self.imports: list[tuple[str, Binding]] = []
         self.stars: list[str] = []
+        self.called_torch: cst.Name | None = None
         self.calls: list[cst.Call] = []
         self._scopes: dict[cst.CSTNode, Scope] = {}
         self._attributes: dict[tuple[cst.CSTNode | None, str], list[Binding]] = {}

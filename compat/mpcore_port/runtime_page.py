@@ -22,7 +22,16 @@ that package has the names below and no others; a name that changes its meaning 
 Ports of `--plain` import the last two only for what the report lists.
 
 """
-_PARTS = ("apex", "augment", "networks", "pictures", "vision")
+_PARTS = (
+    "apex",
+    "augment",
+    "distributions",
+    "networks",
+    "others",
+    "patterns",
+    "pictures",
+    "vision",
+)
 
 
 def _folder() -> Path:

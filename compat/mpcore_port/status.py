@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mpcore_port.reached import Reached, uses
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from mpcore_port.rule import Edit
     from mpcore_port.source import Source
@@ -42,10 +42,11 @@ def status_of(source: Source, edits: Sequence[Edit], failures: Sequence[str] = (
     refused = [edit for edit in edits if edit.kind == "refused"]
     if failures:
         return Status("does not run", "stops", (), unproven)
-    if not refused:
+    mapped = {(edit.line, edit.column) for edit in edits if edit.kind in ("exact", "changed")}
+    stops, sure = _stops(source, refused, mapped)
+    if not stops:
         text = f"runs, {_count(len(unproven))} unproven" if unproven else "runs"
         return Status(text, "unproven" if unproven else "runs", (), unproven)
-    stops, sure = _stops(source, refused)
     if sure:
         return Status("does not run", "stops", stops, unproven)
     shown = [source.where(line) for line in stops[:_SHOWN]]
@@ -60,8 +61,13 @@ def _count(lines: int) -> str:
     return "1 line" if lines == 1 else f"{lines} lines"
 
 
-def _stops(source: Source, refused: Sequence[Edit]) -> tuple[tuple[int, ...], bool]:
-    """Return the lines that raise, and whether a plain run surely reaches one of them."""
+def _stops(
+    source: Source, refused: Sequence[Edit], mapped: Collection[tuple[int, int]]
+) -> tuple[tuple[int, ...], bool]:
+    """Return the lines that raise, and whether a plain run surely reaches one of them.
+
+    ``mapped`` are places that were translated: names of a refused import that have an equal.
+    """
     reached = Reached(source.text)
     lines: set[int] = set()
     sure = False
@@ -71,6 +77,7 @@ def _stops(source: Source, refused: Sequence[Edit]) -> tuple[tuple[int, ...], bo
             lines.add(edit.line)
             sure |= places is None and reached.surely(edit.line, edit.column)
             continue
+        places = [place for place in places if place not in mapped]
         lines |= {line for line, _ in places}
         sure |= any(reached.surely(*place) for place in places)
     return tuple(sorted(lines)), sure

@@ -6,6 +6,7 @@ yields. A parameter of ``forward`` of a network is a tensor. Everything else is 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,15 @@ def vocabulary() -> dict[str, frozenset[str]]:
     text = resources.files("mpcore_port").joinpath("vocabulary.txt").read_text(encoding="utf-8")
     lines = (line.partition(":") for line in text.splitlines())
     return {kind: frozenset(names.split()) for kind, _, names in lines}
+
+
+_OTHERS = (
+    (re.compile(r"transformers\.(optimization\.)?AdamW$"), "optimizer"),
+    (re.compile(r"transformers\.(optimization\.)?get_\w*schedule\w*$"), "scheduler"),
+    (re.compile(r"timm\.loss\.|timm\.(models\.)?layers\.(\w+\.)?[A-Z]"), "module"),
+    (re.compile(r"einops\.layers\.torch\."), "module"),
+    (re.compile(r"einops\.(rearrange|reduce|repeat)$"), "tensor"),
+)
 
 
 class Values:
@@ -320,6 +330,9 @@ class Values:
             return "scheduler"
         if name.startswith("torch.optim.") and last[:1].isupper():
             return "optimizer"
+        other = next((kind for pattern, kind in _OTHERS if pattern.match(name)), "")
+        if other:
+            return other
         if name in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
             return "tensor"
         if name.startswith("torch.nn.") and last[:1].isupper():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import augment as augment
+from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import networks as networks
+from mpcore_port_runtime import others as others
+from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import vision as vision
 from mpcore_port_runtime.averages import *  # noqa: F403
@@ -33,5 +36,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 5
+VERSION = 6
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

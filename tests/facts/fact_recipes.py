@@ -168,6 +168,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.addmm": {"input": ["m", "v"], "mat1": ["k"], "mat2": ["m"]},
     "torch.baddbmm": {"input": ["bv"]},
     "torch.dot": {"input": ["v"], "tensor": ["w"]},
+    "torch.mv": {"input": ["m"], "vec": ["v"]},
+    "torch.t": {"input": ["m", "v"]},
     "torch.outer": {"input": ["v"]},
     "torch.trace": {"input": ["m"]},
     "torch.inverse": {"input": ["pd"]},

@@ -19,7 +19,7 @@ from mpcore_port.verify.inputs import draw, read_inputs
 from mpcore_port.verify.judge import Comparison, VerifyOptions
 from mpcore_port.verify.module import StepError
 from mpcore_port.verify.project import scripts_of, verify_port
-from mpcore_port.verify.step import Place, verify_step
+from mpcore_port.verify.step import Place, _code, verify_step
 from mpcore_port.verify.synthetic import Batches, Missing
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -254,3 +254,10 @@ def test_what_stands_in_for_missing_modules_does_nothing() -> None:
     batches = Batches([{"x": np.zeros((3, 2))}] * 2)
     batches.sampler.set_epoch(1)
     assert (len(batches.dataset), batches.batch_size) == (2, 3)
+
+
+def test_a_comment_makes_no_line_of_a_bracket() -> None:
+    """``)  # why`` stayed where the argument before it was left out, and failed a right port."""
+    lines = _code('x = f(\n    a,\n)  # why\ny = "a # b"\n# all\n')
+    assert lines == ["x = f(", "a,", ")", 'y = "a # b"', "# all"]
+    assert _code("%run a\nx = (  # open\n") == ["%run a", "x = (  # open"]

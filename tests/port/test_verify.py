@@ -22,6 +22,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 scaler = GradScaler()
 for step in range(12):
     x = torch.randn(16, 4).cuda(non_blocking=True)
+    x = x * (1 + list(set("abcde")).index("a") / 8)  # the order of a set of texts
     with autocast():
         loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
     optimizer.zero_grad(set_to_none=True)

@@ -173,7 +173,8 @@ def _bind(row: Mapping, call: cst.Call) -> _Bound:
         if arg.star == "**" and row.stars:
             bound.extra.append(_without(row, arg))
         elif arg.star:
-            if row.params or row.drop or row.pin_keyword or row.keywords:
+            named = row.params or row.drop or row.pin_keyword or row.keywords
+            if named and not (arg.star == "*" and not row.params and _takes_many(row.name)):
                 msg = f"arguments of {row.name} must be written out, not starred"
                 raise Refused(msg)
             bound.extra.append(arg)
@@ -187,6 +188,12 @@ def _bind(row: Mapping, call: cst.Call) -> _Bound:
         else:
             bound.extra.append(arg)
     return bound
+
+
+def _takes_many(name: str) -> bool:
+    """Return whether all positions belong to one parameter, as the sizes of ``torch.randn``."""
+    sign = signature(name)
+    return sign is not None and bool(sign.params) and sign.params[0].variadic
 
 
 def _without(row: Mapping, arg: cst.Arg) -> cst.Arg:

@@ -24,6 +24,7 @@ FILES = (
     "rest",
     "apex",
     "vision",
+    "others",
 )
 
 

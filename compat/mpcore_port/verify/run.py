@@ -117,6 +117,7 @@ def _run(script: Path, device: str, options: VerifyOptions) -> list[Run]:
                 **os.environ,
                 **ALONE,
                 "MASTER_PORT": str(_free_port()),
+                "PYTHONHASHSEED": "0",  # the order of a set is the same on both sides
                 "PYTHONPATH": path,
                 "OMP_NUM_THREADS": str(options.threads),
             },

@@ -6,12 +6,14 @@ whole scripts do. That what was compared is what stands in the port is checked l
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import tokenize
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,8 +299,8 @@ def _port(
     done = port_part(text, file, target, result.options, result.scan)
     folders = [in_order(folder, above) for folder, above in place.pairs]
     ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
-    there = {line.strip() for line in file.source.shown(file.text).splitlines()}
-    own = [line.strip() for line in done.text.splitlines()]
+    there = set(_code(file.source.shown(file.text)))
+    own = _code(done.text)
     own = [line for line in own if _is_of_script(line)]
     elsewhere = [line for line in own if line not in there]
     scan, count = done.scan, len(file.source.text.splitlines())
@@ -328,6 +330,20 @@ def _port(
     }
     facts["lines"] = _lines(facts, file)
     return facts, ported
+
+
+def _code(text: str) -> list[str]:
+    """Return the lines, stripped, without the comments behind their code."""
+    lines = text.splitlines()
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        tokens = []  # of a notebook's commands: as they are
+    for token in tokens:
+        row, column = token.start
+        if token.type == tokenize.COMMENT and row <= len(lines) and lines[row - 1][:column].strip():
+            lines[row - 1] = lines[row - 1][:column]
+    return [line.strip() for line in lines]
 
 
 def _is_of_script(line: str) -> bool:

@@ -12,7 +12,14 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, stepping
-from mpcore_port.mindspore.rules.flow import assigned, constant, jumps, plain_values, read
+from mpcore_port.mindspore.rules.flow import (
+    assigned,
+    constant,
+    jumps,
+    needed_again,
+    plain_values,
+    read,
+)
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -208,6 +215,9 @@ class _Grouping:
 # --- lines that several steps are made of ------------------------------------------------------
 
 
+_BEFORE = "a value that is detached there is of before an optimizer's step"
+
+
 def _hand_in(later: Group, before: list[Group], at: At) -> None:
     """Take the lines of steps before out of a loss that needs their values alone.
 
@@ -221,8 +231,16 @@ def _hand_in(later: Group, before: list[Group], at: At) -> None:
         made = {name for line in shared for name in assigned(line.node)}
         made -= plain_values([line.node for line in shared], at)
         nodes = [*(line.node for line in rest), forward.sink.loss]
-        if rest and shared and constant(nodes, made):
+        if not rest or not shared:
+            continue
+        if constant(nodes, made):
             forward.lines[:] = rest
+            continue
+        again = needed_again([line.node for line in shared], nodes, made)
+        if again is None:
+            raise NotPlain(forward.sink.call, _BEFORE)
+        kept = {id(node) for node in again} | {id(line.node) for line in rest}
+        forward.lines[:] = [line for line in forward.lines if id(line.node) in kept]
 
 
 # --- gradients that are zeroed ------------------------------------------------------------------

@@ -150,6 +150,9 @@ class Scalers:
             if id(branch) in self._alone and branch.orelse is not None:
                 raise NotPlain(call, "one branch of several makes the scaler")
         self._check_files()
+        for node in self.at.names.parents if self.handed_in else ():
+            if isinstance(node, cst.Comparison) and self._comparison(node) is not None:
+                raise NotPlain(node, "the scaler is handed in, and None means that there is none")
         for call in self.at.names.calls:
             func = call.func
             if not isinstance(func, cst.Attribute) or not self.is_one(func.value):
@@ -193,8 +196,19 @@ class Scalers:
             if self.prepared is not None:
                 reason, effect = "mpcore's policy decides, and scales the loss", _LOWERED
             kind: Kind = "changed" if effect else "exact"
-            self.at.note(rule, old, made, kind, reason, effect)
+            place = self._original(old)
+            if place is not None and (place is old or id(place) not in self._told):
+                self._told.add(id(place))
+                self.at.note(rule, place, made, kind, reason, effect)
         return made
+
+    def _original(self, node: Any) -> Any:
+        """Return a node of the script: one that was put together anew by its kind and code."""
+        nodes = self.at.names.parents
+        if node in nodes:
+            return node
+        same = (one for one in nodes if type(one) is type(node) and code_of(one) == code_of(node))
+        return next(same, None)
 
     def _both_branches(self, old: cst.If, new: cst.If) -> Any:
         """Give the branch that makes no scaler one that scales by 1: steps ask it."""

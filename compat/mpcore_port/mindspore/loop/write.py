@@ -13,7 +13,7 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import fixed_names, free_names, made_in
 from mpcore_port.mindspore.loop.lines import every
 from mpcore_port.mindspore.rules.flow import _Read as Reading
-from mpcore_port.mindspore.rules.flow import assigned_first, read
+from mpcore_port.mindspore.rules.flow import assigned_first, bound_before, read
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -145,8 +145,14 @@ class _Writer:
         changing = self._changing(plan)
         for forward in plan.group.forwards:
             fixed = fixed_names(forward.lines, self.at)
-            free = free_names(forward)
-            forward.args = [name for name in free if name in changing and name not in fixed]
+            free = [n for n in free_names(forward) if n in changing and n not in fixed]
+            # What one branch alone has bound is read where it is needed, as it was.
+            bound = bound_before(forward.sink.call, self.steps.node, self.at)
+            bound |= set(made_in(forward.lines))
+            forward.args = [name for name in free if name in bound]
+            rest = [name for name in free if name not in bound]
+            if rest and self.at.options.jit:  # a graph would keep what they held first
+                raise NotPlain(forward.sink.call, f"{rest[0]} is bound in one branch alone")
 
     def _changing(self, plan: _Plan) -> set[str]:
         if plan.anchor is not None:

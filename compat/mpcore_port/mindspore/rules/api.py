@@ -36,7 +36,9 @@ _ADVICE = {
 
 
 def _is_torch(name: str | None) -> bool:
-    return name is not None and name.partition(".")[0] in _ROOTS_MAPPED
+    if name is None:
+        return False
+    return name.partition(".")[0] in _ROOTS_MAPPED or by_name(name) is not None
 
 
 def _no_equal(name: str) -> str:
@@ -304,7 +306,7 @@ class ImportRule(PortRule):
         worlds = [_world(name, at) for name in imported(old.body[0])]
         if not any(worlds):
             return None
-        if isinstance(old.body[0], cst.Import) and len(set(worlds)) > 1:
+        if len(set(worlds)) > 1:
             return self._split(old, new, at)
         return self._torch(old, new, at) if worlds[0] == "mapped" else self._foreign(old, new, at)
 
@@ -328,7 +330,7 @@ class ImportRule(PortRule):
 
     def _split(self, old: Any, new: Any, at: At) -> Any:
         """Keep what is no part of torch's world of ``import a, torch, b``; refuse its relatives."""
-        names = [code_of(alias.name) for alias in old.body[0].names]
+        names = imported(old.body[0])
         worlds = {alias: _world(n, at) for alias, n in zip(new.body[0].names, names, strict=True)}
         kept = [alias for alias, world in worlds.items() if not world]
         at.need(f"import mindspore as {need(at, 'ms')}", "mindspore")
@@ -339,6 +341,7 @@ class ImportRule(PortRule):
             at.note(self, old.body[0], lines[0].body[0])
         strange = [alias for alias, world in worlds.items() if world == "foreign"]
         if strange:
+            strange[-1] = strange[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             small = old.body[0].with_changes(names=strange)
             lines += self._stubs(old, small, at)
         if not lines:
@@ -375,10 +378,29 @@ def _world(name: str, at: At) -> str:
     root = name.partition(".")[0]
     if root in at.project.modules or root in at.project.beside:
         return ""
-    if root in _ROOTS_MAPPED:
+    if root in _ROOTS_MAPPED or by_name(name) is not None:
         return "mapped"
     package = package_of(name)
-    return "foreign" if package is not None and package.world == "torch" else ""
+    if package is None or package.world != "torch":
+        return ""
+    used = at.once(_references).get(name, [])
+    return "mapped" if used and all(by_name(full) is not None for full in used) else "foreign"
+
+
+def _references(at: At) -> dict[str, list[str]]:
+    """Return the full names that are read of each module that is imported by its own name."""
+    kinds = (cst.Import, cst.ImportAlias)
+    modules = {name for name, binding in at.names.imports if isinstance(binding.node, kinds)}
+    found: dict[str, list[str]] = {}
+    for node, parent in at.names.parents.items() if modules else ():
+        if isinstance(parent, cst.Attribute) and parent.value is node:
+            continue
+        if isinstance(node, (cst.Name, cst.Attribute)) and at.names.is_reference(node):
+            full = at.names.qualified(node) or ""
+            for name in modules:
+                if full == name or full.startswith(f"{name}."):
+                    found.setdefault(name, []).append(full)
+    return found
 
 
 def _imports(module: cst.Module, text: str) -> bool:

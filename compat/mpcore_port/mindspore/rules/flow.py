@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from mpcore_port.children import Walker
+from mpcore_port.lines import leaves
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
 from mpcore_port.values import vocabulary
@@ -21,15 +23,24 @@ __all__ = [
     "Slice",
     "assigned",
     "assigned_first",
+    "bound_before",
     "constant",
     "detaches",
     "jumps",
+    "needed_again",
+    "networks_given",
     "plain_values",
     "read",
     "read_first",
     "slice_of",
+    "surely_made",
 ]
 
+_COUNTED = re.compile(
+    r"(^|_)(args|cfg|ckpt|conf|config|dim|dir|file|id|input|inputs|key|kind|kwargs|loss|name|num|"
+    r"opt|optim|optimizer|out|output|outputs|path|pred|size|state|type|version)\w*$",
+    re.I,
+)
 _INNER = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
@@ -114,9 +125,25 @@ class _Read(Walker):
             self._inside(node.target)
         elif isinstance(node, cst.For):
             self._each(node.iter, node.body, node.orelse)
+        elif isinstance(node, _COMPREHENSIONS):
+            self._comprehension(node)
         else:
             return True
         return False
+
+    def _comprehension(self, node: Any) -> None:
+        """What ``for`` binds in a comprehension is its own; its first iterable is read outside."""
+        inner = _Read()
+        bound: set[str] = set()
+        part = node.for_in
+        self.walk(part.iter)
+        while part is not None:
+            bound |= set(_named(part.target))
+            inner._each(*(test.test for test in part.ifs))
+            part = part.inner_for_in
+            inner._each(None if part is None else part.iter)
+        inner._each(*((node.key, node.value) if isinstance(node, cst.DictComp) else (node.elt,)))
+        self.names |= {name for name in inner.names if name.partition(".")[0] not in bound}
 
     def _each(self, *nodes: cst.CSTNode | None) -> None:
         for node in nodes:
@@ -151,14 +178,39 @@ def constant(nodes: Iterable[cst.CSTNode], names: set[str]) -> bool:
 
     ``names`` are plain ones; ``made.detach()`` and ``made.data`` are such, ``made`` is not.
     """
+    return not attached(nodes, names)
+
+
+def attached(nodes: Iterable[cst.CSTNode], names: set[str]) -> set[str]:
+    """Return those of ``names`` that ``nodes`` read with their gradients, not detached."""
     detached = _Detached()
     made: set[str] = set()
+    found: set[str] = set()
     for node in nodes:
         bare = node.visit(detached)
-        if read_first(bare, made) & names:
-            return False
+        found |= read_first(bare, made) & names
         made |= set(assigned_first(node))
-    return True
+    return found
+
+
+def needed_again(
+    lines: Sequence[Any], nodes: Sequence[cst.CSTNode], names: set[str]
+) -> list[Any] | None:
+    """Return which of ``lines`` a later loss of ``nodes`` has to compute again, in order.
+
+    What it reads detached is of before: None where a line makes that, and what is needed as well.
+    """
+    wanted = attached(nodes, names)
+    before = {name for node in nodes for name in read(node)} & names - wanted
+    again: list[Any] = []
+    for line in reversed(lines):
+        made = set(assigned(line))
+        if made & wanted:
+            if made & before:
+                return None
+            again.insert(0, line)
+            wanted |= read(line) & names  # noise, labels and the like stay as they were drawn
+    return again
 
 
 def plain_values(nodes: Iterable[cst.CSTNode], at: At) -> set[str]:
@@ -216,14 +268,65 @@ class _Detached(cst.CSTTransformer):
     ) -> Any:
         func = updated_node.func
         if isinstance(func, cst.Attribute) and func.attr.value == "detach":
-            return cst.Name("None") if isinstance(func.value, cst.Name) else updated_node
+            return cst.Name("None") if _is_held(func.value) else updated_node
         return updated_node
 
     def leave_Attribute(  # noqa: N802  # libcst's
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> Any:
-        plain = isinstance(updated_node.value, cst.Name)
+        plain = _is_held(updated_node.value)
         return cst.Name("None") if plain and updated_node.attr.value == "data" else updated_node
+
+
+def _is_held(node: Any) -> bool:
+    """Return whether this is a name, or what a name holds: ``features[i][j]``."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def surely_made(node: Any) -> set[str]:
+    """Return the plain names that a statement assigns whatever its conditions are."""
+    if isinstance(node, cst.SimpleStatementLine):
+        return set(assigned_first(node))
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        return {node.name.value}
+    if isinstance(node, cst.IndentedBlock):
+        return {name for line in node.body for name in surely_made(line)}
+    if isinstance(node, cst.With):
+        named = [item.asname.name for item in node.items if item.asname is not None]
+        return surely_made(node.body) | {name for target in named for name in _named(target)}
+    if isinstance(node, cst.If) and node.orelse is not None:
+        return surely_made(node.body) & surely_made(node.orelse)
+    if isinstance(node, cst.If):
+        return set()
+    return surely_made(node.body) if isinstance(node, cst.Else) else set()
+
+
+def bound_before(node: cst.CSTNode, top: Any, at: At) -> set[str]:
+    """Return the plain names that are surely bound where a statement below ``top`` begins."""
+    found: set[str] = set()
+    below: Any = node
+    for above in at.names.ancestors(node):
+        if isinstance(above, (cst.IndentedBlock, cst.Module)):
+            for line in above.body:
+                if line is below:
+                    break
+                found |= surely_made(line)
+        if isinstance(above, cst.For):
+            found |= set(_named(above.target))
+        if isinstance(above, cst.With):
+            named = [item.asname.name for item in above.items if item.asname is not None]
+            found |= {name for target in named for name in _named(target)}
+        below = above
+        if above is top:
+            break
+    if isinstance(top, cst.FunctionDef):
+        given = top.params
+        every = [*given.posonly_params, *given.params, *given.kwonly_params]
+        every += [one for one in (given.star_arg, given.star_kwarg) if isinstance(one, cst.Param)]
+        found |= {param.name.value for param in every}
+    return found
 
 
 def read_first(node: Any, made: set[str]) -> set[str]:
@@ -308,6 +411,8 @@ def slice_of(body: Sequence[Any], end: int, wanted: set[str], at: At) -> Slice:
     places: list[int] = []
     for place in range(end - 1, -1, -1):
         statement = body[place]
+        if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement):
+            continue  # what it makes does not come further
         made = set(assigned(statement))
         if made & needed:
             places.insert(0, place)
@@ -354,9 +459,13 @@ def _runs(statement: cst.CSTNode, at: At) -> bool:
     """Return whether a statement runs a network, a loss, or an autocast region."""
     for call in calls_in(statement):
         name = at.names.called(call)
-        if name is not None:
+        if name is not None and name.startswith("torch."):
             if name.endswith("autocast") or _is_loss(name):
                 return True
+            continue
+        if networks_given(call, at):
+            return True
+        if name is not None:
             continue
         func = call.func
         if isinstance(func, cst.Name):
@@ -374,6 +483,12 @@ def _runs(statement: cst.CSTNode, at: At) -> bool:
             if is_module(at, func.value) and func.attr.value not in ("to", "train", "eval"):
                 return True
     return False
+
+
+def networks_given(call: cst.Call, at: At) -> list[cst.BaseExpression]:
+    """Return the networks that a call is handed, as ``diffusion.losses(model, x)`` is one."""
+    plain = (arg.value for arg in call.args if isinstance(arg.value, (cst.Name, cst.Attribute)))
+    return [v for v in plain if not _COUNTED.search(code_of(v)) and is_module(at, v)]
 
 
 def _is_loss(name: str) -> bool:

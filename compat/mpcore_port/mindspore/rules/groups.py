@@ -34,7 +34,11 @@ class GroupRule(PortRule):
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Refuse one line."""
         line = at.line(old)
-        if not any(_written(old)) or any(e.line == line and e.kind == "refused" for e in at.edits):
+        if (
+            "param_groups" not in at.code
+            or not any(_written(old))
+            or any(e.line == line and e.kind == "refused" for e in at.edits)
+        ):
             return None
         call = at.refuse(self, old.body[0], self.reason)
         return new.with_changes(body=[cst.Expr(cst.Call(call))])

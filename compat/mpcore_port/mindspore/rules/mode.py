@@ -82,6 +82,8 @@ def _is_layer(name: str | None) -> bool:
 def _makes(call: cst.Call, at: At) -> str:
     """Return ``"surely"`` for a call of a class of networks, ``"perhaps"`` for another file's."""
     name = at.names.called(call)
+    if isinstance(call.func, cst.Call):  # CLASSES(name)(size): the inner call gives a class
+        name = at.names.called(call.func)
     if name is not None:
         if name.startswith("torch.nn.") and name.count(".") == 2:
             return "surely" if name.rpartition(".")[2].startswith(_MODAL) else ""
@@ -98,6 +100,9 @@ def _of_other_file(call: cst.Call, name: str, at: At) -> str:
     if name.partition(".")[0] in ("torch", "torchvision", "numpy") or not name[:1].strip():
         return ""
     if not name.rpartition(".")[2][:1].isupper():
+        return ""
+    outer = at.names.parents.get(call)
+    if isinstance(outer, cst.Call) and outer.func is call:
         return ""
     statement = at.names.statement(call)
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None

@@ -104,6 +104,25 @@ _PLACES = (
     ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
     (re.compile(r"^torch\.autograd\.variable\.Variable$"), "torch.autograd.Variable"),
+    (  # old spellings of the same
+        re.compile(
+            r"^torch\.nn\.init\.(uniform|normal|constant|(?:xavier|kaiming)_(?:uniform|normal)|orthogonal)$"
+        ),
+        r"torch.nn.init.\1_",
+    ),
+    (re.compile(r"^torchvision\.transforms\.Scale$"), "torchvision.transforms.Resize"),
+    (
+        re.compile(r"^torch\.distributions\.(?:categorical|normal)\.(\w+)$"),
+        r"torch.distributions.\1",
+    ),
+    (
+        re.compile(r"^timm\.(?:models\.)?layers(?:\.\w+)?\.trunc_normal_$"),
+        "torch.nn.init.trunc_normal_",
+    ),
+    (re.compile(r"^timm\.(?:models\.)?layers(?:\.(?!models)\w+)?\.(\w+)$"), r"timm.layers.\1"),
+    (re.compile(r"^timm\.(loss|utils)\.\w+\.(\w+)$"), r"timm.\1.\2"),
+    (re.compile(r"^transformers\.optimization\.(\w+)$"), r"transformers.\1"),
+    (re.compile(r"^einops\.einops\.(\w+)$"), r"einops.\1"),
     (re.compile(r"^torch\.distributed\.distributed_c10d\.(\w+)$"), r"torch.distributed.\1"),
 )
 
@@ -166,7 +185,23 @@ def is_module(at: At, node: cst.BaseExpression) -> bool:
     made = at.names.call_names(node)
     if any(name.startswith("torch.nn.") for name in made):
         return True
-    return bool(_MODULE_NAME.search(dotted(node) or code_of(node)))
+    inner = _unmoved(next(iter(at.names.origins(node)), None))
+    if inner is not None and at.names.class_named(inner) is not None:
+        return is_module(at, inner)
+    text = dotted(node)
+    return bool(_MODULE_NAME.search(text or code_of(node))) or text in at.once(_with_parameters)
+
+
+def _with_parameters(at: At) -> set[str]:
+    """Return the names that are asked for all their parameters, as networks alone are."""
+    funcs = [call.func for call in at.names.calls if not call.args]
+    return {
+        dotted(func.value)
+        for func in funcs
+        if isinstance(func, cst.Attribute)
+        and func.attr.value in ("parameters", "named_parameters")
+        and dotted(func.value) not in ("", "self")
+    }
 
 
 def is_next(node: cst.CSTNode, at: At) -> bool:
@@ -217,6 +252,16 @@ def copied(at: At, node: Any) -> Any:
             return None
         node = node.func.value
     return None
+
+
+def _unmoved(node: Any) -> Any:
+    """Return what ``x.to(...).eval()`` is called on: ``x``; None where nothing is called so."""
+    inner = None
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value not in _SELVES:
+            break
+        node = inner = node.func.value
+    return inner
 
 
 def is_plain_object(at: At, node: cst.BaseExpression) -> bool:

@@ -17,6 +17,8 @@ from mpcore_port.mindspore.rules.flow import (
     constant,
     detaches,
     jumps,
+    needed_again,
+    networks_given,
     plain_values,
     read,
     read_first,
@@ -26,7 +28,7 @@ from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from mpcore_port.rule import At
 
@@ -241,7 +243,7 @@ class _Planner:
                 why = "the statements that make its loss leave the function or loop: move the jump"
                 self._refuse(sink, why)
                 return
-        if any(_moves(block.body[place]) for place in part.places):
+        if any(_moves(block.body[place], _MOVING - {"zero_grad"}) for place in part.places):
             why = "an optimizer steps among the statements that make its loss: move it out of them"
             self._refuse(sink, why)
             return
@@ -258,7 +260,9 @@ class _Planner:
         made -= plain_values([block.body[place] for place in again], self.at)
         if constant([*(block.body[place] for place in places), sink.loss], made):
             again = []  # as they were computed: by other weights than those of now, perhaps
-        if again and self._moved_since(block, again, places):
+        kept = self._needed(block, again, places, sink, made)
+        again = kept or []
+        if kept is None or self._moved_since(block, again, places):
             why = (
                 "a value that is detached there is of before an optimizer's step: make it a loss's"
             )
@@ -280,8 +284,25 @@ class _Planner:
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
 
+    def _needed(
+        self, block: Any, again: list[int], places: list[int], sink: Sink, made: set[str]
+    ) -> list[int] | None:
+        """Leave out what would be computed again and is read detached, or not at all."""
+        if not again or not any(_moves(line) for line in block.body[again[-1] + 1 : places[0]]):
+            return again
+        nodes = [*(block.body[place] for place in places), sink.loss]
+        lines = [
+            only(block.body[place], {n for node in nodes for n in read(node)}) for place in again
+        ]
+        kept = needed_again(lines, nodes, made)
+        if kept is None:
+            return None
+        return [p for p, line in zip(again, lines, strict=True) if any(line is k for k in kept)]
+
     def _moved_since(self, block: Any, again: list[int], places: list[int]) -> bool:
         """Whether what would be computed again has detached values, and weights moved since."""
+        if not again:
+            return False
         wanted = {name for place in places for name in read(block.body[place])}
         lines = [only(block.body[place], wanted) for place in again]
         made = {name for line in lines for name in assigned_first(line)}
@@ -363,7 +384,12 @@ class _Planner:
         self, node: cst.CSTNode, local: set[str], found: list[str], seen: set[int]
     ) -> None:
         for call in calls_in(node):
-            if self.names.called(call) is not None:
+            name = self.names.called(call) or ""
+            if name.startswith("torch."):
+                continue
+            given = [dotted(value) for value in networks_given(call, self.at)]
+            found += [t for t in given if t not in found and t.partition(".")[0] not in local]
+            if name:
                 continue
             text = self._candidate(call, local, found, seen)
             if text and text.partition(".")[0] not in local | {""} and text not in found:
@@ -378,12 +404,6 @@ class _Planner:
             bindings = self.names.scope(func).find(func.value)
             kinds = {b.kind for b in bindings}
             if kinds & {"def"}:
-                for arg in call.args:
-                    text = dotted(arg.value)
-                    if not text or text in found or text.partition(".")[0] in local:
-                        continue
-                    if is_module(self.at, arg.value):
-                        found.append(text)
                 return ""
             return func.value if kinds and not kinds & {"class", "import"} else ""
         if not isinstance(func, cst.Attribute):
@@ -483,13 +503,13 @@ class _Planner:
         return moved
 
 
-_MOVING = {"backward", "step", "update", "zero_grad", "unscale_", "clip_grad_norm_"}
+_MOVING = frozenset({"backward", "step", "update", "zero_grad", "unscale_", "clip_grad_norm_"})
 
 
-def _moves(statement: cst.CSTNode) -> bool:
+def _moves(statement: cst.CSTNode, moving: Collection[str] = _MOVING) -> bool:
     """Return whether a statement runs gradients or optimizers."""
     names = (call.func for call in calls_in(statement))
-    return any(isinstance(f, cst.Attribute) and f.attr.value in _MOVING for f in names)
+    return any(isinstance(f, cst.Attribute) and f.attr.value in moving for f in names)
 
 
 def _leaves(node: cst.CSTNode, at: At) -> list[str]:

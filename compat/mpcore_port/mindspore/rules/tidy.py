@@ -59,10 +59,14 @@ def _without_runtime(body: list[Any], at: At) -> list[Any]:
     if not name:
         return body
     line = f"import mpcore_port_runtime as {name}"
-    codes = [code_of(one) for one in body]
-    kept = [one for one, code in zip(body, codes, strict=True) if code != line]
-    used = any(re.search(rf"\b{name}\.", code) for code in codes if code != line)
-    return body if used else kept
+    lines = [one for one in body if _is_import(one) and code_of(one) == line]
+    if not lines or any(re.search(rf"\b{name}\.", code_of(one)) for one in body):
+        return body
+    return [one for one in body if not any(one is other for other in lines)]
+
+
+def _is_import(line: Any) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Import)
 
 
 def _says_nothing(line: Any, at: At) -> bool:

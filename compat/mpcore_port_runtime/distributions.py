@@ -1,0 +1,106 @@
+"""Two of torch.distributions; sources: torch/distributions/categorical.py and normal.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+
+__all__ = ["Categorical", "Normal"]
+
+_EPS = float(np.finfo(np.float32).eps)
+
+
+def _tensor(value: Any) -> Any:
+    return value if isinstance(value, Tensor) else Tensor(value, ms.float32)
+
+
+class Categorical:
+    """torch.distributions.Categorical: one of the places of the last axis."""
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None) -> None:
+        if (probs is None) == (logits is None):
+            msg = "Either `probs` or `logits` must be specified, but not both."
+            raise ValueError(msg)
+        if probs is not None:
+            self.probs = probs / probs.sum(-1, keepdims=True)
+            self.logits = ops.log(ops.clamp(self.probs, _EPS, 1 - _EPS))
+        else:
+            self.logits = logits - ops.logsumexp(logits, -1, True)
+            self.probs = ops.softmax(self.logits, -1)
+
+    @property
+    def mode(self) -> Any:
+        """The likeliest place."""
+        return self.probs.argmax(-1)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draw places; they have no gradient, and the numbers are other than torch's."""
+        shape = tuple(sample_shape)
+        count = int(np.prod(shape)) if shape else 1
+        rows = ops.stop_gradient(self.probs).reshape((-1, self.probs.shape[-1]))
+        drawn = ops.multinomial(rows, count, replacement=True)
+        return drawn.swapaxes(0, 1).reshape(shape + tuple(self.probs.shape[:-1])).astype(ms.int64)
+
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the probability of places."""
+        place = _tensor(value).astype(ms.int64).expand_dims(-1)
+        shape = np.broadcast_shapes(tuple(place.shape[:-1]), tuple(self.logits.shape[:-1]))
+        place = ops.broadcast_to(place, (*shape, 1))
+        logits = ops.broadcast_to(self.logits, (*shape, self.logits.shape[-1]))
+        return ops.gather_elements(logits, -1, place).squeeze(-1)
+
+    def entropy(self) -> Any:
+        """Return the entropy."""
+        logits = ops.clamp(self.logits, float(np.finfo(np.float32).min))
+        return -(logits * self.probs).sum(-1)
+
+
+class Normal:
+    """torch.distributions.Normal."""
+
+    def __init__(self, loc: Any, scale: Any, validate_args: Any = None) -> None:
+        loc, scale = _tensor(loc), _tensor(scale)
+        shape = np.broadcast_shapes(tuple(loc.shape), tuple(scale.shape))
+        self.loc, self.scale = ops.broadcast_to(loc, shape), ops.broadcast_to(scale, shape)
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        """The likeliest value."""
+        return self.loc
+
+    @property
+    def stddev(self) -> Any:
+        """The standard deviation."""
+        return self.scale
+
+    @property
+    def variance(self) -> Any:
+        """The square of the standard deviation."""
+        return self.scale**2
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """Draw values that mean and scale have a gradient of; other numbers than torch's."""
+        shape = tuple(sample_shape) + tuple(self.loc.shape)
+        return self.loc + ops.randn(*shape, dtype=self.loc.dtype) * self.scale
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draw values without a gradient; other numbers than torch's."""
+        return ops.stop_gradient(self.rsample(sample_shape))
+
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the density."""
+        away = (_tensor(value) - self.loc) ** 2 / (2 * self.variance)
+        return -away - ops.log(self.scale) - math.log(math.sqrt(2 * math.pi))
+
+    def entropy(self) -> Any:
+        """Return the entropy."""
+        return 0.5 + 0.5 * math.log(2 * math.pi) + ops.log(self.scale)

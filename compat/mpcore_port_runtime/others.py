@@ -1,0 +1,232 @@
+"""What scripts take from packages built on torch, besides networks.
+
+Sources: transformers 4.44.2 ``optimization.py``; timm 1.0.9 ``loss/cross_entropy.py``,
+``layers/drop.py``, ``utils/metrics.py``. Compared with what these gave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import partial
+from itertools import repeat
+from typing import Any, ClassVar
+
+import mindspore as ms
+from mindspore import nn, ops
+
+from mpcore_port_runtime.groups import Optimizer, bias
+from mpcore_port_runtime.schedules import LambdaLR
+
+__all__ = [
+    "AdamW",
+    "AverageMeter",
+    "DropPath",
+    "LabelSmoothingCrossEntropy",
+    "SoftTargetCrossEntropy",
+    "accuracy",
+    "drop_path",
+    "get_constant_schedule",
+    "get_constant_schedule_with_warmup",
+    "get_cosine_schedule_with_warmup",
+    "get_cosine_with_hard_restarts_schedule_with_warmup",
+    "get_linear_schedule_with_warmup",
+    "to_2tuple",
+]
+
+
+# --- transformers ---------------------------------------------------------------------------------
+
+
+class AdamW(Optimizer):
+    """transformers.AdamW: eps is added before the correction, weights decay behind the step."""
+
+    keeps: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        correct_bias: bool = True,
+        no_deprecation_warning: bool = False,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults | {"correct_bias": correct_bias})
+
+    def move(self, place: int, grad: Any, group: Any, rate: Any) -> None:
+        """Move one parameter."""
+        param = self.parameters[place]
+        beta1, beta2 = group["betas"]
+        mean = self.exp_avg[place].value() * beta1 + grad * (1 - beta1)
+        square = self.exp_avg_sq[place].value() * beta2 + grad * grad * (1 - beta2)
+        ops.assign(self.exp_avg[place], mean)
+        ops.assign(self.exp_avg_sq[place], square)
+        size = rate
+        if group["correct_bias"]:
+            step = self.counts[place].value()
+            size = rate * ops.sqrt(bias(step, beta2)) / bias(step, beta1)
+        moved = param.value() - size * mean / (ops.sqrt(square) + group["eps"])
+        if group["weight_decay"] > 0:
+            moved = moved - moved * (rate * group["weight_decay"])
+        ops.assign(param, moved)
+
+
+def _rising(step: int, warmup: int) -> float:
+    return step / max(1, warmup)
+
+
+def _constant(step: int, *, warmup: int) -> float:
+    return _rising(step, warmup) if step < warmup else 1.0
+
+
+def _linear(step: int, *, warmup: int, total: int) -> float:
+    if step < warmup:
+        return _rising(step, warmup)
+    return max(0.0, (total - step) / max(1, total - warmup))
+
+
+def _cosine(step: int, *, warmup: int, total: int, cycles: float) -> float:
+    if step < warmup:
+        return _rising(step, warmup)
+    share = (step - warmup) / max(1, total - warmup)
+    return max(0.0, 0.5 * (1 + math.cos(math.pi * cycles * 2 * share)))
+
+
+def _restarted(step: int, *, warmup: int, total: int, cycles: int) -> float:
+    if step < warmup:
+        return _rising(step, warmup)
+    share = (step - warmup) / max(1, total - warmup)
+    if share >= 1:
+        return 0.0
+    return max(0.0, 0.5 * (1 + math.cos(math.pi * ((cycles * share) % 1))))
+
+
+def get_constant_schedule(optimizer: Any, last_epoch: int = -1) -> LambdaLR:
+    """Return transformers.get_constant_schedule."""
+    return LambdaLR(optimizer, lambda _: 1.0, last_epoch)
+
+
+def get_constant_schedule_with_warmup(
+    optimizer: Any, num_warmup_steps: int, last_epoch: int = -1
+) -> LambdaLR:
+    """Return transformers.get_constant_schedule_with_warmup."""
+    return LambdaLR(optimizer, partial(_constant, warmup=num_warmup_steps), last_epoch)
+
+
+def get_linear_schedule_with_warmup(
+    optimizer: Any, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
+) -> LambdaLR:
+    """Return transformers.get_linear_schedule_with_warmup."""
+    factor = partial(_linear, warmup=num_warmup_steps, total=num_training_steps)
+    return LambdaLR(optimizer, factor, last_epoch)
+
+
+def get_cosine_schedule_with_warmup(
+    optimizer: Any,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    num_cycles: float = 0.5,
+    last_epoch: int = -1,
+) -> LambdaLR:
+    """Return transformers.get_cosine_schedule_with_warmup."""
+    steps = {"warmup": num_warmup_steps, "total": num_training_steps}
+    return LambdaLR(optimizer, partial(_cosine, **steps, cycles=num_cycles), last_epoch)
+
+
+def get_cosine_with_hard_restarts_schedule_with_warmup(
+    optimizer: Any,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    num_cycles: int = 1,
+    last_epoch: int = -1,
+) -> LambdaLR:
+    """Return transformers.get_cosine_with_hard_restarts_schedule_with_warmup."""
+    steps = {"warmup": num_warmup_steps, "total": num_training_steps}
+    return LambdaLR(optimizer, partial(_restarted, **steps, cycles=num_cycles), last_epoch)
+
+
+# --- timm -----------------------------------------------------------------------------------------
+
+
+class LabelSmoothingCrossEntropy(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
+    """timm.loss.LabelSmoothingCrossEntropy."""
+
+    def __init__(self, smoothing: float = 0.1) -> None:
+        super().__init__()
+        self.smoothing, self.confidence = smoothing, 1.0 - smoothing
+
+    def construct(self, x: Any, target: Any) -> Any:
+        """Return the mean loss of scores and labels."""
+        logs = ops.log_softmax(x, -1)
+        hit = -ops.gather_elements(logs, -1, target.expand_dims(1)).squeeze(1)
+        return (self.confidence * hit - self.smoothing * logs.mean(-1)).mean()
+
+
+class SoftTargetCrossEntropy(nn.Cell):  # type: ignore[misc]
+    """timm.loss.SoftTargetCrossEntropy."""
+
+    def construct(self, x: Any, target: Any) -> Any:
+        """Return the mean loss of scores and a share for each class."""
+        return (-target * ops.log_softmax(x, -1)).sum(-1).mean()
+
+
+def drop_path(
+    x: Any, drop_prob: float = 0.0, training: bool = False, scale_by_keep: bool = True
+) -> Any:
+    """Return timm.layers.drop_path: whole samples are zero; other random numbers."""
+    if drop_prob == 0.0 or not training:
+        return x
+    keep = 1 - drop_prob
+    shape = (x.shape[0],) + (1,) * (x.ndim - 1)
+    mask = (ops.rand(*shape) < keep).astype(x.dtype)
+    return x * (mask / keep if keep > 0.0 and scale_by_keep else mask)
+
+
+class DropPath(nn.Cell):  # type: ignore[misc]
+    """timm.layers.DropPath."""
+
+    def __init__(self, drop_prob: float = 0.0, scale_by_keep: bool = True) -> None:
+        super().__init__()
+        self.drop_prob, self.scale_by_keep = drop_prob, scale_by_keep
+
+    def construct(self, x: Any) -> Any:
+        """Drop whole samples in training."""
+        return drop_path(x, self.drop_prob, self.training, self.scale_by_keep)
+
+
+def to_2tuple(x: Any) -> tuple[Any, ...]:
+    """Return timm.layers.to_2tuple."""
+    return tuple(x) if isinstance(x, Iterable) and not isinstance(x, str) else tuple(repeat(x, 2))
+
+
+class AverageMeter:
+    """timm.utils.AverageMeter."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.val: Any = 0
+        self.avg: Any = 0
+        self.sum: Any = 0
+        self.count: Any = 0
+
+    def update(self, val: Any, n: int = 1) -> None:
+        """Add ``val``, ``n`` times."""
+        self.val = val
+        self.sum += val * n
+        self.count += n
+        self.avg = self.sum / self.count
+
+
+def accuracy(output: Any, target: Any, topk: tuple[int, ...] = (1,)) -> list[Any]:
+    """Return timm.utils.accuracy: per cent of rows whose label is among the best ``k``."""
+    most = min(max(topk), output.shape[1])
+    best = ops.topk(output, most)[1].swapaxes(0, 1)
+    hit = (best == target.reshape((1, -1)).astype(best.dtype)).astype(ms.float32)
+    rows = target.shape[0]
+    return [hit[: min(k, most)].reshape((-1,)).sum(0) * 100.0 / rows for k in topk]

@@ -1,0 +1,176 @@
+"""einops for tensors of MindSpore: its patterns are sizes, an order and sums.
+
+Source: the documentation of einops 0.8; compared with its numpy backend.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+__all__ = ["Rearrange", "Reduce", "rearrange", "reduce", "repeat"]
+
+_TOKEN = re.compile(r"\.\.\.|[A-Za-z_]\w*|\d+|[()]")
+_SUMS = {"mean": ops.mean, "sum": ops.sum, "max": ops.amax, "min": ops.amin, "prod": ops.prod}
+
+
+def _side(text: str, rank: int) -> list[list[str]]:
+    """Return the axes of one side of a pattern, each as what it is made of."""
+    groups: list[list[str]] = []
+    inside: list[str] | None = None
+    if _TOKEN.sub("", text).strip():
+        msg = f"einops pattern: {text!r} has something else than names, numbers, (), and ..."
+        raise ValueError(msg)
+    for token in _TOKEN.findall(text):
+        if token == "(":
+            inside = []
+        elif token == ")":
+            groups.append(inside or [])
+            inside = None
+        else:
+            names = [f"...{i}" for i in range(rank)] if token == "..." else [token]
+            if inside is not None:
+                inside += names
+            else:
+                groups += [[name] for name in names]
+    return groups
+
+
+def _parsed(pattern: str, shape: tuple[int, ...]) -> tuple[list[list[str]], list[list[str]]]:
+    left, arrow, right = pattern.partition("->")
+    plain = len(_side(left.replace("...", ""), 0))
+    rank = len(shape) - plain
+    if not arrow or rank < 0 or (rank and "..." not in left):
+        msg = f"einops pattern: {pattern!r} does not fit the shape {shape}"
+        raise ValueError(msg)
+    return _side(left, rank), _side(right, rank)
+
+
+def _sizes(groups: list[list[str]], shape: tuple[int, ...], given: dict[str, int]) -> Any:
+    """Return the size of each name; a number is its own."""
+    sizes = {name: int(size) for name, size in given.items()}
+    for names, whole in zip(groups, shape, strict=True):
+        sizes |= {name: int(name) for name in names if name.isdigit()}
+        unknown = [name for name in names if name not in sizes]
+        known = math.prod(sizes[name] for name in names if name in sizes)
+        if len(unknown) > 1 or (known and whole % known) or (not unknown and known != whole):
+            msg = f"einops pattern: an axis of {whole} is not ({' '.join(names)}) with {given}"
+            raise ValueError(msg)
+        sizes |= {name: whole // max(known, 1) for name in unknown}
+    return sizes
+
+
+def _flat(groups: list[list[str]]) -> list[str]:
+    return [name for names in groups for name in names if not name.isdigit()]
+
+
+def _shaped(tensor: Any, groups: list[list[str]], sizes: dict[str, int]) -> Any:
+    whole = [math.prod(int(n) if n.isdigit() else sizes[n] for n in names) for names in groups]
+    return tensor.reshape(tuple(whole))
+
+
+def _unfolded(tensor: Any, pattern: str, given: dict[str, int]) -> Any:
+    if isinstance(tensor, (list, tuple)):
+        tensor = ops.stack(list(tensor), 0)
+    shape = tuple(tensor.shape)
+    left, right = _parsed(pattern, shape)
+    sizes = _sizes(left, shape, given)
+    before, after = _flat(left), _flat(right)
+    for names in (before, after):
+        if len(set(names)) != len(names):
+            msg = f"einops pattern: an axis stands twice on one side of {pattern!r}"
+            raise ValueError(msg)
+    return tensor.reshape(tuple(sizes[name] for name in before)), right, sizes, before, after
+
+
+def rearrange(tensor: Any, pattern: str, **axes_lengths: int) -> Any:
+    """Return einops.rearrange."""
+    if isinstance(tensor, np.ndarray):
+        return rearrange(ms.Tensor(tensor), pattern, **axes_lengths).asnumpy()
+    made, right, sizes, before, after = _unfolded(tensor, pattern, axes_lengths)
+    if set(before) != set(after):
+        msg = f"einops pattern: {pattern!r} has other axes on one side; use reduce or repeat"
+        raise ValueError(msg)
+    if before != after:
+        made = made.permute(tuple(before.index(name) for name in after))
+    return _shaped(made, right, sizes)
+
+
+def reduce(tensor: Any, pattern: str, reduction: Any, **axes_lengths: int) -> Any:
+    """Return einops.reduce by a name of a reduction or a function of (tensor, axes)."""
+    if isinstance(tensor, np.ndarray):
+        return reduce(ms.Tensor(tensor), pattern, reduction, **axes_lengths).asnumpy()
+    made, right, sizes, before, after = _unfolded(tensor, pattern, axes_lengths)
+    if set(after) - set(before):
+        msg = f"einops pattern: {pattern!r} has an axis on the right that is not on the left"
+        raise ValueError(msg)
+    gone = tuple(place for place, name in enumerate(before) if name not in after)
+    function = _SUMS.get(reduction, reduction) if isinstance(reduction, str) else reduction
+    if isinstance(function, str):
+        msg = f"`reduction` must be one of {sorted(_SUMS)} or a function, got {reduction!r}"
+        raise ValueError(msg)
+    if gone:
+        for place in reversed(gone) if function is ops.prod else ():
+            made = ops.prod(made, place)
+        made = made if function is ops.prod else function(made, gone)
+    left = [name for name in before if name in after]
+    if left != after:
+        made = made.permute(tuple(left.index(name) for name in after))
+    return _shaped(made, right, sizes)
+
+
+def repeat(tensor: Any, pattern: str, **axes_lengths: int) -> Any:
+    """Return einops.repeat."""
+    if isinstance(tensor, np.ndarray):
+        return repeat(ms.Tensor(tensor), pattern, **axes_lengths).asnumpy()
+    made, right, sizes, before, after = _unfolded(tensor, pattern, axes_lengths)
+    numbers = [name for names in right for name in names if name.isdigit()]
+    strange = set(after) - set(before) - set(axes_lengths)
+    if set(before) - set(after) or strange:
+        msg = f"einops pattern: {pattern!r} needs a size of each new axis and keeps the others"
+        raise ValueError(msg)
+    order = [name for name in after if name in before]
+    if order != before:
+        made = made.permute(tuple(before.index(name) for name in order))
+    wide = tuple(sizes[name] if name in before else 1 for name in after)
+    made = ops.broadcast_to(made.reshape(wide), tuple(sizes[name] for name in after))
+    if any(int(number) > 1 for number in numbers):
+        return _repeated(made, right, sizes)
+    return _shaped(made, right, sizes)
+
+
+def _repeated(made: Any, right: list[list[str]], sizes: dict[str, int]) -> Any:
+    """Write out axes that are given by their number alone."""
+    every = [name for names in right for name in names]
+    thin = tuple(1 if name.isdigit() else sizes[name] for name in every)
+    wide = tuple(int(name) if name.isdigit() else sizes[name] for name in every)
+    return _shaped(ops.broadcast_to(made.reshape(thin), wide), right, sizes)
+
+
+class Rearrange(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """einops.layers.torch.Rearrange."""
+
+    def __init__(self, pattern: str, **axes_lengths: int) -> None:
+        super().__init__()
+        self.pattern, self.axes_lengths = pattern, axes_lengths
+
+    def construct(self, x: Any) -> Any:
+        """Rearrange ``x``."""
+        return rearrange(x, self.pattern, **self.axes_lengths)
+
+
+class Reduce(nn.Cell):  # type: ignore[misc]
+    """einops.layers.torch.Reduce."""
+
+    def __init__(self, pattern: str, reduction: Any, **axes_lengths: int) -> None:
+        super().__init__()
+        self.pattern, self.reduction, self.axes_lengths = pattern, reduction, axes_lengths
+
+    def construct(self, x: Any) -> Any:
+        """Reduce ``x``."""
+        return reduce(x, self.pattern, self.reduction, **self.axes_lengths)
