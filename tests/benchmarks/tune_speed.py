@@ -139,6 +139,8 @@ def summary(rows: list[Row], name: str) -> None:
         fast={"searches": len(searches), "seconds": [min(seconds), median(seconds), max(seconds)],
               "steps": [min(r["steps"] for r in searches), median(r["steps"] for r in searches),
                         max(r["steps"] for r in searches)],
+              "over_250_steps": [[r["model"], r.get("batch"), r["steps"]] for r in searches
+                                 if r["steps"] > 250],
               "most_policies": max(r["policies"] for r in searches),
               "stopped": sum(bool(r["stopped"]) for r in searches)},
     )  # fmt: skip
