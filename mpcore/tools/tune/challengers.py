@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpcore.tools.tune.contest import Contest
     from mpcore.tools.tune.log import Entry
 
-__all__ = ["Challengers"]
+__all__ = ["Challengers", "Promise"]
 
 _PROCESSES, _OF_TWO, _OF_THREE = 2, 29, 43  # steps that the confirmation takes
 _LONG, _DUEL, _DROPPED = 50, 25, 14  # steps of a challenge, of a brief one, of one that is dropped
