@@ -49,7 +49,7 @@ _WORDS = {
 _OPTIMIZER = next(cls for cls in keras.optimizers.Optimizer.__mro__ if "apply" in vars(cls))
 
 
-def listen(model: Any, amp: KerasAmp | None, told: Told) -> Callable[[], None]:
+def listen(model: keras.Model, amp: KerasAmp | None, told: Told) -> Callable[[], None]:
     """Follow the steps; see ``mpcore.backend.listener.Listener``."""
     return _Listening(model, amp, told).end
 
@@ -57,7 +57,7 @@ def listen(model: Any, amp: KerasAmp | None, told: Told) -> Callable[[], None]:
 class _Listening:
     """What is replaced from one step to the next, and while a step is recorded."""
 
-    def __init__(self, model: Any, amp: KerasAmp | None, told: Told) -> None:
+    def __init__(self, model: keras.Model, amp: KerasAmp | None, told: Told) -> None:
         self._model, self._amp, self._told = model, amp, told
         self._step: contextlib.ExitStack | None = None
         self._depth, self._ended = 0, False
@@ -123,7 +123,7 @@ class _Listening:
         return self._amp is None and not calls.request.ops and not tf.distribute.has_strategy()
 
     def _function_called(
-        self, tap: _Tap, calls: Any, original: Any, function: Any, *args: Any, **kwargs: Any
+        self, tap: _Tap, calls: Any, original: Any, function: Function, *args: Any, **kwargs: Any
     ) -> Any:
         """Let the twin of a function make the step, if it has one."""
         if self._twin is not None:
@@ -154,13 +154,15 @@ class _Listening:
         self._through()
         return result
 
-    def _twin_of(self, function: Any, calls: Any) -> Twin | None:
+    def _twin_of(self, function: Function, calls: Any) -> Twin | None:
         if id(function) not in self._twins:
             self._twins[id(function)] = Twin(function, self._model, calls.request)
             self._functions.append(function)
         return self._twins[id(function)]
 
-    def _ready(self, function: Any, twin: Twin, args: Any, kwargs: Any) -> Script | None:
+    def _ready(
+        self, function: Function, twin: Twin, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Script | None:
         try:
             return twin.ready(args, kwargs)
         except Exception:  # whatever it is, the function runs eagerly now, and says what is its own
@@ -275,7 +277,7 @@ class _Listening:
             self._begin()
 
 
-def _settings(optimizer: Any, arrays: list[str]) -> dict[str, Any]:
+def _settings(optimizer: keras.optimizers.Optimizer, arrays: list[str]) -> dict[str, Any]:
     """Return what an optimizer is set to now; the inner one where it is wrapped."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer

@@ -22,6 +22,9 @@ from mpcore_tensorflow.recorder import _Seen, _Tap, tapped, text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import keras
+
+    from mpcore.backend.listener import Told
     from mpcore.tools.inspection.record import Request
     from mpcore.tools.inspection.recorder import CalledLayer, SeenTensor
 
@@ -51,7 +54,7 @@ class Script:
         self.rate = self.moves = 0
         self.graph: Any = None
 
-    def slot(self, tensor: Any) -> int:
+    def slot(self, tensor: tf.Tensor) -> int:
         """Return the number of a tensor among those that the twin returns."""
         outside = hasattr(tensor, "numpy")  # one that the function did not make
         if not outside and tensor.graph is not self.graph:
@@ -85,7 +88,7 @@ class Script:
         seen = {id(s.tensor): s.tensor for _, several in self.events for s in several if s.is_float}
         return [tensor for key, tensor in seen.items() if key not in self.grads]
 
-    def differentiated(self, target: Any, tensors: list[Any], grads: list[Any]) -> None:
+    def differentiated(self, target: tf.Tensor, tensors: list[Any], grads: list[Any]) -> None:
         """Take a loss, and the gradients of ``floats()``."""
         if target.shape.num_elements() == 1:
             self.losses.append(self.slot(target))
@@ -93,12 +96,12 @@ class Script:
             if grad is not None:
                 self.grads[id(tensor)] = self.slot(tf.convert_to_tensor(grad))
 
-    def moved(self, grads: dict[str, Any], settings: dict[str, Any], rate: Any) -> None:
+    def moved(self, grads: dict[str, Any], settings: dict[str, Any], rate: tf.Tensor) -> None:
         """Take what an optimizer gets; of several around each other the innermost."""
         self.updates = {name: self.slot(tf.convert_to_tensor(g)) for name, g in grads.items()}
         self.settings, self.rate = settings, self.slot(tf.convert_to_tensor(rate))
 
-    def play(self, calls: Any, told: Any, arrays: list[Any]) -> None:
+    def play(self, calls: Any, told: Told, arrays: list[Any]) -> None:
         """Tell of a step that ran what an eager one would have told."""
         wanted: list[tuple[_Seen, Callable[[SeenTensor], None]]] = []
         known: dict[tuple[int, tuple[int, ...]], _Seen] = {}
@@ -130,7 +133,7 @@ class Script:
 class _TracedTap(_Tap):
     """Hears the layers of a function that is being traced."""
 
-    def __init__(self, model: Any, script: Script) -> None:
+    def __init__(self, model: keras.Model, script: Script) -> None:
         super().__init__(model, script)  # type: ignore[arg-type]  # what a tap needs of Calls
         self._graph = script.graph
 
@@ -172,7 +175,7 @@ class Twin:
         request: what is asked for.
     """
 
-    def __init__(self, function: Any, model: Any, request: Request) -> None:
+    def __init__(self, function: Function, model: keras.Model, request: Request) -> None:
         """Trace nothing yet."""
         self._model, self._request = model, request
         self._scripts: dict[int, Script] = {}
@@ -181,7 +184,7 @@ class Twin:
         traced = tf.autograph.experimental.do_not_convert(partial(self._traced, function))
         self._function = function._clone(traced)
 
-    def ready(self, args: Any, kwargs: Any) -> Script:
+    def ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Script:
         """Trace it for these arguments, unless it is; nothing runs.
 
         Raises:
@@ -190,12 +193,12 @@ class Twin:
         graph = self._function.get_concrete_function(*args, **kwargs).graph
         return self._scripts[id(graph)]
 
-    def __call__(self, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
         """Run a step; return what the function returns, and what its layers saw."""
         found: tuple[Any, list[Any]] = self._function(*args, **kwargs)
         return found
 
-    def _traced(self, function: Any, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
+    def _traced(self, function: Function, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         script = Script(self._request)
         script.graph = tf.compat.v1.get_default_graph()
         tap = _TracedTap(self._model, script)
@@ -213,7 +216,7 @@ class Twin:
         return result, script.tensors
 
 
-def inlined(function: Any, args: Any, kwargs: Any) -> Any:
+def inlined(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run what a ``tf.function`` was made of, as it would be traced."""
     if function._autograph:
         return converted_call(function.python_function, args, kwargs, options=_CONVERTED)

@@ -82,6 +82,7 @@ class Runner:
         closed = _close_regions() if self.closed else ()
         config = torch._dynamo.config
         failed = config.fail_on_recompile_limit_hit
+        _listen()
         _RUNNING[0] += 1
         try:
             config.fail_on_recompile_limit_hit = True
@@ -200,8 +201,12 @@ def _ends(_: Any) -> None:
         _TRACING.pop().close()
 
 
-callback_handler.register_start_callback(_begins)
-callback_handler.register_end_callback(_ends)
+def _listen() -> None:
+    """Hear when dynamo traces; ``torch._dynamo.reset()`` forgets who does."""
+    if _begins not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_begins)
+    if _ends not in callback_handler.end_callbacks:
+        callback_handler.register_end_callback(_ends)
 
 
 def _close_regions() -> list[str]:

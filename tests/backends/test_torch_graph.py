@@ -93,6 +93,15 @@ def test_fewer_casts_where_one_value_is_read_by_many() -> None:
     assert found["cheapest"][3] <= found["exact"][3]
 
 
+def test_recurrent_layers_are_lifted_after_dynamo_was_reset() -> None:
+    torch._dynamo.reset()  # as torch's own users do; it forgets who hears that it traces
+    model = nn.GRU(4, 6, batch_first=True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    policy = "autocast_bfloat16, by=graph"
+    amp = mp.prepare(model, optimizer, policy, example=torch.randn(2, 3, 4))
+    assert any(node.op == "gru_cell" for plan in amp.graphs for node in plan.graph.nodes)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_a_recurrent_layer_is_lowered_whole_where_casts_are_to_be_few(kind: Any) -> None:
     """By=op lowers a GRU product by product; here nothing is cast inside, and no zeros are."""
