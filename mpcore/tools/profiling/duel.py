@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["ERROR_RATE", "FASTER", "MOST", "SLOWER", "Duel", "decision", "duel", "settled"]
+__all__ = [
+    "ERROR_RATE",
+    "FASTER",
+    "MOST",
+    "SLOWER",
+    "Duel",
+    "counts",
+    "decision",
+    "duel",
+    "settled",
+]
 
 ERROR_RATE = 0.021
 """Of calling faster what gains nothing, at most, whatever noise that is as often up as down: summed
@@ -96,6 +106,11 @@ def _chance(won: int, pairs: int) -> float:
     return _LEFT * _chance(won + 1, pairs + 1) + (1 - _LEFT) * _chance(won, pairs + 1)
 
 
+def counts(ratios: Sequence[float]) -> tuple[int, int]:
+    """Return how many pairs a challenger wins and loses, of the ratios of its times."""
+    return sum(r < 1 - _MARGIN for r in ratios), sum(r > 1 + _MARGIN for r in ratios)
+
+
 def settled(ratios: Iterable[float], within: float) -> bool:
     """Return whether the side with the smaller median is surely not slower by more than ``within``.
 
@@ -134,7 +149,7 @@ def duel(
     rng, start = random.Random(seed), time.perf_counter()
     sides: tuple[list[float], list[float]] = [], []
     steps = now, then
-    won = lost = taken = 0
+    taken = 0
     latest = -1
     while True:
         for side in rng.sample((0, 1), 2):
@@ -144,14 +159,11 @@ def duel(
             latest = side
             sides[side].append(sum(steps[side]() for _ in range(_BLOCK)) / _BLOCK)
             taken += _BLOCK
-        ratio = sides[1][-1] / sides[0][-1]
-        won += ratio < 1 - _MARGIN
-        lost += ratio > 1 + _MARGIN
         ratios = [b / a for a, b in zip(*sides, strict=True)]
         if decide is not None:
             found = decide(ratios)
         else:
-            found = decision(won, lost, len(ratios), either=either)
+            found = decision(*counts(ratios), len(ratios), either=either)
             if found is None and within and _looks(len(ratios)):
                 found = "" if settled(ratios, within) else None
         late = len(sides[0]) >= FEWEST and time.perf_counter() - start > seconds

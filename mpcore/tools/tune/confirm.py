@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from mpcore.tools.profiling.duel import FASTER, SLOWER, decision, settled
+from mpcore.tools.profiling.duel import FASTER, SLOWER, counts, decision, settled
 from mpcore.tools.tune.contest import spread_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _ROUNDS = 4
 """Of a process."""
 
 _FEWEST, _MOST = 2, 4  # processes
-_MARGIN = 0.01  # relative: a pair nearer together is won by neither
 _HOPE = 0.75  # of its pairs a challenger must win to go on
 _WITHIN = 0.02  # of two named policies: nearer together either is the answer
 
@@ -101,7 +100,7 @@ def decided(processes: Sequence[Sequence[float]], *, named: bool) -> str | None:
             else the challenger must win in each process.
     """
     ratios = [ratio for one in processes for ratio in one]
-    won, lost = sum(r < 1 - _MARGIN for r in ratios), sum(r > 1 + _MARGIN for r in ratios)
+    won, lost = counts(ratios)
     if len(processes) < _FEWEST:
         return None if named or won else ""
     found = decision(won, lost, len(ratios), either=True)
@@ -141,8 +140,7 @@ def _tell(bench: Bench, met: _Met, base: str, policy: str, found: str | None) ->
     """Tell what the rounds say of two policies, as one duel."""
     ratios = [ratio for one in met.ratios(base, policy) for ratio in one]
     if found is None:
-        won, lost = sum(r < 1 - _MARGIN for r in ratios), sum(r > 1 + _MARGIN for r in ratios)
-        found = decision(won, lost, len(ratios), either=True) or ""
+        found = decision(*counts(ratios), len(ratios), either=True) or ""
     fresh = {"decision": found, **spread_of(ratios), "processes": met.own}
     about = {"stage": "confirm", "champion": base, "challenger": policy}
     bench.log.once("duel", about, partial(dict, fresh))

@@ -10,7 +10,7 @@ from math import log
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from mpcore.tools.profiling.duel import FASTER, SLOWER, decision, settled
+from mpcore.tools.profiling.duel import FASTER, SLOWER, counts, decision, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,6 @@ _EVERY = 2  # rounds between looks
 _MOST, _MOST_NOISY = 8, 20  # rounds: who is left then is told by the median
 _CLEAR = 0.10  # slower in all of four rounds, and by so much on the median: left out
 _WITHIN = 0.02  # of two that are nearer together either may lead
-_MARGIN = 0.01  # relative: a round nearer together is won by neither
 _BLOCK = 2  # timed steps in a row, behind one that is not timed where another was before
 
 _LEADS = 0.05  # a challenger that wins its first four pairs by so much leads
@@ -137,7 +136,7 @@ def _leader(seconds: Mapping[str, Sequence[float]], left: Sequence[str]) -> str:
 def _told(seconds: Mapping[str, Sequence[float]], best: str, other: str) -> str | None:
     """Return how one that is left out stands to the leader; None to go on."""
     ratios = [b / a for a, b in zip(seconds[best], seconds[other], strict=True)]
-    won, lost = _counts(ratios)
+    won, lost = counts(ratios)
     if lost == len(ratios) and median(ratios) > 1 + _CLEAR:
         return SLOWER
     if decision(won, lost, len(ratios), either=True) == SLOWER:
@@ -154,7 +153,7 @@ def challenge(ratios: Sequence[float], *, briefly: bool = False) -> str | None:
         ratios: its time over the champion's, pair by pair.
         briefly: whether four pairs are all that there is room for.
     """
-    pairs, (won, _) = len(ratios), _counts(ratios)
+    pairs, (won, _) = len(ratios), counts(ratios)
     if pairs == _FIRST:
         return None if won else ""
     if pairs == _SECOND and won == pairs and median(ratios) < 1 - _LEADS:
@@ -164,7 +163,3 @@ def challenge(ratios: Sequence[float], *, briefly: bool = False) -> str | None:
     if pairs < _PAIRS:
         return None
     return FASTER if won >= _WON else ""
-
-
-def _counts(ratios: Sequence[float]) -> tuple[int, int]:
-    return sum(r < 1 - _MARGIN for r in ratios), sum(r > 1 + _MARGIN for r in ratios)
