@@ -13,7 +13,7 @@ from typing import Any
 import libcst as cst
 from libcst import matchers
 
-__all__ = ["named_losses"]
+__all__ = ["Changer", "changed", "named_losses"]
 
 _BACKWARD = re.compile(r"^[^#\n]*\)\s*\.backward\(", re.M)
 
@@ -22,18 +22,28 @@ def named_losses(text: str) -> str:
     """Return ``text`` with such lines taken apart; all else stays, byte for byte."""
     if not _BACKWARD.search(text):
         return text
+    return changed(text, _Hoister(text))
+
+
+class Changer(cst.CSTTransformer):
+    """A transformer that counts, as ``found``, what it changes."""
+
+    found = 0
+
+
+def changed(text: str, by: Changer) -> str:
+    """Return ``text`` after a transformer; as it is, where libcst would write it otherwise."""
     module = cst.parse_module(text)
     if module.code != text:
         return text
-    hoister = _Hoister(text)
-    made = module.visit(hoister)
-    return made.code if hoister.found else text
+    made = module.visit(by)
+    return made.code if by.found else text
 
 
-class _Hoister(cst.CSTTransformer):
+class _Hoister(Changer):
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.text, self.found = text, 0
+        self.text = text
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
         """Make two lines of one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from mpcore_port.hoist import named_losses
+from mpcore_port.hoist import Changer, changed, named_losses
 from mpcore_port.packages import imported, package_of
 from mpcore_port.scopes import code_of, dotted
 
@@ -29,12 +29,7 @@ def apart(text: str, target: str) -> str:
         text = _early(named_losses(text))
     if not _SHARED.search(text) or not _is_shared(text):
         return text
-    module = cst.parse_module(text)
-    if module.code != text:
-        return text
-    splitter = _Splitter(target == "mindspore")
-    made = module.visit(splitter)
-    return made.code if splitter.found else text
+    return changed(text, _Splitter(target == "mindspore"))
 
 
 _LEAVES = re.compile(r"^\s*(continue|break|return\b.*|raise\b.*)\n(\s*(#.*)?\n)*\s*else\s*:", re.M)
@@ -42,16 +37,10 @@ _LEAVES = re.compile(r"^\s*(continue|break|return\b.*|raise\b.*)\n(\s*(#.*)?\n)*
 
 def _early(text: str) -> str:
     """Return ``text`` with ``else`` blocks of a loss behind an ``if`` that leaves the loop."""
-    if not _LEAVES.search(text):
-        return text
-    module = cst.parse_module(text)
-    if module.code != text:
-        return text
-    made = module.visit(_Early())
-    return made.code
+    return changed(text, _Early()) if _LEAVES.search(text) else text
 
 
-class _Early(cst.CSTTransformer):
+class _Early(Changer):
     """``if a: ...; continue`` with ``else: ...`` in front of a backward pass loses its ``else``."""
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
@@ -67,6 +56,7 @@ class _Early(cst.CSTTransformer):
                 head = [*line.orelse.leading_lines, *behind.leading_lines]
                 first = behind.with_changes(leading_lines=head)
                 body += [line.with_changes(orelse=None), first, *inner.body[1:]]
+                self.found += 1
             else:
                 body.append(line)
         return updated_node.with_changes(body=body)
@@ -101,10 +91,10 @@ def _is_shared(text: str) -> bool:
     return not all(begins(node) for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
-class _Splitter(cst.CSTTransformer):
+class _Splitter(Changer):
     def __init__(self, all_of_torch: bool) -> None:
         super().__init__()
-        self.all, self.found = all_of_torch, False
+        self.all = all_of_torch
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
         """Split ``a; b``."""
@@ -112,14 +102,14 @@ class _Splitter(cst.CSTTransformer):
             _is_taken(small, self.all) for small in original_node.body
         ):
             return updated_node
-        self.found = True
+        self.found += 1
         return cst.FlattenSentinel(_lines(updated_node, updated_node.leading_lines))
 
     def leave_SimpleStatementSuite(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
         """Split ``if x: a; b``."""
         if not any(_is_taken(small, self.all) for small in original_node.body):
             return updated_node
-        self.found = True
+        self.found += 1
         return cst.IndentedBlock(body=_lines(updated_node, ()))
 
 
