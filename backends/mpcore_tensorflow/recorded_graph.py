@@ -141,10 +141,7 @@ class _TracedTap(_Tap):
         found = [x for x in tf.nest.flatten(value) if tf.is_tensor(x)]
         if any(isinstance(x, tf.Variable) for x in found):
             found = [tf.convert_to_tensor(x) for x in found]
-        if any(x.dtype.is_complex for x in found):
-            msg = "complex tensors"
-            raise NoTwinError(msg)
-        return [x for x in found if x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool]
+        return self._numbers(found)
 
     def _hears(self) -> bool:
         if tf.compat.v1.get_default_graph() is not self._graph:

@@ -287,11 +287,13 @@ class _Tap:
         found = [_read(x) for x in tf.nest.flatten(value) if tf.is_tensor(x)]
         if not self._calls.values:
             return found
-        found = [x for x in found if hasattr(x, "numpy")]
-        if any(x.dtype.is_complex for x in found):
+        return self._numbers([x for x in found if hasattr(x, "numpy")])
+
+    def _numbers(self, tensors: list[Any]) -> list[Any]:
+        if any(x.dtype.is_complex for x in tensors):
             msg = "complex tensors cannot be inspected"
             raise BackendError(msg)
-        return [x for x in found if x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool]
+        return [x for x in tensors if x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool]
 
     def _turned(self, turns: Any, layer: Any, entry: Any, tensors: list[Any]) -> list[_Seen]:
         """Return tensors that go in or out of a layer, each with its turn."""
