@@ -7,7 +7,7 @@ mistakes are written into the models: ``planting(name)`` says which one is made 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import fresh
@@ -53,21 +53,28 @@ FAULTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "rate by norms": (NAMES, UPDATE, ("clipping", "optimizer constants", *UNCLEAR)),
 }
 
-_now: set[str] = set()
+
+class Mistakes:
+    """Which of some faults is made now."""
+
+    def __init__(self, faults: Collection[str]) -> None:
+        self._faults, self._now = faults, ""
+
+    def wrong(self, name: str) -> bool:
+        assert name in self._faults, name
+        return name == self._now
+
+    @contextmanager
+    def planting(self, name: str) -> Iterator[None]:
+        self._now = name
+        try:
+            yield
+        finally:
+            self._now = ""
 
 
-def wrong(name: str) -> bool:
-    assert name in FAULTS, name
-    return name in _now
-
-
-@contextmanager
-def planting(name: str) -> Iterator[None]:
-    _now.add(name)
-    try:
-        yield
-    finally:
-        _now.clear()
+_mistakes = Mistakes(FAULTS)
+wrong, planting = _mistakes.wrong, _mistakes.planting
 
 
 def turns(length: int) -> tuple[np.ndarray, np.ndarray]:

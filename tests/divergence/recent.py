@@ -6,9 +6,6 @@ inverted residuals with squeeze and excitation, trained on mixed targets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import novel
 import numpy as np
 import zoo
@@ -37,21 +34,8 @@ FAULTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "signs of gradients": (NAMES, UPDATE, ("clipping", "optimizer constants", *UNCLEAR)),
 }
 
-_now: set[str] = set()
-
-
-def wrong(name: str) -> bool:
-    assert name in FAULTS, name
-    return name in _now
-
-
-@contextmanager
-def planting(name: str) -> Iterator[None]:
-    _now.add(name)
-    try:
-        yield
-    finally:
-        _now.clear()
+_mistakes = novel.Mistakes(FAULTS)
+wrong, planting = _mistakes.wrong, _mistakes.planting
 
 
 def _sounds(rng: np.random.Generator) -> zoo.Batch:
