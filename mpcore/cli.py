@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mpcore._lib.machine import onednn_variables
 from mpcore._lib.versions import __version__
 from mpcore.errors import MpcoreError, check_choice
 
@@ -42,6 +43,7 @@ _EXTRAS = {"port": "port"}
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
+    os.environ.update(onednn_variables())  # for the processes that run frameworks
     try:
         code = _app()(standalone_mode=False) if _has_typer() else _without_typer(sys.argv[1:])
         if code == 130:

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from functools import cache
 from pathlib import Path
 
-__all__ = ["cpu_here", "read_cpu", "resident"]
+from mpcore._lib.callers import warn_user
+
+__all__ = [
+    "cpu_here",
+    "cpuinfo",
+    "onednn_variables",
+    "read_cpu",
+    "resident",
+    "spare_onednn",
+    "without_tiles",
+]
+
+# CPUID leaf that says how large AMX's tiles are (Intel SDM, volume 2, CPUID).
+_PALETTE = 0x1D
+# What oneDNN may use instead, the best first, each with the CPU's flag that it needs.
+_WITHOUT_AMX = (
+    ("avx512_fp16", "AVX512_CORE_FP16"),
+    ("avx512_bf16", "AVX512_CORE_BF16"),
+    ("avx512f", "AVX512_CORE"),
+)
+_CAPS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
 _FLAG = re.compile(r"(avx2|avx512f|avx512_(bf16|fp16|vnni)|amx_\w+|avx_vnni|f16c|s?v?e?bf16|\w+hp)")
 
@@ -15,25 +36,85 @@ _FLAG = re.compile(r"(avx2|avx512f|avx512_(bf16|fp16|vnni)|amx_\w+|avx_vnni|f16c
 @cache
 def cpu_here() -> tuple[str, tuple[str, ...] | None]:
     """Return the model of this CPU and its flags that matter; see ``read_cpu``."""
-    path = Path("/proc/cpuinfo")
-    return read_cpu(path.read_text(encoding="utf-8", errors="replace") if path.exists() else "")
+    return read_cpu(cpuinfo())
 
 
 def read_cpu(text: str) -> tuple[str, tuple[str, ...] | None]:
     """Return the model and the flags that matter from the text of Linux's /proc/cpuinfo.
 
     Flags are None if the text has none: nothing is known then. x86 calls them flags, Arm
-    Features; Arm has no model name.
+    Features; Arm has no model name. AMX is left out ``without_tiles``.
     """
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(name.strip(), value.strip())
+    fields = _fields(text)
     listed = fields.get("flags", fields.get("Features"))
     if listed is None:
         return fields.get("model name", ""), None
-    return fields.get("model name", ""), tuple(f for f in listed.split() if _FLAG.fullmatch(f))
+    flags = [flag for flag in listed.split() if _FLAG.fullmatch(flag)]
+    if without_tiles(text):
+        flags = [flag for flag in flags if not flag.startswith("amx_")]
+    return fields.get("model name", ""), tuple(flags)
+
+
+def without_tiles(text: str) -> bool:
+    """Return whether a CPU announces AMX and does not say how large its tiles are.
+
+    Some virtual machines hand on the flags and cut CPUID off below leaf 1DH. oneDNN 3 asks that
+    leaf for rows and bytes of a tile, configures tiles of no rows, and the first ``tilezero`` ends
+    the process with SIGILL (measured: torch 2.13.0 and TensorFlow 2.21.0, bfloat16 products).
+
+    Args:
+        text: of Linux's /proc/cpuinfo.
+    """
+    fields = _fields(text)
+    leaves = fields.get("cpuid level", "")
+    return (
+        "amx_tile" in fields.get("flags", "").split()
+        and leaves.isdecimal()
+        and int(leaves) < _PALETTE
+    )
+
+
+def onednn_variables() -> dict[str, str]:
+    """Return the environment that keeps oneDNN off such tiles; empty where nothing is to be said.
+
+    A user's own ONEDNN_MAX_CPU_ISA stands.
+    """
+    text = cpuinfo()
+    if not without_tiles(text) or any(name in os.environ for name in _CAPS):
+        return {}
+    flags = _fields(text)["flags"].split()
+    best = [cap for flag, cap in _WITHOUT_AMX if flag in flags]
+    return {_CAPS[0]: best[0]} if best else {}
+
+
+def spare_onednn() -> None:
+    """Set ``onednn_variables`` in this process, and say so; oneDNN reads them at its first use."""
+    for name, value in onednn_variables().items():
+        os.environ[name] = value
+        msg = (
+            "this machine announces AMX and does not describe its tiles (CPUID ends below leaf "
+            "1DH): oneDNN would end the process with SIGILL in bfloat16. mpcore sets "
+            f"{name}={value} for this process and those it starts; set it yourself before you "
+            "compute anything"
+        )
+        warn_user(msg, "importlib")
+
+
+@cache
+def cpuinfo() -> str:
+    """Return the text of /proc/cpuinfo; empty where there is none."""
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Return the fields of the first CPU that is listed."""
+    fields: dict[str, str] = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(name.strip(), value.strip())
+    return fields
 
 
 def resident() -> tuple[int | None, int | None]:

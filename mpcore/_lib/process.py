@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.interrupts import Held
+from mpcore._lib.machine import onednn_variables
 from mpcore.errors import MpcoreError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def run_worker(
                 stderr=stream,
                 stdin=subprocess.PIPE,  # the worker ends when this closes
                 text=True,
-                env={**_QUIET, **os.environ, **(environment or {})},
+                env={**_QUIET, **onednn_variables(), **os.environ, **(environment or {})},
                 start_new_session=True,  # Ctrl-C comes to us alone, and we end the whole group
             )
         watch.start()

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpcore._lib.machine import cpu_here, read_cpu
+from mpcore._lib.machine import cpu_here, cpuinfo, read_cpu, without_tiles
 from mpcore._lib.process import run_worker, thread_variables
 from mpcore.capabilities.differences import Shown
 from mpcore.capabilities.facts import Fact, Framework, Machine, Report
@@ -138,6 +138,7 @@ def _machine() -> Machine:
         f"{platform.system()} {platform.machine()}",
         platform.python_version(),
         _versions(),
+        tiles=not without_tiles(cpuinfo()),
     )
 
 

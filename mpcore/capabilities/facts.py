@@ -26,6 +26,7 @@ class Machine:
         system: operating system and architecture.
         python: version.
         packages: versions of the installed packages that rules look at, by name.
+        tiles: False if the CPU announces AMX and does not say how large its tiles are.
     """
 
     cpu: str
@@ -34,6 +35,7 @@ class Machine:
     system: str
     python: str
     packages: Mapping[str, str]
+    tiles: bool = True
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,55 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcore._lib.machine import resident
+from mpcore._lib import machine
+from mpcore._lib.machine import onednn_variables, read_cpu, resident, spare_onednn, without_tiles
+from mpcore.errors import MpcoreWarning
+
+ANNOUNCED = """processor\t: 0
+model name\t: A CPU
+cpuid level\t: {leaves}
+flags\t\t: fpu avx512f avx512_bf16 {more} amx_bf16 amx_tile
+
+processor\t: 1
+cpuid level\t: 99
+"""
+CUT_OFF = ANNOUNCED.format(leaves=0x1C, more="avx512_fp16")
+
+
+def of(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return what a machine of that text gives oneDNN to read."""
+    monkeypatch.setattr(machine, "cpuinfo", lambda: text)
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    return onednn_variables()
+
+
+def test_tiles_that_nobody_describes_are_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ANNOUNCED.format(leaves=0x20, more="avx512_fp16")
+    assert not without_tiles(whole)
+    assert read_cpu(whole)[1] == ("avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile")
+    assert of(whole, monkeypatch) == {}
+    assert without_tiles(CUT_OFF)
+    assert read_cpu(CUT_OFF)[1] == ("avx512f", "avx512_bf16", "avx512_fp16")
+    assert of(CUT_OFF, monkeypatch) == {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
+    assert of(CUT_OFF.replace("avx512_fp16", ""), monkeypatch) == {
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"
+    }
+    assert of(CUT_OFF.replace("amx_tile", ""), monkeypatch) == {}
+    assert of("", monkeypatch) == {}
+
+
+def test_a_process_is_kept_off_them_once_and_the_users_word_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert of(CUT_OFF, monkeypatch)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert onednn_variables() == {}
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    with pytest.warns(MpcoreWarning, match="SIGILL in bfloat16. mpcore sets ONEDNN_MAX_CPU_ISA=A"):
+        spare_onednn()
+    spare_onednn()  # said once: warnings are errors here
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells both")

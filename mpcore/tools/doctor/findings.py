@@ -100,7 +100,7 @@ KNOWN_BAD = (
 
 def examine(report: Report) -> list[Finding]:
     """Return everything that is wrong or worth knowing, problems first."""
-    found = [*_combinations(report), *_known(report), *_old(report)]
+    found = [*_tiles(report), *_combinations(report), *_known(report), *_old(report)]
     for framework in report.frameworks:
         found += _broken(framework)
         found += _settings(framework)
@@ -108,6 +108,22 @@ def examine(report: Report) -> list[Finding]:
         found += _differences(framework)
     found += _slow(report.frameworks) + _busy(report.frameworks)
     return sorted(found, key=lambda finding: finding.kind != "problem")
+
+
+def _tiles(report: Report) -> list[Finding]:
+    """Return what a CPU without a palette of tiles does to oneDNN; see ``without_tiles``."""
+    return [
+        Finding(
+            "limit",
+            f.name,
+            "this machine announces AMX and does not describe its tiles (CPUID ends below leaf "
+            "1DH): oneDNN ends a process that multiplies bfloat16 matrices with SIGILL",
+            "mpcore keeps oneDNN off AMX in its own processes; in others "
+            "export ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 (or _BF16, by the flags above)",
+        )
+        for f in report.frameworks
+        if not report.machine.tiles and f.name in ("torch", "tensorflow") and f.status == "ok"
+    ]
 
 
 def _combinations(report: Report) -> list[Finding]:

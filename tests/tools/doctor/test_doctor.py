@@ -239,6 +239,14 @@ def test_the_autocast_lstm_is_a_limit_of_the_cpu() -> None:
     assert examine(replace(report, machine=unknown)) == []
 
 
+def test_tiles_that_nobody_describes_are_a_limit_of_what_computes_with_onednn() -> None:
+    frameworks = tuple(Framework(name, "ok") for name in ("torch", "tensorflow", "mindspore"))
+    report = Report(replace(PLAIN, packages={}, tiles=False), frameworks, {})
+    lines = [f"{f.kind} {f.where}: {f.text} -> {f.remedy}" for f in examine(report)]
+    assert [line.partition(":")[0] for line in lines] == ["limit torch", "limit tensorflow"]
+    assert all("SIGILL" in line and "export ONEDNN_MAX_CPU_ISA=" in line for line in lines)
+
+
 def test_known_combinations_say_what_to_do_and_how_it_is_known() -> None:
     for bad in KNOWN_BAD:
         assert bad.kind in ("problem", "limit")
