@@ -23,9 +23,15 @@ def warn_user(msg: str, *through: str) -> None:
             calls a forward that is ours, a host.
     """
     frame, depth = sys._getframe(1), 2
-    while frame.f_back is not None and _is_between(frame, through):
-        frame, depth = frame.f_back, depth + 1
+    while frame.f_back is not None and (_is_bootstrap(frame) or _is_between(frame, through)):
+        # the bootstrap of an import is not counted by `warnings` either
+        frame, depth = frame.f_back, depth + (not _is_bootstrap(frame))
     warnings.warn(msg, MpcoreWarning, stacklevel=depth)
+
+
+def _is_bootstrap(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return "importlib" in name and "_bootstrap" in name
 
 
 def _is_between(frame: FrameType, through: tuple[str, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_tiles_that_nobody_describes_are_no_tiles(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_process_is_kept_off_them_once_and_the_users_word_stands(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert of(CUT_OFF, monkeypatch)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
@@ -55,6 +56,17 @@ def test_a_process_is_kept_off_them_once_and_the_users_word_stands(
     with pytest.warns(MpcoreWarning, match="SIGILL in bfloat16. mpcore sets ONEDNN_MAX_CPU_ISA=A"):
         spare_onednn()
     spare_onednn()  # said once: warnings are errors here
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    (tmp_path / "user_of_tiles.py").write_text(
+        "from importlib import import_module\nimport_module('mpcore_of_tiles')\n"
+    )
+    (tmp_path / "mpcore_of_tiles.py").write_text(
+        "from mpcore._lib.machine import spare_onednn\nspare_onednn()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.warns(MpcoreWarning) as said:
+        importlib.import_module("user_of_tiles")
+    assert (Path(said[0].filename).name, said[0].lineno) == ("user_of_tiles.py", 2)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
 
 
