@@ -114,7 +114,8 @@ def port(
         ),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", help="Seconds for each run of verification.", min=1)
+        float,
+        typer.Option("--time-limit", help="Processor seconds for each run of verification.", min=1),
     ] = 120.0,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="List exact edits, too.")

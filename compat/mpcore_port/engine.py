@@ -324,9 +324,9 @@ def _verified(run: dict[str, Any]) -> str:
     if run["step"] is None:
         return "verified"
     names = run["step"]["stand_ins"]
-    return "its training step verified" + (
-        f", with stand-ins for {', '.join(names)}" if names else ""
-    )
+    losses = min(min(one["losses"]) for one in run["comparisons"])
+    with_what = f", with stand-ins for {', '.join(names)}" if names else ""
+    return f"its training step verified by {losses} losses{with_what}"
 
 
 def _in_its_words(edits: list[Edit], source: Source) -> list[Edit]:

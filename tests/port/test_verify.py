@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from mpcore_port.verify.judge import Comparison, Verification, VerifyOptions, allow_rounding
+from mpcore_port.verify.judge import (
+    Comparison,
+    Run,
+    Verification,
+    VerifyOptions,
+    allow_rounding,
+    compare,
+)
 from mpcore_port.verify.run import verify
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -112,6 +119,67 @@ def test_rounding_that_the_report_names_is_no_difference(change, verdicts):
     far = replace(exact, largest=2e-4)
     judged = allow_rounding(replace(done, comparisons=(far,)), "1")
     assert judged.comparisons == (far,)
+
+
+SLOW = """
+import time
+def work(until=[0.0]):
+    until[0] += 0.1
+    while time.process_time() < until[0]:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "verdicts"),
+    [
+        (("", ""), ["same", "same", "same"]),
+        (("lr=0.1", "lr=0.2"), ["different", "different", "different"]),
+        (("    scaler.update()", "    pass"), ["same", "different", "different"]),
+        (("    scaler.step(optimizer)", "    pass"), ["different"] * 3),
+        (("GradScaler()", "GradScaler(backoff_factor=0.25)"), ["same", "different", "different"]),
+    ],
+    ids=["faithful", "another constant", "no update", "no step", "another factor"],
+)
+def test_slow_runs_are_compared_by_the_losses_that_both_have(tmp_path, change, verdicts):
+    def slow(text):
+        return text.replace("autocast\n", "autocast\n" + SLOW).replace(
+            "range(12):", "range(12):\n    work()"
+        )
+
+    options = VerifyOptions(time_limit=4.0)  # 0.4 s of it are enough for three losses
+    port = slow(NPU).replace(*(part.strip() for part in change)) if change[0] else slow(NPU)
+    found = run(tmp_path, slow(CUDA), port, options)
+    assert [one.verdict for one in found.comparisons] == verdicts
+    assert all(min(one.losses) < 12 for one in found.comparisons)
+    if change[0] == "":
+        assert found.passed
+        assert all(min(one.losses) >= 3 for one in found.comparisons)
+        assert "no more in 0.4 s" in found.comparisons[0].words
+        assert found.comparisons[2].port_scales[1] == found.comparisons[2].port_scales[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("ends", "counts", "verdict"),
+    [
+        (("short", "late"), (4, 3), "same"),
+        (("short", "short"), (3, 4), "same"),
+        (("late", "ok"), (3, 20), "same"),
+        (("late", "failed"), (3, 3), "same"),  # nobody knows what the original would have done
+        (("short", "failed"), (3, 3), "different"),  # the original came to its fourth loss
+        (("short", "failed"), (3, 2), "different"),
+        (("short", "ok"), (4, 3), "different"),
+        (("late", "late"), (1, 3), "not compared"),
+    ],
+)
+def test_time_alone_is_no_difference_and_hides_none(ends, counts, verdict):
+    runs = [
+        Run((0.5,) * n, (), n, end, "", tuple((i, 0) for i in range(n)))
+        for end, n in zip(ends, counts, strict=True)
+    ]
+    assert compare("float32", *runs, VerifyOptions()).verdict == verdict
+    runs[1] = replace(runs[1], before=((0, 0),) * counts[1])  # a step was dropped
+    assert compare("float32", *runs, VerifyOptions()).verdict in ("different", "not compared")
 
 
 def test_scaler_states_of_cuda_lack_what_an_npu_wants(tmp_path):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import random
+import resource
 import runpy
 import signal
 import sys
@@ -17,7 +19,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from mpcore_port.verify.judge import PATIENCE
+
 __all__ = ["main"]
+
+_SHORT = 75  # the exit code of a run that had enough losses
 
 
 def main() -> None:
@@ -25,7 +31,8 @@ def main() -> None:
 
     Its keys: ``script``, ``args``, ``folder`` (where the records go), ``device`` (what the CPU
     stands in for, ``""`` for nothing), ``modes``, ``losses``, ``at``, ``threads``,
-    ``time_limit`` (seconds for each mode).
+    ``time_limit`` (processor seconds for each mode), ``enough`` (those after which ``LEAST`` losses
+    are enough). A mode that was ended before all losses were there is the last one.
     """
     job = json.loads(sys.argv[1])
     import torch
@@ -48,19 +55,27 @@ def main() -> None:
             os._exit(_run(job, mode, folder))
         end = _wait(pid, job["time_limit"])
         (folder / "end").write_text(end, encoding="utf-8")
+        if end in ("late", "short"):
+            break
 
 
 def _wait(pid: int, seconds: float) -> str:
-    """Return how a fork ended: ``"ok"``, ``"failed"`` or ``"late"``."""
-    until = time.monotonic() + seconds
+    """Return how a fork ended: ``"ok"``, ``"failed"``, ``"short"`` or ``"late"``."""
+    until = time.monotonic() + PATIENCE * seconds
     while time.monotonic() < until:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            return "ok" if status == 0 else "failed"
+            return _end(status)
         time.sleep(0.02)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return "late"
+
+
+def _end(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return "late" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "failed"
+    return {0: "ok", _SHORT: "short"}.get(os.waitstatus_to_exitcode(status), "failed")
 
 
 def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
@@ -80,15 +95,17 @@ def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
-    recorder = Recorder(folder / "events.jsonl", job["losses"], mode, job["at"])
+    most = math.ceil(job["time_limit"])
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
+    recorder = Recorder(folder / "events.jsonl", job["losses"], mode, job["at"], job["enough"])
     recorder.install()
     script = Path(job["script"])
     sys.argv = [str(script), *job["args"]]
     sys.path.insert(0, str(script.parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
-    except Enough:
-        return 0
+    except Enough as exc:
+        return _SHORT if exc.is_short else 0
     except SystemExit as exc:
         return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
     except BaseException:

@@ -8,7 +8,9 @@ from typing import Any
 
 __all__ = [
     "CLOSE",
+    "LEAST",
     "MODES",
+    "PATIENCE",
     "ROUNDING",
     "Comparison",
     "Run",
@@ -30,6 +32,15 @@ ROUNDING = 1e-4
 make 1.5e-5 of a channels_last model with a fused optimizer."""
 
 
+LEAST = 3
+"""Losses that a slow run records at least: one before the planted overflow, it, and one after."""
+
+PATIENCE = 4
+"""Seconds by the clock for each processor second of a time limit: the machine may be busy."""
+
+_ENOUGH = 20.0  # processor seconds
+
+
 @dataclass(frozen=True)
 class VerifyOptions:
     """How verification runs.
@@ -38,7 +49,7 @@ class VerifyOptions:
         args: command line of the script.
         losses: losses that are recorded, >= 1.
         at: index of the loss whose gradients are made infinite in mode ``"overflow"``.
-        time_limit: seconds for each run.
+        time_limit: processor seconds for each run; by the clock ``PATIENCE`` times as many.
         threads: threads of each run; 1 makes runs comparable bit for bit.
         modes: which of ``MODES`` are run.
     """
@@ -50,16 +61,31 @@ class VerifyOptions:
     threads: int = 1
     modes: tuple[str, ...] = MODES
 
+    @property
+    def enough(self) -> float:
+        """Processor seconds after which ``LEAST`` losses are enough."""
+        return min(_ENOUGH, self.time_limit * 0.1)
+
 
 @dataclass(frozen=True)
 class Run:
-    """What one run recorded, and how it ended: ``"ok"``, ``"failed"`` or ``"late"``."""
+    """What one run recorded, and how it ended.
+
+    Attributes:
+        losses, scales: as recorded.
+        steps: how often an optimizer moved something.
+        end: ``"ok"``, ``"failed"``, ``"late"`` (the time limit ended it), or ``"short"`` (it had
+            enough losses, and used much time).
+        words: the last of its output.
+        before: steps and scales that were there when each loss was recorded; () if not known.
+    """
 
     losses: tuple[float, ...]
     scales: tuple[float, ...]
     steps: int
     end: str
     words: str = ""
+    before: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -227,10 +253,11 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
     """
     close = CLOSE[mode]
     late = ""
-    if "late" in (original.end, port.end) and original.losses and port.losses:
+    if _are_cut(original, port):
+        ends = {original.end, port.end}
         original, port = _before_late(original, port)
-        late = f"; the time limit of {options.time_limit:g} s ended them there"
-        if len(original.losses) < options.at + 2:
+        late = f"; no more in {options.time_limit if 'late' in ends else options.enough:g} s"
+        if len(original.losses) < (options.at + 2 if mode == "overflow" else 2):
             words = f"only {len(original.losses)} losses in {options.time_limit:g} s"
             counts = (len(original.losses), len(port.losses))
             return Comparison(mode, "not compared", counts, None, True, None, words)
@@ -293,16 +320,31 @@ def _is_infinite(mode: str, original: Run, port: Run, options: VerifyOptions) ->
     )
 
 
+def _are_cut(original: Run, port: Run) -> bool:
+    """Return whether time alone ended the run that came less far; one that failed says more."""
+    runs = (original, port)
+    if not (original.losses and port.losses):
+        return False
+    came = max(len(r.losses) + (r.end == "short") for r in runs)  # at its end a loss was there
+    ended = [run for run in runs if run.end not in ("late", "short")]
+    return len(ended) < len(runs) and all(len(run.losses) >= came for run in ended)
+
+
 def _before_late(original: Run, port: Run) -> tuple[Run, Run]:
-    """Return both up to where the slower one was ended; where they stopped says nothing else."""
+    """Return both up to the last loss that both have; where they stopped says nothing else.
+
+    Steps and scales are those of before that loss: what came after it, one may have done alone.
+    """
     losses = min(len(original.losses), len(port.losses))
     scales = min(len(original.scales), len(port.scales))
     steps = min(original.steps, port.steps)
-    first, second = (
-        replace(run, losses=run.losses[:losses], scales=run.scales[:scales], steps=steps, end="ok")
-        for run in (original, port)
-    )
-    return first, second
+
+    def cut(run: Run) -> Run:
+        moved = run.before[losses - 1] if len(run.before) >= losses > 0 else (steps, scales)
+        kept = run.scales[: moved[1]]
+        return replace(run, losses=run.losses[:losses], scales=kept, steps=moved[0], end="ok")
+
+    return cut(original), cut(port)
 
 
 def _relative(a: float, b: float) -> float:

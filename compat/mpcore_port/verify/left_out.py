@@ -170,8 +170,23 @@ def _is_read(module: Module, statement: ast.stmt) -> bool:
     bound = {node.id for node in stored if node in inside}
     bound -= {node.id for node in stored if node not in inside}
     return any(
-        isinstance(node.ctx, ast.Load) and node.id in bound and node not in inside for node in names
+        isinstance(node.ctx, ast.Load)
+        and node.id in bound
+        and node not in inside
+        and not _is_parameter(module, node)
+        for node in names
     )
+
+
+def _is_parameter(module: Module, name: ast.Name) -> bool:
+    """Return whether a name is a parameter of a function around it."""
+    above = module.enclosing(name, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    while isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        args = above.args
+        if name.id in [arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]:
+            return True
+        above = module.enclosing(above, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    return False
 
 
 def _is_within(module: Module, node: ast.AST, block: ast.AST) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +18,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from mpcore_compat.apex import amp
+from mpcore_port.verify.judge import LEAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +28,15 @@ __all__ = ["Enough", "Recorder", "turn_autocast_off", "warm"]
 
 
 class Enough(BaseException):
-    """As many losses as were asked for are recorded; no handler of the script catches this."""
+    """As many losses as were asked for are recorded; no handler of the script catches this.
+
+    Args:
+        is_short: whether they are fewer, because they took long.
+    """
+
+    def __init__(self, *, is_short: bool = False) -> None:
+        super().__init__()
+        self.is_short = is_short
 
 
 class Recorder:
@@ -37,12 +48,23 @@ class Recorder:
         mode: ``"float32"`` turns autocast and scaling off, ``"mixed"`` changes nothing,
             ``"overflow"`` makes the gradients of one loss infinite.
         at: index of that loss, from 0.
+        enough: processor seconds of the process after which ``least`` losses and a step are enough.
+        least: see ``enough``.
     """
 
-    def __init__(self, path: Path, losses: int, mode: str, at: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        losses: int,
+        mode: str,
+        at: int,
+        enough: float = math.inf,
+        least: int = LEAST,
+    ) -> None:
         self._file = path.open("w", encoding="utf-8")
         self._left, self._mode, self._at = losses, mode, at
-        self._seen = 0
+        self._enough, self._least = enough, max(least, at + 2 if mode == "overflow" else 1)
+        self._seen, self._stepped_once, self._moved = 0, False, False
         self._scaled: list[Any] = []  # kept, so that their ids stay theirs
         self._inside = 0
 
@@ -68,14 +90,19 @@ class Recorder:
         found = getattr(optimizer, "found_inf", None)
         if found is None or not bool(found):  # a fused step looks for itself, and may do nothing
             self._write("step", type(optimizer).__name__)
+            self._stepped_once = True
 
     def _loss(self, loss: torch.Tensor) -> torch.Tensor:
         """Record a loss; return what its gradients are taken of."""
         if not self._left:
             raise Enough
+        seen = self._seen >= self._least and self._moved
+        if seen and time.process_time() > self._enough:
+            raise Enough(is_short=True)
         self._left -= 1
         self._write("loss", float(loss.detach()))
         self._seen += 1
+        self._moved = self._stepped_once  # this loss is one of parameters that moved
         planted = self._mode == "overflow" and self._seen == self._at + 1
         return loss * float("inf") if planted else loss
 

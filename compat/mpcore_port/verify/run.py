@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,17 +55,38 @@ def verify(
     tell(f"running {original.name} and its port: {', '.join(options.modes)}")
     if target == "mindspore":
         first, second = _replayed(original, port, options)
+        runs = zip(options.modes, first, second, strict=True)
+        found = [compare(mode, a, b, options) for mode, a, b in runs]
     else:
-        with ThreadPoolExecutor(2) as pool:
-            running = pool.submit(_run, original, "cuda", options)
-            second = _run(port, "npu", options)
-            first = running.result()
-    pairs = zip(options.modes, first, second, strict=True)
-    found = [compare(mode, a, b, options) for mode, a, b in pairs]
+        pairs = _in_turn(original, port, options)
+        found = [
+            compare(mode, a, b, how) for mode, (how, a, b) in zip(options.modes, pairs, strict=True)
+        ]
     if target == "mindspore" and "float32" in options.modes:
         exact = first[options.modes.index("float32")].losses
         found = [against_own(one, exact) for one in found]
     return Verification(original.name, target, tuple(found))
+
+
+def _in_turn(
+    original: Path, port: Path, options: VerifyOptions
+) -> list[tuple[VerifyOptions, Run, Run]]:
+    """Run both beside each other; what is slow goes on mode by mode, with an early overflow."""
+    found: list[tuple[VerifyOptions, Run, Run]] = []
+    while len(found) < len(options.modes):
+        left = replace(options, modes=options.modes[len(found) :])
+        first, second = _both(original, port, left)
+        found += [(left, a, b) for a, b in zip(first, second, strict=False)]
+        options = replace(options, at=min(options.at, 1))
+    return found
+
+
+def _both(original: Path, port: Path, options: VerifyOptions) -> tuple[list[Run], list[Run]]:
+    """Run both, and return the modes that each came to: one that was cut short is the last."""
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(_run, original, "cuda", options)
+        second = _run(port, "npu", options)
+        return running.result(), second
 
 
 def _replayed(original: Path, port: Path, options: VerifyOptions) -> tuple[list[Run], list[Run]]:
@@ -96,7 +118,7 @@ def _replayed(original: Path, port: Path, options: VerifyOptions) -> tuple[list[
 
 
 def _run(script: Path, device: str, options: VerifyOptions) -> list[Run]:
-    """Run one script in each mode; whatever it writes into its folder is lost."""
+    """Run one script in each mode, up to one that is cut short; what it writes is lost."""
     with tempfile.TemporaryDirectory(prefix="mpcore-verify-") as folder:
         job = {
             "script": str(script.resolve()),
@@ -108,6 +130,7 @@ def _run(script: Path, device: str, options: VerifyOptions) -> list[Run]:
             "at": options.at,
             "threads": options.threads,
             "time_limit": options.time_limit,
+            "enough": options.enough,
         }
         path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))
         child = subprocess.run(
@@ -128,7 +151,13 @@ def _run(script: Path, device: str, options: VerifyOptions) -> list[Run]:
             errors="replace",
             check=False,
         )
-        return [_read(Path(folder) / mode, _last_line(child.stdout)) for mode in options.modes]
+        words = _last_line(child.stdout)
+        found: list[Run] = []
+        for mode in options.modes:
+            found.append(_read(Path(folder) / mode, words))
+            if found[-1].end in ("late", "short"):
+                break
+        return found
 
 
 def _free_port() -> int:
@@ -160,10 +189,13 @@ def _events(path: Path, end: str, words: str) -> Run:
         except ValueError:  # the last line of a run that was ended
             break
         events.append((kind, value))
+    kinds = [kind for kind, _ in events]
+    places = [place for place, kind in enumerate(kinds) if kind == "loss"]
     return Run(
         tuple(value for kind, value in events if kind == "loss"),
         tuple(value for kind, value in events if kind == "scale"),
-        sum(kind == "step" for kind, _ in events),
+        kinds.count("step"),
         end,
         words,
+        tuple((kinds[:place].count("step"), kinds[:place].count("scale")) for place in places),
     )

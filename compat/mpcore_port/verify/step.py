@@ -22,7 +22,7 @@ from mpcore_port.engine import port_part
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
-from mpcore_port.verify.judge import Verification, VerifyOptions
+from mpcore_port.verify.judge import LEAST, Verification, VerifyOptions
 from mpcore_port.verify.left_out import makers_of_models, may_go
 from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.run import ALONE, STUBS, verify
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "script_text", "verify_step"]
 
-_TRIES = 30.0  # processor seconds for finding inputs
+_TRIES = 30.0  # processor seconds for finding inputs, or this share of a long time limit:
+_SHARE_OF_TRIES = 0.1
 _LEFT_OUT = 12  # lines
 _SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
 _OF_HEAD = ("while True:", "yield from batches", "function(0, *args)")
@@ -128,7 +129,8 @@ def _runnable(
     """
     absent: set[int] = set()
     module = Module(script_text(file))
-    trying = _Trying(min(_TRIES, options.time_limit))
+    limit = options.time_limit
+    trying = _Trying(min(max(_TRIES, _SHARE_OF_TRIES * limit), limit))
     networks = [] if target == "mindspore" else makers_of_models(module)  # torch alone has one
     while True:
         try:
@@ -245,14 +247,13 @@ def _shrunk(found: _Inputs, options: VerifyOptions) -> tuple[_Inputs, VerifyOpti
     if found.seconds * options.losses <= options.time_limit * _SHARE:
         return found, options
     small = re.sub(r"\[8\b", "[2", found.text)
-    least = max(options.at + 3, 6)
     fits = int(options.time_limit * _SHARE / found.seconds * (4 if small != found.text else 1))
-    losses = min(options.losses, max(least, fits))
+    losses = min(options.losses, max(LEAST, fits))
     how = (
         f"{found.how}; a batch of 8 takes {found.seconds:.1f} s a step, so 2 are taken, "
         f"and {losses} losses (--inputs and --time-limit say otherwise)"
     )
-    return replace(found, text=small, how=how), replace(options, losses=losses)
+    return replace(found, text=small, how=how), replace(options, losses=losses, at=1)
 
 
 def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> dict[str, Any]:
