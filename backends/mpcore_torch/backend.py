@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from mpcore.backend.calls import CallsOf
     from mpcore.backend.driver import Driver
     from mpcore.backend.exact import Exact
     from mpcore.backend.foreteller import Foreteller
@@ -167,6 +168,12 @@ class TorchBackend:
         from mpcore_torch import profile
 
         return profile
+
+    def calls(self) -> CallsOf:
+        """Return what runs the calls of a step alone."""
+        from mpcore_torch.alone import calls
+
+        return calls
 
     def probe(self) -> Probe:
         """Return what ``mpcore doctor`` runs."""

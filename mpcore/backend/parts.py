@@ -16,6 +16,7 @@ from mpcore.errors import BackendError
 if TYPE_CHECKING:
     from mpcore.backend.backend import Backend
     from mpcore.backend.callback import MakeCallback
+    from mpcore.backend.calls import CallsOf
     from mpcore.backend.differences import Differences
     from mpcore.backend.driver import Driver
     from mpcore.backend.exact import Exact
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CALLBACK",
+    "CALLS",
     "DIFFERENCES",
     "DRIVER",
     "EXACT",
@@ -95,6 +97,9 @@ CALLBACK: Part[MakeCallback[Any]] = Part(
     "callback", "has no training loop of its own to follow", "`amp.step` is followed without"
 )
 """A training loop of the framework: ``Monitor.callback``."""
+
+CALLS: Part[CallsOf] = Part("calls", "cannot run the calls of a step alone")
+"""How long a step takes under any policy, foretold: ``mpcore tune``."""
 
 DIFFERENCES: Part[Differences] = Part("differences", "is not known to differ from others")
 """Where the framework is known to differ, each with a proof that runs."""

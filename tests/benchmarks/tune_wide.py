@@ -2,13 +2,15 @@
 
     python tests/benchmarks/tune_wide.py measure MODEL ANSWER ROWS.jsonl [POLICIES]
     python tests/benchmarks/tune_wide.py again MODEL ANSWER ROWS.jsonl AGAIN.jsonl
-    python tests/benchmarks/tune_wide.py summary ROWS.jsonl AGAIN.jsonl
+    python tests/benchmarks/tune_wide.py foretell ROWS.jsonl FORETOLD.jsonl [MODEL ...]
+    python tests/benchmarks/tune_wide.py summary ROWS.jsonl AGAIN.jsonl FORETOLD.jsonl
 
 ``measure`` takes whole steps of 200 policies of different plans, each in up to eight pairs with
 ANSWER, what tune found: rules by op, by path and by type on top of two named policies, then pairs
 of rules, those of the best single ones first. ``again`` takes those ten that looked fastest in 40
-pairs of a fresh process each: the best of 200 is noise otherwise. ``summary`` writes
-results/tune_wide.json.
+pairs of a fresh process each: the best of 200 is noise otherwise. ``foretell`` predicts each
+measured policy from its calls alone, as a search does, in a process of its own. ``summary`` writes
+results/tune_wide.json. MODEL is one of tune_zoo; POLICIES below 200 are drawn at random.
 """
 
 from __future__ import annotations
@@ -31,17 +33,16 @@ from results_file import keep
 from tune_rows import Row, go_on, rounds_of, rows_of, spread
 from tune_zoo import file_of
 
-from mpcore.backend.parts import PROFILER
-from mpcore.backend.profiler import CAST
+from mpcore.backend.parts import CALLS
 from mpcore.errors import MpcoreError
 from mpcore.policy.policy import Policy
 from mpcore.tools.experiment.experiment import load_experiment
-from mpcore.tools.profiling.looking import look
-from mpcore.tools.profiling.rules import kernel_saving
+from mpcore.tools.experiment.setup import Setup
+from mpcore.tools.profiling.prediction import Predictor
 from mpcore.tools.profiling.stepping import Run
 from mpcore.tools.profiling.timing import time_kernels_by
-from mpcore.tools.profiling.values import pattern_by_path
 from mpcore.tools.tune.candidates import plan_key
+from mpcore.tools.tune.moves import rules_of
 
 FOLDER = Path(tempfile.gettempdir()) / "mpcore-tune-zoo"
 BASES = ("mixed_bfloat16", "autocast_bfloat16", "portable_bfloat16")
@@ -49,23 +50,20 @@ COUNT, PAIRS, TOP, AGAIN = 200, 8, 10, 40
 
 
 class Wide:
-    """The policies of one model, with what kernels alone foretell of each."""
+    """The policies of one model."""
 
     def __init__(self, model: str) -> None:
         import torch
 
         torch.set_num_threads(1)
-        time_kernels_by(time.process_time)
         self.experiment = load_experiment(file_of(model, FOLDER))
         self.data = self.experiment.data()
         self.seen: set[object] = set()
-        profiler = PROFILER.of("torch")
-        self.looked = {}
-        for base in BASES:
-            run = self.run(base)
-            run.warm_up()
-            self.looked[base] = look(run, profiler, lambda **_: None, plain_too=False)
-        self.layers = run.layers
+        self.layers = self.run(BASES[0]).layers
+        setup = Setup(self.experiment, "torch", self.data)
+        own = setup.model()
+        batch = next(iter(setup.batches(1)))
+        self.calls = CALLS.of("torch")(own, setup.loss(own), batch)
 
     def run(self, policy: str) -> Run:
         return Run(self.experiment, "torch", self.data, policy, steps=5, clock=time.process_time)
@@ -79,39 +77,11 @@ class Wide:
         self.seen.add(key)
         return found
 
-    def singles(self, base: str) -> Iterator[tuple[str, float]]:
-        """Yield rules on top of a base, and the seconds that kernels alone say they save."""
-        seen = self.looked[base]
-        timed = {kernel.name: kernel for kernel in seen.kernels}
-        told = {one.rule: one.seconds for one in seen.worth if one.rule}
-        steps = seen.recording.steps
-        ops = [op for op in seen.recording.ops if op.phase in ("forward", "backward")]
-
-        def saved(own: list[Any], lowers: bool) -> float:
-            ran = "float32" if lowers else "bfloat16"
-            alike = [op for op in own if op.op != CAST and op.dtype == ran]
-            casts = sum(op.seconds for op in own if op.op == CAST) / steps if lowers else 0.0
-            return sum(kernel_saving(op, timed) for op in alike) / steps + casts
-
-        if Policy.parse(base).by == "op":
-            for name in sorted({op.op for op in ops if op.op != CAST}):
-                own = [op for op in ops if name in (op.op, op.cause)]
-                for word in ("full", "lower"):
-                    rule = f"{word} op={name}"
-                    yield rule, told.get(rule, saved(own, word == "lower"))
-        leaves = [e for e in self.layers if e.path and e.category not in ("container", "loss")]
-        pattern = pattern_by_path(e.path for e in leaves)
-        targets = {("path", pattern[e.path]): [] for e in leaves}
-        targets |= {("layer", e.type): [] for e in leaves} | {("path", e.path): [] for e in leaves}
-        for (target, name), paths in targets.items():
-            paths += [
-                e.path for e in leaves
-                if (e.type == name if target == "layer" else name in (e.path, pattern[e.path]))
-            ]  # fmt: skip
-            own = [op for op in ops if op.layer in paths]
-            for word in ("full", "full>lower", "lower"):
-                rule = f"{word} {target}={name}"
-                yield rule, told.get(rule, saved(own, word == "lower"))
+    def singles(self, base: str) -> Iterator[str]:
+        """Yield rules on top of a base: those of a search, and of single paths."""
+        yield from rules_of(Policy.parse(base), self.layers, self.calls.calls)
+        for path in sorted({call.layer for call in self.calls.calls if call.layer}):
+            yield from (f"{word} path={path}" for word in ("full", "full>lower", "lower"))
 
 
 def measured(wide: Wide, reference: Run, policy: str, rng: random.Random) -> Row:
@@ -140,7 +110,7 @@ def measure(model: str, answer: str, path: Path, count: int) -> None:
     reference.warm_up()
     done: dict[str, float] = {}
 
-    def take(policy: str, base: str, rule: str, saves: float | None) -> None:
+    def take(policy: str, base: str, rule: str) -> None:
         if len(done) >= count or not wide.is_new(policy):
             return
         row = known.get(policy)
@@ -150,26 +120,26 @@ def measure(model: str, answer: str, path: Path, count: int) -> None:
             except (MpcoreError, RuntimeError, TypeError, ValueError):
                 return  # dtypes meet that the framework does not add
             row = {"model": model, "answer": answer, "policy": policy, "base": base, "rule": rule,
-                   "saves": saves, **found, "load": os.getloadavg()[0]}  # fmt: skip
+                   **found, "load": os.getloadavg()[0]}  # fmt: skip
             with path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row) + "\n")
         done[policy] = median(row["ratios"])
 
-    take("float32", "", "", None)
-    for base in BASES:
-        take(base, base, "", 0.0)
-    rules: dict[str, dict[str, float]] = {base: {} for base in BASES}
-    for base in BASES:
-        for rule, saves in wide.singles(base):
-            rules[base][rule] = saves
-            take(f"{base}; {rule}", base, rule, saves)
+    for base in ("float32", *BASES):
+        take(base, base, "")
+    rules = {base: list(wide.singles(base)) for base in BASES}
+    drawn = [(base, rule) for base in BASES for rule in rules[base]]
+    if count < COUNT:
+        drawn += [(b, "; ".join(rng.sample(own, 2))) for b, own in rules.items() for _ in own[::2]]
+        random.Random(0).shuffle(drawn)
+    for base, rule in drawn:
+        take(f"{base}; {rule}", base, rule)
     pairs = []
     for base in BASES:
         own = sorted(rules[base], key=lambda r: done.get(f"{base}; {r}", 9.0))
         pairs += [(sum(own.index(r) for r in two), base, two) for two in combinations(own, 2)]
-    for _, base, (one, other) in sorted(pairs):
-        saves = rules[base][one] + rules[base][other]
-        take(f"{base}; {one}; {other}", base, f"{one}; {other}", saves)
+    for _, base, two in sorted(pairs):
+        take(f"{base}; {'; '.join(two)}", base, "; ".join(two))
     print(model, len(done), "policies; the fastest:", sorted(done.items(), key=lambda d: d[1])[:5])
 
 
@@ -200,37 +170,56 @@ def spearman(a: list[float], b: list[float]) -> float:
     return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
 
 
-def foretold(rows: list[Row]) -> Row:
-    """Return the rank correlation of what kernels foretell with what was measured, and its ceiling.
+def foretell(models: list[str], path: Path, out: Path) -> None:
+    """Write the seconds that calls alone take under each measured policy, a line a model."""
+    for model in models or dict.fromkeys(row["model"] for row in rows_of(path)):
+        if any(row["model"] == model for row in rows_of(out)):
+            continue
+        time_kernels_by(time.process_time)
+        wide, start = Wide(model), time.process_time()
+        predictor = Predictor(wide.calls, wide.layers, "cpu")
+        own = [row["policy"] for row in rows_of(path) if row["model"] == model]
+        predictor.measure(own)
+        row = {
+            "model": model,
+            "seconds": {policy: predictor(policy).seconds for policy in own},
+            "cpu": round(time.process_time() - start, 1),
+            "load": os.getloadavg()[0],
+        }
+        with out.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+
+def agreed(rows: list[Row], told: dict[str, float]) -> Row:
+    """Return the rank correlation of what is foretold with what was measured, and its ceiling.
 
     The ceiling is the root of what two halves of the pairs agree to, as far as noise allows.
     """
-    at = {row["policy"]: median(row["ratios"]) for row in rows}
-    # the predicted saving is in seconds: over the answer's own step
-    own = [row for row in rows if row["saves"] is not None and row["base"] in at]
-    told = [at[row["base"]] - row["saves"] / row["step"] for row in own]
-    seen = [median(row["ratios"]) for row in own]
-    halves = [[fmean(row["ratios"][k::2]) for row in own] for k in (0, 1)]
+    seen = [median(row["ratios"]) for row in rows]
+    halves = [[fmean(row["ratios"][k::2]) for row in rows] for k in (0, 1)]
     agree = spearman(*halves)
     reliability = max(0.0, 2 * agree / (1 + agree))
-    found, ceiling = spearman(told, seen), sqrt(reliability)
-    return {"policies": len(own), "spearman": round(found, 3), "ceiling": round(ceiling, 3),
+    found, ceiling = spearman([told[row["policy"]] for row in rows], seen), sqrt(reliability)
+    return {"policies": len(rows), "spearman": round(found, 3), "ceiling": round(ceiling, 3),
             "of_ceiling": round(found / ceiling, 3) if ceiling else None}  # fmt: skip
 
 
-def summary(rows: list[Row], checked: list[Row]) -> None:
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    told = {}
-    for model in models:
+def summary(rows: list[Row], checked: list[Row], foretold: list[Row]) -> None:
+    told: dict[str, Row] = {}
+    for model in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == model]
         top = [row for row in checked if row["model"] == model]
         best = min(top, key=lambda row: row["ratio"], default=None)
-        told[model] = {
-            "policies": len(own), "answer": own[0]["answer"], **foretold(own),
-            "again": [[r["policy"], r["ratio"], r["low"], r["high"], r["load"]] for r in top],
-            "best_over_answer": min(1.0, best["ratio"]) if best else None,
-            "answer_within_2_percent": best is None or best["ratio"] >= 1 / 1.02,
-        }  # fmt: skip
+        told[model] = {"policies": len(own), "answer": own[0]["answer"]}
+        for row in foretold:
+            if row["model"] == model:
+                told[model] |= agreed(own, row["seconds"]) | {"cpu_seconds": row["cpu"]}
+        if best:
+            told[model] |= {
+                "again": [[r["policy"], r["ratio"], r["low"], r["high"], r["load"]] for r in top],
+                "best_over_answer": min(1.0, best["ratio"]),
+                "answer_within_2_percent": best["ratio"] >= 1 / 1.02,
+            }
     loads = sorted(row["load"] for row in rows)
     keep("tune_wide", load_of_policies=[loads[0], median(loads), loads[-1]], models=told)
 
@@ -238,7 +227,9 @@ def summary(rows: list[Row], checked: list[Row]) -> None:
 def main() -> None:
     what, *told = sys.argv[1:]
     if what == "summary":
-        summary(rows_of(Path(told[0])), rows_of(Path(told[1])))
+        summary(*(rows_of(Path(name)) for name in told))
+    elif what == "foretell":
+        foretell(told[2:], Path(told[0]), Path(told[1]))
     elif what == "again":
         again(told[0], told[1], Path(told[2]), Path(told[3]))
     else:

@@ -13,7 +13,7 @@ from mpcore.backend.profiler import KernelTime, Spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Event", "compared", "cores", "in_turn", "own_times", "time_kernels_by"]
+__all__ = ["Event", "compared", "cores", "in_turn", "own_times", "sample", "time_kernels_by"]
 
 _ROUNDS = 9
 _LONG = 3e-4  # seconds of one sample: the clock and a visitor on the core weigh little then
@@ -42,13 +42,13 @@ def in_turn(
         rival: one call in the other dtype.
         wait: called with the last result of a sample, to wait for a device.
     """
-    once = max(_sample(run, 1, wait), _sample(rival, 1, wait), 1e-9)  # a clock may stand still
+    once = max(sample(run, 1, wait), sample(rival, 1, wait), 1e-9)  # a clock may stand still
     repeats = max(1, int(_LONG / once))
     rounds = max(3, min(_ROUNDS, int(_MOST / (2 * once * repeats))))
     now, then = [], []
     for _ in range(rounds):
-        now.append(_sample(run, repeats, wait))
-        then.append(_sample(rival, repeats, wait))
+        now.append(sample(run, repeats, wait))
+        then.append(sample(rival, repeats, wait))
     saves = [a - b for a, b in zip(now, then, strict=True)]
     spreads = (Spread.of(now), Spread.of(then), Spread.of(saves))
     return KernelTime(kernel.name, kernel.dtype, kernel.other, *spreads)
@@ -81,8 +81,10 @@ def compared(
     return in_turn(kernel, run, rival, wait)
 
 
-def _sample(run: Callable[[], Any], repeats: int, wait: Callable[[Any], None]) -> float:
-    """Return the seconds of one call."""
+def sample(
+    run: Callable[[], Any], repeats: int, wait: Callable[[Any], None] = lambda _: None
+) -> float:
+    """Return the seconds of one call, of so many in a row."""
     start = _clock()
     for _ in range(repeats):
         result = run()

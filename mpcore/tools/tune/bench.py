@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore.backend.backend import load_backend
 from mpcore.backend.layout import as_tuple
-from mpcore.backend.parts import PROFILER
+from mpcore.backend.parts import CALLS, PROFILER
 from mpcore.errors import ExperimentError
 from mpcore.policy.policy import Policy
 from mpcore.tools.experiment.experiment import OWN
 from mpcore.tools.experiment.names import backend_of
 from mpcore.tools.experiment.setup import Setup
+from mpcore.tools.profiling.prediction import Predictor
 from mpcore.tools.profiling.stepping import Run, clock_of
 from mpcore.tools.profiling.timing import cores, time_kernels_by
 from mpcore.tools.tune.candidates import plan_key
@@ -121,6 +122,18 @@ class Bench:
         setup = Setup(self.experiment, self.task.backend, self.data)
         found: list[LayerWeights] = setup.driver.weights(setup.model())
         return found
+
+    @cached_property
+    def predictor(self) -> Predictor | None:
+        """What foretells steps of any policy; None where calls cannot be run alone."""
+        calls = CALLS.find(backend_of(self.task.backend))
+        if calls is None or self.can.device != "cpu":  # nothing waits for a device
+            return None
+        setup = Setup(self.experiment, self.task.backend, self.data)
+        model = setup.model()
+        batch = next(iter(setup.batches(1, self.task.batch)))
+        heard = calls(model, setup.loss(model), batch)
+        return Predictor(heard, self.layers, self.can.device)
 
     def run(
         self,

@@ -17,6 +17,7 @@ from mpcore.tools.tune.candidates import named
 from mpcore.tools.tune.challengers import Challengers
 from mpcore.tools.tune.confirm import confirmed
 from mpcore.tools.tune.contest import Contest
+from mpcore.tools.tune.moves import foretold
 from mpcore.tools.tune.outer import try_moves
 from mpcore.tools.tune.prover import Prover
 
@@ -132,8 +133,13 @@ class _Search:
         self._bench.check_time()
 
         def measure() -> dict[str, Any]:
+            b = self._bench
+            if b.predictor is not None:
+                b.emit(phase="kernels", step=0, of=1)
+                calls, device = b.predictor.calls, b.can.device
+                return {"promises": foretold(b.predictor, policy, b.layers, calls, device)}
             run = self.contest.run(policy)
-            seen = look(run, self._bench.profiler, self._bench.emit, plain_too=False)
+            seen = look(run, b.profiler, b.emit, plain_too=False)
             self.contest.steps += BATCHES + 1
             return {
                 "promises": [[c.seconds, c.policy, c.rule or c.policy, c.why] for c in seen.worth]

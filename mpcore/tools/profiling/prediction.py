@@ -1,0 +1,180 @@
+"""How long a step takes under any policy: the sum of its calls, each alone as the plan has it.
+
+What comes into a call is followed from call to call: a call is measured with inputs of the dtypes
+that its producers hand on under the plan, so that its casts are those of its edges.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from mpcore.backend.calls import Said
+from mpcore.policy.plan import resolve_plan
+from mpcore.policy.policy import Policy
+from mpcore.tools.profiling.timing import sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from mpcore.backend.calls import Calls, ModelCall, Ready
+    from mpcore.policy.layer import Layer
+    from mpcore.policy.plan import LayerPlan, Plan
+
+__all__ = ["Prediction", "Predictor", "Way"]
+
+_ROUNDS = 5
+_LONG = 1e-3  # seconds of one sample
+_ONE_OP = frozenset(
+    {"linear", "conv", "conv_transpose", "embedding", "norm", "activation", "pooling"}
+    | {"softmax", "dropout", "reshape"}
+)
+"""Categories of layers that run the one op that they are."""
+
+
+class Way(NamedTuple):
+    """A call as a plan has it: what is measured once.
+
+    Attributes:
+        key: of the call.
+        said: by the plan.
+        came: dtypes of its float inputs.
+    """
+
+    key: str
+    said: Said
+    came: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step is foretold to take.
+
+    Attributes:
+        seconds: of a step.
+        rest: of it, that lies between calls, or that calls alone do not take.
+        calls: of each call, alone.
+    """
+
+    seconds: float
+    rest: float
+    calls: tuple[float, ...]
+
+
+class Predictor:
+    """Foretells steps of one model.
+
+    Args:
+        calls: of one step.
+        layers: of the model.
+        device: type of the device, for rules about it.
+        clock: seconds of a call that is run so often; None for the process's clock of kernels.
+
+    Attributes:
+        calls: of the step, in order.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        layers: Sequence[Layer],
+        device: str,
+        clock: Callable[[Callable[[], object], int], float] | None = None,
+    ) -> None:
+        self._made, self._layers, self._device = calls, layers, device
+        self.calls = calls.calls
+        self._sample = clock or sample
+        self._ready: dict[Way, Ready | None] = {}
+        self._seconds: dict[Way, float] = {}
+        self._ways: dict[str, list[Way]] = {}
+        self._rest: dict[str, float] = {}
+
+    def learn(self, times: Mapping[str, float]) -> None:
+        """Take the measured seconds of whole steps of named policies: what calls do not tell."""
+        self.measure(times)
+        self._rest = {name: seconds - sum(self._alone(name)) for name, seconds in times.items()}
+
+    def measure(self, policies: Iterable[str]) -> None:
+        """Time the calls of policies that were not timed yet, alike ones in turn."""
+        new: dict[str, list[Way]] = {}
+        for way in {way: None for policy in policies for way in self._of(policy)}:
+            if way not in self._seconds and self._ready[way] is not None:
+                new.setdefault(way.key, []).append(way)
+        for ways in new.values():
+            self._seconds |= self._timed(ways)
+
+    def __call__(self, policy: str) -> Prediction:
+        """Return what a step under a policy is foretold to take."""
+        self.measure([policy])
+        calls = self._alone(policy)
+        base = policy.partition(";")[0].strip()
+        rest = self._rest.get(base, median(self._rest.values()) if self._rest else 0.0)
+        return Prediction(sum(calls) + rest, rest, tuple(calls))
+
+    def runs(self, way: Way) -> bool:
+        """Return whether a call could be run alone; else it counts as nothing."""
+        return self._ready[way] is not None
+
+    def ways(self, policy: str) -> list[tuple[Way, tuple[str, ...]]]:
+        """Return the calls as a policy has them, in order, with the dtypes that they hand on."""
+        found = ((way, self._ready[way]) for way in self._of(policy))
+        return [(way, way.came if ready is None else ready.went) for way, ready in found]
+
+    def _alone(self, policy: str) -> list[float]:
+        return [self._seconds.get(way, 0.0) for way in self._of(policy)]
+
+    def _of(self, policy: str) -> list[Way]:
+        """Return the calls as a policy has them, in order."""
+        found = self._ways.get(policy)
+        if found is None:
+            plan = resolve_plan(Policy.parse(policy), self._layers, self._device)
+            found = self._ways[policy] = self._follow(plan)
+        return found
+
+    def _follow(self, plan: Plan) -> list[Way]:
+        entries = {entry.path: replace(entry, path="", rule="") for entry in plan.layers}
+        bare = replace(plan.policy, rules=(), defaults=(), name="")
+        ways: list[Way] = []
+        went: list[tuple[str, ...]] = []
+        for index, call in enumerate(self.calls):
+            came = tuple(
+                maker if isinstance(maker, str) else went[maker[0]][maker[1]] for maker in call.came
+            )
+            way = Way(call.key, _said(plan, bare, call, entries), came)
+            if way not in self._ready:
+                self._ready[way] = self._made.ready(index, way.said, came)
+            ready = self._ready[way]
+            went.append(came if ready is None else ready.went)
+            ways.append(way)
+        return ways
+
+    def _timed(self, ways: Sequence[Way]) -> dict[Way, float]:
+        rng, runs = random.Random(0), {}
+        for way in ways:
+            ready = self._ready[way]
+            if ready is not None:
+                once = min(self._sample(ready.run, 1) for _ in range(2))
+                runs[way] = ready.run, max(1, int(_LONG / max(once, 1e-9)))
+        took: dict[Way, list[float]] = {way: [] for way in runs}
+        for _ in range(_ROUNDS):
+            for way in rng.sample([*runs], len(runs)):
+                took[way].append(self._sample(*runs[way]))
+        return {way: median(samples) for way, samples in took.items()}
+
+
+def _said(plan: Plan, bare: Policy, call: ModelCall, entries: Mapping[str, LayerPlan]) -> Said:
+    """Return what a plan says of a call, and of nothing else."""
+    if call.layer is None:
+        names = {call.op} if call.op else None
+        entry = None
+    else:
+        entry = entries[call.layer]
+        names = {entry.op} if entry.op and entry.category in _ONE_OP else None
+    ops = tuple(
+        replace(one, rule="")
+        for one in plan.ops
+        if (one.by_rule if names is None else one.op in names)
+    )
+    return Said(bare, entry, ops, plan.ops)

@@ -1,0 +1,76 @@
+"""Calls of a torch step that run alone: what they hand on is what a prepared model hands on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mpcore as mp
+from mpcore.backend.backend import load_backend
+from mpcore.backend.parts import CALLS
+from mpcore.tools.profiling.prediction import Predictor
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.backend("torch")
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.qkv = torch.nn.Embedding(7, 8), torch.nn.Linear(8, 24)
+        self.norm, self.act = torch.nn.LayerNorm(8), torch.nn.ReLU(inplace=True)
+        self.out = torch.nn.Linear(8, 7)
+
+    def forward(self, x):
+        h = self.embed(x)
+        q, k, v = self.qkv(h).chunk(3, -1)
+        a = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(self.act(self.norm(h + a)) + 0.5)
+
+
+def loss_of(model):
+    return lambda x, y: torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "float32",
+        "mixed_bfloat16",
+        "mixed_bfloat16; full path=qkv",
+        "mixed_bfloat16; full>lower path=qkv; lower path=norm",
+        "autocast_bfloat16",
+        "autocast_bfloat16; full op=attention",
+        "autocast_bfloat16; full path=out; lower path=norm",
+        "portable_bfloat16; lower op=relu",
+    ],
+)
+def test_dtypes_that_are_followed_are_those_of_a_prepared_model(policy: str) -> None:
+    x = torch.from_numpy(np.arange(10).reshape(2, 5) % 7)
+    batch = (x, (x + 1) % 7)
+    model = Net()
+    heard = CALLS.of("torch")(model, loss_of(model), batch)
+    predictor = Predictor(heard, load_backend("torch").layers(model), "cpu")
+    ways = predictor.ways(policy)
+    told = {
+        call.layer: (way.came, went)
+        for call, (way, went) in zip(heard.calls, ways, strict=True)
+        if call.layer is not None
+    }
+    assert [way.key for way, _ in ways if not predictor.runs(way)] == []
+    own = Net()
+    seen = {}
+
+    def keep(path):
+        def hook(module, args, output):
+            floats = [str(a.dtype)[6:] for a in (*args, output) if a.is_floating_point()]
+            seen[path] = (tuple(floats[:-1]), (floats[-1],))
+
+        return hook
+
+    for path in told:
+        own.get_submodule(path).register_forward_hook(keep(path))
+    optimizer = torch.optim.SGD(own.parameters(), 0.1)
+    mp.prepare(own, optimizer, policy).step(loss_of(own), *batch)
+    assert told == seen
