@@ -81,6 +81,8 @@ def _probed(text: str, folder: Path) -> dict[str, object]:
         "folder": str(folder),
         "target": step.layout.target,
         "count": len(step.layout.names),
+        "names": list(step.layout.names),
+        "loop": list(step.loop),
         "time_limit": 20.0,
     }
     subprocess.run(

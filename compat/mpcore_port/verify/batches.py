@@ -20,7 +20,7 @@ _TEXT = ("input_ids", "attention_mask", "labels")  # what models that take **bat
 
 @dataclass(frozen=True)
 class Layout:
-    """The tensors of a batch: in a ``"tuple"``, in a ``"dict"``, or one ``"alone"``.
+    """The tensors of a batch: in a ``"tuple"``, a ``"dict"``, an ``"object"``, or one ``"alone"``.
 
     Attributes:
         kind: one of these.
@@ -42,6 +42,9 @@ class Layout:
             return self.form.format(*parts)
         if self.kind == "alone":
             return parts[0]
+        if self.kind == "object":
+            pairs = zip(self.names, parts, strict=True)
+            return f"_mpcore_record({', '.join(f'{name}={part}' for name, part in pairs)})"
         if self.kind == "dict":
             pairs = zip(self.names, parts, strict=True)
             return "{" + ", ".join(f"{name!r}: {part}" for name, part in pairs) + "}"
@@ -71,10 +74,64 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
             msg = f"line {target.lineno}: batches are taken apart as {ast.unparse(target)}"
             raise StepError(msg)
         nested = any(isinstance(part, (ast.Tuple, ast.List)) for part in target.elts)
-        names = tuple(ast.unparse(part) for part in _leaves(target))
-        return Layout("tuple", names, _form(target) if nested else "")
-    found = _used(module, loop, ast.unparse(target), 3)
-    return found or Layout("alone", (ast.unparse(target),))
+        leaves = [ast.unparse(part) for part in _leaves(target)]
+        listed = {name: count for name in leaves if (count := _list_of(loop, name))}
+        names = [part for name in leaves for part in _parts_of(name, listed.get(name, 0))]
+        form = _form(target, listed) if nested or listed else ""
+        return Layout("tuple", tuple(names), form)
+    name = ast.unparse(target)
+    found = _used(module, loop, name, 3) or _attributes(loop, name)
+    return found or Layout("alone", (name,))
+
+
+def _parts_of(name: str, count: int) -> list[str]:
+    return [f"{name}[{place}]" for place in range(count)] or [name]
+
+
+def _list_of(loop: ast.AST, name: str) -> int:
+    """Return how many tensors a part of a batch is a list of; 0 where it is one tensor.
+
+    An item alone may be the first row of a tensor; one that is set, or several, are of a list.
+    """
+    read: set[int] = set()
+    stored: set[int] = set()
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Subscript) and _is_item(node, name):
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
+                (stored if isinstance(node.ctx, ast.Store) else read).add(key)
+        if isinstance(node, ast.Call) and _joins(node, name):
+            stored |= {0, 1}
+    if not stored and not {0, 1} <= read:
+        return 0
+    return max(stored | read) + 1
+
+
+def _joins(call: ast.Call, name: str) -> bool:
+    joined = ast.unparse(call.func) in _JOINS and bool(call.args)
+    return joined and ast.unparse(call.args[0]) == name
+
+
+_JOINS = ("torch.cat", "torch.concat", "torch.stack")
+
+
+def _attributes(loop: ast.AST, name: str) -> Layout | None:
+    """Return the layout of a batch that is asked for attributes that no tensor has."""
+    asked = [
+        node.attr
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+    ]
+    own = [attr for attr in dict.fromkeys(asked) if attr in _NOT_OF_TENSORS]
+    return Layout("object", tuple(own)) if own else None
+
+
+_NOT_OF_TENSORS = (
+    *("src", "trg", "tgt", "text", "label", "labels", "source", "target", "x", "y"),
+    *("input_ids", "attention_mask", "premise", "hypothesis", "query", "context"),
+)
 
 
 def _starred(module: Module, loop: ast.AST, target: ast.Tuple | ast.List) -> Layout | None:
@@ -100,10 +157,11 @@ def _leaves(target: ast.expr) -> list[ast.expr]:
     return [target]
 
 
-def _form(target: ast.expr) -> str:
+def _form(target: ast.expr, listed: dict[str, int]) -> str:
     if isinstance(target, (ast.Tuple, ast.List)):
-        return "(" + ", ".join(_form(part) for part in target.elts) + ",)"
-    return "{}"
+        return "(" + ", ".join(_form(part, listed) for part in target.elts) + ",)"
+    count = listed.get(ast.unparse(target), 0)
+    return f"[{', '.join(['{}'] * count)}]" if count else "{}"
 
 
 def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | None:

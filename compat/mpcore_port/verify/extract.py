@@ -33,6 +33,7 @@ import torch
 from mpcore_port.verify.absent import install as _mpcore_install
 from mpcore_port.verify.settings_files import install as _mpcore_files
 from mpcore_port.verify.synthetic import Batches as _mpcore_batches
+from mpcore_port.verify.synthetic import Record as _mpcore_record
 from mpcore_port.verify.synthetic import missing as _mpcore_missing
 from mpcore_port.verify.synthetic import settings as _mpcore_settings
 from mpcore_port.verify.synthetic import arrays as _mpcore_arrays

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.batches import Layout
+from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, walk
 from mpcore_port.verify.required import defaults
 from mpcore_port.verify.roles import SETTINGS, flag_of, number_of
@@ -204,6 +205,11 @@ class _Maker:
             return self._make_model(name)
         asked = re.search(rf"\b{name}(\.(?!step\b|zero_grad\b)\w|\[)", self.module.text)
         if asked and SETTINGS.fullmatch(name):
+            held = _held_beside(self.module, self.folder, name)
+            if held:
+                self.lines.append(f"from {held} import {name} as _mpcore_{name}")
+                self.said.append(f"{name}: that of {held}")
+                return f"_mpcore_{name}"
             return self._settings(name)
         if re.fullmatch(_SCALER, name, re.I):  # the rules follow a name that is assigned
             self.lines.append(f"_mpcore_{name} = torch.cuda.amp.GradScaler()")
@@ -268,6 +274,31 @@ class _Maker:
         self.said.append(f"{name}: {', '.join(listed)}")
         pairs = ", ".join(f"{key!r}: {value}" for key, value in values.items())
         return f'_mpcore_settings("{name}", {{{pairs}}})'
+
+
+def _held_beside(module: Module, folder: Path, name: str) -> str:
+    """Return the imported module, of those beside a script, that has settings of that name."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+            continue
+        for at in (folder, *roots(module.tree, folder)):
+            path = at.joinpath(*node.module.split(".")).with_suffix(".py")
+            if path.is_file() and _assigns(path.read_text("utf-8", errors="replace"), name):
+                return node.module
+    return ""
+
+
+def _assigns(text: str, name: str) -> bool:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return any(
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, (ast.Call, ast.Dict))
+        and name in map(ast.unparse, statement.targets)
+        for statement in tree.body
+    )
 
 
 def _sizes(init: Function, owner: str) -> list[str]:

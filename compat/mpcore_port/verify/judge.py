@@ -256,7 +256,9 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
     if _are_cut(original, port):
         ends = {original.end, port.end}
         original, port = _before_late(original, port)
-        late = f"; no more in {options.time_limit if 'late' in ends else options.enough:g} s"
+        late = f"; no more in {options.enough:g} s"
+        if "late" in ends:
+            late = f"; the time limit of {options.time_limit:g} s ended them there"
         if len(original.losses) < (options.at + 2 if mode == "overflow" else 2):
             words = f"only {len(original.losses)} losses in {options.time_limit:g} s"
             counts = (len(original.losses), len(port.losses))

@@ -7,13 +7,14 @@ import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.module import Module, walk
+from mpcore_port.verify.roles import LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mpcore_port.verify.module import Function
 
-__all__ = ["failing", "makers_of_models", "may_go", "of_evaluation"]
+__all__ = ["failing", "makers_of_losses", "makers_of_models", "may_go", "of_evaluation"]
 
 _TRAINS = {
     "step",
@@ -89,6 +90,27 @@ def makers_of_models(module: Module) -> list[int]:
         if any(one in module.text for one in (*asked, *optimizers)) and not _is_optimizer(name):
             lines.append(node.lineno)
     return lines
+
+
+def makers_of_losses(module: Module) -> list[int]:
+    """Return the lines that make what a loss is computed by, by calls that are not torch's."""
+    return [
+        node.lineno
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign)
+        and len(node.targets) == 1
+        and isinstance(node.value, ast.Call)
+        and LOSS.search(ast.unparse(node.targets[0]))
+        and _makes_a_loss(module, node.value)
+    ]
+
+
+def _makes_a_loss(module: Module, call: ast.Call) -> bool:
+    """Return whether a call is that of a class of losses, by its name, and not torch's."""
+    made = _peeled(call)
+    name = ast.unparse(made.func).rpartition(".")[2] if made is not None else ""
+    ours = made is not None and module.qualified(made.func).startswith(_OURS)
+    return name[:1].isupper() and not ours
 
 
 def _is_optimizer(name: str) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.inputs import FORMS, Input
+from mpcore_port.verify.search import Search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,7 @@ _SIDES = (32, 28, 64, 16, 224, 14, 8, 128, 96, 256)  # of pictures
 _LENGTHS = (16, 8, 32, 64, 128, 256, 512, 100, 1000)  # of texts and signals
 _WANTED = 3  # losses of a try
 _SLOW = 5.0  # processor seconds, after which one loss is enough
+_OF_SEARCH = 0.6  # of all tries: batches of several tensors, one tensor after the other
 _PATIENCE = 6  # times the processor seconds, by the clock
 _ANYTHING = [  # where no first layer says it
     Input("float32", (_BATCH, 3, 32, 32)),
@@ -76,6 +78,8 @@ def main() -> None:
     for text in (
         () if early else _candidates(job, first, left, names, errors)
     ):  # early: before a batch is asked for
+        if job["count"] > 1 and left.left < left.seconds * _OF_SEARCH:
+            break
         found = _try(job, text, left)
         names |= set(found.get("stand_ins", []))
         if found.get("enough"):
@@ -88,6 +92,15 @@ def main() -> None:
             line, lines = found["line"], found["lines"]
         if left.is_spent:
             break
+    if not (answer or early) and job["count"] > 1 and not left.is_spent:
+        search = Search(job["names"], _inputs(first.get("layers", [])), names)
+        found = search.run(lambda text: _try(job, text, left, far=True), lambda: left.is_spent)
+        names |= set(found.get("stand_ins", []))
+        if found.get("enough"):
+            answer, seconds = found["text"], found["seconds"]
+        elif found.get("error"):
+            words = found["error"]
+            line, lines = found.get("line", line), found.get("lines", lines)
     layer = first.get("layers", [["", 0, 0]])[0][0] if first.get("layers") else ""
     result = {
         "inputs": answer,
@@ -199,8 +212,8 @@ def _targets(seen: dict[str, Any], item: Input) -> list[Input]:
     below = 2 if loss.startswith("binary") else None
     shapes = dict.fromkeys([out, tuple(n for n in out if n != 1) or (_BATCH,), out[:1]])
     floats = [Input("float32", shape, below) for shape in shapes]
-    if loss or len(out) < 2:
-        return floats
+    if loss or len(out) < 2:  # or the class that a network is told, which no loss gets
+        return [*floats, Input("int64", (_BATCH,), 10)]
     labels = [Input("int64", (out[0], *out[2:]), out[1])]
     if len(out) == 3 and item.dtype == "int64":  # scores of the words that follow
         labels.insert(0, Input("int64", out[:-1], out[-1]))
@@ -250,7 +263,9 @@ class Budget:
         self.left -= used.ru_utime + used.ru_stime
 
 
-def _try(job: dict[str, Any], inputs: str, left: Budget, *, look: bool = False) -> dict[str, Any]:
+def _try(
+    job: dict[str, Any], inputs: str, left: Budget, *, look: bool = False, far: bool = False
+) -> dict[str, Any]:
     """Run the step in a fork; return what it told."""
     if left.is_spent:
         return {"error": f"no inputs were found in {job['time_limit']:g} s of computing"}
@@ -260,12 +275,12 @@ def _try(job: dict[str, Any], inputs: str, left: Budget, *, look: bool = False) 
     if pid == 0:
         most = math.ceil(left.left) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))
-        os._exit(_run(job, inputs, path, look=look))
+        os._exit(_run(job, inputs, path, look=look, far=far))
     left.wait(pid)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
+def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool, far: bool) -> int:
     os.setsid()
     os.chdir(tempfile.mkdtemp(dir=path.parent))  # a try must not meet what another has written
     log = os.open(path.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -274,7 +289,7 @@ def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
     from mpcore_port.verify.recorder import turn_autocast_off
     from mpcore_port.verify.stand_in import used
 
-    told: dict[str, Any] = {"losses": 0}
+    told: dict[str, Any] = {"losses": 0, "reach": [0, 0]}
     _watch(told, ask=not inputs, look=look)
     turn_autocast_off()  # shapes are asked for, not precision: a CPU has not every 16-bit kernel
     script = path.parent / "step.py"
@@ -282,6 +297,13 @@ def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
     text = Path(job["script"]).read_text(encoding="utf-8")
     script.write_text(text.replace("{INPUTS}", inputs or nothing), encoding="utf-8")
     sys.argv = [str(script), *job["args"]]
+    calls = [0]
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        calls[0] += event == "c_call"
+
+    if far:
+        sys.setprofile(count)  # how far a try came, beside its line
     try:
         runpy.run_path(str(script), run_name="__main__")
     except _Found:
@@ -291,6 +313,8 @@ def _run(job: dict[str, Any], inputs: str, path: Path, *, look: bool) -> int:
         lines = _script_lines(exc, script)
         line = lines[0] if lines else 0
         told["line"], told["lines"] = line, lines
+        inside = [n for n in reversed(lines) if job["loop"][0] <= n <= job["loop"][1]]
+        told["reach"] = [inside[0] if inside else 0, calls[0]]
         told["error"] = f"{type(exc).__name__}: {exc}"[:300] + (f" (line {line})" if line else "")
     told["stand_ins"] = used()
     path.write_text(json.dumps(told), encoding="utf-8")

@@ -17,6 +17,7 @@ __all__ = ["defaults", "required_arguments"]
 
 _VALUES = {"int": "1", "float": "0.1", "bool": "1"}
 _LONGEST = 400_000  # bytes of one
+_ABOVE = 4  # folders above a script
 _MOST = 60  # files beside a script whose options are read
 
 
@@ -45,6 +46,8 @@ def _settings_file(node: ast.Call, folder: Path) -> list[str]:
     names = [str(_constant(arg)) for arg in node.args]
     option = next((n for n in names if re.fullmatch(r"--?\w*(config|cfg|hparams)\w*", n)), "")
     default = next((k.value for k in node.keywords if k.arg == "default"), None)
+    if option and isinstance(_constant(default), str):
+        return _from_above(option, _constant(default), folder)
     if not option or _constant(default):
         return []
     places = (folder, folder / "configs", folder / "config")
@@ -52,6 +55,17 @@ def _settings_file(node: ast.Call, folder: Path) -> list[str]:
     small = [path for path in files if path.stat().st_size < _LONGEST]
     named = [path for path in small if re.search("config|cfg|default|base", path.name)]
     return [option, str((named or small)[0].relative_to(folder))] if small else []
+
+
+def _from_above(option: str, path: str, folder: Path) -> list[str]:
+    """Return the option with a path that exists, where its default is one from a folder above."""
+    for at in [folder, *folder.parents][: _ABOVE + 1]:
+        file = at / path
+        if path.count(".") and file.is_file() and file.stat().st_size < _LONGEST:
+            return [option, str(file)]
+        if (at / ".git").exists():
+            break
+    return []
 
 
 def _argument(node: ast.Call, tree: ast.AST) -> list[str]:

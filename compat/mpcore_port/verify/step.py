@@ -23,7 +23,7 @@ from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
 from mpcore_port.verify.judge import LEAST, Verification, VerifyOptions
-from mpcore_port.verify.left_out import makers_of_models, may_go
+from mpcore_port.verify.left_out import makers_of_losses, makers_of_models, may_go
 from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.run import ALONE, STUBS, verify
 
@@ -131,7 +131,8 @@ def _runnable(
     module = Module(script_text(file))
     limit = options.time_limit
     trying = _Trying(min(max(_TRIES, _SHARE_OF_TRIES * limit), limit))
-    networks = [] if target == "mindspore" else makers_of_models(module)  # torch alone has one
+    stages = [] if target == "mindspore" else [makers_of_models(module), makers_of_losses(module)]
+    stages = [stage for stage in stages if stage]  # of torch alone something stands in
     while True:
         try:
             return step, _inputs(step, place, args, inputs, options, trying)
@@ -140,8 +141,8 @@ def _runnable(
             may = [line for line in fresh if may_go(module, line, step.loop)]
             if may and len(absent) < _LEFT_OUT and not trying.is_spent:
                 absent.add(may[0])
-            elif networks and not absent.issuperset(networks) and not inputs:
-                absent |= set(networks)
+            elif stages and not inputs:
+                absent |= set(stages.pop(0))
                 trying.left = max(trying.left, trying.share)
             else:
                 raise
@@ -268,6 +269,8 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
             "folder": name,
             "target": layout.target if layout is not None else None,
             "count": len(layout.names) if layout is not None else 0,
+            "names": list(layout.names) if layout is not None else [],
+            "loop": list(step.loop),
             "time_limit": max(min(trying.share, trying.left), 1.0),
         }
         path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))

@@ -33,7 +33,10 @@ _READS = (
 )
 _WINDOW = 4  # batches of which gradients are accumulated
 _WITHIN = {"torch.utils.tensorboard": "tensorboard"}  # what modules of torch need
-_AROUND = ("enumerate", "tqdm", "iter", "zip", "track", "islice", "cycle")
+_AROUND = (
+    *("enumerate", "tqdm", "iter", "zip", "track", "islice", "cycle"),
+    *("progress_bar", "tqdm_notebook", "progressbar"),
+)
 
 
 class Stubs:

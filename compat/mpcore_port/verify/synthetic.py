@@ -11,14 +11,14 @@ from mpcore_port.verify.inputs import draw, split_form
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["BATCHES", "Batches", "Missing", "arrays", "first_of", "missing", "passes_on"]
+__all__ = ["BATCHES", "Batches", "Missing", "Record", "arrays", "first_of", "missing", "passes_on"]
 __all__ += ["settings"]
 
 BATCHES = 64
 """Batches that a loader gives; more than losses are recorded."""
 
 _BYTES = 2**26  # of different batches; a float32[8,3,224,224] has 5 MB
-_PASSES_ON = ("tqdm", "track", "trange")
+_PASSES_ON = ("tqdm", "track", "trange", "tqdm_notebook", "progress_bar", "progressbar")
 
 
 class Batches(list[Any]):
@@ -49,11 +49,20 @@ class Batches(list[Any]):
         return int(first.shape[0])
 
 
+class Record(types.SimpleNamespace):
+    """A batch whose tensors are attributes, as those of torchtext are."""
+
+    def to(self, *args: Any, **kwargs: Any) -> Record:
+        """Return the batch with its tensors moved."""
+        return Record(**{key: value.to(*args, **kwargs) for key, value in vars(self).items()})
+
+
 def first_of(batch: Any) -> Any:
     """Return the first tensor of a batch."""
-    if isinstance(batch, dict):
-        return next(iter(batch.values()))
-    return batch[0] if isinstance(batch, (tuple, list)) else batch
+    if isinstance(batch, (dict, Record)):
+        held = batch if isinstance(batch, dict) else vars(batch)
+        return first_of(next(iter(held.values())))
+    return first_of(batch[0]) if isinstance(batch, (tuple, list)) else batch
 
 
 class Missing:

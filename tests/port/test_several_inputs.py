@@ -1,0 +1,147 @@
+"""Batches of several tensors: what names and errors say of them, and how they are taken apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpcore_port.verify.extract import extract
+from mpcore_port.verify.inputs import Input, draw, read_inputs
+from mpcore_port.verify.left_out import makers_of_losses, of_evaluation
+from mpcore_port.verify.module import Module
+from mpcore_port.verify.required import required_arguments
+from mpcore_port.verify.search import Search, by_name, told
+from mpcore_port.verify.synthetic import missing
+
+PICTURE = Input("float32", (8, 3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("error", "items", "wanted"),
+    [
+        (
+            "The size of tensor a (2400) must match the size of tensor b (2048) at dimension 1",
+            "float32[8,2048], float32[8,80,8]",
+            "float32[8,2400], float32[8,80,8]",
+        ),
+        ("too many values to unpack (expected 2)", "float32[8,1,64]", "float32[8,64]"),
+        (
+            "not enough values to unpack (expected 4, got 3)",
+            "int64[8]<9, float32[8,5,6]",
+            "int64[8]<9, float32[8,1,5,6]",
+        ),
+        ("expected scalar type Long but found Float", "float32[8,4]", "int64[8,4]<2"),
+        ("index out of range in self", "int64[8,4]<64, float32[2]", "int64[8,4]<2, float32[2]"),
+        (
+            "Given groups=1, weight of size [64, 1, 3, 3], expected input[8, 3, 32, 32] to have 1 "
+            "channels, but got 3 channels instead",
+            "float32[8,3,32,32], float32[8,3]",
+            "float32[8,1,32,32], float32[8,3]",
+        ),
+    ],
+)
+def test_errors_say_what_one_of_several_is_to_be(error: str, items: str, wanted: str) -> None:
+    assert read_inputs(wanted) in list(told(error, read_inputs(items)))
+
+
+def test_names_say_what_a_tensor_may_be() -> None:
+    assert by_name("image1", [Input("float32", (8, 1, 28, 28))]).shape == (8, 1, 28, 28)
+    assert by_name("true_masks").dtype == "int64"
+    assert by_name("images[1]") == PICTURE
+    lengths = by_name("input_lengths")
+    assert str(lengths) == "int64[8]=16"
+    assert draw(f"{lengths}, float32[1]", 1)[0][0].tolist() == [16] * 8
+
+
+def test_the_walk_keeps_what_comes_further() -> None:
+    """A step that wants a picture, its map of labels and one class, in that order."""
+    wanted = read_inputs("float32[8,3,32,32], int64[8,32,32]<2, int64[8]<10")
+    tried: list[str] = []
+
+    def attempt(text: str) -> dict[str, Any]:
+        tried.append(text)
+        same = [a == b for a, b in zip(read_inputs(text), wanted, strict=True)]
+        came = same.index(False) if False in same else 3
+        return {"enough": came == 3, "reach": [came, 0], "seconds": 0.1, "error": "no"}
+
+    found = Search(("p", "q", "r"), (), ()).run(attempt, lambda: len(tried) > 100)
+    assert found["text"] == ", ".join(map(str, wanted))
+    assert len(tried) == len(set(tried)) < 60
+
+
+LOOP = "import torch\nfor {} in loader:\n    {}\n    model(x).sum().backward()\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "names", "form"),
+    [
+        ("images, y", "images[0] = images[0].cuda()", ("images[0]", "y"), "([{}], {},)"),
+        ("images, _", "x = torch.cat(images)", ("images[0]", "images[1]", "_"), "([{}, {}], {},)"),
+        ("x, y", "log(x[0])", ("x", "y"), ""),  # the first row of a tensor
+    ],
+)
+def test_a_part_of_a_batch_may_be_a_list(
+    target: str, body: str, names: tuple[str, ...], form: str, tmp_path: Path
+) -> None:
+    layout = extract(LOOP.format(target, body), tmp_path).layout
+    assert layout is not None
+    assert (layout.names, layout.form) == (names, form)
+
+
+def test_a_batch_may_have_its_tensors_as_attributes(tmp_path: Path) -> None:
+    step = extract(LOOP.format("batch", "x = batch.src + batch.trg"), tmp_path)
+    assert step.layout is not None
+    assert (step.layout.kind, step.layout.names) == ("object", ("src", "trg"))
+    script = step.script(tmp_path, "float32[1], float32[1]")
+    assert "_mpcore_record(src=torch.from_numpy(_mpcore_parts[0]), trg=" in script
+    plain = extract(LOOP.format("batch", "x = batch.shape[0]"), tmp_path).layout
+    assert plain is not None
+    assert plain.kind == "alone"
+
+
+def test_settings_of_a_module_beside_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text("class Box(dict): pass\nparams = Box(width=4)\n")
+    text = (
+        "import torch\nfrom settings import Box\n"
+        "def train(model, loader, params):\n"
+        "    for x in loader:\n        (model(x) * params.width).sum().backward()\n"
+    )
+    step = extract(text, tmp_path)
+    assert "from settings import params as _mpcore_params" in step.body
+    assert "params: that of settings" in step.assumed
+
+
+def test_a_default_file_of_settings_is_found_in_a_folder_above(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "base.yaml").write_text("a: 1\n")
+    text = (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--config', default='{}')"
+    )
+    found = required_arguments(Module(text.format("base.yaml")), tmp_path / "tool")
+    assert found == ("--config", str(tmp_path / "base.yaml"))
+    assert required_arguments(Module(text.format("none.yaml")), tmp_path / "tool") == ()
+
+
+def test_losses_of_other_files_may_be_stood_in_for() -> None:
+    text = "criterion = Loss(2)\nloss = compute(x)\nplain_loss = torch.nn.MSELoss()\nimport torch\n"
+    assert makers_of_losses(Module(text)) == [1]
+
+
+def test_progress_bars_hand_on_what_they_are_put_around() -> None:
+    bar = missing("fastprogress.progress_bar")
+    assert list(bar(range(2), total=2, leave=False)) == [0, 1]
+
+
+def test_a_parameter_elsewhere_does_not_read_what_evaluation_binds() -> None:
+    text = (
+        "def rows(mask):\n    return mask\n"
+        "for x in loader:\n"
+        "    if x:\n        mask = 1\n        with torch.no_grad():\n            show(mask)\n"
+        "    model(x).backward()\n"
+    )
+    module = Module(text)
+    loop = module.tree.body[1]
+    assert [node.lineno for node in of_evaluation(module, loop)] == [4]  # type: ignore[attr-defined]
