@@ -71,6 +71,14 @@ def test_the_walk_keeps_what_comes_further() -> None:
     assert len(tried) == len(set(tried)) < 60
 
 
+def test_the_walk_takes_a_smaller_batch_where_one_takes_too_long() -> None:
+    def attempt(text: str) -> dict[str, Any]:
+        return {} if "[8" in text else {"enough": True, "seconds": 4.0}
+
+    found = Search(("mel", "audio"), (), ()).run(attempt, lambda: False)
+    assert found["text"] == "float32[2,80,8], float32[2,2048]"
+
+
 LOOP = "import torch\nfor {} in loader:\n    {}\n    model(x).sum().backward()\n"
 
 

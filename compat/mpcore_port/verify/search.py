@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Search", "by_name", "told"]
 
-_BATCH = 8
+_BATCH, _FEW = 8, 2
 _LENGTH, _FRAMES, _SIDE = 16, 8, 32
 _AUDIO = _FRAMES * 256
 _PICTURE = Input("float32", (_BATCH, 3, _SIDE, _SIDE))
@@ -27,12 +27,14 @@ _MAP = Input("int64", (_BATCH, _SIDE, _SIDE), 2)
 _KINDS = (
     (r"mels?|mel_\w+|\w*spec(trogram)?s?", Input("float32", (_BATCH, 80, _FRAMES))),
     (r"\w*(audio|wave?(form)?|speech)s?|signal", Input("float32", (_BATCH, _AUDIO))),
+    (r"\w*(out|mel|spec|audio|target)\w*_?len(gth)?s?", Input("int64", (_BATCH,), None, _FRAMES)),
     (r"\w*(lens?|lengths?)", Input("int64", (_BATCH,), None, _LENGTH)),
     (r"(\w*mask|png|seg|annotation|gt)s?", _MAP),
     (r"valid|weights?", Input("float32", (_BATCH, _SIDE, _SIDE), 2)),
     (r"flow|disp(arity)?", Input("float32", (_BATCH, 1, _SIDE, _SIDE))),
     (r"\w*(image|img|picture|input|sample|photo)s?\w*|x", _PICTURE),
-    (r"gate\w*", Input("float32", (_BATCH, _LENGTH), 2)),
+    (r"(gate|stop)\w*", Input("float32", (_BATCH, _FRAMES), 2)),
+    (r"att(entio)?n_\w+", Input("float32", (_BATCH, _FRAMES, _LENGTH), 2)),
     (r"(speaker|spk|sid|class)\w*", Input("int64", (_BATCH,), 1)),
     (r"\w*(text|token|ids?|src|trg|tgt|seq|word|sentence|caption|phoneme)s?\w*", _WORDS),
     (r"\w*(label|target|y|cls)s?", _CLASS),
@@ -96,6 +98,10 @@ def told(error: str, items: Sequence[Input]) -> Iterator[tuple[Input, ...]]:
                 yield _with(items, place, replace(item, below=2))
 
 
+def _small(item: Input) -> Input:
+    return replace(item, shape=(_FEW, *item.shape[1:]))
+
+
 def _resized(
     items: Sequence[Input], old: int, new: int, dims: int = 0
 ) -> Iterator[tuple[Input, ...]]:
@@ -135,6 +141,9 @@ class Search:
         best = self._told(self.state, attempt)
         if best.get("stand_ins") and not self.state[1]:
             self.state = self.state[0], FORMS[0]
+        if not (best.get("error") or best.get("enough") or is_spent()):  # it took too long
+            self.state = tuple(map(_small, self.state[0])), self.state[1]
+            best = self._told(self.state, attempt)
         going = True
         while going and not best.get("enough") and not is_spent():
             going = False
@@ -160,7 +169,8 @@ class Search:
             yield from ((items, other) for other in FORMS if other != form)
         for place in reversed(range(len(items))):
             for other in (*self.layers, *_ANY):
-                yield _with(items, place, other), form
+                few = items[place].shape[:1] == (_FEW,)
+                yield _with(items, place, _small(other) if few else other), form
 
 
 def _text(state: _State) -> str:
