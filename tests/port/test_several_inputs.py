@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from mpcore_port.verify.extract import extract
 from mpcore_port.verify.inputs import Input, draw, read_inputs
 from mpcore_port.verify.left_out import makers_of_losses, of_evaluation
 from mpcore_port.verify.module import Module
+from mpcore_port.verify.repairs import changes
 from mpcore_port.verify.required import required_arguments
-from mpcore_port.verify.search import Search, by_name, told
+from mpcore_port.verify.search import Search, by_name
 from mpcore_port.verify.synthetic import missing
 
 PICTURE = Input("float32", (8, 3, 32, 32))
@@ -43,7 +45,9 @@ PICTURE = Input("float32", (8, 3, 32, 32))
     ],
 )
 def test_errors_say_what_one_of_several_is_to_be(error: str, items: str, wanted: str) -> None:
-    assert read_inputs(wanted) in list(told(error, read_inputs(items)))
+    given = read_inputs(items)
+    found = changes(error, given, range(len(given)), {})
+    assert read_inputs(wanted) in list(itertools.islice(found, 20))
 
 
 def test_names_say_what_a_tensor_may_be() -> None:
@@ -64,19 +68,21 @@ def test_the_walk_keeps_what_comes_further() -> None:
         tried.append(text)
         same = [a == b for a, b in zip(read_inputs(text), wanted, strict=True)]
         came = same.index(False) if False in same else 3
-        return {"enough": came == 3, "reach": [came, 0], "seconds": 0.1, "error": "no"}
+        return {"enough": came == 3, "far": came, "seconds": 0.1, "error": "no"}
 
-    found = Search(("p", "q", "r"), (), ()).run(attempt, lambda: len(tried) > 100)
-    assert found["text"] == ", ".join(map(str, wanted))
-    assert len(tried) == len(set(tried)) < 60
+    job = {"names": ["p", "q", "r"], "count": 3, "target": None}
+    found = Search(job, [], attempt, lambda: len(tried) > 150).find()
+    assert found["answer"] == ", ".join(map(str, wanted))
+    assert len(tried) == len(set(tried)) < 100
 
 
 def test_the_walk_takes_a_smaller_batch_where_one_takes_too_long() -> None:
     def attempt(text: str) -> dict[str, Any]:
         return {} if "[8" in text else {"enough": True, "seconds": 4.0}
 
-    found = Search(("mel", "audio"), (), ()).run(attempt, lambda: False)
-    assert found["text"] == "float32[2,80,8], float32[2,2048]"
+    job = {"names": ["mel", "audio"], "count": 2, "target": None}
+    found = Search(job, [], attempt, lambda: False).find()
+    assert found["answer"] == "float32[2,80,8], float32[2,2048]"
 
 
 LOOP = "import torch\nfor {} in loader:\n    {}\n    model(x).sum().backward()\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import io
 import linecache
 import os
@@ -80,6 +81,8 @@ def install() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and "mindspore" not in sys.modules:
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
+        if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
+            sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
     os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

@@ -77,7 +77,9 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
         leaves = [ast.unparse(part) for part in _leaves(target)]
         listed = {name: count for name in leaves if (count := _list_of(loop, name))}
         names = [part for name in leaves for part in _parts_of(name, listed.get(name, 0))]
-        form = _form(target, listed) if nested or listed else ""
+        samples = {name for name in leaves if _is_of_dicts(loop, name)}
+        names = [part for name in names for part in [name] * (1 + (name in samples))]
+        form = _form(target, listed, samples) if nested or listed or samples else ""
         return Layout("tuple", tuple(names), form)
     name = ast.unparse(target)
     found = _used(module, loop, name, 3) or _attributes(loop, name)
@@ -105,6 +107,16 @@ def _list_of(loop: ast.AST, name: str) -> int:
     if not stored and not {0, 1} <= read:
         return 0
     return max(stored | read) + 1
+
+
+def _is_of_dicts(scope: ast.AST, name: str) -> bool:
+    """Return whether ``[{k: v.to(device) for k, v in t.items()} for t in targets]`` is there."""
+    return any(
+        isinstance(node, ast.ListComp)
+        and isinstance(node.elt, ast.DictComp)
+        and any(ast.unparse(part.iter) == name for part in node.generators)
+        for node in ast.walk(scope)
+    )
 
 
 def _joins(call: ast.Call, name: str) -> bool:
@@ -157,9 +169,11 @@ def _leaves(target: ast.expr) -> list[ast.expr]:
     return [target]
 
 
-def _form(target: ast.expr, listed: dict[str, int]) -> str:
+def _form(target: ast.expr, listed: dict[str, int], samples: set[str]) -> str:
     if isinstance(target, (ast.Tuple, ast.List)):
-        return "(" + ", ".join(_form(part, listed) for part in target.elts) + ",)"
+        return "(" + ", ".join(_form(part, listed, samples) for part in target.elts) + ",)"
+    if ast.unparse(target) in samples:
+        return "[{{'boxes': b.abs(), 'labels': n}} for b, n in zip({}, {})]"
     count = listed.get(ast.unparse(target), 0)
     return f"[{', '.join(['{}'] * count)}]" if count else "{}"
 

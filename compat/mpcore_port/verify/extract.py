@@ -93,6 +93,15 @@ class Step:
         names = tuple(name for layout in self.layouts for name in layout.names)
         return Layout("tuple", names, first=len(self.layouts[0].names))
 
+    @property
+    def codes(self) -> list[str]:
+        """The code of a batch of each loader, made of ``_mpcore_parts``."""
+        first, found = 0, []
+        for layout in self.layouts:
+            found.append(layout.code(first))
+            first += len(layout.names)
+        return found
+
     def script(self, folder: Path, inputs: str, above: Sequence[Path] = ()) -> str:
         """Return the step as a script.
 
@@ -101,11 +110,9 @@ class Step:
             inputs: what a batch is made of, as of ``--inputs``.
             above: more such folders.
         """
-        first, batches = 0, []
-        for layout in self.layouts:
-            made = layout.code(first)
-            batches.append(f"_mpcore_batches([{made} for _mpcore_parts in _mpcore_given])")
-            first += len(layout.names)
+        batches = [
+            f"_mpcore_batches([{made} for _mpcore_parts in _mpcore_given])" for made in self.codes
+        ]
         folders = in_order(folder, above)
         given = ", ".join(batches) or "_mpcore_batches([None] * len(_mpcore_given))"
         files = tuple(folders)
@@ -146,6 +153,8 @@ def extract(text: str, folder: Path, absent: Collection[int] = ()) -> Step:
         needs.want(ast.parse(guess.code))
     else:
         needs.path_block(module.tree.body)
+    if guess.layout is None and not needs.targets:
+        needs.targets = stubs.take_whole()
     if needs.loop is None:
         msg = "no loop leads to the backward pass"
         raise StepError(msg)
@@ -205,7 +214,7 @@ def _replaced(
 
 def _what(text: str) -> str:
     if "_mpcore_short" in text:
-        return "2"
+        return text.partition("(")[2].rstrip(")")
     if "_mpcore_spawn" in text:
         return "one process"
     if "_mpcore_loader" in text or "_mpcore_next" in text:

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify.batches import Layout
+from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, walk
 from mpcore_port.verify.required import defaults
-from mpcore_port.verify.roles import SETTINGS, flag_of, number_of
+from mpcore_port.verify.roles import LOSS, SETTINGS, flag_of, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +95,10 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     maker.said.append(f"nothing calls {function_name(module, function)}: {call}")
     if loops:
         return Guess("\n".join([*maker.lines, call]), tuple(maker.said), function)
+    if len(data) == 1:
+        layout = layout_of(module, function, ast.Name(data[0], ast.Store()))
+        each = f"for {data[0]} in _mpcore_loader(): {call}"
+        return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
     names = tuple(data) or ("_mpcore_batch",)
     each = f"for ({', '.join(names)},) in _mpcore_loader(): {call}"
     layout = Layout("tuple", names)
@@ -196,6 +200,8 @@ class _Maker:
     def _is_model(self, name: str, function: Function) -> bool:
         if re.fullmatch(r"(model|net|network|module)", name):
             return True
+        if LOSS.search(name):
+            return False
         text = ast.unparse(function)
         asked = (f"{name}.parameters()", f"{name}.train()", f"{name}.named_parameters()")
         return any(one in text for one in asked)
@@ -214,6 +220,9 @@ class _Maker:
         if re.fullmatch(_SCALER, name, re.I):  # the rules follow a name that is assigned
             self.lines.append(f"_mpcore_{name} = torch.cuda.amp.GradScaler()")
             return f"_mpcore_{name}"
+        if LOSS.search(name) and re.search(rf"\w*dict\w* = {name}\(", ast.unparse(function)):
+            self.said.append(f"{name}: it gives a dict, a stand-in")
+            return f'_mpcore_missing("{name}")'
         for pattern, code in _ROLES:
             if re.fullmatch(pattern, name, re.I):
                 return code.format(model=self.model or _MODEL, name=name) if "{" in code else code

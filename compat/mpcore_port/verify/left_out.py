@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
     from mpcore_port.verify.module import Function
 
-__all__ = ["failing", "makers_of_losses", "makers_of_models", "may_go", "of_evaluation"]
+__all__ = [
+    "failing",
+    "givers_of_losses",
+    "makers_of_losses",
+    "makers_of_models",
+    "may_go",
+    "of_evaluation",
+]
 
 _TRAINS = {
     "step",
@@ -33,6 +40,7 @@ _EVALUATES = re.compile(r"eval|valid|test|estimate|infer|sample|generate", re.I)
 _IN_PLACE = re.compile(r"[a-z]_\(|\.data\b")
 _MOVES = re.compile(r"update|ema|average", re.I)
 _PEELED = {"to", "cuda", "train", "half", "float", "npu", "requires_grad_", "bfloat16"}
+_OF_TENSORS = {"mean", "sum", "float", "view", "to", "item", "squeeze", "detach", "clone", "log"}
 _OURS = ("torch.", "apex.")
 
 
@@ -111,6 +119,58 @@ def _makes_a_loss(module: Module, call: ast.Call) -> bool:
     name = ast.unparse(made.func).rpartition(".")[2] if made is not None else ""
     ours = made is not None and module.qualified(made.func).startswith(_OURS)
     return name[:1].isupper() and not ours
+
+
+def givers_of_losses(module: Module, loop: tuple[int, int]) -> list[int]:
+    """Return the lines in a loop where functions that are not torch's give what is minimised."""
+    names: set[str] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "backward":
+                names |= _named([node.func.value, *node.args])
+            elif node.func.attr == "scale":
+                names |= _named(node.args)
+    models = {name for line in makers_of_models(module) for name in _bound_at(module, line)}
+    before = -1
+    lines: set[int] = set()
+    while before != len(names):
+        before = len(names)
+        for node in ast.walk(module.tree):
+            if not isinstance(node, (ast.Assign, ast.AugAssign)):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound = _named(targets) & names
+            if not bound or not loop[0] <= node.lineno <= loop[1]:
+                continue
+            call = node.value if isinstance(node.value, ast.Call) else None
+            if call is None:
+                names |= {name for name in _named([node.value]) if LOSS.search(name)}
+            elif _may_be_loss(module, call) and ast.unparse(call.func) not in models:
+                lines.add(node.lineno)
+    return sorted(lines)
+
+
+def _may_be_loss(module: Module, call: ast.Call) -> bool:
+    """Return whether a call may give a loss: none of torch, no method of a tensor, no training."""
+    func = call.func
+    of_tensor = isinstance(func, ast.Attribute) and func.attr in _OF_TENSORS
+    plain = isinstance(func, ast.Name) and func.id in ("sum", "max", "min", "float", "int")
+    ours = module.qualified(func).startswith(_OURS)
+    return not (of_tensor or plain or ours or module.reaches(call))
+
+
+def _bound_at(module: Module, line: int) -> set[str]:
+    return {
+        ast.unparse(target)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign) and node.lineno == line
+        for target in node.targets
+    }
+
+
+def _named(nodes: Sequence[ast.AST]) -> set[str]:
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 def _is_optimizer(name: str) -> bool:

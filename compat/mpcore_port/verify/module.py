@@ -97,6 +97,8 @@ class Module:
                     found.setdefault(ast.unparse(target), []).append(node.value)
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
                 found.setdefault(ast.unparse(node.target), []).append(node.value)
+            elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+                found.setdefault(ast.unparse(node.optional_vars), []).append(node.context_expr)
         return found
 
     # --- which functions lead to a backward pass ------------------------------------------------
@@ -137,7 +139,7 @@ class Module:
             return self.functions.get(first.id) if isinstance(first, ast.Name) else None
         if isinstance(func, ast.Name):
             own = self._inner(func) or self.functions.get(func.id)
-            return own or self._instance_call(func.id)
+            return own or self._returned(func.id) or self._instance_call(func.id)
         if not isinstance(func, ast.Attribute):
             return None
         for cls in self._classes_of(func):
@@ -158,6 +160,19 @@ class Module:
                     if isinstance(node, _FUNCTIONS) and node.name == name.id:
                         return node
             above = self.enclosing(above, *_FUNCTIONS)
+        return None
+
+    def _returned(self, name: str) -> Function | None:
+        """Return the inner function that a name is bound to by a call of what defines it."""
+        for value in self.values(name):
+            called = value.func if isinstance(value, ast.Call) else None
+            maker = self.functions.get(called.id) if isinstance(called, ast.Name) else None
+            inner = [n for n in maker.body if isinstance(n, _FUNCTIONS)] if maker else []
+            for statement in maker.body if maker is not None else ():
+                if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Name):
+                    found = [one for one in inner if one.name == statement.value.id]
+                    if found:
+                        return found[0]
         return None
 
     def _classes_of(self, func: ast.Attribute) -> list[ast.ClassDef]:

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify.roles import flag_of
+from mpcore_port.verify.roles import BATCH, BATCH_SIZE, flag_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,12 @@ def required_arguments(module: Module, folder: Path) -> tuple[str, ...]:
     found: list[str] = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
-            found += _settings_file(node, folder) or _device(node) or _argument(node, module.tree)
+            found += (
+                _settings_file(node, folder)
+                or _device(node)
+                or _batch(node)
+                or _argument(node, module.tree)
+            )
     return tuple(found)
 
 
@@ -40,6 +45,15 @@ def _device(node: ast.Call) -> list[str]:
     is_number = isinstance(given.get("type"), ast.Name) and ast.unparse(given["type"]) == "int"
     chosen = "default" in given and _constant(given["default"]) is not None
     return ["--gpu", "0"] if "--gpu" in names and is_number and not chosen else []
+
+
+def _batch(node: ast.Call) -> list[str]:
+    """Return the option for the size of a batch, where it is larger than those that are made."""
+    names = [str(_constant(arg)) for arg in node.args]
+    option = next((n for n in names if n.startswith("--")), "")
+    default = next((_constant(k.value) for k in node.keywords if k.arg == "default"), None)
+    is_size = BATCH_SIZE.fullmatch(option.lstrip("-").replace("-", "_")) is not None
+    return [option, str(BATCH)] if is_size and isinstance(default, int) and default > BATCH else []
 
 
 def _settings_file(node: ast.Call, folder: Path) -> list[str]:

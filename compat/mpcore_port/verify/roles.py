@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["AMP", "LOSS", "NETWORK", "SETTINGS", "flag_of", "number_of"]
+__all__ = ["AMP", "BATCH", "BATCH_SIZE", "LOSS", "NETWORK", "SETTINGS", "flag_of", "number_of"]
 
 SETTINGS = re.compile(
     r"args|cfg|config|opts?|hparams|hps|h|params|conf|flags|options|settings|hyp|hyper\w*", re.I
@@ -22,6 +22,9 @@ NETWORK = re.compile(
     r"decoder|student|teacher)(_\w+)?",
     re.I,
 )
+BATCH = 8
+"""How many samples the batches have that are made."""
+BATCH_SIZE = re.compile(r"(train_?)?(mini_?|micro_?)?(batch_?size|bs)", re.I)
 LOSS = re.compile(r"loss|criterion|crit$|objective|cross_?entropy|divergence", re.I)
 _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"\w*drop(out|path)?(_?(rate|p|prob|path))*", 0.0),
@@ -34,6 +37,7 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
     (r"(\w+_)?(grad(ient)?_)?(accum\w*|accumulate)", 2),
     (r"(\w+_)?(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches|updates)", 64),
+    (r"epoch_(steps?|size|len(gth)?)|(steps?|iters?|batches)_per_epoch|\w+_per_epoch", 64),
     (r"(\w+_)?(freq|interval|every|\w+_every|\w+_freq|\w+_interval|\w+_period)", 10),
     (r"(\w+_)?batch(_?size)?", 8),
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),

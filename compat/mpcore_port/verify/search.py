@@ -1,23 +1,24 @@
-"""Find a batch of several tensors: change one after the other, and keep what comes further.
+"""Search for what a batch is made of: try one, see how far the step came, change one tensor.
 
-Names say what a tensor may be, errors say what size another one wants. How far a try came is the
-line of the loop that it failed at, and the calls until then.
+Of all batches that were tried the one with which the step came furthest is changed next: how far is
+counted in lines of the script and its modules, and in layers that were passed.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.inputs import FORMS, Input
+from mpcore_port.verify.repairs import Batch, changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Search", "by_name", "told"]
+__all__ = ["Search", "by_name", "first_inputs", "targets"]
 
-_BATCH, _FEW = 8, 2
+_BATCH, _SMALL = 8, 2
 _LENGTH, _FRAMES, _SIDE = 16, 8, 32
 _AUDIO = _FRAMES * 256
 _PICTURE = Input("float32", (_BATCH, 3, _SIDE, _SIDE))
@@ -40,20 +41,188 @@ _KINDS = (
     (r"\w*(label|target|y|cls)s?", _CLASS),
     (r"times?|t|timesteps?|\w*step", _CLASS),
 )
-_ANY = (
-    _PICTURE,
-    _CLASS,
-    _MAP,
-    Input("float32", (_BATCH, _SIDE, _SIDE), 2),
-    _WORDS,
-    Input("float32", (_BATCH, _LENGTH)),
-    Input("float32", (_BATCH,)),
-    Input("float32", (_BATCH, 80, _FRAMES)),
-    Input("float32", (_BATCH, _AUDIO)),
-    Input("float32", (_BATCH, 1, _SIDE, _SIDE)),
+_SIDES = (32, 28, 64, 16, 224, 14, 8, 128, 96, 256)  # of pictures
+_LENGTHS = (16, 8, 32, 64, 128, 256, 512, 100, 1000)  # of texts and signals
+_ANYTHING = [  # where no first layer says it
+    Input("float32", (_BATCH, 3, 32, 32)),
+    Input("int64", (_BATCH, 16), 64),
+    Input("float32", (_BATCH, 16)),
+    Input("float32", (_BATCH, 1, 4096)),
+]
+_SEEDS = 3  # kinds of batches that are tried before one is changed
+_FEW = 90  # changes of one batch that are tried before the next best one is
+_LABELS = re.compile(
+    r"(\w+_)?(y|yb|labels?|targets?|lbls?|gt|truths?|classes|answers?|idx|ind(ex|ices)|ids?)(_\w+)?s?",
+    re.I,
 )
+_WORD_NAMES = re.compile(
+    r"(\w+_)?(tokens?|input_ids|text|src|trg|tgt|ids|phonemes?|sentences?)(_\w+)?", re.I
+)
+_PICTURES = re.compile(
+    r"(\w+_)?(ims?|imgs?|images?|pictures?|frames?|lr|hr|pixels?)(_\w+|\d+)?", re.I
+)
+_EDGE_NAMES = re.compile(r"edge_?(index|list)|edges", re.I)
+_MASKS = re.compile(r"(\w+_)?masks?(_\w+)?", re.I)
+_NUMBERS = re.compile(r"(\w+_)?(len(gth)?s?|sizes?|counts?|num)(_\w+)?", re.I)
 
-_State = tuple[tuple[Input, ...], str]
+
+@dataclass
+class _Tried:
+    """A batch that was tried: how far the step came, whether it said something new, its changes."""
+
+    far: int
+    is_new: bool
+    number: int
+    changes: Iterator[Batch]
+    left: int = _FEW
+    is_over: bool = False
+
+
+class Search:
+    """One search.
+
+    Args:
+        job: as of ``probe``: ``names`` of the tensors of a batch, ``target``, ``count``.
+        layers: kind and size of the first layers of the models.
+        run: tries a batch, with a form of networks that are not there; returns what it told.
+        is_over: asked before each try.
+    """
+
+    def __init__(
+        self,
+        job: dict[str, Any],
+        layers: list[list[Any]],
+        run: Callable[[str], dict[str, Any]],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self.names: list[str] = list(job.get("names") or [""] * job["count"])
+        self.target = job["target"]
+        self.layers, self.run, self.is_over = layers, run, is_over
+        self.rows = next((size for kind, size, _ in layers if kind == "Embedding"), 0)
+        self.best: dict[str, Any] = {}
+
+    def find(self) -> dict[str, Any]:
+        """Return what the try told that ran, with its text as ``answer``; else the best one."""
+        form = ""
+        for form in ("", *FORMS):
+            found = self._with_form(form)
+            if found.get("answer") or self.is_over() or not self.best.get("stand_ins"):
+                return found
+        return self.best
+
+    def _with_form(self, form: str) -> dict[str, Any]:
+        tail = f" -> {form}" if form else ""
+        seen: set[Batch] = set()
+        errors: set[tuple[int, str]] = set()
+        waiting: list[_Tried] = []
+        seeds = self._seeds()
+        while not self.is_over():
+            batch = self._next(waiting, seeds, seen)
+            if batch is None:
+                break
+            seen.add(batch)
+            text = ", ".join(map(str, batch)) + tail
+            told = self.run(text)
+            if not (told.get("error") or told.get("enough")):  # it took too long
+                batch = tuple(map(_small, batch))
+                seen.add(batch)
+                text = ", ".join(map(str, batch)) + tail
+                told = self.run(text)
+            if told.get("enough"):
+                return {**told, "answer": text}
+            self._note(told)
+            far, error = told.get("far", 0), told.get("error", "")
+            kind = (far, re.sub(r"\d+", "", error))
+            if kind in errors and len(waiting) >= _SEEDS:
+                continue  # no further, and nothing new is said
+            fresh = {**told, "layers": self.layers, "rows": self.rows}
+            found = self._with_targets(
+                batch, fresh, changes(error, batch, self._order(told), fresh)
+            )
+            waiting.append(_Tried(far, kind not in errors, len(waiting), found))
+            errors.add(kind)
+        return self.best
+
+    def _note(self, told: dict[str, Any]) -> None:
+        if told.get("error") and told.get("far", 0) >= self.best.get("far", -1):
+            told["stand_ins"] = told.get("stand_ins") or self.best.get("stand_ins", [])
+            self.best = told
+        elif told.get("stand_ins"):
+            self.best.setdefault("stand_ins", told["stand_ins"])
+
+    def _next(
+        self, waiting: list[_Tried], seeds: Iterator[Batch], seen: set[Batch]
+    ) -> Batch | None:
+        """Return what is tried next: some seeds, then a change of what came furthest."""
+        for turn in ("early", "late"):
+            if len(waiting) >= _SEEDS or turn == "late":
+                for one in sorted(waiting, key=lambda one: (one.far, one.is_new, one.number))[::-1]:
+                    while one.left:
+                        one.left -= 1
+                        batch = next(one.changes, None)
+                        if batch is None:
+                            one.left, one.is_over = 0, True
+                        elif batch not in seen:
+                            return batch
+            batch = next((batch for batch in seeds if batch not in seen), None)
+            if batch is not None:
+                return batch
+            for one in waiting:
+                one.left = 0 if one.is_over else _FEW
+        return None
+
+    def _order(self, told: dict[str, Any]) -> list[int]:
+        """Return places of tensors, those first that are likely to be wrong."""
+        places = list(range(len(self.names)))
+        if self.target is None:
+            return places
+        late = bool(told.get("loss"))
+        return sorted(places, key=lambda place: (place == self.target) is not late)
+
+    def _with_targets(
+        self, batch: Batch, told: dict[str, Any], more: Iterator[Batch]
+    ) -> Iterator[Batch]:
+        """Yield batches with the targets that the loss asks for, then ``more``."""
+        if self.target is not None and told.get("loss"):
+            item = batch[0] if self.target else batch[-1]
+            for one in targets(told, item):
+                yield (*batch[: self.target], one, *batch[self.target + 1 :])
+            if told["loss"].startswith("binary"):  # what goes in may be compared with as well
+                yield (replace(item, below=2),) * len(batch)
+        yield from more
+
+    def _seeds(self) -> Iterator[Batch]:
+        """Yield batches by what first layers take, and what the tensors are called."""
+        sizes = first_inputs(self.layers)
+        if len(self.names) > 1:
+            yield tuple(by_name(name, sizes) for name in self.names)
+        for item in sizes or list(_ANYTHING):
+            yield tuple(self._named(place, item) for place in range(len(self.names)))
+        for item in _ANYTHING:
+            yield tuple(self._named(place, item) for place in range(len(self.names)))
+            yield (item,) * len(self.names)
+
+    def _named(self, place: int, item: Input) -> Input:
+        name = self.names[place].rpartition(".")[2]
+        pictures = [size for kind, size, _ in self.layers if kind == "Conv2d"]
+        if pictures and _PICTURES.fullmatch(name) and len(item.shape) < 4:
+            return Input("float32", (_BATCH, pictures[0], 32, 32))
+        if _EDGE_NAMES.fullmatch(name):
+            return Input("int64", (2, 16), _BATCH)
+        if place == self.target or (len(self.names) > 1 and _LABELS.fullmatch(name)):
+            return Input("int64", (_BATCH,), 10)
+        if _NUMBERS.fullmatch(name):
+            return Input("int64", (_BATCH,), 2)
+        if _WORD_NAMES.fullmatch(name) and self.rows:
+            return Input("int64", (_BATCH, 16), self.rows)
+        if _MASKS.fullmatch(name) and item.dtype == "int64":
+            return Input("int64", item.shape, 2)
+        return item
+
+
+def _small(item: Input) -> Input:
+    whole = item.shape[:1] == (_BATCH,)
+    return replace(item, shape=(_SMALL, *item.shape[1:])) if whole else item
 
 
 def by_name(name: str, layers: Sequence[Input] = ()) -> Input:
@@ -63,116 +232,53 @@ def by_name(name: str, layers: Sequence[Input] = ()) -> Input:
     return layers[0] if found is _PICTURE and layers else found
 
 
-def told(error: str, items: Sequence[Input]) -> Iterator[tuple[Input, ...]]:
-    """Yield batches that an error asks for."""
-    sizes = re.search(
-        r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", error
-    )
-    if sizes:
-        for old, new in ((int(sizes[1]), int(sizes[2])), (int(sizes[2]), int(sizes[1]))):
-            yield from _resized(items, old, new)
-    channels = re.search(r"weight of size \[\d+, (\d+)([^]]*)\].* got (\d+) channels", error)
-    if channels:
-        dims = 2 + channels[2].count(",")
-        yield from _resized(items, int(channels[3]), int(channels[1]), dims)
-    rows = re.search(r"cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", error)
-    if rows:
-        yield from _resized(items, int(rows[1]), int(rows[2]))
-    wanted = re.search(r"values to unpack \(expected (\d+)(?:, got (\d+))?\)", error)
-    if wanted:
-        for place, item in enumerate(items):
-            more = int(wanted[1]) - len(item.shape)
-            if more == -1 and len(item.shape) > 2:
-                yield _with(items, place, replace(item, shape=(item.shape[0], *item.shape[2:])))
-            elif more == 1:
-                yield _with(items, place, replace(item, shape=(item.shape[0], 1, *item.shape[1:])))
-    if re.search(
-        r"expected .*\bLong\b|scalar types?: Long|tensors used as indices|Expected.*int", error
-    ):
-        for place, item in enumerate(items):
-            if item.dtype == "float32":
-                yield _with(items, place, Input("int64", item.shape, 2))
-    if re.search(r"out of (range|bounds)", error):
-        for place, item in enumerate(items):
-            if item.dtype == "int64" and (item.below or 0) > 2:
-                yield _with(items, place, replace(item, below=2))
+def first_inputs(layers: list[list[Any]]) -> list[Input]:
+    """Return what the first layers of a model may take, the likeliest first."""
+    found: list[Input] = []
+    for kind, size, _ in layers[:2]:
+        if kind == "Conv2d":
+            found += [Input("float32", (_BATCH, size, side, side)) for side in _SIDES]
+        elif kind == "Conv1d":
+            found += [Input("float32", (_BATCH, size, length)) for length in _LENGTHS]
+        elif kind == "Conv3d":
+            found += [Input("float32", (_BATCH, size, side, side, side)) for side in (16, 8, 32)]
+        elif kind == "Embedding":
+            found += [Input("int64", (_BATCH, length), size) for length in _LENGTHS]
+            found.append(Input("int64", (_BATCH,), size))
+        elif kind in ("Linear", "BatchNorm1d"):
+            found.append(Input("float32", (_BATCH, size)))
+            found += [Input("float32", (_BATCH, length, size)) for length in _LENGTHS[:3]]
+            side = round(size**0.5)
+            if side * side == size:  # a flattened picture
+                found.append(Input("float32", (_BATCH, 1, side, side)))
+        elif kind in ("LSTM", "GRU", "RNN", "LayerNorm"):
+            if kind != "LayerNorm":  # rows of a square picture
+                found += [Input("float32", shape) for shape in ((_BATCH, size, size),)]
+            found += [Input("float32", (_BATCH, length, size)) for length in _LENGTHS[:4]]
+    return found
 
 
-def _small(item: Input) -> Input:
-    return replace(item, shape=(_FEW, *item.shape[1:]))
+def targets(seen: dict[str, Any], item: Input) -> list[Input]:
+    """Return what the loss may compare with, by its kind and the shape of what it is given."""
+    loss, out = seen.get("loss", ""), tuple(seen.get("out", ()))
+    if not out:
+        return []
+    if loss in ("cross_entropy", "nll_loss"):
+        return [Input("int64", shape, out[1]) for shape in _index_shapes(out, item)]
+    below = 2 if loss.startswith("binary") else None
+    shapes = dict.fromkeys([out, tuple(n for n in out if n != 1) or (_BATCH,), out[:1]])
+    floats = [Input("float32", shape, below) for shape in shapes]
+    if loss or len(out) < 2:
+        return floats
+    labels = [Input("int64", (out[0], *out[2:]), out[1])]
+    if len(out) == 3 and item.dtype == "int64":  # scores of the words that follow
+        labels.insert(0, Input("int64", out[:-1], out[-1]))
+    return [*labels, *floats]
 
 
-def _resized(
-    items: Sequence[Input], old: int, new: int, dims: int = 0
-) -> Iterator[tuple[Input, ...]]:
-    for place, item in enumerate(items):
-        if old in item.shape[1:] and (not dims or len(item.shape) >= dims):
-            shape = (item.shape[0], *(new if size == old else size for size in item.shape[1:]))
-            yield _with(items, place, replace(item, shape=shape))
-
-
-def _with(items: Sequence[Input], place: int, item: Input) -> tuple[Input, ...]:
-    return (*items[:place], item, *items[place + 1 :])
-
-
-class Search:
-    """A walk over batches, from what the names of their tensors say.
-
-    Args:
-        names: of the tensors.
-        layers: what the first layers of a network take.
-        stand_ins: networks that stand in so far: without one their form says nothing.
-    """
-
-    def __init__(
-        self, names: Sequence[str], layers: Sequence[Input], stand_ins: Sequence[str] | set[str]
-    ) -> None:
-        self.state: _State = (
-            tuple(by_name(name, layers) for name in names),
-            FORMS[0] if stand_ins else "",
-        )
-        self.layers = list(layers[:3])
-        self.done: set[str] = set()
-
-    def run(
-        self, attempt: Callable[[str], dict[str, Any]], is_spent: Callable[[], bool]
-    ) -> dict[str, Any]:
-        """Return what the last or the best try told; its ``text`` is the batch."""
-        best = self._told(self.state, attempt)
-        if best.get("stand_ins") and not self.state[1]:
-            self.state = self.state[0], FORMS[0]
-        if not (best.get("error") or best.get("enough") or is_spent()):  # it took too long
-            self.state = tuple(map(_small, self.state[0])), self.state[1]
-            best = self._told(self.state, attempt)
-        going = True
-        while going and not best.get("enough") and not is_spent():
-            going = False
-            for state in list(self._beside(best)):
-                if is_spent() or best.get("enough"):
-                    break
-                if _text(state) in self.done:
-                    continue
-                found = self._told(state, attempt)
-                if found.get("enough") or found["reach"] > best["reach"]:
-                    best, self.state, going = found, state, True
-                    break
-        return best
-
-    def _told(self, state: _State, attempt: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-        self.done.add(_text(state))
-        return {"reach": [0, 0], **attempt(_text(state)), "text": _text(state)}
-
-    def _beside(self, best: dict[str, Any]) -> Iterator[_State]:
-        items, form = self.state
-        yield from ((one, form) for one in told(best.get("error", ""), items))
-        if form:
-            yield from ((items, other) for other in FORMS if other != form)
-        for place in reversed(range(len(items))):
-            for other in (*self.layers, *_ANY):
-                few = items[place].shape[:1] == (_FEW,)
-                yield _with(items, place, _small(other) if few else other), form
-
-
-def _text(state: _State) -> str:
-    items, form = state
-    return ", ".join(map(str, items)) + (f" -> {form}" if form else "")
+def _index_shapes(out: tuple[int, ...], item: Input) -> list[tuple[int, ...]]:
+    """Return shapes of labels for ``out``, which may be flattened over time."""
+    plain = (out[0], *out[2:])
+    if len(out) == 2 and out[0] > _BATCH and out[0] % _BATCH == 0:
+        return [(_BATCH, out[0] // _BATCH), plain]
+    return [plain]

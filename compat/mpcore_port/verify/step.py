@@ -23,7 +23,12 @@ from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
 from mpcore_port.verify.judge import LEAST, Verification, VerifyOptions
-from mpcore_port.verify.left_out import makers_of_losses, makers_of_models, may_go
+from mpcore_port.verify.left_out import (
+    givers_of_losses,
+    makers_of_losses,
+    makers_of_models,
+    may_go,
+)
 from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.run import ALONE, STUBS, verify
 
@@ -125,14 +130,16 @@ def _runnable(
     """Return a step that runs, and its inputs.
 
     What fails is left out by its line, where it may be; a network for which nothing was found is
-    left out last, and a small one stands in.
+    left out last, and a small one stands in; then what gives the loss.
     """
     absent: set[int] = set()
     module = Module(script_text(file))
     limit = options.time_limit
     trying = _Trying(min(max(_TRIES, _SHARE_OF_TRIES * limit), limit))
-    stages = [] if target == "mindspore" else [makers_of_models(module), makers_of_losses(module)]
-    stages = [stage for stage in stages if stage]  # of torch alone something stands in
+    stages: list[list[int]] = []
+    if target != "mindspore":  # of torch alone something stands in
+        stages = [makers_of_models(module), makers_of_losses(module)]
+        stages.append(givers_of_losses(module, step.loop))
     while True:
         try:
             return step, _inputs(step, place, args, inputs, options, trying)
@@ -141,12 +148,21 @@ def _runnable(
             may = [line for line in fresh if may_go(module, line, step.loop)]
             if may and len(absent) < _LEFT_OUT and not trying.is_spent:
                 absent.add(may[0])
-            elif stages and not inputs:
-                absent |= set(stages.pop(0))
+            elif (rest := _rest(stages, absent)) and not inputs:
+                absent |= set(rest)
                 trying.left = max(trying.left, trying.share)
             else:
                 raise
             step = _extracted(file, place, absent)
+
+
+def _rest(rests: list[list[int]], absent: Collection[int]) -> list[int]:
+    """Return the next lines that may be left out together; [] where none are left."""
+    while rests:
+        fresh = [line for line in rests.pop(0) if line not in absent]
+        if fresh:
+            return fresh
+    return []
 
 
 @dataclass
@@ -270,7 +286,7 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
             "target": layout.target if layout is not None else None,
             "count": len(layout.names) if layout is not None else 0,
             "names": list(layout.names) if layout is not None else [],
-            "loop": list(step.loop),
+            "layouts": step.codes,
             "time_limit": max(min(trying.share, trying.left), 1.0),
         }
         path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from mpcore_port.verify.absent import FILES, guarded_lines
 from mpcore_port.verify.beside import absolute, roots
-from mpcore_port.verify.left_out import failing, of_evaluation
+from mpcore_port.verify.left_out import failing, givers_of_losses, of_evaluation
+from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.streams import nexts
 
@@ -54,6 +55,7 @@ class Stubs:
         self.imports: dict[ast.AST, str] = {}
         self.missing: list[str] = []
         self._streams: dict[str, int] = {}
+        self._whole: list[tuple[ast.Call, ast.Tuple]] = []
         self.guarded = guarded_lines("", module.text)
         self.files_may_be_missing = guarded_lines("", module.text, FILES)
         self.roots = roots(module.tree, folder)
@@ -67,6 +69,9 @@ class Stubs:
                 self._by_name(node)
             elif isinstance(node, ast.Assign) and _is_long_window(node):
                 self.calls[node.value] = "_mpcore_short(2)"
+            elif isinstance(node, ast.Assign) and _is_large_batch(node):
+                self.calls[node.value] = "_mpcore_short(8)"
+        self.losses = set(givers_of_losses(module, (1, len(module.text.splitlines()) + 1)))
         for line in absent:
             self._leave_out(line)
 
@@ -103,7 +108,15 @@ class Stubs:
             self._give_nothing(node)
         elif isinstance(node, (ast.Raise, ast.Assert)):
             self.imports[node] = "..."
+        elif isinstance(node, ast.Call) and line in self.losses:  # it keeps what it is given
+            name = ast.unparse(node.func)[:40]
+            name = name if LOSS.search(name) else f"loss {name}"
+            self.calls[node.func] = f"_mpcore_missing({name!r})"
         elif isinstance(node, ast.Call):
+            above = self.module.parents.get(node)
+            target = above.targets[0] if isinstance(above, ast.Assign) else None
+            if isinstance(target, ast.Tuple) and len(target.elts) > 2:
+                self._whole.append((node, target))
             given = self._absent(node, ast.unparse(node.func)[:40])
             self.calls[node] = f"{given}()" if given.startswith("_mpcore") else given
 
@@ -192,6 +205,17 @@ class Stubs:
             or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in found)
             for node in ast.walk(statement)
         )
+
+    def take_whole(self) -> list[ast.expr]:
+        """Have what failed, and gives several values, be the one batch of a loop without loaders.
+
+        Graphs and the like are read once, by one call, before the loop.
+        """
+        if not self._whole:
+            return []
+        call, target = max(self._whole, key=lambda one: len(one[1].elts))
+        self.calls[call] = NEXT
+        return [target]
 
     def take_batches(self, loop: ast.For | ast.While) -> list[ast.expr]:
         """Have a training loop get synthetic batches.
@@ -368,6 +392,14 @@ def _is_long_window(node: ast.Assign) -> bool:
     parts = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)]
     numbers = [n for n in parts if isinstance(n, int) and n > 0]
     return len(numbers) == len(parts) and math.prod(numbers) > _WINDOW
+
+
+def _is_large_batch(node: ast.Assign) -> bool:
+    """Return whether a constant says that batches are larger than those that are made."""
+    value = node.value.value if isinstance(node.value, ast.Constant) else None
+    if isinstance(value, bool) or not isinstance(value, int) or value <= BATCH:
+        return False
+    return all(BATCH_SIZE.fullmatch(ast.unparse(one).rpartition(".")[2]) for one in node.targets)
 
 
 def _part(value: ast.expr, target: ast.Tuple, text: str) -> Iterator[ast.expr]:
