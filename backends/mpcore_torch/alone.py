@@ -23,7 +23,7 @@ from mpcore.errors import MpcoreError
 from mpcore.policy.plan import Plan
 from mpcore_torch.casting import apply_plan, cast_floats
 from mpcore_torch.layers import device_of, leaves, list_layers
-from mpcore_torch.op_list import op_list_of, region
+from mpcore_torch.op_list import Action, op_list_of, region
 from mpcore_torch.recorder import OPS, layer_calls
 
 if TYPE_CHECKING:
@@ -184,6 +184,25 @@ def _key(name: str, given: _Given) -> str:
     return " ".join(words)
 
 
+class _Acted(dict[str, Any]):
+    """Actions of an op list, which knows those that it was asked for.
+
+    Attributes:
+        met: each with what happens.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the action of a function, None if there is none."""
+        found = super().get(name, default)
+        if isinstance(found, Action):
+            self.met.add(f"{name} {found}")
+        return found
+
+
 class TorchCalls:
     """Calls of one step; see ``mpcore.backend.calls.Calls``."""
 
@@ -195,8 +214,9 @@ class TorchCalls:
     def ready(self, index: int, said: Said, came: tuple[str, ...]) -> Ready | None:
         """Return a call with inputs of those dtypes; None where it cannot be run alone."""
         sample = self._samples[self.calls[index].key]
+        acted = _Acted()
         try:
-            called, enter = self._called(sample.called, said)
+            called, enter = self._called(sample.called, said, acted)
         except MpcoreError:
             return None
         tensors = [
@@ -205,12 +225,12 @@ class TorchCalls:
         ]
         for wants in (sample.given.grads, ()):  # what works in place refuses leaves of the graph
             try:
-                return _ready(called, enter, sample.given, tensors, wants)
+                return _ready(called, enter, sample.given, tensors, wants, acted)
             except (RuntimeError, TypeError, ValueError, MpcoreError):
                 continue
         return None
 
-    def _called(self, called: Any, said: Said) -> tuple[Any, Callable[[], Any]]:
+    def _called(self, called: Any, said: Said, acted: _Acted) -> tuple[Any, Callable[[], Any]]:
         """Return what is called as the plan has it, and the region that it is called in."""
         policy = said.policy
         if called is _ROOT:
@@ -225,6 +245,9 @@ class TorchCalls:
             return called, nullcontext
         model = called if isinstance(called, nn.Module) else nn.Identity()
         mode = op_list_of(model, plan, self._device)
+        if mode is not None:
+            acted.update(mode.actions)
+            mode.actions = acted
         dtype = getattr(torch, policy.compute)
         return called, lambda: region(self._device, dtype, mode)
 
@@ -235,6 +258,7 @@ def _ready(
     given: _Given,
     tensors: Sequence[torch.Tensor],
     wants: tuple[bool, ...],
+    acted: _Acted,
 ) -> Ready:
     wants = wants or (False,) * len(tensors)
     inputs = [t.detach().requires_grad_(want) for t, want in zip(tensors, wants, strict=True)]
@@ -249,15 +273,15 @@ def _ready(
         return [one for one in tree_leaves(result) if _is_float(one)]
 
     first = forward()
-    went = tuple(_dtype(one) for one in first)
+    went, met = tuple(_dtype(one) for one in first), frozenset(acted.met)
     places = [i for i, one in enumerate(first) if one.requires_grad]
     grads = [torch.ones_like(first[i]) for i in places]
     if not wanted or not places:
-        return Ready(forward, went)
+        return Ready(forward, went, met)
 
     def both() -> None:
         results = forward()
         torch.autograd.grad([results[i] for i in places], wanted, grads, allow_unused=True)
 
     both()
-    return Ready(both, went)
+    return Ready(both, went, met)

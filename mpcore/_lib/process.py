@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.interrupts import Held
@@ -24,10 +25,10 @@ from mpcore.errors import MpcoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 __all__ = [
     "Ended",
+    "age",
     "end_with_parent",
     "ended_cleanly",
     "open_events",
@@ -121,6 +122,16 @@ def run_worker(
     else:
         how = _death(child.returncode, log) if child.returncode else ""
     return Ended(child.returncode, late.is_set(), how)
+
+
+def age() -> float:
+    """Return the seconds since this process was started; where that is not told, 0."""
+    stat, uptime = Path("/proc/self/stat"), Path("/proc/uptime")
+    if not stat.exists():
+        return 0.0
+    ticks = float(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    up = float(uptime.read_text(encoding="utf-8").split()[0])
+    return max(0.0, up - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def thread_variables(count: int | None) -> dict[str, str]:

@@ -57,10 +57,12 @@ class Ready:
     Attributes:
         run: takes it forward and backward.
         went: dtypes of its float results.
+        acted: of what is said of ops, what met one that it runs; the rest changes nothing.
     """
 
     run: Callable[[], Any]
     went: tuple[str, ...]
+    acted: frozenset[str] = frozenset()
 
 
 class Calls(Protocol):

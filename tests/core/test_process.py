@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,10 @@ def test_an_error_is_told_in_one_line_without_colours() -> None:
     exc = TypeError("Exception in Net.call().\n\n\x1b[1mInput 'y' has type bfloat16\x1b[0m\n")
     told = process.told(exc)
     assert told == "TypeError: Exception in Net.call(). Input 'y' has type bfloat16"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="told by Linux alone")
+def test_a_process_knows_how_long_ago_it_was_started() -> None:
+    told = "import time; time.sleep(0.5); from mpcore._lib.process import age; print(age())"
+    printed = subprocess.run([sys.executable, "-c", told], stdout=subprocess.PIPE, check=True)
+    assert 0.45 < float(printed.stdout) < 60

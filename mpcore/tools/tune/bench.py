@@ -133,7 +133,7 @@ class Bench:
         model = setup.model()
         batch = next(iter(setup.batches(1, self.task.batch)))
         heard = calls(model, setup.loss(model), batch)
-        return Predictor(heard, self.layers, self.can.device)
+        return Predictor(heard, self.layers, self.can.device, before=self.check_time)
 
     def run(
         self,

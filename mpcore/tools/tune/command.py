@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcore._lib.files import write_text
-from mpcore._lib.process import ended_cleanly
+from mpcore._lib.process import age, ended_cleanly
 from mpcore.capabilities.devices import device_of
 from mpcore.errors import ExperimentError, check_choice
 from mpcore.numerics.dtypes import parse_dtype
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from mpcore.tools.tune.evidence import Evidence
 
 __all__ = ["read_formats", "tune"]
+
+_END = 0.3  # of what it took to start: to write and to end, on a machine that may be busy
 
 
 def tune(
@@ -173,13 +175,16 @@ def tune(
         return _predicted(loaded, names, task, device, output, answer)
     found: dict[str, Evidence] = {}
     failed: dict[str, str] = {}
-    stopped = False
+    stopped, spent = False, age()
+    ending = _END * spent
     with ended_cleanly():
         for name in names:
             own = output.with_stem(f"{output.stem}-{name}") if several else output
             with Live(answer.console, name) as live:
                 one = replace(task, backend=name)
-                runner = Runner(loaded.path, one, own.with_suffix(".log.jsonl"), threads, live)
+                log = own.with_suffix(".log.jsonl")
+                runner = Runner(loaded.path, one, log, threads, live, spent, ending)
+                spent = 0.0
                 try:
                     found[name] = runner.run()
                 except ExperimentError as exc:

@@ -25,7 +25,8 @@ __all__ = ["Runner"]
 _KEPT = frozenset({"screen", "culprits", "looked", "race", "duel", "again", "trained", "outer"})
 """Kinds of entries that cost something to find out."""
 
-_LATE = 1.1  # of the budget: then a worker is ended that does not end by itself
+_LATE = 1.03  # of the budget: then a worker is ended that does not end by itself
+_LEAST = 0.1  # seconds that one gets in any case
 
 
 class Runner:
@@ -37,6 +38,8 @@ class Runner:
         log: file of entries, which a later search reads.
         threads: inside an operation; None for the framework's choice.
         on_event: called with each event of the worker.
+        spent: seconds of the budget that are gone already.
+        ending: seconds of it that the caller needs to write the answer and to end.
     """
 
     def __init__(
@@ -46,9 +49,11 @@ class Runner:
         log: Path,
         threads: int | None,
         on_event: Callable[[dict[str, Any]], None],
+        spent: float = 0.0,
+        ending: float = 0.0,
     ) -> None:
         self._path, self._task, self._log = path, task, log
-        self._threads, self._on_event = threads, on_event
+        self._threads, self._on_event, self._gone = threads, on_event, spent + ending
         self._entries: list[Entry] = []
         self._key = self._error = self._phase = ""
 
@@ -63,14 +68,14 @@ class Runner:
                 "experiment": str(self._path.resolve()),
                 "folder": folder,
                 "log": str(self._log.resolve()),
-                "began": time.time(),
+                "began": time.time() - self._gone,
                 "task": asdict(self._task),
             }
             ended = run_worker(
                 "mpcore.tools.tune.worker",
                 json.dumps(told),
                 Path(folder) / "log.txt",
-                time_limit=max(self._task.budget * _LATE, self._task.budget + 1.0),
+                time_limit=max(self._task.budget * _LATE - self._gone, _LEAST),
                 on_event=self._event,
                 environment=thread_variables(self._threads),
             )

@@ -89,6 +89,32 @@ def test_alike_calls_are_prepared_and_timed_once() -> None:
     assert len(planted.asked) == 9
 
 
+def test_a_machine_that_gets_slower_changes_no_prediction() -> None:
+    drift = [1.0]
+    own = Predictor(Planted(), LAYERS, "cpu", lambda run, count: drift[0] * run())
+    before = own("mixed_bfloat16").seconds
+    drift[0] = 3.0
+    assert own("mixed_bfloat16; full path=qkv").calls == pytest.approx([3, 2, 1.1, 2, 1.1])
+    assert own("mixed_bfloat16").seconds == before
+
+
+def test_calls_that_take_the_last_of_a_budget_are_the_last() -> None:
+    left = [7]
+
+    def check() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise TimeoutError
+
+    planted = Planted()
+    own = Predictor(planted, LAYERS, "cpu", lambda run, count: run(), check)
+    with pytest.raises(TimeoutError):
+        own("mixed_bfloat16")
+    left[0] = 99
+    assert own("mixed_bfloat16").calls == pytest.approx([2.1, 9, 1.2, 2, 0.5])
+    assert len(planted.asked) == len(CALLS)
+
+
 def test_what_calls_do_not_tell_is_learnt_from_whole_steps() -> None:
     own, _ = predictor()
     own.learn({"float32": 11.0, "mixed_bfloat16": 15.0})
