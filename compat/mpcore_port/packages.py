@@ -12,6 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import libcst as cst
@@ -100,13 +101,21 @@ def package_of(name: str) -> Package | None:
 
 
 def _installed(root: str) -> Package:
-    names = _by_import().get(root, ())
+    # Metadata of all that is installed takes half a second to read: only for what can be imported.
+    names = _by_import().get(root, ()) if _can_be_imported(root) else ()
     if not names:
         return Package(root, "unknown", "unproven", ABSENT)
     if any(_requires_torch(name, 2) for name in names):
         return Package(root, "torch", "unproven", f"{names[0]} requires torch (its metadata)")
     why = f"not on the list; {names[0]} requires no torch (its metadata)"
     return Package(root, "unknown", "unproven", why)
+
+
+def _can_be_imported(root: str) -> bool:
+    try:
+        return find_spec(root) is not None
+    except (ImportError, ValueError):  # a module that hides what it is: ask the metadata
+        return True
 
 
 @cache

@@ -12,7 +12,7 @@ import libcst as cst
 from libcst.metadata import CodePosition, CodeRange
 from libcst.metadata.position_provider import PositionProvidingCodegenState
 
-__all__ = ["Places", "placed", "spoken"]
+__all__ = ["Places", "placed", "raw", "spoken"]
 
 _SPOKEN = (cst.BaseExpression, cst.BaseSmallStatement, cst.Arg)
 _SPANS: dict[int, tuple[list[str], int, int]] = {}  # of modules that are held, by a node's id
@@ -51,6 +51,15 @@ def spoken(node: cst.CSTNode) -> str | None:
     tokens, first, end = span
     code = "".join(tokens[first:end])
     return None if "\n" in code or "\r" in code else code
+
+
+def raw(node: cst.CSTNode) -> str | None:
+    """Return the code of a node as it stands in its module, with its indents and lines around it.
+
+    None for a node of no module that was read. To look for words in; ``spoken`` is to be shown.
+    """
+    span = _SPANS.get(id(node))
+    return None if span is None else "".join(span[0][span[1] : span[2]])
 
 
 def _forget(ids: list[int]) -> None:

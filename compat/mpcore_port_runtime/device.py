@@ -25,6 +25,7 @@ __all__ = [
     "init_process_group",
     "is_available",
     "is_initialized",
+    "run_on_devices",
     "spawn",
     "synchronize",
 ]
@@ -193,6 +194,12 @@ class DataParallel(_Around):
 
     Source: torch/nn/parallel/data_parallel.py, torch 2.13.0.
     """
+
+
+def run_on_devices(module: Any, inputs: Any, module_kwargs: Any = None) -> Any:
+    """Run a Cell as torch.nn.parallel.data_parallel does, on the one device of a process."""
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    return module(*given, **(module_kwargs or {}))
 
 
 class DistributedDataParallel(_Around):

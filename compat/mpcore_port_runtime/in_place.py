@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, ops
 
-__all__ = ["put", "set_data"]
+__all__ = ["put", "set_data", "variable"]
 
 
 def put(tensor: Any, value: Any) -> Any:
@@ -20,6 +20,11 @@ def put(tensor: Any, value: Any) -> Any:
     else:
         tensor.assign_value(fresh)
     return tensor
+
+
+def variable(data: Any) -> Any:
+    """Return what it is given, as torch.autograd.Variable does where it is handed on."""
+    return data
 
 
 def set_data(holder: Any, value: Any) -> None:

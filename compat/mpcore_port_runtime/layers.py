@@ -17,12 +17,50 @@ __all__ = [
     "CrossEntropyLoss",
     "Dropout2d",
     "Embedding",
+    "LogSoftmax",
     "ModuleDict",
     "NLLLoss",
+    "Softmax",
     "Upsample",
     "convert_sync_batchnorm",
     "embedding_of",
+    "log_softmax",
+    "softmax",
 ]
+
+
+def _axis(x: Any) -> int:
+    """Return the axis of a softmax that is not told one.
+
+    Source: ``_get_softmax_dim`` in torch/nn/functional.py, torch 2.13.0.
+    """
+    return 0 if x.ndim in (0, 1, 3) else 1
+
+
+def softmax(logits: Any, dtype: Any = None) -> Any:
+    """Return torch.nn.functional.softmax of a tensor alone: its rank says the axis."""
+    return ops.softmax(logits, axis=_axis(logits), dtype=dtype)
+
+
+def log_softmax(logits: Any) -> Any:
+    """Return torch.nn.functional.log_softmax of a tensor alone: its rank says the axis."""
+    return ops.log_softmax(logits, axis=_axis(logits))
+
+
+class Softmax(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """torch.nn.Softmax without an axis."""
+
+    def construct(self, logits: Any) -> Any:
+        """Return the shares along the axis that the rank says."""
+        return softmax(logits)
+
+
+class LogSoftmax(nn.Cell):  # type: ignore[misc]
+    """torch.nn.LogSoftmax without an axis."""
+
+    def construct(self, logits: Any) -> Any:
+        """Return the logarithms of the shares along the axis that the rank says."""
+        return log_softmax(logits)
 
 
 class CrossEntropyLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

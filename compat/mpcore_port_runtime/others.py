@@ -1,7 +1,8 @@
 """What scripts take from packages built on torch, besides networks.
 
 Sources: transformers 4.44.2 ``optimization.py``; timm 1.0.9 ``loss/cross_entropy.py``,
-``layers/drop.py``, ``utils/metrics.py``. Compared with what these gave.
+``layers/drop.py``, ``utils/metrics.py``. Compared with what these gave. What counts operations
+(thop, torchsummary) counts parameters alone.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ __all__ = [
     "LabelSmoothingCrossEntropy",
     "SoftTargetCrossEntropy",
     "accuracy",
+    "clever_format",
     "drop_path",
     "get_constant_schedule",
     "get_constant_schedule_with_warmup",
     "get_cosine_schedule_with_warmup",
     "get_cosine_with_hard_restarts_schedule_with_warmup",
     "get_linear_schedule_with_warmup",
+    "profile",
+    "summary",
     "to_2tuple",
 ]
 
@@ -230,3 +234,37 @@ def accuracy(output: Any, target: Any, topk: tuple[int, ...] = (1,)) -> list[Any
     hit = (best == target.reshape((1, -1)).astype(best.dtype)).astype(ms.float32)
     rows = target.shape[0]
     return [hit[: min(k, most)].reshape((-1,)).sum(0) * 100.0 / rows for k in topk]
+
+
+# --- counting -------------------------------------------------------------------------------------
+
+
+def _count(model: Any) -> int:
+    return sum(int(param.size) for param in model.get_parameters() if param.requires_grad)
+
+
+def profile(model: Any, inputs: Any = (), *, ret_layer_info: bool = False, **_: Any) -> Any:
+    """Return what thop.profile does: operations, which nobody counts here, and parameters."""
+    del inputs
+    found = (math.nan, float(_count(model)))
+    return (*found, {}) if ret_layer_info else found
+
+
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
+
+
+def clever_format(nums: Any, format: str = "%.2f") -> Any:
+    """Return thop.clever_format: numbers as texts with their units."""
+    listed = list(nums) if isinstance(nums, Iterable) else [nums]
+    found = []
+    for num in listed:
+        size, unit = next(((s, u) for s, u in _UNITS if num > s), (1.0, "B"))
+        found.append(format % (num / size) + unit)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def summary(model: Any, input_size: Any = None, batch_size: int = -1, device: Any = None) -> None:
+    """Print a network and how many parameters it has, where torchsummary prints a table."""
+    del input_size, batch_size, device
+    print(model)  # noqa: T201  # what the package does
+    print(f"Trainable params: {_count(model):,}")  # noqa: T201

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mpcore_port.engine import port_text
@@ -54,3 +55,18 @@ def test_masks_are_those_of_the_original(tmp_path: Path) -> None:
     own = [value for kind, value in ours if kind == "loss"]
     assert len(losses) == 6
     assert own == pytest.approx(losses, rel=0, abs=5e-6)
+
+
+def test_initialisers_leave_the_stream_of_numpy_alone(monkeypatch):
+    ms = pytest.importorskip("mindspore")
+    from mindspore.common import initializer
+
+    from mpcore_port.mindspore.replay import own_stream
+
+    monkeypatch.setattr(initializer, "_numpy_seed", initializer._numpy_seed)
+    own_stream()
+    np.random.seed(3)  # noqa: NPY002  # the stream that scripts draw from
+    before = np.random.rand(4)  # noqa: NPY002
+    np.random.seed(3)  # noqa: NPY002  # the stream that scripts draw from
+    ms.nn.Dense(3, 2)
+    np.testing.assert_array_equal(np.random.rand(4), before)  # noqa: NPY002

@@ -197,3 +197,36 @@ def test_a_name_without_an_equal_stops_where_it_is_used():
     found = ported(MIXED + "model = AutoModel.from_pretrained('a')\n")
     assert found.status == "does not run"
     assert found.said.stops == (15,)
+
+
+# --- what counts operations -----------------------------------------------------------------------
+
+COUNTED = """\
+import torch
+from torch import nn
+from thop import profile, clever_format
+from torchsummary import summary
+
+model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+flops, params = profile(model, inputs=(torch.randn(2, 4),))
+flops, params = clever_format([flops, params])
+summary(model, (4,))
+print(params, flops)
+"""
+
+
+def test_parameters_are_counted_and_operations_are_not(capsys):
+    found = ported(COUNTED)
+    assert found.status == "runs"
+    exec(found.text, {})
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "21.00B nanB"  # 4 x 3 + 3 + 3 + 3 of torch's network too
+    assert "Trainable params: 21" in said
+
+
+@pytest.mark.parametrize("number", [0.0, 999.0, 1500.0, 2.5e6, 3e9, 4e12])
+def test_numbers_have_the_units_of_thop(number):
+    places = {"T": 1e12, "G": 1e9, "M": 1e6, "K": 1e3, "B": 1.0}
+    text = port.others.clever_format([number, number], "%.3f")[1]
+    assert float(text[:-1]) * places[text[-1]] == pytest.approx(number)
+    assert port.others.clever_format([number], "%.3f") == text

@@ -19,7 +19,7 @@ from mpcore_port.verify.inputs import draw, read_inputs
 from mpcore_port.verify.judge import Comparison, VerifyOptions
 from mpcore_port.verify.module import StepError
 from mpcore_port.verify.project import scripts_of, verify_port
-from mpcore_port.verify.step import Place, _code, verify_step
+from mpcore_port.verify.step import Place, _code, _has_equal, verify_step
 from mpcore_port.verify.synthetic import Batches, Missing
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -261,3 +261,18 @@ def test_a_comment_makes_no_line_of_a_bracket() -> None:
     lines = _code('x = f(\n    a,\n)  # why\ny = "a # b"\n# all\n')
     assert lines == ["x = f(", "a,", ")", 'y = "a # b"', "# all"]
     assert _code("%run a\nx = (  # open\n") == ["%run a", "x = (  # open"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("save_image(made, 'a.png')", True),
+        ("save_image(made, 'b.png')", False),
+        ("show(made)", False),
+        ("made = datasets.MNIST(root)", True),
+    ],
+)
+def test_a_name_that_is_absent_in_the_step_may_have_another_in_the_port(line, found):
+    there = {"port.pictures.save_image(made, 'a.png')", "plot(made)"}
+    there.add("made = port.pictures.MNIST(root)")
+    assert _has_equal(line, there, ["save_image", "datasets"]) is found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -66,6 +66,9 @@ def map_call(
         call = _packed(row, call)
     call = _said_anew(row, call)
     bound = _bind(row, call)
+    for name, other in row.missing.items():
+        if name not in bound.given and not bound.extra:
+            row = replace(row, to=other)
     _check(row, bound)
     if row.expr or row.bare:
         return _expression(row, bound, receiver)

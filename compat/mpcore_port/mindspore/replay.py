@@ -26,7 +26,7 @@ from mpcore_port.mindspore.masks import same_masks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main", "replay", "run_role"]
+__all__ = ["main", "own_stream", "replay", "run_role"]
 
 
 def replay(
@@ -199,6 +199,7 @@ def _port(job: dict[str, Any]) -> Any:
     import mpcore_port_runtime as runtime
 
     ms.runtime.launch_blocking()
+    own_stream()
     _same_numbers(ms, torch, runtime)
     same_masks(ms, torch)
     recorder = _PortRecorder(job, ms, runtime)
@@ -334,6 +335,17 @@ def _load(ms: Any, path: str, optimizers: list[Any]) -> None:
         raise RuntimeError(msg)
     for place, param in enumerate(params):
         ms.ops.assign(param, ms.Tensor(arrays[str(place)].reshape(param.shape)))
+
+
+def own_stream() -> None:
+    """Let MindSpore's initialisers leave numpy's stream alone, as torch's do.
+
+    They seed themselves from it: noise that a script draws with numpy would be another.
+    """
+    from mindspore.common import initializer
+
+    stream = np.random.RandomState(0)
+    initializer._numpy_seed = lambda: stream.randint(1, 1 << 63, dtype=np.int64)
 
 
 def _same_numbers(ms: Any, torch: Any, runtime: Any) -> None:

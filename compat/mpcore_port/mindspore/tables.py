@@ -58,6 +58,7 @@ class Mapping:
         drop: arguments that go.
         refuse: arguments that are refused unless they have torch's default, and why.
         require: arguments that must be there, and why.
+        missing: new name of the function where an argument is not given.
         refuse_all: why the name is refused; "" if it is not.
         remove: why a line with nothing but this call goes.
         positional: how many arguments may stay positional; the rest get their keyword.
@@ -85,6 +86,7 @@ class Mapping:
     drop: tuple[str, ...] = ()
     refuse: dict[str, str] = field(default_factory=dict)
     require: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     refuse_all: str = ""
     remove: str = ""
     positional: int = 99

@@ -6,6 +6,7 @@ whole scripts do. That what was compared is what stands in the port is checked l
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
@@ -33,7 +34,7 @@ from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.run import ALONE, STUBS, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from mpcore_port.engine import Ported, Result
     from mpcore_port.targets import Target
@@ -42,6 +43,7 @@ __all__ = ["Place", "script_text", "verify_step"]
 
 _TRIES = 30.0  # processor seconds for finding inputs, or this share of a long time limit:
 _SHARE_OF_TRIES = 0.1
+_NOTHING = "nothing in place of "
 _LEFT_OUT = 12  # lines
 _SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
 _OF_HEAD = ("while True:", "yield from batches", "function(0, *args)")
@@ -308,6 +310,30 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
         return found
 
 
+def _absent(step: Step) -> list[str]:
+    """Return the names of imports that the step has nothing in the place of."""
+    found: list[str] = []
+    for _, what in step.replaced:
+        code = what.removeprefix(_NOTHING)
+        try:
+            node = ast.parse(code).body[0] if code != what else None
+        except SyntaxError:
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found += [(a.asname or a.name).partition(".")[0] for a in node.names]
+    return found
+
+
+def _has_equal(line: str, there: Collection[str], absent: Sequence[str]) -> bool:
+    """Return whether the port has a line but for what it calls a name that is absent in the step.
+
+    Of an absent name no rule knows what it is: in the port ``save_image`` may have another name.
+    """
+    parts = re.split(rf"(?<![\w.])(?:{'|'.join(map(re.escape, absent))})(?![\w])", line)
+    pattern = r"[\w.]+".join(map(re.escape, parts))
+    return len(parts) > 1 and any(re.fullmatch(pattern, other) for other in there)
+
+
 # --- the port of the step -----------------------------------------------------------------------
 
 
@@ -323,6 +349,8 @@ def _port(
     own = _code(done.text)
     own = [line for line in own if _is_of_script(line)]
     elsewhere = [line for line in own if line not in there]
+    if absent := _absent(step):
+        elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     scan, count = done.scan, len(file.source.text.splitlines())
 
     def places(kind: str) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from mpcore_port.mindspore.rules.flow import (
     read,
 )
 from mpcore_port.names import code_of
+from mpcore_port.places import raw
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.loop.acts import Acts
@@ -84,9 +85,15 @@ _TOUCHES = re.compile(r"\.grad\b|\.data\s*[-+*/]?=[^=]|\.[a-z]+_\(")
 _READS = re.compile(r"\.grad\b(?!\s*=[^=])")
 
 
+def _words(node: Any) -> str:
+    """Return the code of a statement, to look for words in."""
+    text = raw(node)
+    return code_of(node) if text is None else text
+
+
 def _reads_gradients(line: Line) -> bool:
     """Return whether a line that is no part of a step looks at gradients."""
-    return line.act is None and not line.inner and bool(_READS.search(code_of(line.node)))
+    return line.act is None and not line.inner and bool(_READS.search(_words(line.node)))
 
 
 class _Grouping:
@@ -104,7 +111,7 @@ class _Grouping:
         for line, block in every(self.steps.block):
             if line.act is not None:
                 getattr(self, f"_{line.act.kind}")(line, block, line.act)
-            elif self.pending and not line.inner and _TOUCHES.search(code_of(line.node)):
+            elif self.pending and not line.inner and _TOUCHES.search(_words(line.node)):
                 raise NotPlain(line.node, "gradients or parameters change before the step")
         reading = [one for one, _ in every(self.steps.block) if _reads_gradients(one)]
         if self.steps.groups and reading:

@@ -11,7 +11,14 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
-from mpcore_port.mindspore.rules.place import PortRule, by_name, is_whole_network, named, need
+from mpcore_port.mindspore.rules.place import (
+    PortRule,
+    by_name,
+    is_whole_network,
+    named,
+    need,
+    wording,
+)
 from mpcore_port.names import code_of
 from mpcore_port.packages import imported, package_of
 
@@ -74,8 +81,12 @@ class CallRule(PortRule):
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
                 return None  # StatementRule takes the line away
-        if name == "torch.save" and any(is_whole_network(at, part) for part in _saved(old)):
+        whole = name == "torch.save" and any(is_whole_network(at, part) for part in _saved(old))
+        if whole and "torch.load" in map(at.names.called, at.names.calls):
             return new.with_changes(func=at.refuse(self, old.func, _WHOLE))
+        if whole:
+            new = _with_states(old, new, at)
+            row = replace(row, effect=_WEIGHTS)
         if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
             return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
         if row.to and row.expr and not _is_listed(old):  # a type: sizes, or values of any kind
@@ -131,6 +142,26 @@ def _is_listed(call: cst.Call) -> bool:
     return len(args) == 1 and not args[0].star and isinstance(args[0].value, (cst.List, cst.Tuple))
 
 
+def _with_states(old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Return ``torch.save`` with the states of networks in the place of the networks."""
+    state = cst.parse_expression(wording(at, "port.state_dict"))
+
+    def stated(before: Any, now: Any) -> Any:
+        return cst.Call(state, [cst.Arg(now)]) if is_whole_network(at, before) else now
+
+    first, value = new.args[0], old.args[0].value
+    if isinstance(value, cst.Dict) and isinstance(first.value, cst.Dict):
+        pairs = zip(value.elements, first.value.elements, strict=True)
+        elements = [
+            now.with_changes(value=stated(before.value, now.value)) for before, now in pairs
+        ]
+        made: Any = first.value.with_changes(elements=elements)
+    else:
+        made = stated(value, first.value)
+    return new.with_changes(args=[first.with_changes(value=made), *new.args[1:]])
+
+
+_WEIGHTS = "a network's weights alone are saved: load them by load_state_dict into one that is made"
 _WHOLE = "networks are not saved whole: save their state_dict(), and load it into one that is made"
 
 
@@ -174,6 +205,10 @@ class NameRule(PortRule):
         row = by_name(name, at.options)
         if (row is None or row.refuse_all) and _goes(old, at):
             return None
+        if row is None and name in _BY_NAME and self._is_asked(old, at):
+            made = cst.parse_expression(wording(at, _BY_NAME[name]))
+            at.note(self, old, made, "changed", _CHOSEN, _NINE)
+            return made
         if row is None:
             return self._unknown(old, name, at)
         if row.refuse_all:
@@ -182,7 +217,9 @@ class NameRule(PortRule):
         word = row.to if _is_handed_on(parent) and row.to else row.value or row.to
         if not word:
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
-        made = cst.parse_expression(word)
+        if word.startswith("(") and isinstance(self._holder(old, at), cst.ClassDef):
+            return at.refuse(self, old, _ABSTRACT)
+        made = cst.parse_expression(wording(at, word))
         pins = {k: v for k, v in row.pin.items() if "{" not in v} | row.set
         if pins and not self._is_type(old, at):
             given = ", ".join(f"{row.keywords.get(k, k)}={v}" for k, v in pins.items())
@@ -226,10 +263,21 @@ class NameRule(PortRule):
             return True
         return isinstance(holder, cst.Call) and code_of(holder.func) in ("isinstance", "issubclass")
 
+    def _is_asked(self, old: cst.CSTNode, at: At) -> bool:
+        """Whether a module is asked for what a variable names: ``getattr(optim, args.optim)``."""
+        holder = self._holder(old, at)
+        return isinstance(holder, cst.Call) and code_of(holder.func) == "getattr"
+
     def _holder(self, old: cst.CSTNode, at: At) -> cst.CSTNode | None:
         """Return the class or call that a name is an argument of."""
         arg = at.names.enclosing(old, cst.Arg)
         return at.names.parents.get(arg) if arg is not None else None
+
+
+_BY_NAME = {"torch.optim": "port.optimizers"}
+_CHOSEN = "which one is known when it runs"
+_NINE = "Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop and SGD are there"
+_ABSTRACT = "MindSpore's layers have no such class: take the layer that is meant"
 
 
 def _is_handed_on(parent: cst.CSTNode | None) -> bool:
@@ -406,7 +454,10 @@ def _references(at: At) -> dict[str, list[str]]:
 def _imports(module: cst.Module, text: str) -> bool:
     """Return whether a pass before has put an import statement into the module."""
     return any(
-        isinstance(line, cst.SimpleStatementLine) and code_of(line) == text for line in module.body
+        isinstance(line, cst.SimpleStatementLine)
+        and isinstance(line.body[0], cst.Import)
+        and code_of(line) == text
+        for line in module.body
     )
 
 

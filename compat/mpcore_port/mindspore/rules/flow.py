@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -43,25 +44,29 @@ _COUNTED = re.compile(
 )
 _INNER = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+# Types are asked for by name: libcst's are abstract, and isinstance costs more than the walk.
+_DEFINED = frozenset((cst.FunctionDef, cst.ClassDef))
+_OWN = frozenset((cst.Lambda, *_COMPREHENSIONS))
+_TARGETED = frozenset((cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr))
+_KEPT = 4096  # statements whose names are kept: nodes never change, and are equal to themselves
 
 
 class _Assigned(Walker):
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+    def on_visit(self, node: Any) -> bool:
+        kind = type(node)
+        if kind in _DEFINED:
             self.names.append(node.name.value)
             return False
-        if isinstance(node, (cst.Lambda, *_COMPREHENSIONS)):
+        if kind in _OWN:
             return False
-        if isinstance(
-            node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr)
-        ):
+        if kind in _TARGETED:
             self._target(node.target)
-        if isinstance(node, cst.AsName):
+        elif kind is cst.AsName:
             self._target(node.name)
-        if isinstance(node, cst.Expr):
+        elif kind is cst.Expr:
             self._changed(node.value)
         return True
 
@@ -86,9 +91,14 @@ class _Assigned(Walker):
 
 def assigned(node: cst.CSTNode) -> list[str]:
     """Return the names that ``node`` assigns or changes, dotted ones too, in order."""
+    return list(_assigned(node))
+
+
+@lru_cache(_KEPT)
+def _assigned(node: cst.CSTNode) -> tuple[str, ...]:
     found = _Assigned()
     found.walk(node)
-    return found.names
+    return tuple(found.names)
 
 
 class _Plain(_Assigned):
@@ -102,30 +112,36 @@ class _Plain(_Assigned):
 
 def assigned_first(node: cst.CSTNode) -> list[str]:
     """Return the plain names that become local to a function that holds ``node``."""
+    return list(_assigned_first(node))
+
+
+@lru_cache(_KEPT)
+def _assigned_first(node: cst.CSTNode) -> tuple[str, ...]:
     found = _Plain()
     found.walk(node)
-    return found.names
+    return tuple(found.names)
 
 
 class _Read(Walker):
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
+    def on_visit(self, node: Any) -> bool:
         """Walk only where values are read."""
-        if isinstance(node, cst.Name):
+        kind = type(node)
+        if kind is cst.Name:
             self.names.add(node.value)
-        elif isinstance(node, cst.Attribute):
+        elif kind is cst.Attribute:
             self._attribute(node)
-        elif isinstance(node, cst.Arg):
+        elif kind is cst.Arg:
             self.walk(node.value)
-        elif isinstance(node, cst.Param):
+        elif kind is cst.Param:
             self._each(node.default)
-        elif isinstance(node, cst.AssignTarget):
+        elif kind is cst.AssignTarget:
             self._inside(node.target)
-        elif isinstance(node, cst.For):
+        elif kind is cst.For:
             self._each(node.iter, node.body, node.orelse)
-        elif isinstance(node, _COMPREHENSIONS):
+        elif kind in _OWN and kind is not cst.Lambda:
             self._comprehension(node)
         else:
             return True
@@ -168,9 +184,14 @@ class _Read(Walker):
 
 def read(node: cst.CSTNode) -> set[str]:
     """Return the names that ``node`` reads, of dotted ones each beginning too."""
+    return set(_read(node))
+
+
+@lru_cache(_KEPT)
+def _read(node: cst.CSTNode) -> frozenset[str]:
     found = _Read()
     found.walk(node)
-    return found.names
+    return frozenset(found.names)
 
 
 def constant(nodes: Iterable[cst.CSTNode], names: set[str]) -> bool:

@@ -15,7 +15,7 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.rules.place import PortRule, named, wording
 from mpcore_port.mindspore.tables import table
-from mpcore_port.names import code_of
+from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +112,11 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         text = f"port.put({code_of(target)}, {code_of(value)})"
         made = cst.parse_expression(wording(at, text))
         return _noted(rule, old, made, at, "its values are assigned to")
+    if _is_part(held, at) and isinstance(at.names.parents.get(old), cst.Expr):
+        value = plain_call(name, old, new, fresh, at)
+        if value is None:
+            return None
+        return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
     if name != "copy_" and isinstance(held, cst.Name) and _is_alone(held, at):
         value = plain_call(name, old, new, fresh, at)
         if value is None:
@@ -132,6 +137,36 @@ def _noted(rule: Any, old: cst.Call, made: Any, at: At, reason: str) -> Any:
     if isinstance(made, (cst.BinaryOperation, cst.UnaryOperation)):
         made = made.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return made
+
+
+def _is_part(node: Any, at: At) -> bool:
+    """Return whether ``x[:, i]`` is meant: a view in torch, and a tensor's part, no list's.
+
+    What a mask or a list of places takes out is a copy in torch: it changes nothing there.
+    """
+    if not isinstance(node, cst.Subscript) or not dotted(node.value):
+        return False
+    indices: list[Any] = [element.slice for element in node.slice]
+    ranges = [isinstance(index, cst.Slice) for index in indices]
+    return any(ranges) and all(
+        is_range or _is_place(index.value, at)
+        for is_range, index in zip(ranges, indices, strict=True)
+    )
+
+
+def _is_place(node: Any, at: At) -> bool:
+    """Return whether an index surely is a whole number, or ``...``."""
+    if isinstance(node, cst.UnaryOperation):
+        node = node.expression
+    if isinstance(node, (cst.Integer, cst.Ellipsis)):
+        return True
+    if not isinstance(node, cst.Name):
+        return False
+    found = at.names.scope(node).find(node.value)
+    loops = [b.value for b in found if b.kind == "for" and isinstance(b.value, cst.Call)]
+    return bool(found) and len(loops) == len(found) == sum(
+        code_of(call.func) == "range" for call in loops
+    )
 
 
 def _is_fresh(node: cst.CSTNode, at: At, depth: int = 12) -> bool:
@@ -301,9 +336,9 @@ class DataRule(PortRule):
         if isinstance(new, cst.Expr) and isinstance(new.value, cst.NamedExpr):
             if isinstance(old.value, cst.NamedExpr):
                 return None
-            bare = new.value.value
-            name = cst.Name(new.value.target.value)  # type: ignore[attr-defined]  # of a walrus
-            return cst.Assign([cst.AssignTarget(name)], bare, semicolon=new.semicolon)
+            named: Any = new.value
+            bare, target = named.value, named.target
+            return cst.Assign([cst.AssignTarget(target)], bare, semicolon=new.semicolon)
         if isinstance(new, cst.Assign) and len(new.targets) == 1:
             target, operator = new.targets[0].target, ""
         elif isinstance(new, cst.AugAssign):

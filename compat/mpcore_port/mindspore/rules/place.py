@@ -112,6 +112,10 @@ _PLACES = (
     ),
     (re.compile(r"^torchvision\.transforms\.Scale$"), "torchvision.transforms.Resize"),
     (
+        re.compile(r"^torchvision\.transforms\.RandomSizedCrop$"),
+        "torchvision.transforms.RandomResizedCrop",
+    ),
+    (
         re.compile(r"^torch\.distributions\.(?:categorical|normal)\.(\w+)$"),
         r"torch.distributions.\1",
     ),
@@ -174,6 +178,7 @@ def named(at: At, row: Mapping) -> Mapping:
         expr=wording(at, row.expr),
         bare=wording(at, row.bare),
         stars=wording(at, row.stars),
+        missing={name: wording(at, other) for name, other in row.missing.items()},
     )
 
 

@@ -74,7 +74,8 @@ class MethodRule(PortRule):
         if at.names.called(old) is not None:
             return None
         name, holder = old.func.attr.value, old.func.value
-        of_network = name in _OF_NETWORKS and may_be_network(at, holder)
+        # A factory of another file may make an optimizer, too.
+        of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
         if is_plain_object(at, holder) and not of_network:
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:
