@@ -33,16 +33,19 @@ import types
 from pathlib import Path
 
 COMMAND = "numpy typer.rich_utils mpcore.cli mpcore.tools.compare.command"
+REPORT = "mpcore.tools.report.report mpcore.tools.tune.page"  # with matplotlib
+DYNAMO = "torch._dynamo"  # torch imports it when the first optimizer steps: 0.9 CPU seconds
 WORKER = f"{COMMAND} mpcore.tools.compare.worker"
 SERVERS = {
-    "plain": COMMAND,
+    "plain": f"{COMMAND} {REPORT}",
     "worker": WORKER,  # of a backend that a test wrote
-    "torch": f"torch {WORKER} mpcore_torch.backend",
-    "tensorflow": f"tensorflow keras {WORKER} mpcore_tensorflow.backend",
-    "mindspore": f"mindspore {WORKER} mpcore_mindspore.backend",
+    "torch": f"torch {DYNAMO} {WORKER} mpcore_torch.driver",
+    "tensorflow": f"tensorflow keras {WORKER} mpcore_tensorflow.driver",
+    "mindspore": f"mindspore {WORKER} mpcore_mindspore.driver",
     "port": f"{COMMAND} mpcore_port.command mpcore_port.engine mpcore_port.verify.run",
-    "verify": "torch mpcore_port.verify.recorder",
-    "replay": "torch mindspore mindspore.experimental mpcore_port_runtime",
+    "verify": f"torch {DYNAMO} mpcore_port.verify.recorder",
+    "replay": "torch mindspore mindspore.experimental mpcore_port_runtime"
+    f" {DYNAMO} mpcore_port.verify.recorder mpcore_port.mindspore.native_recorder",
 }
 """What each server imports before it forks. A process that needs more imports it itself."""
 
