@@ -10,6 +10,7 @@ is for ``restore_on_skip``.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 import types
@@ -72,11 +73,11 @@ def _targets(
         depth: of calls so far.
     """
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        nodes = _nodes(function.__code__)
     except (OSError, TypeError, SyntaxError):
         return  # no file: MindSpore's compiler could not read it either
-    scope = _Scope(function, given, tree)
-    for node in ast.walk(tree):
+    scope = _Scope(function, given, nodes)
+    for node in nodes:
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 yield from _stored(target, scope)
@@ -84,17 +85,25 @@ def _targets(
             yield from _called(node, scope, cell, depth)
 
 
+@functools.lru_cache(maxsize=512)  # each layer of a model, and each model, has the same again
+def _nodes(code: types.CodeType) -> tuple[ast.AST, ...]:
+    """Return what the source of a function is made of."""
+    return tuple(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(code)))))
+
+
 class _Scope:
     """What the names in one function stand for: live objects, None for what the pass makes."""
 
-    def __init__(self, function: types.FunctionType, given: Sequence[Any], tree: ast.AST) -> None:
+    def __init__(
+        self, function: types.FunctionType, given: Sequence[Any], nodes: Sequence[ast.AST]
+    ) -> None:
         code = function.__code__
         names = code.co_varnames[: code.co_argcount]
         self._known: dict[str, Any] = dict.fromkeys(code.co_varnames)
         self._known |= dict(zip(names, given, strict=False))
         outer = inspect.getclosurevars(function)
         self._outer = {**outer.builtins, **outer.globals, **outer.nonlocals}
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.For | ast.comprehension):
                 self._take(node.target, _UNKNOWN)
             elif isinstance(node, ast.Assign) and not isinstance(node.value, _FRESH):
