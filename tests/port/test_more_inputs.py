@@ -8,11 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mpcore_port
 from mpcore_port.verify.extract import extract
+from mpcore_port.verify.judge import VerifyOptions
 from mpcore_port.verify.left_out import givers_of_losses
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.required import required_arguments
+from mpcore_port.verify.run import verify
 
 STUBS = Path(mpcore_port.__file__).parent / "stubs" / "path"
 SEVERAL = """import torch
@@ -173,3 +177,46 @@ def test_batches_have_the_size_that_the_script_counts_on(tmp_path: Path) -> None
     step = extract(text, tmp_path)
     assert "batch_size = _mpcore_short(8)" in step.body
     assert (1, "8 in place of 512") in step.replaced
+
+
+STANDING = """import torch
+from mpcore_port.verify.synthetic import missing
+net = torch.nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.cuda.amp.GradScaler()
+compute_loss = missing("compute_loss")
+env = missing("gym").make("CartPole-v1")
+state, _ = env.reset()
+for i in range(9):
+    with torch.cuda.amp.autocast():
+        scores = net(torch.from_numpy(state).cuda())
+        loss = compute_loss(scores, env)
+    state, reward, done, cut, info = env.step(scores.argmax().item())
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "passed"),
+    [
+        (("", ""), True),
+        (("    scaler.step(optimizer)", "    pass"), False),
+        (("    scaler.update()", "    pass"), False),
+        (("compute_loss(scores, env)", "compute_loss(scores * 1.5, env)"), False),
+        (("    scaler.step(optimizer)", "    optimizer.step()"), False),
+    ],
+    ids=["none", "no step", "no update", "another loss", "a step past the scaler"],
+)
+def test_a_planted_fault_is_different_beside_stand_ins(
+    change: tuple[str, str], passed: bool, tmp_path: Path
+) -> None:
+    port = "import torch_npu\n" + STANDING.replace("torch.cuda.amp", "torch.npu.amp")
+    pair = [tmp_path / "train.py", tmp_path / "ported.py"]
+    texts = (STANDING, port.replace(".cuda()", ".npu()").replace(*change))
+    for path, text in zip(pair, texts, strict=True):
+        path.write_text(text, "utf-8")
+    options = VerifyOptions(losses=6, at=2, modes=("overflow",))
+    assert verify(*pair, "torch_npu", options).passed is passed

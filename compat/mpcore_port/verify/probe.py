@@ -31,7 +31,7 @@ __all__ = ["main"]
 _WANTED = 3  # losses of a try
 _SLOW = 5.0  # processor seconds, after which one loss is enough
 _OF_ONE = 0.4  # of what is left: one try that is too slow leaves time for others
-_PATIENCE = 6  # times the processor seconds, by the clock
+_PATIENCE = 10  # times the processor seconds, by the clock
 
 
 class _Found(BaseException):
@@ -217,6 +217,7 @@ class _Tries:
 
         used = resource.getrusage(resource.RUSAGE_SELF)
         self.left.left -= used.ru_utime + used.ru_stime
+        self.left.until -= 0.1 * max(self.left.until - time.monotonic(), 0.0)  # to tell in time
         found = Search(self.job, layers, self._one, lambda: self.left.is_spent).find()
         if self.is_try:
             return
