@@ -16,6 +16,7 @@ from mpcore_port.verify.judge import VerifyOptions
 from mpcore_port.verify.left_out import givers_of_losses
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.required import required_arguments
+from mpcore_port.verify.roles import flag_of
 from mpcore_port.verify.run import verify
 
 STUBS = Path(mpcore_port.__file__).parent / "stubs" / "path"
@@ -220,3 +221,26 @@ def test_a_planted_fault_is_different_beside_stand_ins(
         path.write_text(text, "utf-8")
     options = VerifyOptions(losses=6, at=2, modes=("overflow",))
     assert verify(*pair, "torch_npu", options).passed is passed
+
+
+KEPT = """import torch
+class SimCLR:
+    def __init__(self, model, args):
+        self.args = args
+        self.model = model.to(args.device)
+    def train(self, loader, optimizer):
+        for x, _ in loader:
+            with torch.cuda.amp.autocast(enabled=self.args.fp16_precision):
+                out = self.model(x).view(self.args.n_views, self.args.batch_size, -1)
+            optimizer.zero_grad()
+            out.sum().backward()
+            optimizer.step()
+"""
+
+
+def test_settings_that_an_object_keeps_are_numbers_by_their_names(tmp_path: Path) -> None:
+    body = extract(KEPT, tmp_path).body
+    made = next(line for line in body.splitlines() if "_mpcore_settings(" in line)
+    assert "'batch_size': 8" in made
+    assert "'n_views': 2" in made
+    assert flag_of("fp16_precision")

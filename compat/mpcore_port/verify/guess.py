@@ -268,7 +268,8 @@ class _Maker:
             {
                 node.attr
                 for node in ast.walk(self.module.tree)
-                if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name
+                if isinstance(node, ast.Attribute)
+                and ast.unparse(node.value) in (name, f"self.{name}")
             }
         )
         known = defaults(self.module.tree, self.folder)
@@ -279,6 +280,9 @@ class _Maker:
                 values[attribute] = known[attribute]
             elif code is not None and "{" not in code:
                 values[attribute] = code
+            elif number_of(attribute, -1) >= 0:  # functions of torch want a number itself
+                number = number_of(attribute)
+                values[attribute] = repr(int(number) if float(number).is_integer() else number)
         listed = [f"{attribute}={values.get(attribute, 'a stand-in')}" for attribute in asked]
         self.said.append(f"{name}: {', '.join(listed)}")
         pairs = ", ".join(f"{key!r}: {value}" for key, value in values.items())

@@ -14,7 +14,7 @@ SETTINGS = re.compile(
 
 AMP = re.compile(
     r"(use_?|enable_?|with_?)?(torch_?|native_?|apex_?)?"
-    r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled))?",
+    r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled|precision))?",
     re.I,
 )
 NETWORK = re.compile(
@@ -44,6 +44,7 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"(in_|input_|num_|n_)?(channels?|ch|chans)", 3),
     (r"in(put)?_?(features|dim|size)", 16),
     (r"\w*vocab(_size)?|num_embeddings|n_tokens", 64),
+    (r"(n_|num_)?views", 2),
     (r"(n_|num_)?heads?", 4),
     (r"(n_|num_)?(layers?|blocks?)|depth", 2),
     (r"block_size|seq_len\w*|max_len(gth)?|context(_length)?", 32),
