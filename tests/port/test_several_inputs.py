@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from mpcore_port.verify.module import Module
 from mpcore_port.verify.repairs import changes
 from mpcore_port.verify.required import required_arguments
 from mpcore_port.verify.search import Search, by_name
+from mpcore_port.verify.stand_in import StandIn
 from mpcore_port.verify.synthetic import missing
 
 PICTURE = Input("float32", (8, 3, 32, 32))
@@ -34,7 +37,17 @@ PICTURE = Input("float32", (8, 3, 32, 32))
             "int64[8]<9, float32[8,5,6]",
             "int64[8]<9, float32[8,1,5,6]",
         ),
+        (
+            "shape '[-1, 15, 3, 32, 32]' is invalid for input of size 73728",
+            "float32[8,3,32,32], int64[8]<10, float32[8,3,32,32]",
+            "float32[15,3,32,32], int64[15]<10, float32[15,3,32,32]",
+        ),
         ("expected scalar type Long but found Float", "float32[8,4]", "int64[8,4]<2"),
+        (
+            "0D or 1D target tensor expected, multi-target not supported",
+            "float32[15,4], float32[15,4]",
+            "float32[15,4], int64[15]<10",
+        ),
         ("index out of range in self", "int64[8,4]<64, float32[2]", "int64[8,4]<2, float32[2]"),
         (
             "Given groups=1, weight of size [64, 1, 3, 3], expected input[8, 3, 32, 32] to have 1 "
@@ -110,21 +123,27 @@ def test_a_batch_may_have_its_tensors_as_attributes(tmp_path: Path) -> None:
     assert (step.layout.kind, step.layout.names) == ("object", ("src", "trg"))
     script = step.script(tmp_path, "float32[1], float32[1]")
     assert "_mpcore_record(src=torch.from_numpy(_mpcore_parts[0]), trg=" in script
+    mapped = extract(LOOP.format("batch", "x, y = map(f, rows(batch.trg))"), tmp_path).layout
+    assert mapped is not None
+    assert mapped.kind == "object"
     plain = extract(LOOP.format("batch", "x = batch.shape[0]"), tmp_path).layout
     assert plain is not None
     assert plain.kind == "alone"
 
 
-def test_settings_of_a_module_beside_are_taken(tmp_path: Path) -> None:
-    (tmp_path / "settings.py").write_text("class Box(dict): pass\nparams = Box(width=4)\n")
+@pytest.mark.parametrize("name", ["settings", "params"])
+def test_settings_of_a_module_beside_are_taken(name: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text("class Box(dict): pass\n")
+    with (tmp_path / f"{name}.py").open("a") as file:
+        file.write("params = dict(width=4)\n")
     text = (
         "import torch\nfrom settings import Box\n"
         "def train(model, loader, params):\n"
         "    for x in loader:\n        (model(x) * params.width).sum().backward()\n"
     )
     step = extract(text, tmp_path)
-    assert "from settings import params as _mpcore_params" in step.body
-    assert "params: that of settings" in step.assumed
+    assert f"from {name} import params as _mpcore_params" in step.body
+    assert f"params: that of {name}" in step.assumed
 
 
 def test_a_default_file_of_settings_is_found_in_a_folder_above(tmp_path: Path) -> None:
@@ -139,9 +158,57 @@ def test_a_default_file_of_settings_is_found_in_a_folder_above(tmp_path: Path) -
     assert required_arguments(Module(text.format("none.yaml")), tmp_path / "tool") == ()
 
 
+def test_a_branch_that_raises_assigns_what_those_beside_it_do(tmp_path: Path) -> None:
+    text = (
+        "import torch\n"
+        "if a:\n    x, y = f()\nelif b:\n    x = y = g()\nelse:\n    raise ValueError(a)\n"
+        "for z in loader:\n    (x(z) + y(z)).backward()\n"
+    )
+    body = extract(text, tmp_path, {7}).body
+    assert "    x = _mpcore_missing('x'); y = _mpcore_missing('y')" in body.splitlines()
+
+
 def test_losses_of_other_files_may_be_stood_in_for() -> None:
     text = "criterion = Loss(2)\nloss = compute(x)\nplain_loss = torch.nn.MSELoss()\nimport torch\n"
     assert makers_of_losses(Module(text)) == [1]
+
+
+OPTIONS = """import argparse, torch
+from mpcore_port.verify.absent import install
+install()
+args = argparse.ArgumentParser().parse_args([])
+assert not hasattr(args, "vocab_size") and getattr(args, "vocab_size", 3) == 3
+assert not args.__dict__
+width = args.vocab_size
+assert width + 1 == 65 and hasattr(args, "vocab_size")
+try:
+    getattr(args, "none")
+except AttributeError:
+    print("raised")
+"""
+
+
+def test_options_that_nobody_set_are_there_where_they_are_read() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OPTIONS], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "raised\n", done.stderr
+
+
+def test_a_setting_takes_the_first_word_that_it_is_compared_with() -> None:
+    args = StandIn("args")
+    assert args.arch != "eval"
+    assert args.arch == "psp"
+    assert args.arch != "psa"
+    assert args.arch in ("none", "psp")
+    assert args.arch != 3
+    assert {args: 1}[args] == 1
+
+
+def test_the_rest_of_a_command_line_may_be_empty(tmp_path: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('opts', nargs={})"
+    assert required_arguments(Module(text.format("argparse.REMAINDER")), tmp_path) == ()
+    assert required_arguments(Module(text.format("2")), tmp_path) == ("mpcore", "mpcore")
 
 
 def test_progress_bars_hand_on_what_they_are_put_around() -> None:

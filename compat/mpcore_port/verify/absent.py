@@ -5,7 +5,9 @@ An import that the script itself guards by ``except ImportError`` fails as it wo
 
 from __future__ import annotations
 
+import argparse
 import ast
+import dis
 import importlib
 import importlib.util
 import io
@@ -76,17 +78,31 @@ class _Finder:
 def install() -> None:
     """Let modules that are not there be imported, in this process.
 
-    ``torch.compile`` gives back what it gets, and a terminal that is asked for has a size.
+    ``torch.compile`` gives back what it gets, and a terminal that is asked for has a size. Options
+    that what was left out would have set are there.
     """
     torch = sys.modules.get("torch")
     if torch is not None and "mindspore" not in sys.modules:
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
         if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
             sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
+        argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
         importlib.invalidate_caches()
+
+
+def _option(namespace: argparse.Namespace, name: str) -> Any:
+    """Return what stands for an option that a step reads; ``hasattr`` finds none."""
+    frame = sys._getframe(1)
+    steps = dis.get_instructions(frame.f_code)
+    step = next((s.opname for s in steps if s.offset == frame.f_lasti), "")
+    if name.startswith("_") or not step.startswith(("LOAD_ATTR", "LOAD_METHOD")):
+        raise AttributeError(name)
+    made = missing(f"args.{name}")
+    setattr(namespace, name, made)
+    return made
 
 
 def _is_guarded() -> bool:

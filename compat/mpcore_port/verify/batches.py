@@ -184,7 +184,13 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
             inside = list(ast.walk(node.value))
-            whole = any(isinstance(n, ast.Name) and n.id == name for n in inside)
+            parts = {
+                id(n.value)
+                for n in inside
+                if isinstance(n, ast.Attribute) and n.attr in _NOT_OF_TENSORS
+            }
+            named = [n for n in inside if isinstance(n, ast.Name) and n.id == name]
+            whole = any(id(n) not in parts for n in named)
             if whole and not any(_is_item(n, name) for n in inside):
                 return Layout("tuple", tuple(target_names(node.targets[0])))
         if isinstance(node, ast.Subscript) and _is_item(node, name):

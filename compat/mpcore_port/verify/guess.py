@@ -290,14 +290,16 @@ class _Maker:
 
 
 def _held_beside(module: Module, folder: Path, name: str) -> str:
-    """Return the imported module, of those beside a script, that has settings of that name."""
+    """Return the module that has settings of that name: one that is imported, or beside it."""
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
             continue
-        for at in (folder, *roots(module.tree, folder)):
-            path = at.joinpath(*node.module.split(".")).with_suffix(".py")
-            if path.is_file() and _assigns(path.read_text("utf-8", errors="replace"), name):
-                return node.module
+        beside = ".".join([*node.module.split(".")[:-1], name])
+        for held in (node.module, beside):
+            for at in (folder, *roots(module.tree, folder)):
+                path = at.joinpath(*held.split(".")).with_suffix(".py")
+                if path.is_file() and _assigns(path.read_text("utf-8", errors="replace"), name):
+                    return held
     return ""
 
 

@@ -35,6 +35,7 @@ _ANY = (
     Input("float32", (_BATCH, 1), 2),
     Input("int64", (_BATCH,), 2),
 )
+_MOST = 32  # of a batch
 _LARGEST = 2**21  # elements of one tensor; larger ones are too slow to try
 _WHOLE = re.compile(
     r"(scalar type|type|dtype) (Long|Int)\b|to have (one of the following )?scalar types?:? Long|"
@@ -67,6 +68,9 @@ def changes(
         order: places of the tensors, those that are likely to be wrong first.
         told: what was seen of the step: the loss function and the shape of what it was given.
     """
+    groups = re.search(r"shape '\[-1, (\d+), [\d, ]+\]' is invalid", error)
+    if groups and 1 < int(groups[1]) <= _MOST:  # batches that are joined, and taken apart again
+        yield tuple(replace(one, shape=(int(groups[1]), *one.shape[1:])) for one in batch)
     for kind in (_by_type, _by_sizes, _by_numbers, _by_anything):
         every = [
             [(place, item) for item in kind(error, batch[place], batch, told)] for place in order

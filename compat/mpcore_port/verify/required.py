@@ -94,11 +94,15 @@ def _argument(node: ast.Call, tree: ast.AST) -> list[str]:
             return []
         if compared:
             return [option, compared[0]]
-    elif not option or _constant(given.get("nargs")) in ("?", "*"):
+    elif not option or _constant(given.get("nargs")) in ("?", "*") or _takes_rest(given):
         return []
     count = _constant(given.get("nargs"))
     values = [_value(given)] * (count if isinstance(count, int) else 1)
     return [option, *values] if option.startswith("-") else values
+
+
+def _takes_rest(given: dict[str, ast.expr]) -> bool:
+    return "nargs" in given and ast.unparse(given["nargs"]).endswith("REMAINDER")
 
 
 def _compared(given: dict[str, ast.expr], option: str, tree: ast.AST) -> list[str]:

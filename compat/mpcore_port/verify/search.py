@@ -39,7 +39,7 @@ _KINDS = (
     (r"(speaker|spk|sid|class)\w*", Input("int64", (_BATCH,), 1)),
     (r"\w*(text|token|ids?|src|trg|tgt|seq|word|sentence|caption|phoneme)s?\w*", _WORDS),
     (r"\w*(label|target|y|cls)s?", _CLASS),
-    (r"times?|t|timesteps?|\w*step", _CLASS),
+    (r"times?|t|timesteps?|\w*step|_+", _CLASS),
 )
 _SIDES = (32, 28, 64, 16, 224, 14, 8, 128, 96, 256)  # of pictures
 _LENGTHS = (16, 8, 32, 64, 128, 256, 512, 100, 1000)  # of texts and signals

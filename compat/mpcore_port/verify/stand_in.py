@@ -40,6 +40,8 @@ _BETWEEN = (
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _form = ["scores"]
 _used: list[str] = []
+_words: dict[str, str] = {}
+_NOT_TRAINING = re.compile(r"test|eval|val|infer|sample|none|resume|debug", re.I)
 _MOVES = {"to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"}
 _MOVES |= {"requires_grad_", "train", "eval", "apply", "compile", "share_memory"}
 _OF_MODULE = {"parameters", "named_parameters", "buffers", "named_buffers", "modules", "children"}
@@ -226,6 +228,16 @@ class StandIn(Missing):
         if re.search("dict", _stored(sys._getframe(1).f_code).get(sys._getframe(1).f_lasti, "")):
             return {"loss": given}
         return _in_parts(given, _names_wanted(sys._getframe(1)))
+
+    # --- a word -------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> Any:
+        """Take the first word that it is compared with: one branch is taken, on both sides."""
+        if not isinstance(other, str) or _NOT_TRAINING.search(other):
+            return NotImplemented
+        return _words.setdefault(self._mpcore_name, other) == other
+
+    __hash__ = object.__hash__
 
     # --- a number -----------------------------------------------------------------------------
 

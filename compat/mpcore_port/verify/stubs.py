@@ -107,7 +107,7 @@ class Stubs:
         if isinstance(node, (ast.Import, ast.ImportFrom)) and node.names[0].name != "*":
             self._give_nothing(node)
         elif isinstance(node, (ast.Raise, ast.Assert)):
-            self.imports[node] = "..."
+            self.imports[node] = self._assigned_beside(node) or "..."
         elif isinstance(node, ast.Call) and line in self.losses:  # it keeps what it is given
             name = ast.unparse(node.func)[:40]
             name = name if LOSS.search(name) else f"loss {name}"
@@ -119,6 +119,17 @@ class Stubs:
                 self._whole.append((node, target))
             given = self._absent(node, ast.unparse(node.func)[:40])
             self.calls[node] = f"{given}()" if given.startswith("_mpcore") else given
+
+    def _assigned_beside(self, node: ast.stmt) -> str:
+        """Return code for what the branches beside one that raises assign."""
+        names: list[str] = []
+        below: ast.AST = node
+        above = self.module.parents.get(node)
+        while isinstance(above, ast.If) and below in above.orelse:
+            for statement in above.body:
+                names += [n for n in _bound(statement) if n not in names]
+            below, above = above, self.module.parents.get(above)
+        return "; ".join(f"{name} = _mpcore_missing({name!r})" for name in names)
 
     def _relative(self, node: ast.ImportFrom) -> None:
         """Let a module of a package import by full names: the step is no part of the package."""
