@@ -3,14 +3,15 @@
     python tests/benchmarks/tune_wide.py measure MODEL ANSWER ROWS.jsonl [POLICIES]
     python tests/benchmarks/tune_wide.py again MODEL ANSWER ROWS.jsonl AGAIN.jsonl
     python tests/benchmarks/tune_wide.py foretell ROWS.jsonl FORETOLD.jsonl [MODEL ...]
-    python tests/benchmarks/tune_wide.py summary ROWS.jsonl AGAIN.jsonl FORETOLD.jsonl
+    python tests/benchmarks/tune_wide.py summary ROWS.jsonl AGAIN.jsonl FORETOLD.jsonl [NAME]
 
 ``measure`` takes whole steps of 200 policies of different plans, each in up to eight pairs with
 ANSWER, what tune found: rules by op, by path and by type on top of two named policies, then pairs
 of rules, those of the best single ones first. ``again`` takes those ten that looked fastest in 40
 pairs of a fresh process each: the best of 200 is noise otherwise. ``foretell`` predicts each
 measured policy from its calls alone, as a search does, in a process of its own. ``summary`` writes
-results/tune_wide.json. MODEL is one of tune_zoo; POLICIES below 200 are drawn at random.
+results/NAME.json: tune_wide is of idle cores, tune_wide_busy of others. MODEL is one of tune_zoo;
+POLICIES below 200 are drawn at random.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ def foretell(models: list[str], path: Path, out: Path) -> None:
 def agreed(rows: list[Row], told: dict[str, float]) -> Row:
     """Return the rank correlation of what is foretold with what was measured, and its ceiling.
 
-    The ceiling is the root of what two halves of the pairs agree to, as far as noise allows.
+    The ceiling is the root of what two halves of the pairs agree to, as far as noise allows. Both
+    halves are of one model's minute: where load comes and goes, the ceiling is too high.
     """
     seen = [median(row["ratios"]) for row in rows]
     halves = [[fmean(row["ratios"][k::2]) for row in rows] for k in (0, 1)]
@@ -204,7 +206,7 @@ def agreed(rows: list[Row], told: dict[str, float]) -> Row:
             "of_ceiling": round(found / ceiling, 3) if ceiling else None}  # fmt: skip
 
 
-def summary(rows: list[Row], checked: list[Row], foretold: list[Row]) -> None:
+def summary(rows: list[Row], checked: list[Row], foretold: list[Row], name: str) -> None:
     told: dict[str, Row] = {}
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == model]
@@ -221,13 +223,13 @@ def summary(rows: list[Row], checked: list[Row], foretold: list[Row]) -> None:
                 "answer_within_2_percent": best["ratio"] >= 1 / 1.02,
             }
     loads = sorted(row["load"] for row in rows)
-    keep("tune_wide", load_of_policies=[loads[0], median(loads), loads[-1]], models=told)
+    keep(name, load_of_policies=[loads[0], median(loads), loads[-1]], models=told)
 
 
 def main() -> None:
     what, *told = sys.argv[1:]
     if what == "summary":
-        summary(*(rows_of(Path(name)) for name in told))
+        summary(*(rows_of(Path(name)) for name in told[:3]), *(told[3:] or ["tune_wide"]))
     elif what == "foretell":
         foretell(told[2:], Path(told[0]), Path(told[1]))
     elif what == "again":
