@@ -126,6 +126,22 @@ def test_an_autoencoder_gets_pictures_between_0_and_1(tmp_path: Path) -> None:
     assert str(found["inputs"]).startswith("float32[8,36]<2, float32[8,36]<2")
 
 
+ATTRIBUTES = """import torch
+from torch import nn
+net = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20)).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(data):
+    optimizer.zero_grad()
+    out = net(batch.src.cuda())
+    nn.functional.cross_entropy(out.view(-1, 20), batch.trg.cuda().view(-1)).backward()
+    optimizer.step()
+"""
+
+
+def test_a_batch_with_attributes_is_found(tmp_path: Path) -> None:
+    assert str(_probed(ATTRIBUTES, tmp_path)["inputs"]).startswith("int64[8,16]<20, int64[8,16]<")
+
+
 DEVICE = """import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 from mpcore_port.stubs.devices import install, is_on_device

@@ -241,12 +241,13 @@ class _Tries:
     def _fill(self, text: str) -> None:
         import torch
 
-        from mpcore_port.verify.synthetic import arrays
+        from mpcore_port.verify.synthetic import Record, arrays
 
         given = arrays(text)
+        held = {"torch": torch, "_mpcore_record": Record}
         for loader, code in zip(self.loaders, self.job["layouts"], strict=False):
             made = compile(code, "layout", "eval")
-            loader[:] = [eval(made, {"torch": torch, "_mpcore_parts": parts}) for parts in given]
+            loader[:] = [eval(made, {**held, "_mpcore_parts": parts}) for parts in given]
 
 
 class _Go(BaseException):
