@@ -154,7 +154,7 @@ class Names:
             return f"{held}.{node.attr.value}" if held else None
         if not isinstance(node, cst.Name):
             return None
-        found = self.scope(node).find(node.value)
+        found = self.meanings(node)
         for binding in found:
             if binding.kind == "import":
                 return binding.qualified
@@ -206,8 +206,22 @@ class Names:
         node = self.root(node)
         if not isinstance(node, cst.Name):
             return None
+        return next((b for b in self.meanings(node) if b.kind == "import"), None)
+
+    def meanings(self, node: cst.Name) -> list[Binding]:
+        """Return what a name means; without its import behind ``model = model.RNNModel(...)``."""
         found = self.scope(node).find(node.value)
-        return next((b for b in found if b.kind == "import"), None)
+        if len(found) < 2 or all(binding.kind == "import" for binding in found):
+            return found
+        for binding in found:
+            value = binding.value
+            if binding.kind != "value" or not isinstance(value, cst.Call):
+                continue
+            root = self.root(value.func)
+            if isinstance(root, cst.Name) and root.value == node.value:
+                inside = node is root or any(above is value for above in self.ancestors(node))
+                return found if inside else [b for b in found if b.kind != "import"]
+        return found
 
     # --- what a value is ----------------------------------------------------------------------
 

@@ -392,9 +392,9 @@ def test_of_networks_that_are_saved_whole_the_weights_are(tmp_path, monkeypatch)
     assert port.load("both.pt")["epoch"] == 3
 
 
-def test_a_network_that_is_loaded_whole_is_refused():
-    found = ported(WHOLE + 'net = torch.load("net.pt")\n')
-    assert found.status == "does not run"
+@pytest.mark.parametrize("more", ['net = torch.load("net.pt")', 'torch.save([net, 3], "c.pt")'])
+def test_networks_that_are_loaded_whole_or_saved_in_lists_are_refused(more):
+    assert ported(f"{WHOLE}{more}\n").status == "does not run"
 
 
 CHOSEN = """\
@@ -412,6 +412,9 @@ optimizer.step()
 a, b = map(Variable, (1, 2))
 kinds = [type(m).__name__ for m in model if isinstance(m, nn.modules.conv._ConvNd)]
 norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+for m in model.modules():
+    if isinstance(m, nn.modules.batchnorm._BatchNorm):
+        scale = m.weight
 """
 
 
@@ -428,8 +431,84 @@ def test_what_is_chosen_or_made_elsewhere_and_abstract_layers(monkeypatch):
     assert (space["a"], space["b"]) == (1, 2)
     assert space["kinds"] == ["Conv2d"]
     assert len(space["norms"]) == 1
+    assert space["scale"].shape == (2,)
 
 
 def test_a_layer_made_of_an_abstract_one_is_refused():
     script = "from torch import nn\nclass Own(nn.modules.conv._ConvNd):\n    pass\n"
     assert ported(script).status == "does not run"
+
+
+SHADOWED = """\
+import torch
+import model
+
+model = model.RNNModel(4, 2)
+params = list(model.parameters())
+optimizer = torch.optim.SGD(params, lr=0.1)
+
+
+def train(x, y):
+    model.train()
+    optimizer.zero_grad()
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_network_with_the_name_of_its_module_is_a_network():
+    """Its forward pass stayed outside of what is differentiated, and nothing said so."""
+    text = ported(SHADOWED).text
+    assert "= port.in_training(model.RNNModel(4, 2))" in text
+    assert "params = list(model.parameters())" not in text
+    assert "model.set_train()" in text
+    inside = text.partition("def forward")[2].partition("return")[0]
+    assert "model(x)" in inside
+
+
+EARLY = """\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in [(torch.ones(3, 2), torch.ones(3, 1) * 9)] * 2:
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_clip_in_front_of_the_backward_pass_clips_nothing():
+    found = ported(EARLY)
+    assert any("in front of the backward pass" in edit.reason for edit in found.edits)
+    space = {}
+    exec(found.text, space)
+    assert float(space["loss"]) < 60  # from about 81: clipped, it would hardly move
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        ("x = torch.zeros(2, requires_grad=True)\nx.grad.zero_()", True),
+        ("x.requires_grad_()\ny = x.grad.detach()", True),
+        ("x.requires_grad = True\ny = x.grad", True),
+        ("alpha = torch.zeros(1, requires_grad=True)\no = torch.optim.Adam([alpha], lr=0.1)", True),
+        ("x = nn.Parameter(torch.zeros(2), requires_grad=True)\no = torch.optim.Adam([x])", False),
+        ("for p in net.parameters():\n    p.requires_grad = True\n    g = p.grad", False),
+    ],
+)
+def test_gradients_of_tensors_that_are_no_parameters_are_refused(code, refused):
+    head = "import torch\nfrom torch import nn\nfrom data import make\nx, net = make()\n"
+    found = ported(f"{head}{code}\n")
+    assert any(edit.kind == "refused" for edit in found.edits) is refused
+
+
+def test_the_shape_of_a_space_is_a_tuple_of_values():
+    head = "import torch\nfrom gym import space\nfrom data import x\n"
+    text = ported(f"{head}a = torch.Tensor(space.shape)\nb = torch.Tensor(x.shape)\n").text
+    assert "a = port.FloatTensor(space.shape)" in text
+    assert "b = port.FloatTensor(*x.shape)" in text

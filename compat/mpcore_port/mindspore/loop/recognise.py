@@ -133,6 +133,8 @@ class _Grouping:
         self.unscaled.add(act.holder)
 
     def _clip(self, line: Line, block: Block, act: Any) -> None:
+        if not self.pending:  # gradients of before, or none
+            raise NotPlain(line.node, "it clips in front of the backward pass")
         self.clips.append((line, block))
 
     def _step(self, line: Line, block: Block, act: Any) -> None:

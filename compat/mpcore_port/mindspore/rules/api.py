@@ -14,6 +14,7 @@ from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     by_name,
+    is_leaf,
     is_whole_network,
     named,
     need,
@@ -77,12 +78,15 @@ class CallRule(PortRule):
             return None  # ParentRule's
         if row is None:
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
+        if is_optimizer_base(name) and any(is_leaf(part, at) for part in _listed(old)):
+            return new.with_changes(func=at.refuse(self, old.func, _LEAF))
         if row.remove:
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
                 return None  # StatementRule takes the line away
         whole = name == "torch.save" and any(is_whole_network(at, part) for part in _saved(old))
-        if whole and "torch.load" in map(at.names.called, at.names.calls):
+        listed = bool(_listed(old))  # as `[model, optimizer]`
+        if whole and (listed or "torch.load" in map(at.names.called, at.names.calls)):
             return new.with_changes(func=at.refuse(self, old.func, _WHOLE))
         if whole:
             new = _with_states(old, new, at)
@@ -133,7 +137,8 @@ def _sized(old: cst.Call, new: cst.Call) -> cst.Call:
     return new.with_changes(args=[args[0].with_changes(star="*")])
 
 
-_SHAPE = re.compile(r"(\.size\(\)|\.shape)$")
+# Of spaces of gym the shape is a tuple, no torch.Size.
+_SHAPE = re.compile(r"(\.size\(\)|(?<!space)\.shape)$")
 
 
 def _is_listed(call: cst.Call) -> bool:
@@ -172,7 +177,16 @@ def _saved(call: cst.Call) -> list[cst.BaseExpression]:
     value = call.args[0].value
     if isinstance(value, cst.Dict):
         return [e.value for e in value.elements if isinstance(e, cst.DictElement)]
-    return [value]
+    return _listed(call) or [value]
+
+
+_LEAF = "a tensor that wants a gradient is no Parameter: make it an nn.Parameter"
+
+
+def _listed(call: cst.Call) -> list[cst.BaseExpression]:
+    """Return what stands in the list that is a call's first argument."""
+    value = call.args[0].value if call.args else None
+    return [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else []
 
 
 _WITH = {

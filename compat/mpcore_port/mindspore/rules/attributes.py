@@ -124,6 +124,13 @@ def _has_such(at: At) -> bool:
     return bool(_NORMS.search(at.source.around) or _OTHERS.search(at.source.around))
 
 
+_OF_ALL = {
+    "torch.nn.modules.batchnorm._BatchNorm": "torch.nn.BatchNorm2d",
+    "torch.nn.modules.conv._ConvNd": "torch.nn.Conv2d",
+}
+"""Abstract layers, and one whose Parameters have the names of all."""
+
+
 def _guards(node: cst.Attribute, at: At) -> set[str]:
     """Return the layers that an ``isinstance`` around it says what it is read of can be."""
     held = code_of(node.value)
@@ -138,6 +145,7 @@ def _guards(node: cst.Attribute, at: At) -> set[str]:
                 parts = (
                     [e.value for e in kinds.elements] if isinstance(kinds, cst.Tuple) else [kinds]
                 )
-                return {at.names.qualified(part) or "" for part in parts}
+                named = {at.names.qualified(part) or "" for part in parts}
+                return {_OF_ALL.get(name, name) for name in named}
         below = above
     return set()

@@ -490,7 +490,7 @@ def _runs(statement: cst.CSTNode, at: At) -> bool:
             continue
         func = call.func
         if isinstance(func, cst.Name):
-            kinds = {b.kind for b in at.names.scope(func).find(func.value)}
+            kinds = {b.kind for b in at.names.meanings(func)}
             if kinds and not kinds & {"def", "class", "import"}:
                 return True
             if "def" in kinds and (

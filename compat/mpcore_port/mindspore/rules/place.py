@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from mpcore_port.rule import At
     from mpcore_port.targets import Options
 
-__all__ = ["PortRule", "by_name", "copied", "is_module", "is_next", "is_plain_object", "is_port"]
+__all__ = [
+    "PortRule",
+    "by_name",
+    "copied",
+    "is_leaf",
+    "is_module",
+    "is_next",
+    "is_plain_object",
+    "is_port",
+]
 __all__ += ["is_whole_network", "may_be_network", "named", "need", "wording"]
 
 _NOT_RUN = "mint has no kernel for most layers on CPU: not run, not compared"
@@ -207,6 +216,20 @@ def _with_parameters(at: At) -> set[str]:
         and func.attr.value in ("parameters", "named_parameters")
         and dotted(func.value) not in ("", "self")
     }
+
+
+def is_leaf(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name holds a tensor that the script wants a gradient of, no Parameter."""
+    text = dotted(node)
+    if not text or any("Parameter" in name for name in at.names.call_names(node)):
+        return False
+    name = re.escape(text)
+    wants = rf"(?<![\w.]){name}\.requires_grad(_\((True)?\)|\s*=\s*True)"
+    made = rf"(?<![\w.]){name}\s*=(?!=).*\brequires_grad\s*=\s*True"
+    if not re.search(f"{wants}|{made}", at.source.text):
+        return False
+    found = at.names.scope(node).find(text) if isinstance(node, cst.Name) else []
+    return not any(b.kind == "for" for b in found)  # of a loop over parameters
 
 
 def is_next(node: cst.CSTNode, at: At) -> bool:

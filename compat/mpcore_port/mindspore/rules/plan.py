@@ -401,7 +401,7 @@ class _Planner:
     def _candidate(self, call: cst.Call, local: set[str], found: list[str], seen: set[int]) -> str:
         func = call.func
         if isinstance(func, cst.Name):
-            bindings = self.names.scope(func).find(func.value)
+            bindings = self.names.meanings(func)
             kinds = {b.kind for b in bindings}
             if kinds & {"def"}:
                 return ""

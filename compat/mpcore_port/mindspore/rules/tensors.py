@@ -13,6 +13,7 @@ from mpcore_port.mindspore.rules.in_place import in_place
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     copied,
+    is_leaf,
     is_module,
     is_next,
     is_plain_object,
@@ -54,6 +55,10 @@ _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_
 _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
     "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
+)
+_OF_INPUT = (
+    "the gradient of a tensor that is no Parameter: write what is made of it as a function, and "
+    "take ms.grad(function)(tensor)"
 )
 _FUNCTION = "torch.autograd.function.Function"
 _AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
@@ -324,6 +329,8 @@ class GradRule(PortRule):
             return None
         if code_of(old.value) == "self":
             return None
+        if is_leaf(old.value, at):
+            return at.refuse(self, old, _OF_INPUT)
         made = cst.parse_expression(wording(at, f"port.grad_of({code_of(new.value)})"))
         at.note(self, old, made)
         return made
