@@ -74,6 +74,8 @@ elif "mpcore port " in text:
     kind = "port"
 elif found in known:
     kind = found
+elif "worker_torch" in text:  # a rank of a test
+    kind = "torch"
 elif ".worker" in text:
     kind = "worker"
 else:

@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.backend("torch"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.backend("torch"),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("warm_workers"),
+]
 
 WORKER = Path(__file__).with_name("worker_torch.py")
 LIMIT = 600.0  # seconds for one scenario; a rank that waits for the other would wait for ever
