@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchCalls", "calls"]
 
 _ROOT = "output of the model"
+_REFUSALS = (RuntimeError, TypeError, ValueError, MpcoreError)
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class TorchCalls:
         acted = _Acted()
         try:
             called, enter = self._called(sample.called, said, acted)
-        except MpcoreError:
+        except _REFUSALS:  # what was computed cannot be copied, say
             return None
         tensors = [
             sample.given.items[place].to(getattr(torch, dtype))
@@ -226,7 +227,7 @@ class TorchCalls:
         for wants in (sample.given.grads, ()):  # what works in place refuses leaves of the graph
             try:
                 return _ready(called, enter, sample.given, tensors, wants, acted)
-            except (RuntimeError, TypeError, ValueError, MpcoreError):
+            except _REFUSALS:
                 continue
         return None
 

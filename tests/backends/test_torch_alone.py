@@ -74,3 +74,21 @@ def test_dtypes_that_are_followed_are_those_of_a_prepared_model(policy: str) -> 
     optimizer = torch.optim.SGD(own.parameters(), 0.1)
     mp.prepare(own, optimizer, policy).step(loss_of(own), *batch)
     assert told == seen
+
+
+def test_a_layer_that_cannot_be_copied_counts_as_nothing() -> None:
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 7)
+            self.head.scale = self.head.weight.sum()  # no leaf of the graph
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+    model = Own()
+    heard = CALLS.of("torch")(model, lambda x: model(x).chunk(2)[1].sum(), (torch.ones(4, 8),))
+    predictor = Predictor(heard, load_backend("torch").layers(model), "cpu")
+    seconds = predictor("mixed_bfloat16").calls
+    told = {call.layer: own for call, own in zip(heard.calls, seconds, strict=True)}
+    assert told["head"] == 0.0 < told["body"]

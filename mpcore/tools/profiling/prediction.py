@@ -149,9 +149,7 @@ class Predictor:
         ways: list[Way] = []
         went: list[tuple[str, ...]] = []
         for index, call in enumerate(self.calls):
-            came = tuple(
-                maker if isinstance(maker, str) else went[maker[0]][maker[1]] for maker in call.came
-            )
+            came = tuple(_handed(went, maker) for maker in call.came)
             way = self._way(index, Way(call.key, _said(plan, bare, call, entries), came))
             ready = self._ready[way]
             went.append(came if ready is None else ready.went)
@@ -181,6 +179,14 @@ class Predictor:
             for way in rng.sample([*runs], len(runs)):
                 took[way].append(self._sample(*runs[way]))
         return {way: sorted(samples)[_ROUNDS // 4] for way, samples in took.items()}
+
+
+def _handed(went: Sequence[tuple[str, ...]], maker: tuple[int, int] | str) -> str:
+    """Return the dtype that was handed on; of a call that cannot run alone, that of its inputs."""
+    if isinstance(maker, str):
+        return maker
+    found = went[maker[0]] or ("float32",)
+    return found[min(maker[1], len(found) - 1)]
 
 
 def _said(plan: Plan, bare: Policy, call: ModelCall, entries: Mapping[str, LayerPlan]) -> Said:

@@ -132,3 +132,17 @@ def test_rules_are_told_in_the_order_of_what_they_save() -> None:
         ("lower path=norm", 0.2),
     ]
     assert found[0].why.startswith("attention, called outside of layers: alone it saves 7e+03 ms")
+
+
+def test_what_cannot_run_alone_hands_on_what_came_in() -> None:
+    class Split(Planted):
+        calls = (ModelCall(None, "", "split", (LOW,)), ModelCall(None, "", "sum", ((0, 0), (0, 1))))
+
+        def ready(self, index, said, came):
+            self.asked.append((self.calls[index].key, came, "", ""))
+            return Ready(lambda: 1.0, came) if index else None
+
+    planted = Split()
+    own = Predictor(planted, LAYERS, "cpu", lambda run, count: run())
+    assert own("mixed_bfloat16").calls == (0.0, 1.0)
+    assert planted.asked[1][1] == (LOW, LOW)
