@@ -18,6 +18,7 @@ from mpcore_port.verify.module import Module
 from mpcore_port.verify.required import required_arguments
 from mpcore_port.verify.roles import flag_of
 from mpcore_port.verify.run import verify
+from mpcore_port.verify.synthetic import missing
 
 STUBS = Path(mpcore_port.__file__).parent / "stubs" / "path"
 SEVERAL = """import torch
@@ -244,3 +245,7 @@ def test_settings_that_an_object_keeps_are_numbers_by_their_names(tmp_path: Path
     assert "'batch_size': 8" in made
     assert "'n_views': 2" in made
     assert flag_of("fp16_precision")
+
+
+def test_a_package_that_is_not_there_has_a_version() -> None:
+    assert int(missing("torchvision").__version__.split(".")[1]) > 7

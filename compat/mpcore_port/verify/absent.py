@@ -19,7 +19,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify.synthetic import missing
+from mpcore_port.verify.synthetic import VERSION, missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,8 @@ class _Absent(types.ModuleType):
     """A module of which every name is something that is not there."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":
+            return VERSION
         if name.startswith("__"):
             raise AttributeError(name)
         return missing(f"{self.__name__}.{name}")

@@ -24,7 +24,7 @@ from torch import nn
 from mpcore_port.stubs.devices import DEVICE
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of
-from mpcore_port.verify.synthetic import Missing, passes_on
+from mpcore_port.verify.synthetic import VERSION, Missing, passes_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,8 +164,8 @@ class StandIn(Missing):
         return self._mpcore_net
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__all__":  # of a module
-            return []
+        if name in ("__all__", "__version__"):  # of a module
+            return [] if name == "__all__" else VERSION
         if name.startswith(("__", "_mpcore")):
             raise AttributeError(name)
         if name in _MOVES:

@@ -11,12 +11,24 @@ from mpcore_port.verify.inputs import draw, split_form
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["BATCHES", "Batches", "Missing", "Record", "arrays", "first_of", "missing", "passes_on"]
+__all__ = [
+    "BATCHES",
+    "VERSION",
+    "Batches",
+    "Missing",
+    "Record",
+    "arrays",
+    "first_of",
+    "missing",
+    "passes_on",
+]
 __all__ += ["settings"]
 
 BATCHES = 64
 """Batches that a loader gives; more than losses are recorded."""
 
+VERSION = "9.99.0"
+"""Of a package that is not there: new enough for what asks."""
 _BYTES = 2**26  # of different batches; a float32[8,3,224,224] has 5 MB
 _PASSES_ON = ("tqdm", "track", "trange", "tqdm_notebook", "progress_bar", "progressbar")
 
@@ -78,6 +90,8 @@ class Missing:
         return f"<not there: {self._mpcore_name}>"
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":
+            return VERSION
         if name.startswith("__"):
             raise AttributeError(name)
         return Missing(f"{self._mpcore_name}.{name}")
