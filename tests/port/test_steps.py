@@ -31,7 +31,7 @@ STEPS = {
     "argparse_required": (
         ("tuple", ("images", "target")),
         "main",
-        ("mpcore", "--arch", "small", "--classes", "1"),
+        ("mpcore", "--arch", "small", "--classes", "1", "--batch-size", "8"),
         "float32[8,3,28,28], int64[8]<10",
     ),
     "wandb_gpt": (("tuple", ("X", "Y")), "", (), "int64[8,16]<65, int64[8,16]<65"),
@@ -39,7 +39,7 @@ STEPS = {
     "trainer_class": (
         ("tuple", ("source", "targets")),
         "Trainer._run_epoch",
-        ("1", "1"),
+        ("1", "1", "--batch_size", "8"),
         "float32[8,2,16], float32[8]<2",
     ),
     "config_dict": (("dict", ("tokens", "label")), "run", (), "int64[8,16]<128, int64[8]<2"),

@@ -96,7 +96,7 @@ class Search:
         is_over: Callable[[], bool],
     ) -> None:
         self.names: list[str] = list(job.get("names") or [""] * job["count"])
-        self.target = job["target"]
+        self.target: Any = job["target"]
         self.layers, self.run, self.is_over = layers, run, is_over
         self.rows = next((size for kind, size, _ in layers if kind == "Embedding"), 0)
         self.best: dict[str, Any] = {}
@@ -129,7 +129,7 @@ class Search:
                 text = ", ".join(map(str, batch)) + tail
                 told = self.run(text)
             if told.get("enough"):
-                return {**told, "answer": text}
+                return self._as_compared(batch, tail, {**told, "answer": text})
             self._note(told)
             far, error = told.get("far", 0), told.get("error", "")
             kind = (far, re.sub(r"\d+", "", error))
@@ -142,6 +142,16 @@ class Search:
             waiting.append(_Tried(far, kind not in errors, len(waiting), found))
             errors.add(kind)
         return self.best
+
+    def _as_compared(self, batch: Batch, tail: str, found: dict[str, Any]) -> dict[str, Any]:
+        """Return what ran; with floats where a loss that compares numbers took whole ones."""
+        asked = targets(found, batch[0]) if self.target is not None and found.get("loss") else []
+        if not asked or asked[0].dtype == "int64" or batch[self.target].dtype != "int64":
+            return found
+        other = (*batch[: self.target], asked[0], *batch[self.target + 1 :])
+        text = ", ".join(map(str, other)) + tail
+        told = self.run(text)
+        return {**told, "answer": text} if told.get("enough") else found
 
     def _note(self, told: dict[str, Any]) -> None:
         if told.get("error") and told.get("far", 0) >= self.best.get("far", -1):
@@ -194,10 +204,13 @@ class Search:
     def _seeds(self) -> Iterator[Batch]:
         """Yield batches by what first layers take, and what the tensors are called."""
         sizes = first_inputs(self.layers)
-        if len(self.names) > 1:
-            yield tuple(by_name(name, sizes) for name in self.names)
-        for item in sizes or list(_ANYTHING):
+        named = tuple(by_name(name, sizes) for name in self.names)
+        if len(self.names) > 1 and not sizes:  # names alone say something
+            yield named
+        for number, item in enumerate(sizes or _ANYTHING):
             yield tuple(self._named(place, item) for place in range(len(self.names)))
+            if not number and len(self.names) > 1:
+                yield named
         for item in _ANYTHING:
             yield tuple(self._named(place, item) for place in range(len(self.names)))
             yield (item,) * len(self.names)

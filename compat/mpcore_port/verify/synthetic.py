@@ -51,8 +51,11 @@ class Batches(list[Any]):
 
     batch_sampler = sampler
 
-    def set_epoch(self, epoch: int) -> None:
-        """Do nothing: batches come in one order."""
+    def set_epoch(self, *_: Any, **__: Any) -> None:
+        """Do nothing: batches come in one order, and nothing shows their progress."""
+
+    set_description = set_postfix = set_postfix_str = set_description_str = set_epoch
+    refresh = write = close = update = set_epoch
 
     @property
     def batch_size(self) -> int:
