@@ -142,6 +142,25 @@ def test_a_batch_with_attributes_is_found(tmp_path: Path) -> None:
     assert str(_probed(ATTRIBUTES, tmp_path)["inputs"]).startswith("int64[8,16]<20, int64[8,16]<")
 
 
+RANKS = """import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(6, 3).cuda())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in torch.utils.data.DataLoader(data):
+    loss = torch.nn.functional.cross_entropy(net(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    dist.all_reduce(loss.data)
+    optimizer.step()
+"""
+
+
+def test_a_step_of_one_rank_waits_for_nobody(tmp_path: Path) -> None:
+    """Each try is a fork, and threads of a real group are not there in it."""
+    assert str(_probed(RANKS, tmp_path)["inputs"]).startswith("float32[8,")
+
+
 DEVICE = """import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 from mpcore_port.stubs.devices import install, is_on_device
@@ -225,3 +244,13 @@ def test_what_a_class_takes_out_of_its_keywords_is_given(tmp_path: Path) -> None
     text = step.script(tmp_path, "{INPUTS}", ())
     made = next(line for line in text.splitlines() if "Trainer(" in line)
     assert all(f"{name}=" in made for name in ("args", "model", "optimizer"))
+
+
+def test_settings_beside_a_script_ask_for_batches_of_the_size_that_is_made(tmp_path: Path) -> None:
+    options = "p.add_argument('--batch_size', default=256)\np.add_argument('--steps', default=3)\n"
+    (tmp_path / "run.py").write_text(f"import argparse\np = argparse.ArgumentParser()\n{options}")
+    text = KEYS.replace("y)\n", "y) / self.args.batch_size / self.args.steps\n")
+    body = extract(text, tmp_path, set()).body
+    made = next(line for line in body.splitlines() if "_mpcore_settings(" in line)
+    assert "'batch_size': 8" in made
+    assert "'steps': 3" in made

@@ -237,3 +237,40 @@ def test_a_stand_in_gives_what_its_caller_takes_apart() -> None:
     optimizer = StandIn("gpt").configure_optimizers(0.1)
     loss.backward()
     optimizer.step()
+
+
+def test_a_class_whose_base_fails_has_what_it_reads_by_names(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom base import Base\n"
+        "class Trainer(Base):\n"
+        "    limit = 3\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__(config)\n"
+        "        self.metric = 1\n"
+        "    def train(self, config):\n"
+        "        for x, y in self.train_loader:\n"
+        "            self.count += 1\n"
+        "            loss = self.loss_fn(self.model(x), y) / self.limit\n"
+        "            self.scaler.scale(loss).backward()\n"
+        "            self.scaler.step(self.optimizer)\n"
+        "            self.log(self.metric)\n"
+        "    def log(self, text):\n        print(text)\n"
+    )
+    step = _step(text, tmp_path, (6,))
+    line = step.body.splitlines()[5]
+    assert 'self.model = _mpcore_missing("model").to("cuda"); ' in line
+    assert "self.optimizer = torch.optim.SGD(self.model.parameters()" in line
+    assert "self.scaler = torch.cuda.amp.GradScaler()" in line
+    assert 'self.count = _mpcore_missing("count")' in line
+    assert not any(f"self.{name} =" in line for name in ("limit", "metric", "log"))
+    said = "values by the names of attributes in place of super().__init__(config)"
+    assert (6, said) in step.replaced
+
+
+def test_what_a_loop_calls_keeps_methods_of_its_values() -> None:
+    """A tensor that was not computed would stop it later, by another error."""
+    text = "def f(x):\n    y = x[0].view(3)\n    z = load(y)\nfor x in a:\n    f(x).backward()\n"
+    module = Module(text)
+    assert not may_go(module, 2, (4, 5), (2, 5))
+    assert may_go(module, 3, (4, 5), (3, 5))
+    assert may_go(module, 2, (4, 5), (2,))  # before the loop

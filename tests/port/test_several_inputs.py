@@ -89,6 +89,35 @@ def test_the_walk_keeps_what_comes_further() -> None:
     assert len(tried) == len(set(tried)) < 100
 
 
+def test_another_form_of_a_networks_answers_is_tried_before_all_of_one_is() -> None:
+    tried: list[str] = []
+
+    def attempt(text: str) -> dict[str, Any]:
+        tried.append(text)
+        said = {"stand_ins": ["net"], "error": f"no {len(tried)}", "far": 1}
+        return {"enough": True, "seconds": 0.1} if text.endswith("-> map") else said
+
+    job = {"names": ["x", "y"], "count": 2, "target": 1}
+    assert Search(job, [], attempt, lambda: False).find()["answer"].endswith("-> map")
+    assert len(tried) == len(set(tried)) < 30
+
+
+def test_batches_of_a_large_network_are_small_at_once() -> None:
+    tried: list[str] = []
+
+    def attempt(text: str) -> dict[str, Any]:
+        tried.append(text)
+        if not text.endswith("int64[2,16]<96"):
+            return {"error": "Expected input batch_size", "loss": "cross_entropy", "out": [32, 96]}
+        return {"enough": True, "seconds": 4.0}
+
+    job = {"names": ["x", "y"], "count": 2, "target": 1}
+    layers = [["Embedding", 96, 0]]
+    found = Search(job, layers, attempt, lambda: len(tried) > 20, is_large=True).find()
+    assert found["answer"] == "int64[2,16]<96, int64[2,16]<96"
+    assert not any("[8" in text for text in tried)
+
+
 def test_the_walk_takes_a_smaller_batch_where_one_takes_too_long() -> None:
     def attempt(text: str) -> dict[str, Any]:
         return {} if "[8" in text else {"enough": True, "seconds": 4.0}
@@ -198,6 +227,7 @@ def test_options_that_nobody_set_are_there_where_they_are_read() -> None:
 def test_a_setting_takes_the_first_word_that_it_is_compared_with() -> None:
     args = StandIn("args")
     assert args.arch != "eval"
+    assert args.arch != "predict"
     assert args.arch == "psp"
     assert args.arch != "psa"
     assert args.arch in ("none", "psp")

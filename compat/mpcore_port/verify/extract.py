@@ -217,6 +217,8 @@ def _what(text: str) -> str:
         return text.partition("(")[2].rstrip(")")
     if "_mpcore_spawn" in text:
         return "one process"
+    if text.startswith("self."):
+        return "values by the names of attributes"
     if "_mpcore_loader" in text or "_mpcore_next" in text:
         return "synthetic batches"
     return (

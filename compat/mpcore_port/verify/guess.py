@@ -11,7 +11,7 @@ from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, walk
 from mpcore_port.verify.required import defaults
-from mpcore_port.verify.roles import LOSS, SETTINGS, flag_of, number_of
+from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS, SETTINGS, flag_of, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mpcore_port.verify.module import Function
     from mpcore_port.verify.stubs import Stubs
 
-__all__ = ["Guess", "guess_call"]
+__all__ = ["Guess", "guess_call", "role_of"]
 
 _OPTIMIZER = "torch.optim.SGD({model}.parameters(), lr=0.01, momentum=0.9)"
 _MODEL = '_mpcore_missing("model")'
@@ -72,6 +72,12 @@ class Guess:
     assumed: tuple[str, ...] = ()
     function: Any = None
     layout: Layout | None = None
+
+
+def role_of(name: str, model: str) -> str:
+    """Return code for what a name says it is, of ``model`` where it asks for one; "" if nothing."""
+    code = next((code for pattern, code in _ROLES if re.fullmatch(pattern, name, re.I)), "")
+    return code.format(model=model, name=name) if "{" in code else code
 
 
 def guess_call(module: Module, stubs: Stubs) -> Guess:
@@ -276,7 +282,9 @@ class _Maker:
         values = {}
         for attribute in asked:
             code = next((c for p, c in _ROLES if re.fullmatch(p, attribute, re.I)), None)
-            if attribute in known and not flag_of(attribute):
+            if BATCH_SIZE.fullmatch(attribute):  # that of the batches that are made
+                values[attribute] = repr(BATCH)
+            elif attribute in known and not flag_of(attribute):
                 values[attribute] = known[attribute]
             elif code is not None and "{" not in code:
                 values[attribute] = code

@@ -44,16 +44,21 @@ _OF_TENSORS = {"mean", "sum", "float", "view", "to", "item", "squeeze", "detach"
 _OURS = ("torch.", "apex.")
 
 
-def may_go(module: Module, line: int, loop: tuple[int, int]) -> bool:
+def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int] = ()) -> bool:
     """Return whether a line that failed may be left out of a step.
 
     Before the loop: imports, checks, and calls that are not torch's. In the loop: calls that stand
-    alone and move nothing, as those of loggers do.
+    alone and move nothing, as those of loggers do. What the loop calls (``above`` are the lines
+    that led there) keeps the methods of its values: they may be tensors.
     """
     if line <= 0:
         return False
     node = failing(module, line)
     inside = loop[0] <= line <= loop[1]
+    if not inside and any(loop[0] <= one <= loop[1] for one in above):
+        func = node.func if isinstance(node, ast.Call) else None
+        if isinstance(func, ast.Attribute) and not module.qualified(func):
+            return False
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return not inside and node.names[0].name != "*"
     if isinstance(node, (ast.Raise, ast.Assert)):

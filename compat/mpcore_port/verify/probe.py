@@ -30,6 +30,8 @@ __all__ = ["main"]
 
 _WANTED = 3  # losses of a try
 _SLOW = 5.0  # processor seconds, after which one loss is enough
+_LARGE = 20_000_000  # parameters: a step with eight samples takes seconds
+_MARGIN = 1.2  # times the seconds of a loss that the next one may take
 _OF_ONE = 0.4  # of what is left: one try that is too slow leaves time for others
 _PATIENCE = 10  # times the processor seconds, by the clock
 
@@ -53,6 +55,7 @@ def main() -> None:
     warnings.filterwarnings("error", message="Using a target size")  # of another shape
     from mpcore_port.stubs.devices import install
 
+    _stay_alone(torch)
     install("cuda")
     from mpcore_port.verify import recorder, stand_in  # noqa: F401  # once, before the forks
 
@@ -73,6 +76,26 @@ def main() -> None:
         "stand_ins": found.get("stand_ins", []) if answer else [],
     }
     (Path(job["folder"]) / "answer.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def _stay_alone(torch: Any) -> None:
+    """Have the one rank talk to nobody: threads of a real group are not there in a fork.
+
+    Tries would wait for them forever in their first backward pass.
+    """
+    group = torch.distributed.init_process_group
+
+    @functools.wraps(group)
+    def begin(*_: Any, **__: Any) -> None:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        group("fake", store=FakeStore(), rank=0, world_size=1)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    torch.distributed.init_process_group = begin
+    torch.nn.parallel.DistributedDataParallel.forward = forward  # gradients are of one rank
 
 
 def _formed(job: dict[str, Any], left: Budget) -> dict[str, Any]:
@@ -211,14 +234,17 @@ class _Tries:
         self.loaders: list[Any] = []
         self.is_try = False
 
-    def search(self, layers: list[list[Any]]) -> None:
+    def search(self, layers: list[list[Any]], weights: int) -> None:
         """Search in this process, then end it; return in each try."""
         from mpcore_port.verify.search import Search
 
         used = resource.getrusage(resource.RUSAGE_SELF)
         self.left.left -= used.ru_utime + used.ru_stime
         self.left.until -= 0.1 * max(self.left.until - time.monotonic(), 0.0)  # to tell in time
-        found = Search(self.job, layers, self._one, lambda: self.left.is_spent).find()
+        one = Search(
+            self.job, layers, self._one, lambda: self.left.is_spent, is_large=weights > _LARGE
+        )
+        found = one.find()
         if self.is_try:
             return
         self.told.clear()
@@ -289,7 +315,7 @@ def _watch(told: dict[str, Any], tries: _Tries | None) -> None:
         if tries is not None and not tries.is_try:
             layers = _first_layers(modules)
             try:
-                tries.search(layers)
+                tries.search(layers, _weights(modules))
             except _Go:
                 told.clear()
                 told.update(losses=0, layers=layers)
@@ -303,11 +329,18 @@ def _watch(told: dict[str, Any], tries: _Tries | None) -> None:
 
     @functools.wraps(backward)
     def count(tensor: Any, *args: Any, **kwargs: Any) -> None:
+        if told.get("within"):  # tensors of the device call it twice
+            backward(tensor, *args, **kwargs)
+            return
+        told["within"] = True
         backward(tensor, *args, **kwargs)
+        told["within"] = False
         now = time.process_time()
         told["seconds"], told["at"] = now - told.get("at", 0.0), now
         told["losses"] += 1
-        if told["losses"] >= _WANTED or now > _SLOW:
+        most = resource.getrlimit(resource.RLIMIT_CPU)[0]  # before another loss it would be ended
+        too_long = now > _SLOW or (most > 0 and now + _MARGIN * told["seconds"] > most)
+        if told["losses"] >= _WANTED or too_long:
             told["enough"] = True
             raise _Found
 
@@ -359,6 +392,12 @@ def _tell(
 ) -> Any:
     told["loss"], told["out"] = name, list(output.shape)
     return original(output, *args, **kwargs)
+
+
+def _weights(modules: list[Any]) -> int:
+    """Return how many elements the parameters of all modules have."""
+    held = {id(p): p for module in modules for p in module.parameters(recurse=False)}
+    return sum(parameter.numel() for parameter in held.values())
 
 
 def _first_layers(modules: list[Any]) -> list[list[Any]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.inputs import FORMS, Input
 from mpcore_port.verify.repairs import Batch, changes
+from mpcore_port.verify.roles import LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,7 @@ _ANYTHING = [  # where no first layer says it
     Input("float32", (_BATCH, 1, 4096)),
 ]
 _SEEDS = 3  # kinds of batches that are tried before one is changed
+_OF_A_FORM = 8  # tries with each form of a network's answers, before one goes on
 _FEW = 90  # changes of one batch that are tried before the next best one is
 _LABELS = re.compile(
     r"(\w+_)?(y|yb|labels?|targets?|lbls?|gt|truths?|classes|answers?|idx|ind(ex|ices)|ids?)(_\w+)?s?",
@@ -86,6 +88,7 @@ class Search:
         layers: kind and size of the first layers of the models.
         run: tries a batch, with a form of networks that are not there; returns what it told.
         is_over: asked before each try.
+        is_large: whether the models are so large that batches are small from the first try.
     """
 
     def __init__(
@@ -94,43 +97,75 @@ class Search:
         layers: list[list[Any]],
         run: Callable[[str], dict[str, Any]],
         is_over: Callable[[], bool],
+        *,
+        is_large: bool = False,
     ) -> None:
         self.names: list[str] = list(job.get("names") or [""] * job["count"])
         self.target: Any = job["target"]
         self.layers, self.run, self.is_over = layers, run, is_over
         self.rows = next((size for kind, size, _ in layers if kind == "Embedding"), 0)
+        self.is_large = is_large
+        self.known: dict[str, dict[str, Any]] = {}
         self.best: dict[str, Any] = {}
 
     def find(self) -> dict[str, Any]:
         """Return what the try told that ran, with its text as ``answer``; else the best one."""
-        form = ""
-        for form in ("", *FORMS):
-            found = self._with_form(form)
-            if found.get("answer") or self.is_over() or not self.best.get("stand_ins"):
-                return found
+        forms = ["", *FORMS]
+        for most in (_OF_A_FORM, None):
+            came: dict[str, int] = {}
+            for form in forms:
+                found = self._with_form(form, most)
+                came[form] = found.get("far", -1)
+                if found.get("answer") or self.is_over() or not self.best.get("stand_ins"):
+                    return found
+            forms.sort(key=lambda form: -came[form])
         return self.best
 
-    def _with_form(self, form: str) -> dict[str, Any]:
+    def _once(self, text: str) -> dict[str, Any]:
+        """Return what a try tells; one is made for each text."""
+        if text not in self.known:
+            self.known[text] = self.run(text)
+        return self.known[text]
+
+    def _has_network(self) -> bool:
+        """Return whether a network stands in: its answers may have another form."""
+        names: list[str] = self.best.get("stand_ins") or []
+        return any(not LOSS.search(name) for name in names)
+
+    def _with_form(self, form: str, most: int | None = None) -> dict[str, Any]:
+        """Search with one form of answers; ``most`` tries where a network stands in."""
         tail = f" -> {form}" if form else ""
+        begin = len(self.known)
+        furthest: dict[str, Any] = {}
         seen: set[Batch] = set()
         errors: set[tuple[int, str]] = set()
         waiting: list[_Tried] = []
         seeds = self._seeds()
         while not self.is_over():
+            tried = len(self.known) - begin
+            if most is not None and tried >= most and self._has_network():
+                return furthest
             batch = self._next(waiting, seeds, seen)
             if batch is None:
                 break
             seen.add(batch)
+            if self.is_large:
+                small = tuple(map(_small, batch))
+                if small != batch and small in seen:
+                    continue
+                batch = small
+                seen.add(batch)
             text = ", ".join(map(str, batch)) + tail
-            told = self.run(text)
+            told = self._once(text)
             if not (told.get("error") or told.get("enough")):  # it took too long
                 batch = tuple(map(_small, batch))
                 seen.add(batch)
                 text = ", ".join(map(str, batch)) + tail
-                told = self.run(text)
+                told = self._once(text)
             if told.get("enough"):
                 return self._as_compared(batch, tail, {**told, "answer": text})
             self._note(told)
+            furthest = max(furthest, told, key=lambda one: one.get("far", -1))
             far, error = told.get("far", 0), told.get("error", "")
             kind = (far, re.sub(r"\d+", "", error))
             if kind in errors and len(waiting) >= _SEEDS:
@@ -141,7 +176,7 @@ class Search:
             )
             waiting.append(_Tried(far, kind not in errors, len(waiting), found))
             errors.add(kind)
-        return self.best
+        return self.best if most is None else furthest
 
     def _as_compared(self, batch: Batch, tail: str, found: dict[str, Any]) -> dict[str, Any]:
         """Return what ran; with floats where a loss that compares numbers took whole ones."""
@@ -150,7 +185,7 @@ class Search:
             return found
         other = (*batch[: self.target], asked[0], *batch[self.target + 1 :])
         text = ", ".join(map(str, other)) + tail
-        told = self.run(text)
+        told = self._once(text)
         return {**told, "answer": text} if told.get("enough") else found
 
     def _note(self, told: dict[str, Any]) -> None:
@@ -292,6 +327,7 @@ def targets(seen: dict[str, Any], item: Input) -> list[Input]:
 def _index_shapes(out: tuple[int, ...], item: Input) -> list[tuple[int, ...]]:
     """Return shapes of labels for ``out``, which may be flattened over time."""
     plain = (out[0], *out[2:])
-    if len(out) == 2 and out[0] > _BATCH and out[0] % _BATCH == 0:
-        return [(_BATCH, out[0] // _BATCH), plain]
+    rows = item.shape[0] if item.shape else _BATCH
+    if len(out) == 2 and out[0] > rows and out[0] % rows == 0:
+        return [(rows, out[0] // rows), plain]
     return [plain]

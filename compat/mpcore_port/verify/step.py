@@ -147,7 +147,7 @@ def _runnable(
             return step, _inputs(step, place, args, inputs, options, trying)
         except _LineError as exc:
             fresh = [line for line in exc.lines if line not in absent]
-            may = [line for line in fresh if may_go(module, line, step.loop)]
+            may = [line for line in fresh if may_go(module, line, step.loop, tuple(exc.lines))]
             if may and len(absent) < _LEFT_OUT and not trying.is_spent:
                 absent.add(may[0])
             elif (rest := _rest(stages, absent)) and not inputs:

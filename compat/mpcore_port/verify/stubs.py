@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.absent import FILES, guarded_lines
+from mpcore_port.verify.bases import inherited, owner_of_init
 from mpcore_port.verify.beside import absolute, roots
 from mpcore_port.verify.left_out import failing, givers_of_losses, of_evaluation
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS
@@ -108,6 +109,9 @@ class Stubs:
             self._give_nothing(node)
         elif isinstance(node, (ast.Raise, ast.Assert)):
             self.imports[node] = self._assigned_beside(node) or "..."
+        elif isinstance(node, ast.Call) and (owner := owner_of_init(self.module, node)):
+            code = inherited(self.module, owner)
+            self.imports[self.module.parents[node]] = code or "..."
         elif isinstance(node, ast.Call) and line in self.losses:  # it keeps what it is given
             name = ast.unparse(node.func)[:40]
             name = name if LOSS.search(name) else f"loss {name}"

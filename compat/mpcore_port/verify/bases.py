@@ -1,0 +1,80 @@
+"""What a class of a script has from a base whose ``__init__`` fails: values by their names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from mpcore_port.verify.guess import role_of
+from mpcore_port.verify.roles import NETWORK
+
+if TYPE_CHECKING:
+    from mpcore_port.verify.module import Module
+
+__all__ = ["inherited", "owner_of_init"]
+
+
+def owner_of_init(module: Module, call: ast.Call) -> ast.ClassDef | None:
+    """Return the class in which ``call`` is that of the base's ``__init__``; None for others."""
+    func = call.func
+    is_init = isinstance(func, ast.Attribute) and func.attr == "__init__"
+    owner = module.enclosing(call, ast.ClassDef) if is_init else None
+    if not isinstance(module.parents.get(call), ast.Expr) or not isinstance(owner, ast.ClassDef):
+        return None
+    return None if module.has_base(owner, ("torch.",)) else owner
+
+
+def inherited(module: Module, cls: ast.ClassDef) -> str:
+    """Return code that gives an object what its class reads and only its base assigns.
+
+    Networks come first: an optimizer is made for the first of them.
+    """
+    names = _only_read(module, cls)
+    models = [name for name in names if NETWORK.fullmatch(name) and "loader" not in name]
+    main = min(models, key=lambda name: (name != "model", names.index(name)), default="")
+    found = [f'self.{name} = _mpcore_missing("{name}").to("cuda")' for name in models]
+    for name in names:
+        if name in models:
+            continue
+        model = f"self.{main}" if main else '_mpcore_missing("model")'
+        code = role_of(name, model) or f'_mpcore_missing("{name}")'
+        found.append(f"self.{name} = {code}")
+    return "; ".join(found)
+
+
+def _only_read(module: Module, cls: ast.ClassDef) -> list[str]:
+    """Return the attributes of ``self`` that a class reads and nothing in the script gives it."""
+    read: dict[str, None] = {}
+    given = {"__class__", "__dict__"}
+    for one in (cls, *_own_bases(module, cls)):
+        given |= set(module.methods(one))
+        for node in ast.walk(one):
+            if isinstance(node, ast.AugAssign) and _of_self(node.target):
+                read[node.target.attr] = None  # type: ignore[union-attr]
+            elif isinstance(node, ast.Attribute) and _of_self(node):
+                stored = isinstance(node.ctx, ast.Store)
+                if stored and not isinstance(module.parents.get(node), ast.AugAssign):
+                    given.add(node.attr)
+                elif not stored:
+                    read[node.attr] = None
+        for statement in one.body:
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            given |= {target.id for target in targets if isinstance(target, ast.Name)}
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                given.add(statement.target.id)
+    return [name for name in read if name not in given and not re.match("__", name)]
+
+
+def _own_bases(module: Module, cls: ast.ClassDef) -> list[ast.ClassDef]:
+    names = [base.id for base in cls.bases if isinstance(base, ast.Name)]
+    found = [module.classes[name] for name in names if name in module.classes]
+    return found + [more for one in found for more in _own_bases(module, one) if one is not cls]
+
+
+def _of_self(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
