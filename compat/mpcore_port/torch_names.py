@@ -14,11 +14,13 @@ import sys
 import warnings
 from importlib import resources
 from types import ModuleType
+from typing import Any
 
 __all__ = ["EXPORTS", "known", "nearest"]
 
 _MODULES = (
     "torch",
+    "torch.Tensor",
     "torch.amp",
     "torch.autograd",
     "torch.autograd.profiler",
@@ -80,7 +82,7 @@ def _write() -> str:
     for name in _MODULES:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            module = importlib.import_module(name)
+            module: Any = _module(name)
             public = {n for n in dir(module) if not n.startswith("_")}
             kept = {n for n in public if not _is_foreign(getattr(module, n, None))}
             found = pkgutil.iter_modules(getattr(module, "__path__", ()))
@@ -89,6 +91,12 @@ def _write() -> str:
         if below:
             lines.append(f"{name}.: {' '.join(sorted(below))}")
     return "\n".join(lines) + "\n"
+
+
+def _module(name: str) -> Any:
+    if name == "torch.Tensor":  # a class: its methods
+        return importlib.import_module("torch").Tensor
+    return importlib.import_module(name)
 
 
 def _is_foreign(value: object) -> bool:

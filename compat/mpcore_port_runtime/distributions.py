@@ -1,4 +1,4 @@
-"""Two of torch.distributions; sources: torch/distributions/categorical.py and normal.py."""
+"""Three of torch.distributions; sources: categorical.py, multivariate_normal.py, normal.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
-__all__ = ["Categorical", "Normal"]
+__all__ = ["Categorical", "MultivariateNormal", "Normal"]
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -104,3 +104,81 @@ class Normal:
     def entropy(self) -> Any:
         """Return the entropy."""
         return 0.5 + 0.5 * math.log(2 * math.pi) + ops.log(self.scale)
+
+
+class MultivariateNormal:
+    """torch.distributions.MultivariateNormal; gradients of the mean and of the matrix."""
+
+    def __init__(
+        self,
+        loc: Any,
+        covariance_matrix: Any = None,
+        precision_matrix: Any = None,
+        scale_tril: Any = None,
+        validate_args: Any = None,
+    ) -> None:
+        if precision_matrix is not None or (covariance_matrix is None) == (scale_tril is None):
+            msg = "give a covariance_matrix or a scale_tril; a precision_matrix is not ported"
+            raise ValueError(msg)
+        factor = _factor(covariance_matrix) if scale_tril is None else scale_tril
+        shape = np.broadcast_shapes(tuple(loc.shape[:-1]), tuple(factor.shape[:-2]))
+        size = loc.shape[-1]
+        self.loc = ops.broadcast_to(loc, (*shape, size))
+        self.scale_tril = ops.broadcast_to(factor, (*shape, size, size))
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        """The likeliest value."""
+        return self.loc
+
+    @property
+    def covariance_matrix(self) -> Any:
+        """The matrix of covariances."""
+        return (self.scale_tril.expand_dims(-2) * self.scale_tril.expand_dims(-3)).sum(-1)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draw values; they have no gradient, and the numbers are other than torch's."""
+        return ops.stop_gradient(self.rsample(sample_shape))
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """Draw values that are differentiated by the mean and the matrix."""
+        noise = ops.randn((*tuple(sample_shape), *self.loc.shape)).astype(self.loc.dtype)
+        return self.loc + (self.scale_tril * noise.expand_dims(-2)).sum(-1)
+
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the density at values."""
+        size = self.loc.shape[-1]
+        rest, found = value - self.loc, []
+        for row in range(size):  # forward substitution
+            known = sum((self.scale_tril[..., row, k] * one for k, one in enumerate(found)), 0.0)
+            found.append((rest[..., row] - known) / self.scale_tril[..., row, row])
+        distance = sum(one * one for one in found)
+        return -0.5 * (size * math.log(2 * math.pi) + distance) - self._half_log_det()
+
+    def entropy(self) -> Any:
+        """Return the entropy."""
+        return 0.5 * self.loc.shape[-1] * (1.0 + math.log(2 * math.pi)) + self._half_log_det()
+
+    def _half_log_det(self) -> Any:
+        places = range(self.loc.shape[-1])
+        return sum(ops.log(self.scale_tril[..., place, place]) for place in places)
+
+
+def _factor(matrix: Any) -> Any:
+    """Return Cholesky's factor, a column at a time: MindSpore's has no gradient on CPU."""
+    size = matrix.shape[-1]
+    matrix = (matrix + matrix.swapaxes(-1, -2)) / 2  # so that its gradient is torch's
+    columns: list[Any] = []
+    for place in range(size):
+        column = matrix[..., place]
+        for before in columns:
+            column = column - before * before[..., place : place + 1]
+        column = column / ops.sqrt(column[..., place : place + 1])
+        below = Tensor(np.arange(size) >= place)
+        columns.append(ops.where(below, column, ops.zeros_like(column)))
+    return ops.stack(columns, -1)

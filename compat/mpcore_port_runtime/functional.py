@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 __all__ = [
     "as_tuple",
     "diag",
+    "diag_embed",
     "embedding",
     "enable_grad",
     "equal",
     "finfo",
     "full",
     "grad_mode",
+    "index_add",
     "interpolate",
     "layer_norm",
     "linspace",
@@ -282,6 +284,18 @@ def selu(input: Any) -> Any:  # torch's name
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
     low = alpha * (ops.exp(ops.minimum(input, ops.zeros_like(input))) - 1)
     return scale * ops.where(input > 0, input, low)
+
+
+def index_add(input: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Any:
+    """Return torch.index_add; MindSpore's takes indices of 32 bits only."""
+    added = source.astype(input.dtype)
+    added = added if alpha == 1 else added * alpha
+    return ops.index_add(input, index.astype(ms.int32), added, dim)
+
+
+def diag_embed(input: Any) -> Any:
+    """Return torch.diag_embed: matrices of the last two axes with these diagonals."""
+    return input.expand_dims(-1) * ops.eye(input.shape[-1], input.shape[-1], input.dtype)
 
 
 def diag(input: Any) -> Any:  # torch's name

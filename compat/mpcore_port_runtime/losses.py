@@ -8,6 +8,7 @@ from mindspore import nn, ops
 
 __all__ = [
     "BCEWithLogitsLoss",
+    "CosineSimilarity",
     "KLDivLoss",
     "binary_cross_entropy_with_logits",
     "kl_div",
@@ -88,3 +89,15 @@ class KLDivLoss(nn.Cell):  # type: ignore[misc]
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of log-probabilities."""
         return kl_div(logits, target, *self.options)
+
+
+class CosineSimilarity(nn.Cell):  # type: ignore[misc]
+    """torch.nn.CosineSimilarity."""
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.options = (dim, eps)
+
+    def construct(self, x1: Any, x2: Any) -> Any:
+        """Return the cosines between vectors along one axis."""
+        return ops.cosine_similarity(x1, x2, *self.options)

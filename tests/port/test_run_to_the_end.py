@@ -871,3 +871,149 @@ def test_what_one_branch_alone_binds_is_no_argument_of_a_step(kind, tmp_path):
 
     losses = made["train"](batches(ms.Tensor), kind)
     np.testing.assert_allclose(losses, scope["train"](batches(torch.from_numpy), kind), rtol=1e-5)
+
+
+# --- copies of networks, and tensors that an optimizer moves --------------------------------------
+
+COPIES = """import copy
+import torch
+import torch.nn as nn
+from collections import OrderedDict
+class Agent:
+    def __init__(self):
+        self.actor = nn.Linear(2, 2)
+        self.target = copy.deepcopy(self.actor)
+        self.third = copy.deepcopy(self.target).eval()
+    def follow(self, tau):
+        for param, target in zip(self.actor.parameters(), self.target.parameters()):
+            target.data.mul_(1 - tau).add_(tau * param.data)
+@torch.no_grad()
+def update_ema(ema_model, model, decay=0.75):
+    ema_params = OrderedDict(ema_model.named_parameters())
+    for name, param in OrderedDict(model.named_parameters()).items():
+        ema_params[name].mul_(decay).add_(param.data, alpha=1 - decay)
+agent = Agent()
+net = copy.deepcopy(agent.actor)
+with torch.no_grad():
+    for p in agent.actor.parameters():
+        p.mul_(2.0).add_(1.0)
+agent.follow(0.25)
+update_ema(net, agent.target)
+"""
+
+
+def test_copies_of_networks_are_networks_and_move_in_chains():
+    made = run(COPIES)
+    agent, net = made["agent"], made["net"]
+    old = agent.third.weight.asnumpy()
+    new, target = agent.actor.weight.asnumpy(), agent.target.weight.asnumpy()
+    np.testing.assert_allclose(new, 2 * old + 1, rtol=1e-6)
+    np.testing.assert_allclose(target, 0.75 * old + 0.25 * new, rtol=1e-5)
+    np.testing.assert_allclose(net.weight.asnumpy(), 0.75 * old + 0.25 * target, rtol=1e-5)
+
+
+TRAINED = """import torch
+import torch.optim as optim
+log_alpha = torch.zeros(1, requires_grad=True, device="cpu")
+optimizer = optim.Adam([log_alpha], lr=0.1)
+losses = []
+for step in range(4):
+    log_pi = torch.ones(3) * step
+    loss = (-log_alpha.exp() * (log_pi + -2.0)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+class Agent:
+    def __init__(self):
+        self.log_alpha = torch.full((2,), 0.5, requires_grad=True)
+        self.opt = optim.SGD([self.log_alpha], lr=0.5)
+    def learn(self, log_pi):
+        alpha_loss = -(self.log_alpha * (log_pi + 1.0).detach()).mean()
+        self.opt.zero_grad()
+        alpha_loss.backward()
+        self.opt.step()
+        return alpha_loss.item()
+agent = Agent()
+losses += [agent.learn(torch.arange(2).float()) for _ in range(3)]
+"""
+
+
+def test_tensors_that_an_optimizer_moves_are_parameters():
+    plain = {}
+    exec(TRAINED, plain)
+    np.testing.assert_allclose(run(TRAINED)["losses"], plain["losses"], rtol=1e-5, atol=1e-6)
+
+
+ADDED = """import torch
+def project(idx, src):
+    m = torch.zeros(3, 4)
+    offset = torch.linspace(0, 8, 3).unsqueeze(1).expand(3, 4).long()
+    m.view(-1).index_add_(0, (idx + offset).view(-1), src.view(-1))
+    m.view(-1).index_add_(0, (idx + offset).view(-1), 2 * src.view(-1))
+    t = torch.zeros_like(m)
+    for i in range(3):
+        t[i].index_add_(0, idx[i], src[i])
+    return m, t
+idx = torch.tensor([[0, 1, 1, 2], [3, 3, 3, 0], [1, 1, 0, 0]])
+m, t = project(idx, torch.arange(12).float().view(3, 4))
+"""
+
+
+def test_rows_and_views_of_a_fresh_tensor_are_added_to():
+    plain, made = {}, run(ADDED)
+    exec(ADDED, plain)
+    for name in ("m", "t"):
+        np.testing.assert_array_equal(made[name].asnumpy(), plain[name].numpy())
+
+
+def test_a_view_that_has_a_name_is_not_made_anew():
+    script = "import torch\nm = torch.zeros(4)\nv = m.view(-1)\nm.view(2, 2).add_(1.0)\nprint(v)\n"
+    assert [edit.line for edit in ported(script).edits if edit.kind == "refused"] == [4]
+
+
+def test_a_method_that_torch_has_not_is_its_owners():
+    script = "from utils import Noise\nimport torch\ndef f(z_: Noise):\n    z_.sample_()\n"
+    assert not [edit for edit in ported(script).edits if edit.kind == "refused"]
+
+
+SETTINGS = """import torch
+import torch.multiprocessing
+torch.multiprocessing.set_sharing_strategy("file_system")
+torch.set_num_threads(2)
+if torch.cuda.is_available():
+    torch.set_default_tensor_type("torch.cuda.FloatTensor")
+else:
+    torch.set_default_tensor_type(torch.FloatTensor)
+torch.set_default_dtype(torch.float32)
+x = torch.zeros(2)
+"""
+
+
+def test_settings_that_say_what_is_so_anyway_go():
+    assert run(SETTINGS)["x"].dtype == ms.float32
+    other = ported("import torch\ntorch.set_default_dtype(torch.float64)\n")
+    assert [edit.line for edit in other.edits if edit.kind == "refused"] == [2]
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 5, 3)])
+def test_a_normal_of_several_numbers_is_torchs_with_gradients(shape):
+    rng = np.random.default_rng(0)
+    loc, half, value = (rng.normal(size=s).astype("f") for s in (shape, (*shape, 3), shape))
+    matrix = (half @ np.swapaxes(half, -1, -2) + 2 * np.eye(3)).astype("f")
+
+    def number(normal, loc, matrix, value):
+        made = normal(loc, covariance_matrix=matrix)
+        return made.log_prob(value).sum() + 2 * made.entropy().sum()
+
+    tensors = [torch.tensor(x, requires_grad=True) for x in (loc, matrix, value)]
+    wanted = number(torch.distributions.MultivariateNormal, *tensors)
+    wanted.backward()
+    normal = port.distributions.MultivariateNormal
+    given = [ms.Tensor(x) for x in (loc, matrix, value)]
+    found, grads = ms.value_and_grad(lambda *x: number(normal, *x), (0, 1, 2))(*given)
+    np.testing.assert_allclose(found.asnumpy(), wanted.item(), rtol=1e-5)
+    for one, tensor in zip(grads, tensors, strict=True):
+        np.testing.assert_allclose(one.asnumpy(), tensor.grad.numpy(), atol=2e-6)
+    many = normal(given[0], scale_tril=port.diag_embed(given[0] ** 2 + 1)).sample((400,))
+    assert many.shape == (400, *shape)

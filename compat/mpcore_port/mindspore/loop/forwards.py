@@ -13,6 +13,7 @@ from mpcore_port.mindspore.rules.flow import (
     assigned_first,
     calls_in,
     jumps,
+    parameters_read,
     read,
     read_first,
     slice_of,
@@ -78,6 +79,7 @@ def fixed_names(lines: Iterable[Line], at: At) -> set[str]:
     """Return names of what is called: networks, losses, functions; they are not handed in."""
     found = set()
     for line in lines:
+        found |= {name.partition(".")[0] for name in parameters_read(line.node, at)}
         for call in calls_in(line.node):
             func = call.func
             if isinstance(func, cst.Name):

@@ -18,6 +18,7 @@ from mpcore_port.mindspore.rules.place import (
     is_whole_network,
     named,
     need,
+    trained_leaves,
     wording,
 )
 from mpcore_port.names import code_of
@@ -80,7 +81,7 @@ class CallRule(PortRule):
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
         if is_optimizer_base(name) and any(is_leaf(part, at) for part in _listed(old)):
             return new.with_changes(func=at.refuse(self, old.func, _LEAF))
-        if row.remove:
+        if row.remove or _sets_default(name, old):
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
                 return None  # StatementRule takes the line away
@@ -108,6 +109,10 @@ class CallRule(PortRule):
             at.unproven(self, old, doubted[0].text, made)
         else:
             at.note(self, old, made, _kind(row), row.reason or "", row.effect)
+        if id(old) in at.once(trained_leaves):
+            text = f"{wording(at, 'ms.Parameter')}({code_of(made)}, name={_bound(old, at)!r})"
+            made = cst.parse_expression(text)
+            at.note(self, old, made, reason="an optimizer moves it: a Parameter")
         return made
 
     def _of_version(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -127,6 +132,12 @@ class CallRule(PortRule):
             at.unproven(
                 self, call, f"{' or '.join(named)}: the arguments are handed on as they are"
             )
+
+
+def _bound(call: cst.Call, at: At) -> str:
+    """Return the last word of the name that a call's value gets."""
+    parent: Any = at.names.parents.get(call)
+    return code_of(parent.targets[0].target).rpartition(".")[2]
 
 
 def _sized(old: cst.Call, new: cst.Call) -> cst.Call:
@@ -322,6 +333,21 @@ def _goes(node: cst.CSTNode, at: At) -> bool:
     return any(row is not None and row.expr and "{" not in row.expr for row in rows)
 
 
+_SETS = {
+    "torch.set_default_dtype": r"(torch\.)?float(32)?",
+    "torch.set_default_tensor_type": r"['\"]?(torch\.)?(cuda\.)?FloatTensor['\"]?",
+}
+_FLOATS = "float32 is what MindSpore makes, on the device of the process"
+
+
+def _sets_default(name: str, call: cst.Call) -> bool:
+    """Return whether a call sets what is so in MindSpore anyway."""
+    wanted = _SETS.get(name)
+    if wanted is None or len(call.args) != 1 or call.args[0].star:
+        return False
+    return re.fullmatch(wanted, code_of(call.args[0].value)) is not None
+
+
 _DROPPED = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.")
 
 
@@ -348,6 +374,8 @@ class StatementRule(PortRule):
         if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
             called = at.names.called(small.value)
             row = by_name(called) if called else None
+            if called is not None and _sets_default(called, small.value):
+                return at.drop(self, old, new, _FLOATS)
             if row is not None and row.remove:
                 return at.drop(self, old, new, row.remove)
         return None

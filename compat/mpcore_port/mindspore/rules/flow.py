@@ -11,7 +11,7 @@ import libcst as cst
 
 from mpcore_port.children import Walker
 from mpcore_port.lines import leaves
-from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.place import is_module, trained_leaves
 from mpcore_port.names import code_of, dotted
 from mpcore_port.values import vocabulary
 
@@ -30,6 +30,7 @@ __all__ = [
     "jumps",
     "needed_again",
     "networks_given",
+    "parameters_read",
     "plain_values",
     "read",
     "read_first",
@@ -476,8 +477,49 @@ def calls_in(node: cst.CSTNode) -> list[cst.Call]:
     return found.calls
 
 
+class _Named(Walker):
+    """Names and attributes that are read, whole chains alone."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.AssignTarget):
+            return False
+        if isinstance(node, (cst.Name, cst.Attribute)):
+            self.found.append(node)
+        return True
+
+
+def parameters_read(node: cst.CSTNode, at: At) -> list[str]:
+    """Return the names and attributes in ``node`` that hold Parameters made by themselves."""
+    leaves = at.once(trained_leaves)
+    named = _Named()
+    named.walk(node)
+    found = []
+    for one in named.found:
+        text = dotted(one)
+        if not text or text in found or (isinstance(one, cst.Attribute) and text.count(".") > 1):
+            continue
+        if isinstance(one, cst.Attribute) and not text.startswith("self."):
+            continue
+        is_own = any(
+            id(origin) in leaves
+            or (
+                isinstance(origin, cst.Call)
+                and (at.names.called(origin) or "").endswith("nn.Parameter")
+            )
+            for origin in at.names.origins(one)
+        )
+        if is_own:
+            found.append(text)
+    return found
+
+
 def _runs(statement: cst.CSTNode, at: At) -> bool:
     """Return whether a statement runs a network, a loss, or an autocast region."""
+    if at.once(trained_leaves) and parameters_read(statement, at):
+        return True
     for call in calls_in(statement):
         name = at.names.called(call)
         if name is not None and name.startswith("torch."):

@@ -40,7 +40,8 @@ _TAKES = {
 }
 _PLAIN = frozenset(
     """
-    abs add addcdiv addcmul ceil clamp clip cos div exp floor lerp log masked_fill mul neg pow
+    abs add addcdiv addcmul ceil clamp clip cos div exp floor index_add lerp log masked_fill mul neg
+    pow
     reciprocal relu round rsqrt sigmoid sin sqrt sub tanh
     """.split()  # noqa: SIM905  # a list of words is read
 )
@@ -106,7 +107,8 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         return _noted(rule, old, made, at, "what it changes is made there, nothing else sees it")
     target = _assigned_to(held, fresh, at)
     if target is not None:
-        value = plain_call(name, old, new, target, at)
+        target, before = _put_before(target, at)
+        value = plain_call(name, old, new, before, at)
         if value is None:
             return None
         text = f"port.put({code_of(target)}, {code_of(value)})"
@@ -117,6 +119,9 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         if value is None:
             return None
         return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
+    made = _through_view(name, old, new, at)
+    if made is not None:
+        return _noted(rule, old, made, at, "no other name holds it: it is made anew")
     if name != "copy_" and isinstance(held, cst.Name) and _is_alone(held, at):
         value = plain_call(name, old, new, fresh, at)
         if value is None:
@@ -126,6 +131,56 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
             value = cst.NamedExpr(cst.Name(held.value), value, lpar=pair[0], rpar=pair[1])
         return _noted(rule, old, value, at, "no other name holds it: it is made anew")
     return None
+
+
+def _put_before(target: Any, at: At) -> tuple[Any, Any]:
+    """Return what is assigned to, and its value: ``p.mul_(a).add_(b)`` assigns once for both."""
+    if isinstance(target, cst.Call) and code_of(target.func) == wording(at, "port.put"):
+        return target.args[0].value, target.args[1].value
+    return target, target
+
+
+_SAME_NUMBERS = ("view", "reshape", "flatten")
+
+
+def _viewed(node: Any) -> Any:
+    """Return ``x`` of ``x.view(...)``, whose elements all are those of x, in their order."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return None
+    name = node.func.value
+    return name if node.func.attr.value in _SAME_NUMBERS and isinstance(name, cst.Name) else None
+
+
+def _through_view(name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+    """Return ``x = ...`` for ``x.view(-1).add_(...)`` on a line, where nothing else holds x."""
+    held, fresh = old.func.value, new.func.value  # type: ignore[attr-defined]
+    inner = _viewed(held)
+    if inner is None or name == "copy_" or not isinstance(at.names.parents.get(old), cst.Expr):
+        return None
+    if not _is_made_tensor(inner, at) or not _is_alone(inner, at):
+        return None
+    value = plain_call(name, old, new, fresh, at)
+    if value is None:
+        return None
+    text = f"({code_of(value)}).reshape({inner.value}.shape)"
+    if isinstance(value, cst.Call):
+        text = f"{code_of(value)}.reshape({inner.value}.shape)"
+    return cst.NamedExpr(cst.Name(inner.value), cst.parse_expression(text))
+
+
+def _is_made_tensor(node: Any, at: At) -> bool:
+    """Return whether a local name holds what functions of torch gave, and nothing else."""
+    if not isinstance(node, cst.Name):
+        return False
+    scope = at.names.scope(node)
+    found = scope.bindings.get(node.value, [])
+    return bool(found) and all(
+        binding.kind == "value"
+        and isinstance(binding.value, cst.Call)
+        and (at.names.called(binding.value) or "").startswith("torch.")
+        and _is_fresh(binding.value, at)
+        for binding in found
+    )
 
 
 def _noted(rule: Any, old: cst.Call, made: Any, at: At, reason: str) -> Any:
@@ -148,7 +203,7 @@ def _is_part(node: Any, at: At) -> bool:
         return False
     indices: list[Any] = [element.slice for element in node.slice]
     ranges = [isinstance(index, cst.Slice) for index in indices]
-    return any(ranges) and all(
+    return (any(ranges) or _is_made_tensor(node.value, at)) and all(
         is_range or _is_place(index.value, at)
         for is_range, index in zip(ranges, indices, strict=True)
     )
@@ -200,6 +255,10 @@ def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
         return inner if plain else None
     if isinstance(held, cst.Attribute) and held.attr.value == "grad":
         return fresh
+    if _is_chained(held) and _assigned_to(held.func.value, fresh, at) is not None:
+        return fresh
+    if isinstance(held, cst.Subscript) and _are_parameters(held.value, at):
+        return fresh
     if _LEAF.search(code_of(held)):
         return fresh
     if isinstance(held, cst.Name):
@@ -208,6 +267,30 @@ def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
         if loops and len(loops) == len(found):
             return fresh if all("param" in code_of(node.iter) for node in loops) else None
     return None
+
+
+def _is_chained(held: Any) -> bool:
+    """Return whether this is ``p.mul_(a)``, on which the next method in place is called."""
+    if not isinstance(held, cst.Call) or not isinstance(held.func, cst.Attribute):
+        return False
+    name = held.func.attr.value
+    return name.endswith("_") and (name in _MADE or name[:-1] in _PLAIN)
+
+
+_BY_NAME = re.compile(r"^(dict|(collections\.)?OrderedDict)\(\w[\w.]*\.named_parameters\(\)\)$")
+
+
+def _are_parameters(node: Any, at: At) -> bool:
+    """Return whether a name holds a network's Parameters by their names."""
+    if not isinstance(node, cst.Name):
+        return False
+    found = at.names.scope(node).find(node.value)
+    return bool(found) and all(
+        binding.kind == "value"
+        and binding.value is not None
+        and _BY_NAME.match(code_of(binding.value)) is not None
+        for binding in found
+    )
 
 
 def _is_alone(held: cst.Name, at: At) -> bool:
@@ -258,8 +341,21 @@ def _hands_on(node: cst.Name, at: At) -> bool:
         last = func.attr.value if isinstance(func, cst.Attribute) else ""
         return last in ("append", "extend", "insert", "add", "setdefault", "put")
     if isinstance(parent, cst.Attribute) and parent.value is node:
+        if _is_changed_through(parent, at):
+            return False
         return parent.attr.value in (_VIEWS | {"view", "data", "T", "detach", "t", "contiguous"})
     return isinstance(parent, cst.Subscript) and parent.value is node
+
+
+def _is_changed_through(parent: cst.Attribute, at: At) -> bool:
+    """Return whether this is ``x.view`` of a line ``x.view(-1).add_(...)``: nothing keeps it."""
+    view = at.names.parents.get(parent)
+    method = at.names.parents.get(view) if _viewed(view) is not None else None
+    call = at.names.parents.get(method) if isinstance(method, cst.Attribute) else None
+    if not isinstance(call, cst.Call) or call.func is not method:
+        return False
+    is_line = isinstance(at.names.parents.get(call), cst.Expr)
+    return is_line and method.attr.value.endswith("_")
 
 
 def _is_rebound(call: cst.Call, held: cst.Name, at: At) -> bool:

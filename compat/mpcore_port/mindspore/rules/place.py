@@ -27,7 +27,7 @@ __all__ = [
     "is_plain_object",
     "is_port",
 ]
-__all__ += ["is_whole_network", "may_be_network", "named", "need", "wording"]
+__all__ += ["is_whole_network", "may_be_network", "named", "need", "trained_leaves", "wording"]
 
 _NOT_RUN = "mint has no kernel for most layers on CPU: not run, not compared"
 _LOADER = "torch.utils.data.DataLoader"
@@ -223,6 +223,9 @@ def is_leaf(node: cst.BaseExpression, at: At) -> bool:
     text = dotted(node)
     if not text or any("Parameter" in name for name in at.names.call_names(node)):
         return False
+    origins = list(at.names.origins(node))
+    if origins and all(id(origin) in at.once(trained_leaves) for origin in origins):
+        return False
     name = re.escape(text)
     wants = rf"(?<![\w.]){name}\.requires_grad(_\((True)?\)|\s*=\s*True)"
     made = rf"(?<![\w.]){name}\s*=(?!=).*\brequires_grad\s*=\s*True"
@@ -230,6 +233,42 @@ def is_leaf(node: cst.BaseExpression, at: At) -> bool:
         return False
     found = at.names.scope(node).find(text) if isinstance(node, cst.Name) else []
     return not any(b.kind == "for" for b in found)  # of a loop over parameters
+
+
+_FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")
+
+
+def trained_leaves(at: At) -> set[int]:
+    """Return the calls that make tensors which an optimizer of the file moves, by identity."""
+    found: set[int] = set()
+    for call in at.names.calls:
+        called = at.names.called(call) or ""
+        if not called.startswith("torch.optim.") or ".lr_scheduler." in called or not call.args:
+            continue
+        value = call.args[0].value
+        for element in value.elements if isinstance(value, (cst.List, cst.Tuple)) else ():
+            origins = list(at.names.origins(element.value))
+            if origins and all(_wants_gradient(one, at) for one in origins):
+                found |= {id(one) for one in origins}
+    return found
+
+
+def _wants_gradient(node: Any, at: At) -> bool:
+    """Return whether this is ``torch.zeros(1, requires_grad=True)``, all that a name is given."""
+    if not isinstance(node, cst.Call):
+        return False
+    name = at.names.called(node) or ""
+    if name not in {f"torch.{factory}" for factory in _FACTORIES}:
+        return False
+    parent = at.names.parents.get(node)
+    if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+        return False
+    return any(
+        arg.keyword is not None
+        and arg.keyword.value == "requires_grad"
+        and code_of(arg.value) == "True"
+        for arg in node.args
+    )
 
 
 def is_next(node: cst.CSTNode, at: At) -> bool:
@@ -272,7 +311,26 @@ _COPIES = ("copy.deepcopy", "copy.copy")
 
 
 def copied(at: At, node: Any) -> Any:
-    """Return what ``copy.deepcopy(x)``, and methods that return their network, are of: ``x``."""
+    """Return what ``copy.deepcopy(x)``, and methods that return their network, are of: ``x``.
+
+    A name stands for what it was given; of a chain of copies what the first of them is of.
+    """
+    inner = _copied(at, node)
+    if inner is not None or not isinstance(node, (cst.Name, cst.Attribute)):
+        return inner
+    seen = {code_of(node)}
+    found = None
+    while isinstance(node, (cst.Name, cst.Attribute)):
+        copies = [_copied(at, origin) for origin in at.names.origins(node)]
+        node = next((one for one in copies if one is not None), None)
+        if node is None or code_of(node) in seen:
+            break
+        seen.add(code_of(node))
+        found = node
+    return found
+
+
+def _copied(at: At, node: Any) -> Any:
     while isinstance(node, cst.Call):
         if at.names.called(node) in _COPIES and node.args:
             return node.args[0].value

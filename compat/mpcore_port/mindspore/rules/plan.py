@@ -19,6 +19,7 @@ from mpcore_port.mindspore.rules.flow import (
     jumps,
     needed_again,
     networks_given,
+    parameters_read,
     plain_values,
     read,
     read_first,
@@ -394,7 +395,7 @@ class _Planner:
             text = self._candidate(call, local, found, seen)
             if text and text.partition(".")[0] not in local | {""} and text not in found:
                 found.append(text)
-        for name in _leaves(node, self.at):
+        for name in parameters_read(node, self.at):
             if name not in found and name not in local:
                 found.append(name)
 
@@ -510,18 +511,6 @@ def _moves(statement: cst.CSTNode, moving: Collection[str] = _MOVING) -> bool:
     """Return whether a statement runs gradients or optimizers."""
     names = (call.func for call in calls_in(statement))
     return any(isinstance(f, cst.Attribute) and f.attr.value in moving for f in names)
-
-
-def _leaves(node: cst.CSTNode, at: At) -> list[str]:
-    """Return names that hold Parameters of their own."""
-    found = []
-    for name in read(node):
-        for binding in at.names.top.bindings.get(name, []):
-            if binding.value is not None and any(
-                n.endswith("nn.Parameter") for n in at.names.call_names(binding.value)
-            ):
-                found.append(name)
-    return found
 
 
 @dataclass

@@ -23,6 +23,7 @@ from mpcore_port.mindspore.rules.place import (
 )
 from mpcore_port.mindspore.tables import Mapping, table
 from mpcore_port.names import code_of
+from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -100,6 +101,7 @@ class MethodRule(PortRule):
         if row is not None:
             return self._mapped(row, old, new, at)
         changes = name.endswith("_") and not name.endswith("__") and name not in _KEPT_IN_PLACE
+        changes = changes and name in EXPORTS["torch.Tensor"]
         if changes and not at.names.imported(holder):
             made = in_place(self, old, new, at)
             if made is not None:
