@@ -903,7 +903,9 @@ update_ema(net, agent.target)
 
 
 def test_copies_of_networks_are_networks_and_move_in_chains():
-    made = run(COPIES)
+    found, made = ported(COPIES), {"__name__": "port"}
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    exec(found.text, made)
     agent, net = made["agent"], made["net"]
     old = agent.third.weight.asnumpy()
     new, target = agent.actor.weight.asnumpy(), agent.target.weight.asnumpy()
@@ -1017,3 +1019,67 @@ def test_a_normal_of_several_numbers_is_torchs_with_gradients(shape):
         np.testing.assert_allclose(one.asnumpy(), tensor.grad.numpy(), atol=2e-6)
     many = normal(given[0], scale_tril=port.diag_embed(given[0] ** 2 + 1)).sample((400,))
     assert many.shape == (400, *shape)
+
+
+# --- numbers and arrays of numpy ------------------------------------------------------------------
+
+COUNTED = """import numpy as np
+import torch
+import torch.nn as nn
+import torch.optim as optim
+class Space:
+    n = np.int64(3)
+    shape = (2, 2)
+class Env:
+    action_space = Space()
+    observation_space = Space()
+def layer_init(layer):
+    torch.nn.init.constant_(layer.weight, 0.01)
+    torch.nn.init.constant_(layer.bias, 0.1)
+    return layer
+class Net(nn.Module):
+    def __init__(self, envs, action_dim):
+        super().__init__()
+        self.fc1 = layer_init(nn.Linear(np.array(envs.observation_space.shape).prod(), 8))
+        self.fc2 = layer_init(nn.Linear(8, action_dim))
+    def forward(self, x):
+        return self.fc2(torch.relu(self.fc1(x)))
+actor = Net(Env(), Env().action_space.n)
+optimizer = optim.SGD(actor.parameters(), lr=0.1)
+for step in range(2):
+    if step < 1:
+        actions = np.array([[1.0, 2.0, 3.0]])
+    else:
+        actions = actor(torch.ones(1, 4))
+        actions = actions.detach().cpu().numpy().clip(-1, 1)
+b_obs = torch.arange(24).float().reshape(6, 4) / 24
+b_inds, losses = np.arange(6), []
+for start in range(0, 6, 3):
+    mb_inds = b_inds[start : start + 3]
+    out = actor(b_obs[mb_inds])
+    loss = ((out - b_obs[mb_inds].sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(actor.parameters(), 0.5)
+    optimizer.step()
+    losses.append(loss.item())
+b_obs[np.array([0, 2])] = 5.0
+rows = b_inds[b_inds[1:3]].tolist()
+"""
+
+
+def test_sizes_and_places_of_numpy_reach_mindspore_as_its_own():
+    found, plain, made = ported(COUNTED), {}, {"__name__": "port"}
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    exec(COUNTED, plain)
+    exec(found.text, made)
+    np.testing.assert_allclose(made["losses"], plain["losses"], rtol=1e-5)
+    np.testing.assert_allclose(made["actions"], plain["actions"], rtol=1e-5)
+    assert made["rows"] == plain["rows"] == [1, 2]
+
+
+def test_arrays_of_numpy_are_indexed_as_they_were():
+    script = "import numpy as np\nimport torch\na = np.arange(3)\nb = a[a]\nc = torch.ones(3)[a]\n"
+    text = ported(script).text
+    assert "b = a[a]\n" in text
+    assert "[a.tolist()]" in text

@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
+from mpcore_port.mindspore.rules.indexes import IndexRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
@@ -60,7 +61,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         ImportRule(),
     ]
     return [
-        [AcceleratorRule(), AloneRule()],
+        [AcceleratorRule(), AloneRule(), IndexRule()],
         [TrainingRule(), LoopRule()],
         names,
         [NativeRule(), TidyRule()],

@@ -15,6 +15,7 @@ from mpcore_port.mindspore.rules.place import (
     PortRule,
     by_name,
     is_leaf,
+    is_numpy_count,
     is_whole_network,
     named,
     need,
@@ -97,6 +98,8 @@ class CallRule(PortRule):
         if row.to and row.expr and not _is_listed(old):  # a type: sizes, or values of any kind
             row = replace(row, params=(), expr="")
             new = _sized(old, new)
+        if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper():
+            new = _counted(old, new, at)
         try:
             made = map_call(named(at, row), new)
         except Refused as exc:
@@ -132,6 +135,16 @@ class CallRule(PortRule):
             at.unproven(
                 self, call, f"{' or '.join(named)}: the arguments are handed on as they are"
             )
+
+
+def _counted(old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Write ``int(...)`` around sizes that numpy may have computed."""
+    args = []
+    for before, arg in zip(old.args, new.args, strict=True):
+        if not before.star and is_numpy_count(before.value, at):
+            arg = arg.with_changes(value=cst.Call(cst.Name("int"), [cst.Arg(arg.value)]))
+        args.append(arg)
+    return new.with_changes(args=args)
 
 
 def _bound(call: cst.Call, at: At) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "is_leaf",
     "is_module",
     "is_next",
+    "is_numpy_count",
     "is_plain_object",
     "is_port",
 ]
@@ -235,6 +236,21 @@ def is_leaf(node: cst.BaseExpression, at: At) -> bool:
     return not any(b.kind == "for" for b in found)  # of a loop over parameters
 
 
+_COUNTED_BY_NUMPY = re.compile(
+    r"\b(np|numpy)\.(prod|max|amax|sum|array|asarray|int\w*|ceil|floor)\("
+    r"|_space\b.*\.(n|nvec)\b|\.prod\(\)"
+)
+_TEXT = re.compile(r"^(int|str|float)\(")
+
+
+def is_numpy_count(node: Any, at: At) -> bool:
+    """Return whether a size may be numpy's: MindSpore's layers take numbers of Python alone."""
+    if isinstance(node, (cst.Integer, cst.Float, cst.BaseString)):
+        return False
+    texts = [code_of(node), *(code_of(origin) for origin in at.names.origins(node))]
+    return any(_COUNTED_BY_NUMPY.search(text) and not _TEXT.match(text) for text in texts)
+
+
 _FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")
 
 
@@ -369,4 +385,8 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
         )
     made = at.names.call_names(node)
     ours = ("torch", "apex", "mpcore_port_runtime", "mindspore")
-    return bool(made) and not any(name.startswith(ours) for name in made)
+    if not made or any(name.startswith(ours) for name in made):
+        return False
+    # What a network of the file gives, one branch of two, is a tensor.
+    calls = [one for one in at.names.origins(node) if isinstance(one, cst.Call)]
+    return not any(at.names.called(one) is None and is_module(at, one.func) for one in calls)

@@ -1,0 +1,69 @@
+"""Tensors that an array of numpy takes numbers out of: MindSpore's take lists and tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["IndexRule"]
+
+_ARRAYS = ("arange", "argsort", "array", "asarray", "flatnonzero", "random.permutation", "unique")
+_SIZED = {"random.choice": 2, "random.randint": 3}  # a number where no size is given
+_SAME = ("astype", "copy", "flatten", "ravel", "reshape")
+_DEPTH = 6
+
+
+class IndexRule(PortRule):
+    """``x[places]`` with an array of numpy takes it as a list."""
+
+    name = "index"
+    reason = "MindSpore's tensors take lists, no arrays of numpy"
+    visits = (cst.Subscript,)
+
+    def act(self, old: cst.Subscript, new: cst.Subscript, at: At) -> Any:
+        """Rewrite the places of one subscript."""
+        if not any(name.startswith("torch") for name, _ in at.names.imports):
+            return None
+        elements, changed = [], False
+        for before, element in zip(old.slice, new.slice, strict=True):
+            index: Any = element.slice
+            value = before.slice.value if isinstance(before.slice, cst.Index) else None
+            if value is not None and _is_array(value, at):
+                func = cst.Attribute(index.value, cst.Name("tolist"))
+                element = element.with_changes(slice=index.with_changes(value=cst.Call(func)))
+                changed = True
+            elements.append(element)
+        if not changed or _is_array(old.value, at):
+            return None
+        made = new.with_changes(slice=elements)
+        at.note(self, old, made)
+        return made
+
+
+def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
+    """Return whether an expression surely is an array of numpy."""
+    if depth == 0:
+        return False
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        origins = list(at.names.origins(node))
+        return bool(origins) and all(
+            one is not node and _is_array(one, at, depth - 1) for one in origins
+        )
+    if isinstance(node, cst.Subscript):
+        is_part = len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Slice)
+        return is_part and _is_array(node.value, at, depth - 1)
+    if not isinstance(node, cst.Call):
+        return False
+    module, _, last = (at.names.called(node) or "").partition(".")
+    if module == "numpy":
+        named = any(arg.keyword is not None and arg.keyword.value == "size" for arg in node.args)
+        return last in _ARRAYS or (last in _SIZED and (named or len(node.args) >= _SIZED[last]))
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value in _SAME:
+        return _is_array(node.func.value, at, depth - 1)
+    return False
