@@ -153,7 +153,8 @@ class MultivariateNormal:
     def log_prob(self, value: Any) -> Any:
         """Return the logarithm of the density at values."""
         size = self.loc.shape[-1]
-        rest, found = value - self.loc, []
+        rest = value - self.loc
+        found: list[Any] = []
         for row in range(size):  # forward substitution
             known = sum((self.scale_tril[..., row, k] * one for k, one in enumerate(found)), 0.0)
             found.append((rest[..., row] - known) / self.scale_tril[..., row, row])

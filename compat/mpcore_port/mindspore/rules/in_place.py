@@ -349,13 +349,14 @@ def _hands_on(node: cst.Name, at: At) -> bool:
 
 def _is_changed_through(parent: cst.Attribute, at: At) -> bool:
     """Return whether this is ``x.view`` of a line ``x.view(-1).add_(...)``: nothing keeps it."""
-    view = at.names.parents.get(parent)
-    method = at.names.parents.get(view) if _viewed(view) is not None else None
+    view: Any = at.names.parents.get(parent)
+    method: Any = at.names.parents.get(view) if _viewed(view) is not None else None
     call = at.names.parents.get(method) if isinstance(method, cst.Attribute) else None
     if not isinstance(call, cst.Call) or call.func is not method:
         return False
     is_line = isinstance(at.names.parents.get(call), cst.Expr)
-    return is_line and method.attr.value.endswith("_")
+    name: str = method.attr.value  # type: ignore[attr-defined]  # an Attribute: its call was found
+    return is_line and name.endswith("_")
 
 
 def _is_rebound(call: cst.Call, held: cst.Name, at: At) -> bool:
