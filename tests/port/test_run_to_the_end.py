@@ -1083,3 +1083,13 @@ def test_arrays_of_numpy_are_indexed_as_they_were():
     text = ported(script).text
     assert "b = a[a]\n" in text
     assert "[a.tolist()]" in text
+
+
+def test_what_numpy_gives_to_a_loss_or_as_an_array_stays():
+    script = (
+        "import numpy as np\nimport torch\nfrom torch import nn\n"
+        "w = torch.FloatTensor(np.array([1.0, 2.0]))\nloss = nn.CrossEntropyLoss(weight=w)\n"
+        "drop = nn.Dropout(np.max([0.5, 0.1]))\nrows = torch.tensor(np.array([[1.0]]))\n"
+        "bag = nn.Embedding(1, 1, _weight=rows)\nfc = nn.Linear(np.max([2, 3]), 4)\n"
+    )
+    assert ported(script).text.count("int(") == 1

@@ -98,7 +98,7 @@ class CallRule(PortRule):
         if row.to and row.expr and not _is_listed(old):  # a type: sizes, or values of any kind
             row = replace(row, params=(), expr="")
             new = _sized(old, new)
-        if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper():
+        if _SIZED_LAYER.fullmatch(name):
             new = _counted(old, new, at)
         try:
             made = map_call(named(at, row), new)
@@ -137,11 +137,18 @@ class CallRule(PortRule):
             )
 
 
+_SIZED_LAYER = re.compile(
+    r"torch\.nn\.(Linear|Bilinear|Conv\w+|Embedding|\w+Norm\w*|LSTM|GRU|RNN|LSTMCell|GRUCell)"
+)
+_NO_SIZES = ("_weight", "affine", "bias", "dropout", "dtype", "eps", "max_norm", "momentum")
+
+
 def _counted(old: cst.Call, new: cst.Call, at: At) -> cst.Call:
     """Write ``int(...)`` around sizes that numpy may have computed."""
     args = []
     for before, arg in zip(old.args, new.args, strict=True):
-        if not before.star and is_numpy_count(before.value, at):
+        keyword = before.keyword.value if before.keyword else ""
+        if not before.star and keyword not in _NO_SIZES and is_numpy_count(before.value, at):
             arg = arg.with_changes(value=cst.Call(cst.Name("int"), [cst.Arg(arg.value)]))
         args.append(arg)
     return new.with_changes(args=args)

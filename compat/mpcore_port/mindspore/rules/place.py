@@ -236,19 +236,35 @@ def is_leaf(node: cst.BaseExpression, at: At) -> bool:
     return not any(b.kind == "for" for b in found)  # of a loop over parameters
 
 
-_COUNTED_BY_NUMPY = re.compile(
-    r"\b(np|numpy)\.(prod|max|amax|sum|array|asarray|int\w*|ceil|floor)\("
-    r"|_space\b.*\.(n|nvec)\b|\.prod\(\)"
-)
-_TEXT = re.compile(r"^(int|str|float)\(")
+_COUNTS = ("amax", "ceil", "floor", "int32", "int64", "max", "prod", "sum")
+_SPACE_SIZE = re.compile(r"_space\b.*\.n$")
 
 
 def is_numpy_count(node: Any, at: At) -> bool:
     """Return whether a size may be numpy's: MindSpore's layers take numbers of Python alone."""
-    if isinstance(node, (cst.Integer, cst.Float, cst.BaseString)):
+    return any(_counts(one, at) for one in (node, *at.names.origins(node)))
+
+
+def _counts(node: Any, at: At) -> bool:
+    """Return whether an expression is a number of numpy by its outermost call, or of a space."""
+    if isinstance(node, cst.BinaryOperation):
+        return is_numpy_count(node.left, at) or is_numpy_count(node.right, at)
+    if isinstance(node, cst.Attribute):
+        return _SPACE_SIZE.search(code_of(node)) is not None
+    if not isinstance(node, cst.Call):
         return False
-    texts = [code_of(node), *(code_of(origin) for origin in at.names.origins(node))]
-    return any(_COUNTED_BY_NUMPY.search(text) and not _TEXT.match(text) for text in texts)
+    module, _, last = (at.names.called(node) or "").rpartition(".")
+    if module == "numpy":
+        return last in _COUNTS
+    if module or not isinstance(node.func, cst.Attribute) or node.args:
+        return False
+    held = node.func.value
+    of_numpy = (
+        (at.names.called(held) or "").startswith("numpy.")
+        if isinstance(held, cst.Call)
+        else "_space" in code_of(held)
+    )
+    return node.func.attr.value in ("max", "prod", "sum") and of_numpy
 
 
 _FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")
