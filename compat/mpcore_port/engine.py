@@ -323,7 +323,9 @@ def _verified(run: dict[str, Any]) -> str:
     """Return what was verified: a whole script, or its step, and with what in place of what."""
     if run["step"] is None:
         return "verified"
-    names = run["step"]["stand_ins"]
+    names = list(run["step"]["stand_ins"])
+    if run["step"]["by_name"]:
+        names.append("what a base class gives")
     losses = min(min(one["losses"]) for one in run["comparisons"])
     with_what = f", with stand-ins for {', '.join(names)}" if names else ""
     return f"its training step verified by {losses} losses{with_what}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mpcore_port import engine
 from mpcore_port.verify.extract import Step, extract
 from mpcore_port.verify.left_out import makers_of_models, may_go
 from mpcore_port.verify.module import Module
@@ -274,3 +275,11 @@ def test_what_a_loop_calls_keeps_methods_of_its_values() -> None:
     assert not may_go(module, 2, (4, 5), (2, 5))
     assert may_go(module, 3, (4, 5), (3, 5))
     assert may_go(module, 2, (4, 5), (2,))  # before the loop
+
+
+def test_what_a_base_class_gives_is_named_in_the_status() -> None:
+    step = {"stand_ins": ["net"], "by_name": True}
+    run = {"step": step, "comparisons": [{"losses": [3, 3]}]}
+    said = "its training step verified by 3 losses, with stand-ins for net, what a base class gives"
+    assert engine._verified(run) == said
+    assert "base class" not in engine._verified({**run, "step": {**step, "by_name": False}})

@@ -12,7 +12,10 @@ from mpcore_port.verify.roles import NETWORK
 if TYPE_CHECKING:
     from mpcore_port.verify.module import Module
 
-__all__ = ["inherited", "owner_of_init"]
+__all__ = ["BY_NAME", "inherited", "owner_of_init"]
+
+BY_NAME = "values by the names of attributes"
+"""What a report says of ``inherited``."""
 
 
 def owner_of_init(module: Module, call: ast.Call) -> ast.ClassDef | None:

@@ -11,6 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.context import context
@@ -218,7 +219,7 @@ def _what(text: str) -> str:
     if "_mpcore_spawn" in text:
         return "one process"
     if text.startswith("self."):
-        return "values by the names of attributes"
+        return BY_NAME
     if "_mpcore_loader" in text or "_mpcore_next" in text:
         return "synthetic batches"
     return (

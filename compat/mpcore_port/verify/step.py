@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.engine import port_part
+from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
@@ -365,6 +366,7 @@ def _port(
         "inputs": inputs.text,
         "inputs_are": inputs.how,
         "stand_ins": list(inputs.stand_ins),
+        "by_name": any(what.startswith(BY_NAME) for _, what in step.replaced),
         "args": list(step.args),
         "replaced": [{"line": line, "what": what} for line, what in step.replaced],
         "assumed": list(step.assumed),
