@@ -496,7 +496,11 @@ def test_a_clip_in_front_of_the_backward_pass_clips_nothing():
         ("x = torch.zeros(2, requires_grad=True)\nx.grad.zero_()", True),
         ("x.requires_grad_()\ny = x.grad.detach()", True),
         ("x.requires_grad = True\ny = x.grad", True),
-        ("alpha = torch.zeros(1, requires_grad=True)\no = torch.optim.Adam([alpha], lr=0.1)", True),
+        ("x.requires_grad_()\no = torch.optim.Adam([x], lr=0.1)", True),
+        (
+            "alpha = torch.zeros(1, requires_grad=True)\no = torch.optim.Adam([alpha], lr=0.1)",
+            False,
+        ),
         ("x = nn.Parameter(torch.zeros(2), requires_grad=True)\no = torch.optim.Adam([x])", False),
         ("for p in net.parameters():\n    p.requires_grad = True\n    g = p.grad", False),
     ],

@@ -369,7 +369,7 @@ def test_counts_add_up_to_the_rows():
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("nn.Softmax()", "write dim="),
+        ("nn.Softmin()", "write dim="),
         ("nn.Conv2d(3, 3, 3, padding_mode='reflect')", "pads with zeros"),
         ("nn.Conv2d(3, 3, 3, stride=2, padding='same')", "write numbers"),
         ("nn.LayerNorm((3, 4))", "the last axis only"),

@@ -32,6 +32,6 @@ def odd(x, weights):
     fast = _mpcore_refused("torch.jit.script: use ms.jit on the function, or remove the decorator")(nn.Dense(2, 2))
     # mpcore port: refused: x.add_: in-place operations change nothing in MindSpore's eager mode on CPU, and another name may hold this tensor; write x = x.add(...), or port.put(x, ...) of a Parameter
     _mpcore_refused("x.add_: in-place operations change nothing in MindSpore's eager mode on CPU, and another name may hold this tensor; write x = x.add(...), or port.put(x, ...) of a Parameter")(1)
-    # mpcore port: refused: nn.Softmax: `dim` of torch.nn.Softmax: torch guesses the axis from the rank of the input; write dim=
-    pooled = _mpcore_refused("nn.Softmax: `dim` of torch.nn.Softmax: torch guesses the axis from the rank of the input; write dim=")()(x)
+    # mpcore port: refused: nn.Softmin: `dim` of torch.nn.Softmin: torch guesses the axis from the rank of the input; write dim=
+    pooled = _mpcore_refused("nn.Softmin: `dim` of torch.nn.Softmin: torch guesses the axis from the rank of the input; write dim=")()(x)
     return middle, fast, pooled

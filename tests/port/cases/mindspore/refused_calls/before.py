@@ -6,5 +6,5 @@ def odd(x, weights):
     middle = torch.median(x)
     fast = torch.jit.script(nn.Linear(2, 2))
     x.add_(1)
-    pooled = nn.Softmax()(x)
+    pooled = nn.Softmin()(x)
     return middle, fast, pooled
