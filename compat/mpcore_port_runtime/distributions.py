@@ -59,13 +59,10 @@ class Categorical:
         return -(logits * self.probs).sum(-1)
 
 
-class Normal:
-    """torch.distributions.Normal."""
+class _Located:
+    """A density that is highest at its mean."""
 
-    def __init__(self, loc: Any, scale: Any, validate_args: Any = None) -> None:
-        loc, scale = _tensor(loc), _tensor(scale)
-        shape = np.broadcast_shapes(tuple(loc.shape), tuple(scale.shape))
-        self.loc, self.scale = ops.broadcast_to(loc, shape), ops.broadcast_to(scale, shape)
+    loc: Any
 
     @property
     def mean(self) -> Any:
@@ -76,6 +73,15 @@ class Normal:
     def mode(self) -> Any:
         """The likeliest value."""
         return self.loc
+
+
+class Normal(_Located):
+    """torch.distributions.Normal."""
+
+    def __init__(self, loc: Any, scale: Any, validate_args: Any = None) -> None:
+        loc, scale = _tensor(loc), _tensor(scale)
+        shape = np.broadcast_shapes(tuple(loc.shape), tuple(scale.shape))
+        self.loc, self.scale = ops.broadcast_to(loc, shape), ops.broadcast_to(scale, shape)
 
     @property
     def stddev(self) -> Any:
@@ -106,7 +112,7 @@ class Normal:
         return 0.5 + 0.5 * math.log(2 * math.pi) + ops.log(self.scale)
 
 
-class MultivariateNormal:
+class MultivariateNormal(_Located):
     """torch.distributions.MultivariateNormal; gradients of the mean and of the matrix."""
 
     def __init__(
@@ -125,16 +131,6 @@ class MultivariateNormal:
         size = loc.shape[-1]
         self.loc = ops.broadcast_to(loc, (*shape, size))
         self.scale_tril = ops.broadcast_to(factor, (*shape, size, size))
-
-    @property
-    def mean(self) -> Any:
-        """The mean."""
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        """The likeliest value."""
-        return self.loc
 
     @property
     def covariance_matrix(self) -> Any:
