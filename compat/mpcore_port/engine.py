@@ -321,14 +321,16 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
 
 def _verified(run: dict[str, Any]) -> str:
     """Return what was verified: a whole script, or its step, and with what in place of what."""
+    planted = all(one["planted"] for one in run["comparisons"])
+    before = "" if planted else ", before an overflow"
     if run["step"] is None:
-        return "verified"
+        return f"verified{before}"
     names = list(run["step"]["stand_ins"])
     if run["step"]["by_name"]:
         names.append("what a base class gives")
     losses = min(min(one["losses"]) for one in run["comparisons"])
     with_what = f", with stand-ins for {', '.join(names)}" if names else ""
-    return f"its training step verified by {losses} losses{with_what}"
+    return f"its training step verified by {losses} losses{before}{with_what}"
 
 
 def _in_its_words(edits: list[Edit], source: Source) -> list[Edit]:

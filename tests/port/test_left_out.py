@@ -8,6 +8,7 @@ import pytest
 
 from mpcore_port import engine
 from mpcore_port.verify.extract import Step, extract
+from mpcore_port.verify.judge import Run, VerifyOptions, compare
 from mpcore_port.verify.left_out import makers_of_models, may_go
 from mpcore_port.verify.module import Module
 
@@ -279,7 +280,18 @@ def test_what_a_loop_calls_keeps_methods_of_its_values() -> None:
 
 def test_what_a_base_class_gives_is_named_in_the_status() -> None:
     step = {"stand_ins": ["net"], "by_name": True}
-    run = {"step": step, "comparisons": [{"losses": [3, 3]}]}
+    run = {"step": step, "comparisons": [{"losses": [3, 3], "planted": True}]}
     said = "its training step verified by 3 losses, with stand-ins for net, what a base class gives"
     assert engine._verified(run) == said
     assert "base class" not in engine._verified({**run, "step": {**step, "by_name": False}})
+
+
+def test_a_run_that_ends_before_the_planted_overflow_says_so() -> None:
+    run = Run((1.0, 2.0), (8.0, 8.0), 2, "ok")
+    found = compare("overflow", run, run, VerifyOptions(at=3))
+    assert (found.verdict, found.planted) == ("same", False)
+    assert found.words.endswith("; no overflow was planted: it would be in loss 4")
+    assert compare("overflow", run, run, VerifyOptions(at=1)).planted
+    assert compare("mixed", run, run, VerifyOptions(at=3)).planted
+    said = engine._verified({"step": None, "comparisons": [{"losses": [2, 2], "planted": False}]})
+    assert said == "verified, before an overflow"

@@ -103,6 +103,7 @@ class Comparison:
         words: what a reader should know.
         alike: whether both ran to the same end, with as many losses and steps.
         steps: how often an optimizer of the original moved something.
+        planted: whether both came to the loss that this mode plants an overflow into.
     """
 
     mode: str
@@ -114,6 +115,7 @@ class Comparison:
     words: str = ""
     alike: bool = False
     steps: int = 0
+    planted: bool = True
     original: tuple[float, ...] = field(default=(), repr=False)
     port: tuple[float, ...] = field(default=(), repr=False)
     original_scales: tuple[float, ...] = field(default=(), repr=False)
@@ -284,6 +286,7 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
         scales,
         min(differs, default=None),
         steps=original.steps,
+        planted=mode != "overflow" or min(counts) > options.at,
         original=original.losses,
         port=port.losses,
         original_scales=original.scales,
@@ -296,6 +299,8 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
             return replace(base, verdict="not compared", words=words)
     alike = (original.steps, original.end, counts[0]) == (port.steps, port.end, counts[1])
     base = replace(base, alike=alike)
+    if not base.planted:
+        late += f"; no overflow was planted: it would be in loss {options.at + 1}"
     if largest == 0.0 and scales and alike:
         words = f"{counts[0]} losses equal bit for bit, {_scales(original)}, {original.steps} steps"
         words += late
