@@ -15,6 +15,9 @@ from hypothesis import settings
 
 from mpcore._lib.machine import onednn_variables
 
+# For natives and originals, which run without mpcore; other conftest files import frameworks.
+os.environ.update(onednn_variables())
+
 pytest.register_assert_rewrite("mpcore.conformance.harness", "mpcore.conformance.suite")
 
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
@@ -65,7 +68,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what probes find out of the user's own cache; processes that tests start inherit it."""
-    os.environ.update(onednn_variables())  # for what runs without mpcore: natives, originals
     folder = tempfile.TemporaryDirectory(prefix="mpcore-cache-")
     os.environ["MPCORE_CACHE"] = folder.name
     config.add_cleanup(folder.cleanup)
