@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import mpcore_port
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.inputs import Input
 from mpcore_port.verify.module import Module
@@ -19,7 +16,7 @@ from mpcore_port.verify.repairs import changes
 from mpcore_port.verify.required import required_arguments
 from mpcore_port.verify.search import targets
 
-STUBS = Path(mpcore_port.__file__).parent / "stubs" / "path"
+from .probing import probed
 
 
 @pytest.mark.parametrize(
@@ -75,29 +72,9 @@ def test_options_get_the_words_that_the_script_compares_them_with(tmp_path: Path
 
 
 def _probed(text: str, folder: Path) -> dict[str, object]:
-    """Return what trying inputs for the step of ``text`` has found, as verification does it."""
     step = extract(text, folder)
     assert step.layout is not None
-    (folder / "template.py").write_text(step.script(folder, "{INPUTS}", ()), "utf-8")
-    job = {
-        "script": str(folder / "template.py"),
-        "args": list(step.args),
-        "folder": str(folder),
-        "target": step.layout.target,
-        "count": len(step.layout.names),
-        "names": list(step.layout.names),
-        "layouts": step.codes,
-        "time_limit": 20.0,
-    }
-    subprocess.run(
-        [sys.executable, "-m", "mpcore_port.verify.probe", json.dumps(job)],
-        env={**os.environ, "PYTHONPATH": str(STUBS), "OMP_NUM_THREADS": "1"},
-        check=True,
-        capture_output=True,
-        timeout=300,
-    )
-    found: dict[str, object] = json.loads((folder / "answer.json").read_text("utf-8"))
-    return found
+    return probed(step, folder, 20.0)
 
 
 AUTOENCODER = """import torch

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import mpcore_port
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.judge import VerifyOptions
 from mpcore_port.verify.left_out import givers_of_losses
@@ -20,7 +15,8 @@ from mpcore_port.verify.roles import flag_of
 from mpcore_port.verify.run import verify
 from mpcore_port.verify.synthetic import missing
 
-STUBS = Path(mpcore_port.__file__).parent / "stubs" / "path"
+from .probing import probed
+
 SEVERAL = """import torch
 from torch import nn
 class Net(nn.Module):
@@ -60,29 +56,7 @@ for episode in range(9):
 
 
 def _probed(text: str, folder: Path) -> dict[str, object]:
-    """Return what trying inputs for the step of ``text`` has found, as verification does it."""
-    step = extract(text, folder)
-    (folder / "template.py").write_text(step.script(folder, "{INPUTS}", ()), "utf-8")
-    layout = step.layout
-    job = {
-        "script": str(folder / "template.py"),
-        "args": list(step.args),
-        "folder": str(folder),
-        "target": layout.target if layout is not None else None,
-        "count": len(layout.names) if layout is not None else 0,
-        "names": list(layout.names) if layout is not None else [],
-        "layouts": step.codes,
-        "time_limit": 30.0,
-    }
-    subprocess.run(
-        [sys.executable, "-m", "mpcore_port.verify.probe", json.dumps(job)],
-        env={**os.environ, "PYTHONPATH": str(STUBS), "OMP_NUM_THREADS": "1"},
-        check=True,
-        capture_output=True,
-        timeout=500,
-    )
-    found: dict[str, object] = json.loads((folder / "answer.json").read_text("utf-8"))
-    return found
+    return probed(extract(text, folder), folder, 30.0)
 
 
 def test_each_tensor_of_a_batch_gets_its_own_kind_and_shape(tmp_path: Path) -> None:

@@ -250,7 +250,6 @@ class _Tries:
         self.told.clear()
         self.told |= found
         self.told |= {"layers": layers, "searched": True}
-        self.told.pop("changes", None)
         self.told.setdefault("error", "nothing that was tried ran")
         raise _Found
 
