@@ -14,6 +14,7 @@ from mpcore._lib.machine import resident
 from mpcore._lib.records import to_plain
 from mpcore.backend.layout import as_tuple, examples
 from mpcore.backend.parts import MODES
+from mpcore.capabilities.load import moment, used_by_others
 from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import FORMATS
 from mpcore.policy.policy import Policy
@@ -90,6 +91,7 @@ def _batches(job: Job, data: Data) -> Any:
 def _free(job: Job, run: Prepared, emit: Callable[..., None]) -> dict[str, Any]:
     records, seconds = [], []
     found: list[PostMortem | None] = []
+    before = moment()
     with job.own("records.jsonl").open("w", encoding="utf-8", buffering=1) as stream:
         for index, (x, y) in enumerate(_batches(job, run.data)):
             start = time.perf_counter()
@@ -101,10 +103,12 @@ def _free(job: Job, run: Prepared, emit: Callable[..., None]) -> dict[str, Any]:
             emit(phase="train", step=index + 1, of=job.settings.steps, loss=loss)
             if not step.stepped and len(found) < _DIAGNOSED:
                 found.append(_diagnosed(run, step, index, run.batch(x, y), emit))
+    others = used_by_others(before, moment())
     _, peak = resident()
     timed = np.array(seconds[min(job.settings.warmup, len(seconds) - 1) :])
+    median, p90 = np.median(timed), np.quantile(timed, 0.9)
     measured = Measured(
-        step_seconds=StepSeconds(float(np.median(timed)), float(np.quantile(timed, 0.9))),
+        step_seconds=StepSeconds(float(median), float(p90), round(others, 3)),
         peak_memory_bytes=peak,
         test_accuracy=_accuracy(run),
         observed=_observed(run),

@@ -16,7 +16,7 @@ from mpcore.tools.report.overflow import overflow_views
 from mpcore.tools.report.svg import HEAT, PALETTE, series
 from mpcore.tools.report.templating import templates
 from mpcore.tools.report.view import matrices, pair_views, run_views
-from mpcore.tools.report.words import decided, findings, headline
+from mpcore.tools.report.words import decided, findings, headline, rough
 
 if TYPE_CHECKING:
     from mpcore.tools.report.result import Result
@@ -82,6 +82,7 @@ def page(result: Result) -> str:
             places=series(result),
             palette=PALETTE,
             raised=raised,
+            rough=rough(runs),
             maps=dtype_maps(result),
             skipped=_skipped(result),
             versions=_versions(result),

@@ -58,10 +58,12 @@ class StepSeconds:
     Attributes:
         median: seconds.
         p90: 90th percentile, seconds.
+        others: share of the machine, in [0, 1], that other processes used meanwhile.
     """
 
     median: float
     p90: float
+    others: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from mpcore.tools.report.depth_table import depth_parts
 from mpcore.tools.report.judged import judged_words, power_words
 from mpcore.tools.report.numbers import NONE
 from mpcore.tools.report.view import pair_views, run_views
-from mpcore.tools.report.words import INTERRUPTED
+from mpcore.tools.report.words import INTERRUPTED, rough
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,7 +82,8 @@ def _run_notes(runs: Sequence[RunView]) -> list[Text]:
     key = "speed: times as fast as the same backend in float32"
     if any(run.simulated for run in runs):
         key += "; simulated: rounded, not run, in the low dtype"
-    return [*notes, Text(key, "dim")]
+    slow = rough(runs)
+    return [*notes, Text(key, "dim"), *([Text(f"speed: {slow}", "yellow")] if slow else [])]
 
 
 def _pair_table(pairs: Sequence[PairView]) -> Table:

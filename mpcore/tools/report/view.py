@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, TypeVar
 
+from mpcore.capabilities.load import BUSY
 from mpcore.tools.report.judged import decisive_words, judged_rows, nearness, power_words
 from mpcore.tools.report.numbers import (
     NONE,
@@ -40,7 +41,10 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class RunView:
-    """One run."""
+    """One run.
+
+    ``others`` is the share of the machine that others used while its speed was measured.
+    """
 
     backend: str
     policy: str
@@ -57,6 +61,7 @@ class RunView:
     p90: str
     memory: str
     speed: str
+    others: float
 
 
 @dataclass(frozen=True)
@@ -98,16 +103,18 @@ def look_of(verdict: str) -> tuple[str, str, str]:
 
 def run_views(result: Result) -> list[RunView]:
     """Return every run of a result, in its order."""
-    baselines = {run.backend: _median(run) for run in result.runs if run.policy == "float32"}
-    return [_run_view(run, baselines.get(run.backend, 0.0)) for run in result.runs]
+    baselines = {run.backend: run for run in result.runs if run.policy == "float32"}
+    return [_run_view(run, baselines.get(run.backend)) for run in result.runs]
 
 
-def _run_view(run: Run, baseline: float) -> RunView:
+def _run_view(run: Run, baseline: Run | None) -> RunView:
     worked = [scale for scale, moved in zip(run.scale, run.stepped, strict=False) if moved]
     memory, accuracy = number(run.peak_memory_bytes), number(run.test_accuracy)
     median, p90 = _median(run), number(run.step_seconds.p90 if run.step_seconds else None)
     # emulated arithmetic is slower than the real one would be: no speed to tell
-    speed = baseline / median if baseline > 0 and not run.simulated else float("nan")
+    told = None if run.simulated else baseline
+    speed = _median(told) / median if told is not None else float("nan")
+    others = max(_others(run), _others(baseline)) if isfinite(speed) else 0.0
     return RunView(
         backend=run.backend,
         policy=run.policy,
@@ -123,13 +130,18 @@ def _run_view(run: Run, baseline: float) -> RunView:
         median=format_milliseconds(median) if isfinite(median) else NONE,
         p90=format_milliseconds(p90) if isfinite(p90) else NONE,
         memory=format_megabytes(memory) if isfinite(memory) else NONE,
-        speed=f"{speed:.2f}x" if isfinite(speed) else NONE,
+        speed=f"{'~' * (others >= BUSY)}{speed:.2f}x" if isfinite(speed) else NONE,
+        others=others,
     )
 
 
 def _median(run: Run) -> float:
     median = number(run.step_seconds.median if run.step_seconds else None)
     return median if median > 0 else float("nan")
+
+
+def _others(run: Run | None) -> float:
+    return run.step_seconds.others if run is not None and run.step_seconds else 0.0
 
 
 def pair_views(result: Result) -> list[PairView]:

@@ -7,6 +7,7 @@ from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from mpcore.capabilities.load import BUSY
 from mpcore.tools.report.numbers import NONE, format_difference, raised
 from mpcore.tools.report.view import grouped
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from mpcore.tools.report.view import PairView, RunView
 
-__all__ = ["INTERRUPTED", "decided", "findings", "headline"]
+__all__ = ["INTERRUPTED", "decided", "findings", "headline", "rough"]
 
 INTERRUPTED = "The comparison was interrupted: this is what was done until then."
 """What the reader of an incomplete result must know first."""
@@ -162,7 +163,15 @@ def _speed_words(runs: Sequence[RunView]) -> str:
         f"{policy} {_join([f'{run.speed} in {run.backend}' for run in group])}"
         for policy, group in grouped(timed, _by_policy).items()
     ]
-    return "; ".join(words) + "." if words else ""
+    return f"{'; '.join(words)}. {rough(timed)}".strip() if words else ""
+
+
+def rough(runs: Sequence[RunView]) -> str:
+    """Return why speeds of these runs are rough, in a sentence; empty where none is."""
+    busy = max((run.others for run in runs), default=0.0)
+    if busy < BUSY:
+        return ""
+    return f"~ is rough: others used up to {busy:.0%} of the machine while steps were timed."
 
 
 def _worst(pairs: Sequence[PairView]) -> str:

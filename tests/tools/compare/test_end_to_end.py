@@ -171,7 +171,8 @@ def test_every_run_is_there_with_every_field(full: dict[str, Any]) -> None:
         assert set(run) == RUN_FIELDS | OUR_FIELDS
         assert (run["status"], run["error"]) == ("ok", None)
         assert all(len(run[name]) == 4 for name in ("loss", "scale", "stepped", "grad_norm"))
-        assert set(run["step_seconds"]) == {"median", "p90"}
+        assert set(run["step_seconds"]) == {"median", "p90", "others"}
+        assert 0 <= run["step_seconds"]["others"] <= 1
         assert 0 < run["step_seconds"]["median"] <= run["step_seconds"]["p90"] < full["took"]
         assert 20e6 < run["peak_memory_bytes"] < 4e9
         assert 0 <= run["test_accuracy"] <= 1

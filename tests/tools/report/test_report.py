@@ -482,3 +482,19 @@ def test_numbers_line_up() -> None:
 )
 def test_percent_is_short(size: float | None, text: str) -> None:
     assert format_percent(size) == text
+
+
+# --- speed on a busy machine ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", ["float32", "mixed_float16"])
+def test_speed_measured_beside_others_is_called_rough(busy: str, tmp_path: Path) -> None:
+    """Of a policy's own run, or of the float32 run that it is set against."""
+    result = make.sample()
+    rough = re.compile(r"~ ?\d+\.\d\dx")
+    assert not rough.search(page(result, tmp_path / "quiet").text + shown(result, 100))
+    own = [run for run in result["runs"] if run["backend"] == "torch"]
+    next(run for run in own if run["policy"] == busy)["step_seconds"]["others"] = 0.84
+    for text in (page(result, tmp_path / "busy").text, shown(result, 100)):
+        assert rough.search(text)
+        assert "others used up to 84%" in " ".join(text.split())
