@@ -323,14 +323,17 @@ def _verified(run: dict[str, Any]) -> str:
     """Return what was verified: a whole script, or its step, and with what in place of what."""
     planted = all(one["planted"] for one in run["comparisons"])
     before = "" if planted else ", before an overflow"
+    rounds = ""
+    if any(one["own"] for one in run["comparisons"]):
+        rounds = " within the original's own sensitivity to rounding"
     if run["step"] is None:
-        return f"verified{before}"
+        return f"verified{before}{rounds}"
     names = list(run["step"]["stand_ins"])
     if run["step"]["by_name"]:
         names.append("what a base class gives")
     losses = min(min(one["losses"]) for one in run["comparisons"])
     with_what = f", with stand-ins for {', '.join(names)}" if names else ""
-    return f"its training step verified by {losses} losses{before}{with_what}"
+    return f"its training step verified by {losses} losses{before}{rounds}{with_what}"
 
 
 def _in_its_words(edits: list[Edit], source: Source) -> list[Edit]:

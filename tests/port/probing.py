@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from mpcore_port.verify.extract import Step
 
-__all__ = ["probed"]
+__all__ = ["job_of", "probed"]
 
 
-def probed(step: Step, folder: Path, time_limit: float) -> dict[str, object]:
-    """Return what trying inputs for a step has found, in so many processor seconds."""
+def job_of(step: Step, folder: Path, time_limit: float) -> dict[str, object]:
+    """Return a job of the probe for a step, whose template is written into ``folder``."""
     (folder / "template.py").write_text(step.script(folder, "{INPUTS}", ()), "utf-8")
     layout = step.layout
-    job = {
+    return {
         "script": str(folder / "template.py"),
         "args": list(step.args),
         "folder": str(folder),
@@ -32,6 +32,11 @@ def probed(step: Step, folder: Path, time_limit: float) -> dict[str, object]:
         "layouts": step.codes,
         "time_limit": time_limit,
     }
+
+
+def probed(step: Step, folder: Path, time_limit: float) -> dict[str, object]:
+    """Return what trying inputs for a step has found, in so many processor seconds."""
+    job = job_of(step, folder, time_limit)
     subprocess.run(
         [sys.executable, "-m", "mpcore_port.verify.probe", json.dumps(job)],
         env={**os.environ, "PYTHONPATH": str(STUBS), "OMP_NUM_THREADS": "1"},

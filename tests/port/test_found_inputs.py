@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,10 @@ from mpcore_port.verify.inputs import Input
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.repairs import changes
 from mpcore_port.verify.required import required_arguments
-from mpcore_port.verify.search import targets
+from mpcore_port.verify.search import Search, targets
+from mpcore_port.verify.step import _Probe
 
-from .probing import probed
+from .probing import job_of, probed
 
 
 @pytest.mark.parametrize(
@@ -231,3 +233,32 @@ def test_settings_beside_a_script_ask_for_batches_of_the_size_that_is_made(tmp_p
     made = next(line for line in body.splitlines() if "_mpcore_settings(" in line)
     assert "'batch_size': 8" in made
     assert "'steps': 3" in made
+
+
+def test_one_process_tries_all_steps(tmp_path: Path) -> None:
+    step = extract(AUTOENCODER, tmp_path)
+    found = []
+    with _Probe() as probe:
+        for name in ("first", "second"):
+            folder = tmp_path / name
+            folder.mkdir()
+            probe.ask(job_of(step, folder, 20.0))
+            found.append(json.loads((folder / "answer.json").read_text("utf-8"))["inputs"])
+            process = probe._process
+        assert probe._process is process
+    assert found[0] == found[1] != ""
+    assert process is not None
+    assert process.returncode == 0
+
+
+def test_a_search_begins_where_another_ended_and_stops_at_what_follows_a_step() -> None:
+    job = {"names": ["x", "y"], "target": 1, "count": 2, "begin": "float32[2,5], int64[2]<3 -> map"}
+    tried = []
+
+    def run(text: str) -> dict[str, object]:
+        tried.append(text)
+        return {"error": "OSError (line 9)", "after": True, "lines": [9], "stand_ins": ["net"]}
+
+    told = Search(job, [["Linear", 5, 0]], run, lambda: False).find()
+    assert tried == ["float32[2,5], int64[2]<3"]
+    assert (told["lines"], told["text"]) == ([9], tried[0])

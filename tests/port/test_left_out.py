@@ -50,6 +50,23 @@ def test_evaluation_between_steps_is_left_out(tmp_path: Path) -> None:
     assert "done = 1" in step.body
 
 
+def test_a_function_that_saves_is_left_out_of_a_loop(tmp_path: Path) -> None:
+    text = (
+        "import torch\n"
+        "def save_checkpoint(model, path):\n    torch.save(model.state_dict(), path)\n"
+        "def save_and_go(model, path):\n    torch.save(model, path)\n    optimizer.step()\n"
+        "def save_best(state, path):\n    torch.save(model, path)\n    state.best = 1\n"
+        "for x, y in loader:\n"
+        + STEP
+        + "    save_checkpoint(model, 'a.pt')\n    save_and_go(model, 'b.pt')\n"
+        + "    save_best(state, 'c.pt')\n    done = save_checkpoint(model, 'd.pt')\n"
+    )
+    step = _step(text, tmp_path)
+    assert "save_checkpoint(model, 'a.pt')" not in step.body
+    for kept in ("save_and_go(model, 'b.pt')", "save_best(state, 'c.pt')", "(model, 'd.pt')"):
+        assert kept in step.body  # it moves something, or the loop may read what it gives
+
+
 def test_evaluation_that_the_loop_reads_stays(tmp_path: Path) -> None:
     text = "for x, y in loader:\n" + STEP + "    if x:\n        model.eval()\n        best = 1\n"
     step = _step(text + "    print(best)\n", tmp_path)

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from mpcore_port.verify.beside import Beside
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.inputs import Input, draw, read_inputs
 from mpcore_port.verify.left_out import makers_of_losses, of_evaluation
 from mpcore_port.verify.module import Module
+from mpcore_port.verify.project import _with_settings
 from mpcore_port.verify.repairs import changes
 from mpcore_port.verify.required import required_arguments
 from mpcore_port.verify.search import Search, by_name
@@ -171,6 +173,8 @@ def test_settings_of_a_module_beside_are_taken(name: str, tmp_path: Path) -> Non
         "    for x in loader:\n        (model(x) * params.width).sum().backward()\n"
     )
     step = extract(text, tmp_path)
+    along = Beside(_with_settings(text, tmp_path), tmp_path)
+    assert tmp_path / f"{name}.py" in along.files  # the port's step imports it too
     assert f"from {name} import params as _mpcore_params" in step.body
     assert f"params: that of {name}" in step.assumed
 

@@ -251,6 +251,10 @@ def test_what_stands_in_for_missing_modules_does_nothing() -> None:
     assert not gone.run
     assert gone.main()(extract) is extract  # as a decorator
     assert list(Missing("tqdm")([1, 2], desc="x")) == [1, 2]
+    bar = Missing("tqdm")(range(3))
+    bar.set_description("x")
+    bar.update()
+    assert (list(bar), len(bar)) == ([0, 1, 2], 3)
     batches = Batches([{"x": np.zeros((3, 2))}] * 2)
     batches.sampler.set_epoch(1)
     assert (len(batches.dataset), batches.batch_size) == (2, 3)

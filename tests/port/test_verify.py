@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from mpcore_port.verify.judge import (
+    ROUNDING,
     Comparison,
     Run,
     Verification,
     VerifyOptions,
     allow_rounding,
     compare,
+    drift,
 )
 from mpcore_port.verify.run import verify
 
@@ -40,13 +42,19 @@ for step in range(12):
     scaler.update()
 torch.save(scaler.state_dict(), "scaler.pt")
 """
-NPU = (
-    CUDA.replace("import torch\n", "import torch\nimport torch_npu\n", 1)
-    .replace("torch.cuda.amp", "torch_npu.npu.amp")
-    .replace('"cuda"', '"npu"')
-    .replace("torch.cuda.", "torch.npu.")
-    .replace(".cuda(", ".npu(")
-)
+
+
+def on_npu(text):
+    return (
+        text.replace("import torch\n", "import torch\nimport torch_npu\n", 1)
+        .replace("torch.cuda.amp", "torch_npu.npu.amp")
+        .replace('"cuda"', '"npu"')
+        .replace("torch.cuda.", "torch.npu.")
+        .replace(".cuda(", ".npu(")
+    )
+
+
+NPU = on_npu(CUDA)
 SHORT = VerifyOptions(losses=8, at=2)
 MIXED = replace(SHORT, modes=("mixed",))
 
@@ -121,6 +129,69 @@ def test_rounding_that_the_report_names_is_no_difference(change, verdicts):
     assert judged.comparisons == (far,)
 
 
+CHAOS = CUDA.replace("(model(x) - x.sum(1, keepdim=True)) ** 2", "chaotic(model(x))")
+CHAOS = CHAOS.replace(
+    "scaler = GradScaler()",
+    """
+scaler = GradScaler()
+def chaotic(y):
+    y = y.float().sigmoid()
+    for _ in range(6):  # doubles what rounding did, each time
+        y = 3.99 * y * (1 - y)
+    return y + model[0].weight.square().mean()
+""",
+)
+OTHERWISE = on_npu(CHAOS).replace("y = 3.99 * y * (1 - y)", "y = 3.99 * (y - y * y)")
+
+
+@pytest.mark.parametrize(
+    ("change", "passes"),
+    [(("", ""), True), (("momentum=0.9", "momentum=0.8"), False)],
+    ids=["other kernels", "a fault"],
+)
+def test_what_rounding_does_to_the_original_it_may_do_to_a_port(tmp_path, change, passes):
+    options = replace(SHORT, rounds=True, modes=("float32",))
+    done = run(
+        tmp_path, CHAOS, OTHERWISE.replace(*change) if passes is False else OTHERWISE, options
+    )
+    (one,) = done.comparisons
+    assert one.verdict == "different"
+    assert one.largest > ROUNDING
+    assert len(one.own) == 8
+    judged = allow_rounding(done, "7")
+    assert judged.passed is passes
+    assert judged.comparisons[0].by_sensitivity is passes
+    words = "within the original's own sensitivity to rounding" if passes else "moves the original"
+    assert words in judged.comparisons[0].words
+    assert "bit for bit" not in judged.comparisons[0].words
+    unmeasured = replace(done, comparisons=(replace(one, own=()),))
+    assert not allow_rounding(unmeasured, "7").passed
+
+
+@pytest.mark.parametrize(
+    ("port", "own", "passes"),
+    [
+        ((1.001, 0.5), (1e-3, 1e-3), True),
+        ((1.001, 0.5), (1e-5, 1e-3), False),  # early losses have the drift of early losses
+        ((1.0, 0.51), (1e-3, 1e-3), False),
+        ((1.001, 0.5), (1e-3,), False),  # the nudged original stopped before
+    ],
+)
+def test_each_loss_has_the_drift_up_to_it(port, own, passes):
+    one = _losses(*port, mode="float32", original=(1.0, 0.5), largest=1e-3, own=own)
+    judged = allow_rounding(Verification("a.py", "torch_npu", (one,)), "7")
+    assert judged.passed is passes
+    assert drift((1.0, 2.0), [(1.0, 2.0), (1.25, 2.0)]) == (0.2, 0.2)
+
+
+def test_an_original_that_rounding_moves_far_proves_nothing():
+    one = _losses(1.1, 0.5, mode="float32", original=(1.0, 0.5), largest=0.1)
+    done = Verification("a.py", "torch_npu", (replace(one, own=(0.2, 0.2)),))
+    judged = allow_rounding(done, "7")
+    assert not judged.passed
+    assert "too much to tell" in judged.why_not
+
+
 SLOW = """
 import time
 def work(until=[0.0]):
@@ -182,6 +253,20 @@ def test_time_alone_is_no_difference_and_hides_none(ends, counts, verdict):
     assert compare("float32", *runs, VerifyOptions()).verdict in ("different", "not compared")
 
 
+@pytest.mark.parametrize(
+    ("count", "verdict"), [(1, "not compared"), (2, "not compared"), (3, "same")]
+)
+def test_both_that_fail_after_their_first_steps_prove_nothing(count, verdict):
+    before = tuple((i, 0) for i in range(count))
+    run = Run((0.5,) * count, (), count, "failed", "OSError: no space", before)
+    one = compare("mixed", run, run, VerifyOptions())
+    assert one.verdict == verdict
+    assert "both stopped" in one.words
+    assert "OSError: no space" in one.words
+    planted = replace(one, verdict=compare("overflow", run, run, VerifyOptions(at=0)).verdict)
+    assert planted.verdict == "same"  # what had become infinite ended both
+
+
 def test_scaler_states_of_cuda_lack_what_an_npu_wants(tmp_path):
     load = 'scaler.load_state_dict({"scale": 8.0, "growth_factor": 2.0, "backoff_factor": 0.5, '
     load += '"growth_interval": 2000, "_growth_tracker": 0})\n'
@@ -205,3 +290,27 @@ def test_endless_scripts_are_ended(tmp_path):
     endless = "while True:\n    pass\n" + CUDA
     found = run(tmp_path, endless, NPU, replace(MIXED, time_limit=2.0))
     assert "the original recorded no loss: it was ended after 2 s" in found.comparisons[0].words
+
+
+def test_scripts_of_apex_find_a_scaler_in_float32_too(tmp_path):
+    apex = """
+import torch
+from apex import amp
+model = torch.nn.Linear(4, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = amp.initialize(models=model, optimizers=optimizer, opt_level="O1")
+amp._amp_state.loss_scalers[0]._loss_scale = 2**20
+for _ in range(4):
+    loss = model(torch.randn(8, 4)).square().mean()
+    with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    alike = "import torch_npu\nimport mpcore_compat.apex.amp\n" + apex.replace(
+        "from apex", "from mpcore_compat.apex"
+    ).replace(".cuda()", ".npu()")
+    found = run(tmp_path, apex, alike, replace(SHORT, losses=4))
+    assert [one.verdict for one in found.comparisons] == ["same"] * 3
+    assert found.comparisons[0].original_scales == ()
+    assert found.comparisons[1].original_scales != ()

@@ -32,7 +32,8 @@ def main() -> None:
     Its keys: ``script``, ``args``, ``folder`` (where the records go), ``device`` (what the CPU
     stands in for, ``""`` for nothing), ``modes``, ``losses``, ``at``, ``threads``,
     ``time_limit`` (processor seconds for each mode), ``enough`` (those after which ``LEAST`` losses
-    are enough). A mode that was ended before all losses were there is the last one.
+    are enough), ``nudge`` (a seed by which weights are moved by one unit in the last place; 0 for
+    as they are). A mode that was ended before all losses were there is the last one.
     """
     job = json.loads(sys.argv[1])
     import torch
@@ -89,7 +90,7 @@ def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
     os.chdir(work)
     import torch
 
-    from mpcore_port.verify.recorder import Enough, Recorder
+    from mpcore_port.verify.recorder import Enough, Recorder, nudge
 
     torch.manual_seed(0)  # scripts without a seed of their own begin alike
     random.seed(0)
@@ -99,6 +100,8 @@ def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
     resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
     recorder = Recorder(folder / "events.jsonl", job["losses"], mode, job["at"], job["enough"])
     recorder.install()
+    if job["nudge"]:
+        nudge(job["nudge"])
     script = Path(job["script"])
     sys.argv = [str(script), *job["args"]]
     sys.path.insert(0, str(script.parent))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mpcore_port.verify.module import Function
     from mpcore_port.verify.stubs import Stubs
 
-__all__ = ["Guess", "guess_call", "role_of"]
+__all__ = ["Guess", "guess_call", "held_beside", "role_of"]
 
 _OPTIMIZER = "torch.optim.SGD({model}.parameters(), lr=0.01, momentum=0.9)"
 _MODEL = '_mpcore_missing("model")'
@@ -217,7 +217,7 @@ class _Maker:
             return self._make_model(name)
         asked = re.search(rf"\b{name}(\.(?!step\b|zero_grad\b)\w|\[)", self.module.text)
         if asked and SETTINGS.fullmatch(name):
-            held = _held_beside(self.module, self.folder, name)
+            held = held_beside(self.module, self.folder, name)
             if held:
                 self.lines.append(f"from {held} import {name} as _mpcore_{name}")
                 self.said.append(f"{name}: that of {held}")
@@ -297,7 +297,7 @@ class _Maker:
         return f'_mpcore_settings("{name}", {{{pairs}}})'
 
 
-def _held_beside(module: Module, folder: Path, name: str) -> str:
+def held_beside(module: Module, folder: Path, name: str) -> str:
     """Return the module that has settings of that name: one that is imported, or beside it."""
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.ImportFrom) or node.level or not node.module:

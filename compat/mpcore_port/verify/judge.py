@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "CLOSE",
     "LEAST",
     "MODES",
+    "NUDGES",
     "PATIENCE",
     "ROUNDING",
+    "SENSITIVE",
     "Comparison",
     "Run",
     "Verification",
@@ -19,6 +24,7 @@ __all__ = [
     "against_own",
     "allow_rounding",
     "compare",
+    "drift",
 ]
 
 MODES = ("float32", "mixed", "overflow")
@@ -31,6 +37,14 @@ ROUNDING = 1e-4
 """The same for float32 losses of a port whose report names another rounding: 20 steps of AdamW
 make 1.5e-5 of a channels_last model with a fused optimizer."""
 
+SENSITIVE = 4.0
+"""Times the drift of the original itself, with weights moved by one unit in the last place, that a
+port may drift whose report names another rounding: its kernels round anew in each layer."""
+
+NUDGES = (1, 2)
+"""Seeds by which weights are moved so: the larger drift of the two is taken."""
+
+_LOST = 0.05  # the original's own drift: nothing is told of a port after more
 
 LEAST = 3
 """Losses that a slow run records at least: one before the planted overflow, it, and one after."""
@@ -52,6 +66,8 @@ class VerifyOptions:
         time_limit: processor seconds for each run; by the clock ``PATIENCE`` times as many.
         threads: threads of each run; 1 makes runs comparable bit for bit.
         modes: which of ``MODES`` are run.
+        rounds: whether the report of the port names another rounding: where losses differ the
+            original runs again, its weights moved by one unit in the last place.
     """
 
     args: tuple[str, ...] = ()
@@ -60,6 +76,7 @@ class VerifyOptions:
     time_limit: float = 300.0
     threads: int = 1
     modes: tuple[str, ...] = MODES
+    rounds: bool = False
 
     @property
     def enough(self) -> float:
@@ -104,6 +121,8 @@ class Comparison:
         alike: whether both ran to the same end, with as many losses and steps.
         steps: how often an optimizer of the original moved something.
         planted: whether both came to the loss that this mode plants an overflow into.
+        own: how far the original, its weights moved by one unit in the last place, was from itself
+            up to each loss; () where that was not run.
     """
 
     mode: str
@@ -120,6 +139,12 @@ class Comparison:
     port: tuple[float, ...] = field(default=(), repr=False)
     original_scales: tuple[float, ...] = field(default=(), repr=False)
     port_scales: tuple[float, ...] = field(default=(), repr=False)
+    own: tuple[float, ...] = field(default=(), repr=False)
+
+    @property
+    def by_sensitivity(self) -> bool:
+        """Whether losses are apart, and by no more than rounding moves the original itself."""
+        return self.verdict == "close" and bool(self.own)
 
 
 @dataclass(frozen=True)
@@ -238,10 +263,46 @@ def allow_rounding(done: Verification, where: str) -> Verification:
             elif one.largest is not None and one.largest <= ROUNDING:
                 words = f"{one.losses[0]} losses within {one.largest:.1e} relative"
                 judged = replace(one, verdict="close", words=words)
+            if judged.verdict == "different":
+                judged = _by_own_drift(one)
         if judged.verdict == "close":
             judged = replace(judged, words=f"{judged.words}; rounding differs by lines {where}")
         found.append(judged)
     return replace(done, comparisons=tuple(found))
+
+
+def drift(original: Sequence[float], nudged: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return how far runs with nudged weights are from ``original``, the most up to each loss.
+
+    It ends where one of them does.
+    """
+    most, found = 0.0, []
+    for own, *others in zip(original, *nudged, strict=False):
+        most = max([most, *(_relative(own, other) for other in others)])
+        found.append(most)
+    return tuple(found)
+
+
+def _by_own_drift(one: Comparison) -> Comparison:
+    """Judge losses by how far rounding alone moves those of the original."""
+    apart = [_relative(a, b) for a, b in zip(one.original, one.port, strict=True)]
+    if len(one.own) < len(apart) or not apart:
+        return replace(one, own=())
+    own, most = one.own[len(apart) - 1], max(apart)
+    if own > _LOST:
+        words = (
+            f"{one.words}; rounding alone moves the original itself by {own:.1e}: too much to tell"
+        )
+        return replace(one, own=(), words=words)
+    allowed = (SENSITIVE * moved + CLOSE["float32"] for moved in one.own)
+    if not all(ours <= most for ours, most in zip(apart, allowed, strict=False)):
+        words = f"{one.words}; one unit in the last place moves the original by {own:.1e}"
+        return replace(one, own=(), words=words)
+    words = (
+        f"{len(apart)} losses within {most:.1e} relative, the same within the original's own "
+        f"sensitivity to rounding: one unit in the last place of its weights moves it by {own:.1e}"
+    )
+    return replace(one, verdict="close", words=words)
 
 
 def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comparison:
@@ -269,6 +330,13 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
         name = "the original" if original.end == "failed" else "the port"
         original, port = _before_late(original, port)
         late = f"; nothing scales the loss, and what had become infinite ended {name} there"
+    elif original.end == port.end == "failed" and original.losses and port.losses:
+        counts = (len(original.losses), len(port.losses))
+        planted = mode == "overflow" and not original.scales and min(counts) > options.at
+        if max(counts) < LEAST and not planted:  # what came after its first steps nobody has seen
+            words = f"both stopped after {_losses(counts[0])}: {_how(original, options)}"
+            return Comparison(mode, "not compared", counts, None, True, None, words)
+        late = f"; both stopped there: {_how(original, options)}"
     counts = (len(original.losses), len(port.losses))
     both = list(zip(original.losses, port.losses, strict=False))
     apart = [_relative(a, b) for a, b in both]
@@ -366,6 +434,10 @@ def _scales(run: Run) -> str:
     if not run.scales:
         return "no loss scale"
     return f"scale {run.scales[0]:g} to {run.scales[-1]:g} over {len(run.scales)} updates, equal"
+
+
+def _losses(count: int) -> str:
+    return "1 loss" if count == 1 else f"{count} losses"
 
 
 def _how(run: Run, options: VerifyOptions) -> str:

@@ -36,6 +36,8 @@ _TRAINS = {
 _TRAINS |= {"clip_grad_norm_", "clip_grad_value_", "set_epoch", "append", "extend", "apply"}
 _ASKED = ("parameters()", "named_parameters()", "train()", "module")
 _OF_STEP = re.compile(r"step|optim|scaler|grad|backward|train|update", re.I)
+_STEPS = {"step", "update", "backward", "zero_grad", "unscale_", "train"}
+_SAVES = re.compile(r"save|checkpoint|ckpt|snapshot|dump|store", re.I)
 _EVALUATES = re.compile(r"eval|valid|test|estimate|infer|sample|generate", re.I)
 _IN_PLACE = re.compile(r"[a-z]_\(|\.data\b")
 _MOVES = re.compile(r"update|ema|average", re.I)
@@ -195,8 +197,8 @@ def _peeled(node: ast.expr) -> ast.Call | None:
 def of_evaluation(module: Module, loop: ast.AST) -> Iterator[ast.AST]:
     """Yield what evaluates around the steps of a loop.
 
-    Calls of the script's own functions that go over data without gradients; and blocks that call
-    ``model.eval()``, where nothing that they bind is read outside of them.
+    Calls of the script's own functions that go over data without gradients, or that stand alone
+    and save; and blocks that call ``model.eval()``, where nothing that they bind is read outside.
     """
     waiting: list[Sequence[ast.stmt]] = [loop.body]  # type: ignore[attr-defined]
     blocks: set[ast.AST] = set()
@@ -216,8 +218,23 @@ def of_evaluation(module: Module, loop: ast.AST) -> Iterator[ast.AST]:
         inside = any(_is_within(module, call, block) for block in blocks)
         if function is None or function in module.reached or inside:
             continue
-        if _goes_over_data(function):
+        alone = isinstance(module.parents.get(call), ast.Expr)
+        if _goes_over_data(function) or (alone and _saves(module, function)):
             yield call
+
+
+def _saves(module: Module, function: Function) -> bool:
+    """Return whether a function writes a checkpoint, and moves nothing: that can take minutes."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    names = [module.qualified(call.func) for call in calls]
+    moves = {ast.unparse(call.func).rpartition(".")[2] for call in calls} & _STEPS
+    stores = any(
+        isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(function)
+    )
+    return _SAVES.search(function.name) is not None and not (
+        moves or stores or "torch.save" not in names
+    )
 
 
 def _is_block(statement: ast.stmt) -> bool:

@@ -41,14 +41,16 @@ class _Found(BaseException):
 
 
 def main() -> None:
-    """Try the step that ``argv[1]``, a JSON object, describes; print the inputs it ran with.
+    """Try the step that ``argv[1]``, a JSON object, describes, and leave the inputs it ran with.
+
+    With ``--serve`` each line of the standard input is such an object; a fork tries it, and a line
+    is answered: torch is imported once for all.
 
     Its keys: ``script`` (path; the text ``{INPUTS}`` in it is put in), ``args``, ``folder``,
     ``target`` (index of the tensor that the loss compares with, or None), ``count`` (tensors of a
     batch), ``names`` (theirs), ``layouts`` (code of a batch of each loader), ``time_limit``
-    (processor seconds for all tries).
+    (processor seconds for all tries), ``begin`` (a batch to try first).
     """
-    job = json.loads(sys.argv[1])
     import torch
 
     torch.set_num_threads(1)
@@ -60,6 +62,31 @@ def main() -> None:
     from mpcore_port.verify import recorder, stand_in  # noqa: F401  # once, before the forks
 
     recorder.warm()
+    if sys.argv[1] != "--serve":
+        _answer(json.loads(sys.argv[1]))
+        return
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_served(json.loads(line)))
+        os.waitpid(pid, 0)
+        print("done", flush=True)  # noqa: T201  # the answer to who asked
+
+
+def _served(job: dict[str, Any]) -> int:
+    os.chdir(job["folder"])
+    errors = os.open("errors", os.O_WRONLY | os.O_CREAT)
+    for number, to in ((0, os.open(os.devnull, os.O_RDONLY)), (1, errors), (2, errors)):
+        os.dup2(to, number)  # who asks reads the output of the process above alone
+    try:
+        _answer(job)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _answer(job: dict[str, Any]) -> None:
     left = Budget(job["time_limit"])
     first = _try(job, "", left) if job["count"] else {}
     found = first if job["count"] else _formed(job, left)
@@ -73,6 +100,7 @@ def main() -> None:
         "line": found.get("line", 0),
         "lines": found.get("lines", []),
         "used": left.seconds - left.left,
+        "furthest": found.get("text", ""),
         "stand_ins": found.get("stand_ins", []) if answer else [],
     }
     (Path(job["folder"]) / "answer.json").write_text(json.dumps(result), encoding="utf-8")
@@ -108,6 +136,8 @@ def _formed(job: dict[str, Any], left: Budget) -> dict[str, Any]:
             return {**told, "answer": text}
         if told.get("error"):
             found = told
+        if told.get("after"):
+            break
         if left.is_spent or told.get("stand_ins") == []:
             break
     return found
@@ -185,12 +215,11 @@ def _run(job: dict[str, Any], inputs: str, path: Path, left: Budget) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     from mpcore_port.verify.recorder import turn_autocast_off
-    from mpcore_port.verify.stand_in import used
 
     script = path.parent / "step.py"
     told: dict[str, Any] = {"losses": 0}
     tries = _Tries(job, told, left, path, script)
-    _watch(told, None if inputs else tries)
+    _watch(told, None if inputs else tries, lambda: _tell_all(told, path))
     turn_autocast_off()  # shapes are asked for, not precision: a CPU has not every 16-bit kernel
     nothing = ", ".join(["float32[1]"] * job["count"])
     text = Path(job["script"]).read_text(encoding="utf-8")
@@ -207,11 +236,20 @@ def _run(job: dict[str, Any], inputs: str, path: Path, left: Budget) -> int:
         line = lines[0] if lines else 0
         told["line"], told["lines"] = line, lines
         told["error"] = f"{type(exc).__name__}: {exc}"[:300] + (f" (line {line})" if line else "")
+        told["after"] = told.pop("enough", False)
     sys.settrace(None)
-    told["far"] = len(told.pop("seen", ())) + len(told.pop("passed", ()))
-    told["stand_ins"] = told.get("stand_ins") or used()
-    path.write_text(json.dumps(told, default=str), encoding="utf-8")
+    _tell_all(told, path)
     return 0
+
+
+def _tell_all(told: dict[str, Any], path: Path) -> None:
+    """Write what a process tells."""
+    from mpcore_port.verify.stand_in import used
+
+    far = len(told.get("seen", ())) + len(told.get("passed", ()))
+    said = {key: value for key, value in told.items() if key not in ("seen", "passed")}
+    said |= {"far": far, "stand_ins": told.get("stand_ins") or used()}
+    path.write_text(json.dumps(said, default=str), encoding="utf-8")
 
 
 class _Tries:
@@ -288,8 +326,12 @@ def _script_lines(exc: BaseException, script: Path) -> list[int]:
     return [line for line in reversed(lines) if line > 0]
 
 
-def _watch(told: dict[str, Any], tries: _Tries | None) -> None:
-    """Note layers when batches are asked for, what losses compare, and backward passes."""
+def _watch(told: dict[str, Any], tries: _Tries | None, tell: Callable[[], None]) -> None:
+    """Note layers when batches are asked for, what losses compare, and backward passes.
+
+    Where a loss is slow, one is enough, and ``tell`` is called: what follows it may still fail, and
+    is seen up to the next backward pass, or until time is up.
+    """
     import torch
 
     from mpcore_port.verify import synthetic
@@ -331,6 +373,8 @@ def _watch(told: dict[str, Any], tries: _Tries | None) -> None:
         if told.get("within"):  # tensors of the device call it twice
             backward(tensor, *args, **kwargs)
             return
+        if told.get("enough"):
+            raise _Found
         told["within"] = True
         backward(tensor, *args, **kwargs)
         told["within"] = False
@@ -339,9 +383,11 @@ def _watch(told: dict[str, Any], tries: _Tries | None) -> None:
         told["losses"] += 1
         most = resource.getrlimit(resource.RLIMIT_CPU)[0]  # before another loss it would be ended
         too_long = now > _SLOW or (most > 0 and now + _MARGIN * told["seconds"] > most)
-        if told["losses"] >= _WANTED or too_long:
-            told["enough"] = True
+        told["enough"] = told["losses"] >= _WANTED or too_long
+        if told["losses"] >= _WANTED:
             raise _Found
+        if too_long:
+            tell()
 
     torch.Tensor.backward = count
 

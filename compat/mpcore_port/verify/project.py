@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from mpcore_port.verify.along import port_along
 from mpcore_port.verify.beside import Beside, roots
+from mpcore_port.verify.guess import held_beside
 from mpcore_port.verify.judge import Verification, VerifyOptions, allow_rounding
 from mpcore_port.verify.module import Module, StepError
+from mpcore_port.verify.roles import SETTINGS
 from mpcore_port.verify.run import verify
 from mpcore_port.verify.step import Place, script_text, verify_step
 from mpcore_port.write import write_port
@@ -112,7 +114,8 @@ class _Runs:
         if self.inputs and file.scan.backwards:
             return self.step(file, "the inputs of its step are given")
         name = "portable" if self.result.options.portable else self.result.target
-        done = verify(*self._scripts(file), name, self.options, self.tell)
+        options = replace(self.options, rounds=bool(_rounding(file)))
+        done = verify(*self._scripts(file), name, options, self.tell)
         done = replace(done, script=file.source.path)
         if done.ran:
             return _judged(done, file)
@@ -143,7 +146,8 @@ class _Runs:
             said = f"its step was not taken out: {exc}"
             none = {"refused": str(exc), "lines": [said]}
             return Verification(file.source.path, self.result.target, (), whole, none)
-        options = replace(self.options, time_limit=max(self.left, 1.0))
+        limit = max(self.left, 1.0)
+        options = replace(self.options, time_limit=limit, rounds=bool(_rounding(file)))
         done = verify_step(
             file, self.result, self.target, place, options, self.inputs, whole, self.tell
         )
@@ -159,7 +163,7 @@ class _Runs:
             inside = [at for at in above if at.is_relative_to(whole)]
             there = [self.port.resolve() / at.relative_to(whole) for at in inside]
             return Place(folder, port, tuple(inside), tuple(there))
-        beside = Beside(script_text(file), folder)
+        beside = Beside(_with_settings(script_text(file), folder), folder)
         copy = self.spare / "beside"
         along = port_along(beside, copy, self.target, self.result.options)
         first, *more = beside.places(copy)
@@ -179,6 +183,18 @@ class _Runs:
         return pair[0], pair[1]
 
 
+def _with_settings(text: str, folder: Path) -> str:
+    """Return a script with imports of the modules that its settings are taken from."""
+    module = Module(text)
+    named = {n.arg if isinstance(n, ast.arg) else n.id for n in _named(module.tree)}
+    held = {held_beside(module, folder, name) for name in named if SETTINGS.fullmatch(name)}
+    return "\n".join([text, *(f"import {name}" for name in sorted(held) if name)])
+
+
+def _named(tree: ast.AST) -> list[ast.arg | ast.Name]:
+    return [node for node in ast.walk(tree) if isinstance(node, (ast.arg, ast.Name))]
+
+
 def _judged(done: Verification, file: Ported) -> Verification:
     if (file.scan.autocasts or file.scan.scalers) and done.is_idle:
         done = replace(done, amp_off=True)
@@ -186,9 +202,14 @@ def _judged(done: Verification, file: Ported) -> Verification:
     steps = file.scan.optimizers or re.search(r"\.step\(", file.source.text)
     if steps and plain is not None and plain.losses[0] and not plain.steps:
         done = replace(done, unmoved=True)
-    lines = [s.line for s in file.edits if s.effect.startswith("rounding")]
-    places = dict.fromkeys(file.source.where(line) for line in lines)
+    places = _rounding(file)
     return allow_rounding(done, ", ".join(places)) if places else done
+
+
+def _rounding(file: Ported) -> list[str]:
+    """Return the places of which the report says that they round otherwise in the port."""
+    lines = [s.line for s in file.edits if s.effect.startswith("rounding")]
+    return list(dict.fromkeys(file.source.where(line) for line in lines))
 
 
 def scripts_of(result: Result) -> list[Ported]:

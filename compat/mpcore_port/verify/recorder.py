@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Enough", "Recorder", "turn_autocast_off", "warm"]
+__all__ = ["Enough", "Recorder", "nudge", "turn_autocast_off", "warm"]
 
 
 class Enough(BaseException):
@@ -143,13 +143,17 @@ class Recorder:
             with original(self._loss(loss), optimizers, loss_id, *args, **kwargs) as scaled:
                 self._scaled.append(scaled)
                 yield scaled
-            states = amp.state_dict()
+            states = amp.state_dict() if self._mode != "float32" else {}
             if states:
                 self._write("scale", float(states[f"loss_scaler{loss_id}"]["loss_scale"]))
 
         @functools.wraps(initialize)
-        def in_float32(models: Any, optimizers: Any = None, *_: Any, **__: Any) -> Any:
-            return initialize(models, optimizers, enabled=False)
+        def in_float32(models: Any, optimizers: Any = None, *_: Any, **asked: Any) -> Any:
+            done = initialize(models, optimizers, enabled=False)
+            # scripts reach for their scalers: they are there, and scale nothing
+            scalers = [amp.LossScaler(1.0) for _ in range(asked.get("num_losses", 1))]
+            amp._amp_state.loss_scalers = scalers
+            return done
 
         amp.scale_loss = scale_loss
         if self._mode == "float32":
@@ -187,6 +191,30 @@ class Recorder:
 def warm() -> None:
     """Import now what torch imports with the first optimizer: every fork would for itself."""
     torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+
+def nudge(seed: int) -> None:
+    """Move each weight by one unit in the last place when its network is first called.
+
+    Up or down is drawn apart from the script's own random numbers; weights of 16 bits stay.
+    """
+    drawn = torch.Generator().manual_seed(seed)
+    moved: dict[int, Any] = {}  # kept, so that their ids stay theirs
+
+    def move(module: Any, _: Any) -> None:
+        if id(module) in moved:
+            return
+        moved.update((id(part), part) for part in module.modules())
+        with torch.no_grad():
+            for weight in module.parameters():
+                if id(weight) in moved or weight.dtype not in (torch.float32, torch.float64):
+                    continue
+                moved[id(weight)] = weight
+                up = torch.rand(weight.shape, generator=drawn, device="cpu") < 0.5
+                end = torch.where(up, math.inf, -math.inf).to(weight.dtype)
+                weight.copy_(torch.nextafter(weight, end))
+
+    torch.nn.modules.module.register_module_forward_pre_hook(move)
 
 
 def _with_subclasses(cls: Any) -> list[Any]:

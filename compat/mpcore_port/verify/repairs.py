@@ -17,7 +17,7 @@ __all__ = ["Batch", "changes"]
 
 Batch = tuple[Input, ...]
 
-_SIDES = (64, 28, 224, 128, 256, 16)
+_SIDES = (64, 28, 224, 128, 256, 16, 33, 65)  # the last: one more than a multiple of eight
 _BATCH = 8
 _SIDE, _FRAMES, _LENGTH = 32, 8, 16
 _ANY = (

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify.inputs import FORMS, Input
+from mpcore_port.verify.inputs import FORMS, Input, read_inputs, split_form
 from mpcore_port.verify.repairs import Batch, changes
 from mpcore_port.verify.roles import LOSS
 
@@ -84,7 +84,7 @@ class Search:
     """One search.
 
     Args:
-        job: as of ``probe``: ``names`` of the tensors of a batch, ``target``, ``count``.
+        job: as of ``probe``: ``names`` of the tensors of a batch, ``target``, ``count``, ``begin``.
         layers: kind and size of the first layers of the models.
         run: tries a batch, with a form of networks that are not there; returns what it told.
         is_over: asked before each try.
@@ -105,6 +105,8 @@ class Search:
         self.layers, self.run, self.is_over = layers, run, is_over
         self.rows = next((size for kind, size, _ in layers if kind == "Embedding"), 0)
         self.is_large = is_large
+        begin = split_form(job.get("begin", ""))[0]
+        self.begin: Batch = tuple(read_inputs(begin)) if begin else ()
         self.known: dict[str, dict[str, Any]] = {}
         self.best: dict[str, Any] = {}
 
@@ -116,7 +118,8 @@ class Search:
             for form in forms:
                 found = self._with_form(form, most)
                 came[form] = found.get("far", -1)
-                if found.get("answer") or self.is_over() or not self.best.get("stand_ins"):
+                done = found.get("answer") or found.get("after")
+                if done or self.is_over() or not self.best.get("stand_ins"):
                     return found
             forms.sort(key=lambda form: -came[form])
         return self.best
@@ -164,7 +167,9 @@ class Search:
                 told = self._once(text)
             if told.get("enough"):
                 return self._as_compared(batch, tail, {**told, "answer": text})
-            self._note(told)
+            if told.get("after"):  # no other batch mends what follows a step
+                return {**told, "text": text}
+            self._note({**told, "text": text})
             furthest = max(furthest, told, key=lambda one: one.get("far", -1))
             far, error = told.get("far", 0), told.get("error", "")
             kind = (far, re.sub(r"\d+", "", error))
@@ -238,6 +243,8 @@ class Search:
 
     def _seeds(self) -> Iterator[Batch]:
         """Yield batches by what first layers take, and what the tensors are called."""
+        if len(self.begin) == len(self.names):
+            yield self.begin
         sizes = first_inputs(self.layers)
         named = tuple(by_name(name, sizes) for name in self.names)
         if len(self.names) > 1 and not sizes:  # names alone say something

@@ -36,6 +36,7 @@ _CLASSES = 10
 _BETWEEN = (
     *(str(Path(torch.__file__).parent), __file__),
     str(Path(__file__).with_name("environments.py")),
+    str(Path(__file__).with_name("probe.py")),  # what it has in the place of DDP's forward
 )
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _form = ["scores"]
@@ -211,6 +212,8 @@ class StandIn(Missing):
         if groups:
             return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
         tensors = list(_tensors((args, kwargs)))
+        if not tensors and re.search(r"\.(size|numel)$", self._mpcore_name):
+            return _LENGTH  # of data that is not there: loops over it go on for long enough
         if not tensors and re.search(r"(^|_)dtype$", self._mpcore_name.rpartition(".")[2]):
             return torch.float32
         if not tensors:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tokenize
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,20 +143,21 @@ def _runnable(
     if target != "mindspore":  # of torch alone something stands in
         stages = [makers_of_models(module), makers_of_losses(module)]
         stages.append(givers_of_losses(module, step.loop))
-    while True:
-        try:
-            return step, _inputs(step, place, args, inputs, options, trying)
-        except _LineError as exc:
-            fresh = [line for line in exc.lines if line not in absent]
-            may = [line for line in fresh if may_go(module, line, step.loop, tuple(exc.lines))]
-            if may and len(absent) < _LEFT_OUT and not trying.is_spent:
-                absent.add(may[0])
-            elif (rest := _rest(stages, absent)) and not inputs:
-                absent |= set(rest)
-                trying.left = max(trying.left, trying.share)
-            else:
-                raise
-            step = _extracted(file, place, absent)
+    with trying.probe:
+        while True:
+            try:
+                return step, _inputs(step, place, args, inputs, options, trying)
+            except _LineError as exc:
+                fresh = [line for line in exc.lines if line not in absent]
+                may = [line for line in fresh if may_go(module, line, step.loop, tuple(exc.lines))]
+                if may and len(absent) < _LEFT_OUT and not trying.is_spent:
+                    absent.add(may[0])
+                elif (rest := _rest(stages, absent)) and not inputs:
+                    absent |= set(rest)
+                    trying.left = max(trying.left, trying.share)
+                else:
+                    raise
+                step = _extracted(file, place, absent)
 
 
 def _rest(rests: list[list[int]], absent: Collection[int]) -> list[int]:
@@ -168,12 +169,52 @@ def _rest(rests: list[list[int]], absent: Collection[int]) -> list[int]:
     return []
 
 
+class _Probe:
+    """The process that tries steps: one for all of them, since it takes seconds to start."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="mpcore-probe-")
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> _Probe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.communicate()  # the end of its input ends it
+        self._folder.cleanup()
+
+    def ask(self, job: dict[str, Any]) -> None:
+        """Have a step tried; the answer is left in the folder of ``job``."""
+        if self._process is None or self._process.poll() is not None:
+            path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mpcore_port.verify.probe", "--serve"],
+                cwd=self._folder.name,
+                env={**os.environ, **ALONE, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # each step has a file for its own
+                text=True,
+            )
+        asked, answered = self._process.stdin, self._process.stdout
+        if asked is not None and answered is not None:
+            asked.write(json.dumps(job) + "\n")
+            asked.flush()
+            answered.readline()
+
+
 @dataclass
 class _Trying:
-    """Processor seconds that are left for finding inputs; one search gets a half of all."""
+    """Processor seconds that are left for finding inputs; one search gets a half of all.
+
+    Each search begins with the batch with which the one before came furthest.
+    """
 
     left: float
     share: float = 0.0
+    begin: str = ""
+    probe: _Probe = field(default_factory=_Probe)
 
     def __post_init__(self) -> None:
         self.share = self.left / 2
@@ -291,23 +332,17 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
             "names": list(layout.names) if layout is not None else [],
             "layouts": step.codes,
             "time_limit": max(min(trying.share, trying.left), 1.0),
+            "begin": trying.begin,
         }
-        path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))
-        done = subprocess.run(
-            [sys.executable, "-m", "mpcore_port.verify.probe", json.dumps(job)],
-            cwd=folder,
-            env={**os.environ, **ALONE, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        trying.probe.ask(job)
         answer = folder / "answer.json"
         if not answer.exists():
-            return {"words": done.stderr.strip().rpartition("\n")[2][:300]}
+            errors = folder / "errors"
+            words = errors.read_text("utf-8", errors="replace") if errors.exists() else ""
+            return {"words": words.strip().rpartition("\n")[2][:300]}
         found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
         trying.left -= found["used"]
+        trying.begin = found["furthest"] or trying.begin
         return found
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOADER", "NEXT", "Stubs"]
 
+_BATCHES = re.compile(r"(get|next|sample|fetch|make|load)_?(\w+_)?(mini_?)?batch(es)?", re.I)
 LOADER, NEXT = "_mpcore_loader()", "_mpcore_next()"
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _DATA = ("torch.utils.data.", "torchvision.datasets.", "datasets.", "torchtext.datasets.")
@@ -280,7 +281,25 @@ class Stubs:
         if isinstance(call.func, ast.Attribute):
             return self._is_own_loader(call)
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        return name in self.reading and name in self.module.functions
+        given = {one.id for arg in call.args for one in ast.walk(arg) if isinstance(one, ast.Name)}
+        reads = name in self.reading or (_BATCHES.fullmatch(name) and given & self._gone())
+        return bool(reads) and name in self.module.functions
+
+    def _gone(self) -> set[str]:
+        """Return the variables at the top that hang on what was left out of the step."""
+        found: set[str] = set()
+        before = -1
+        while before != len(found):
+            before = len(found)
+            for statement in self.module.tree.body:
+                if not isinstance(statement, ast.Assign):
+                    continue
+                parts = list(ast.walk(statement.value))
+                named = {one.id for one in parts if isinstance(one, ast.Name)}
+                nothing = any("_mpcore_missing" in self.calls.get(part, "") for part in parts)
+                if named & found or nothing:
+                    found |= set(_bound(statement))
+        return found
 
     def _is_own_loader(self, call: ast.Call) -> bool:
         """Return whether a call is ``loader.next_batch()`` of a class that reads files."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCHES",
     "VERSION",
+    "Bar",
     "Batches",
     "Missing",
     "Record",
@@ -80,6 +81,37 @@ def first_of(batch: Any) -> Any:
     return first_of(batch[0]) if isinstance(batch, (tuple, list)) else batch
 
 
+class Bar:
+    """What a progress bar gives: what it is put around, and methods that do nothing.
+
+    Args:
+        held: what the bar goes over.
+    """
+
+    n = 0
+
+    def __init__(self, held: Any) -> None:
+        self._mpcore_held = held
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._mpcore_held)
+
+    def __len__(self) -> int:
+        return len(self._mpcore_held)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+    def update(self, *_: Any, **__: Any) -> None:
+        """Do nothing: nothing is shown."""
+
+    set_description = set_postfix = set_postfix_str = set_description_str = update
+    refresh = write = close = clear = reset = display = update
+
+
 class Missing:
     """Something that is not there, such as ``wandb``: takes every call and attribute, does nothing.
 
@@ -137,7 +169,8 @@ def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name.endswith(".prepare") and args and not kwargs:  # of what hosts a loop
         return args if len(args) > 1 else args[0]
     if args and name.rpartition(".")[2] in _PASSES_ON:
-        return range(args[0]) if isinstance(args[0], int) else args[0]
+        held = range(args[0]) if isinstance(args[0], int) else args[0]
+        return Bar(held) if isinstance(held, (range, enumerate, zip)) else held
     return None
 
 
