@@ -36,5 +36,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 7
+VERSION = 8
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import mindspore as ms
@@ -22,6 +24,7 @@ __all__ = [
     "device_name",
     "get_rank",
     "get_world_size",
+    "grad_reducer",
     "init_process_group",
     "is_available",
     "is_initialized",
@@ -29,6 +32,28 @@ __all__ = [
     "spawn",
     "synchronize",
 ]
+
+
+# What torchrun calls what msrun says (mindspore 2.10, parallel/cluster/process_entity/_api.py).
+_SAID_BY_MSRUN = {
+    "WORLD_SIZE": "MS_WORKER_NUM",
+    "RANK": "RANK_ID",
+    "LOCAL_RANK": "DEVICE_ID",
+    "MASTER_ADDR": "MS_SCHED_HOST",
+    "MASTER_PORT": "MS_SCHED_PORT",
+}
+
+
+def _say_as_torchrun() -> None:
+    """Have the environment that scripts read from torchrun, in a process that msrun started."""
+    if os.environ.get("MS_ROLE") != "MS_WORKER":
+        return
+    for name, source in _SAID_BY_MSRUN.items():
+        if source in os.environ:
+            os.environ.setdefault(name, os.environ[source])
+
+
+_say_as_torchrun()
 
 
 class Device:
@@ -95,8 +120,6 @@ def spawn(
     Raises:
         BackendError: more processes are asked for than msrun has started.
     """
-    import os
-
     del join, daemon, start_method
     started = int(os.environ.get("MS_WORKER_NUM", "1"))
     if nprocs not in (0, 1, started):
@@ -111,8 +134,6 @@ def spawn(
 
 def init_process_group() -> None:
     """Join the processes that msrun started, in data parallel mode; alone, do nothing."""
-    import os
-
     if int(os.environ.get("MS_WORKER_NUM", "1")) > 1:
         from mindspore.communication import init
 
@@ -203,16 +224,54 @@ def run_on_devices(module: Any, inputs: Any, module_kwargs: Any = None) -> Any:
 
 
 class DistributedDataParallel(_Around):
-    """A Cell whose gradients are averaged over all processes; not run on several devices.
+    """A Cell whose gradients are averaged over all processes, from the values of the first one.
 
-    Where a script hands the class on, what torch's takes besides says nothing here.
+    It begins MindSpore's data parallel mode. Buffers, such as BatchNorm's statistics, are the first
+    process's at first; then they are each process's own, where torch goes on handing out those of
+    the first. Where a script hands the class on, what torch's takes besides says nothing here.
+    Run with two processes on CPU; not on several devices.
     """
 
     def __init__(self, module: Any, *_: Any, **__: Any) -> None:
         super().__init__(module)
         ranks = get_world_size()
+        if ranks == 1:
+            return
+        ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+        for param in module.get_parameters():
+            _take_first(param)
         for param in module.trainable_params():
             param.mpcore_ranks = ranks
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return a region in which gradients are averaged all the same: their sum is then, too."""
+        return nullcontext()
+
+
+def _take_first(param: Any) -> None:
+    """Give a Parameter the first process's value: the sum over all, of which others are zero."""
+    from mindspore import ops
+
+    own = param.value() if get_rank() == 0 else ops.zeros_like(param)
+    # MindSpore's CPU build sums these alone; every narrower number is one of them.
+    wide = ms.float32 if param.dtype.is_floating_point else ms.int32
+    param.set_data(ops.AllReduce()(own.astype(wide)).astype(param.dtype))
+
+
+def grad_reducer(params: Any) -> Any:
+    """Return what averages the gradients of a data parallel network's Parameters over processes.
+
+    Args:
+        params: Parameters, in the order of the gradients.
+
+    Returns:
+        MindSpore's ``nn.DistributedGradReducer``; a Cell that hands on where they are of one
+        process, or of a network that is not data parallel.
+    """
+    params = tuple(params)
+    if not any(getattr(param, "mpcore_ranks", 1) > 1 for param in params):
+        return nn.Identity()
+    return nn.DistributedGradReducer(params, True, get_world_size())
 
 
 def data_parallel(module: Any) -> DistributedDataParallel:

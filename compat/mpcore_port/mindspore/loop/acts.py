@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.rules.plan import Sink
     from mpcore_port.rule import At
 
-__all__ = ["Acts", "is_scaler"]
+__all__ = ["UNCHANGED", "Acts", "is_scaler"]
 
 _OPTIMIZER = re.compile(r"(^|[_.])opt(im|imizer|imiser)?(s?|[A-Z_\d].*)$", re.I)
 _CLIP = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
 _VALUE = ("parameters", "clip_value", "foreach")
+UNCHANGED = "same"
+"""What switches a region on that is the one around it."""
 _NULL = {"contextlib.nullcontext", "contextlib.suppress"}
 _HALVES = {
     "torch.float16": "float16",
@@ -123,9 +125,13 @@ class Acts:
 
     def region(self, node: cst.With) -> Region | None:
         """Return the autocast region that a ``with`` is; None if it is something else."""
-        if len(node.items) != 1 or node.items[0].asname is not None:
+        if any(item.asname is not None for item in node.items):
             return None
-        return self.context(node.items[0].item)
+        found = [self.context(item.item) for item in node.items]
+        regions = [one for one in found if one is None or one.enabled != UNCHANGED]
+        if not regions:
+            return found[0]
+        return regions[0] if len(regions) == 1 else None
 
     def context(self, value: cst.BaseExpression, test: str = "") -> Region | None:
         """Return the region that an expression makes, under ``test``."""
@@ -144,7 +150,9 @@ class Acts:
             return Region(self._dtype(given["dtype"]) if "dtype" in given else "", both)
         if name in _SAME and isinstance(value, cst.Call):
             always = all(code_of(arg.value) == "True" for arg in value.args)
-            return Region("", "same") if always else None
+            return Region("", UNCHANGED) if always else None
+        if isinstance(value, cst.Call) and self._is_without_sync(value):
+            return Region("", UNCHANGED)
         if isinstance(value, (cst.Name, cst.Attribute)):
             held = self.at.names.held(value)
             values = [b.value for b in held if b.kind == "value"]
@@ -157,11 +165,21 @@ class Acts:
 
     def _choice(self, value: cst.IfExp) -> Region | None:
         test = code_of(value.test)
+        if any(self._is_without_sync(side) for side in (value.body, value.orelse)):
+            sides = (value.body, value.orelse)
+            same = all(self._is_null(side) or self._is_without_sync(side) for side in sides)
+            return Region("", UNCHANGED) if same else None
         if self._is_null(value.orelse):
             return self.context(value.body, test)
         if self._is_null(value.body):
             return self.context(value.orelse, f"not ({test})" if " " in test else f"not {test}")
         return None
+
+    def _is_without_sync(self, value: Any) -> bool:
+        """Return whether a call is DistributedDataParallel's: the sum is averaged in the end."""
+        if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute):
+            return False
+        return value.func.attr.value == "no_sync" and not value.args
 
     def _is_null(self, value: Any) -> bool:
         return self.at.names.called(value) in _NULL

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker
+from mpcore_port.mindspore.loop.acts import UNCHANGED
 from mpcore_port.mindspore.loop.description import Block, Line, NotPlain, Region
 from mpcore_port.names import code_of
 
@@ -48,7 +49,7 @@ class Taken:
         if isinstance(statement, cst.With):
             inside = self.acts.region(statement)
             if inside is not None and isinstance(statement.body, cst.IndentedBlock):
-                if inside.enabled == "same":
+                if inside.enabled == UNCHANGED:
                     inside = region
                 return self._within(statement, inside, home)
         if not self.holds(statement):

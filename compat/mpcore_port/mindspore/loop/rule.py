@@ -28,7 +28,7 @@ __all__ = ["LoopRule", "loops_of"]
 
 _AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
 
-_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+_SHARDED = ("FullyShardedDataParallel", "fully_shard")
 _INSIDE = "a part of the step's function, where gradients are values"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
@@ -85,11 +85,11 @@ class _Finding:
 
     def _steps(self, scope: Any) -> Steps | None:
         try:
-            wrapped = [n for n in self.at.scan.torch_names if n.endswith(_PARALLEL)]
+            wrapped = [n for n in self.at.scan.torch_names if n.endswith(_SHARDED)]
             for sink in self.sinks.values():
                 if self._scope(sink.call) is scope:
                     if wrapped:
-                        raise NotPlain(sink.call, f"{wrapped[0]} averages its gradients")
+                        raise NotPlain(sink.call, f"{wrapped[0]} cuts its parameters up")
                     self._check(sink)
             return steps_of_scope(scope, self.acts, self.at)
         except NotPlain as exc:

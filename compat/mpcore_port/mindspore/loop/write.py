@@ -29,6 +29,7 @@ __all__ = ["Written", "write_scope"]
 _HALVES = ("float16", "bfloat16")
 _BLANK = (cst.EmptyLine(indent=False),)
 _LOOPS = (cst.For, cst.While)
+_PARALLEL = "DistributedDataParallel"
 
 
 @dataclass(eq=False)
@@ -84,6 +85,9 @@ class _Writer:
         self.steps, self.at, self.words, self.fresh = steps, at, words, fresh
         self.scalers = scalers
         self.prepared = scalers.prepared if scalers is not None else None
+        # The network may be wrapped in another file of the project.
+        names = (*at.scan.torch_names, *at.project.torch_names)
+        self.parallel = any(name.endswith(_PARALLEL) for name in names)
         self.plans = [self._plan(group) for group in steps.groups]
         forwards = [f for group in steps.groups for f in group.forwards]
         self.made = {id(line) for f in forwards for line in f.lines}
@@ -109,7 +113,9 @@ class _Writer:
     # --- where ------------------------------------------------------------------------------
 
     def _plan(self, group: Group) -> _Plan:
-        words = ("forward_fn", "grad_fn", "train_step", "accumulated", "accumulate", "apply_grads")
+        words = ["forward_fn", "grad_fn", "train_step", "accumulated", "accumulate", "apply_grads"]
+        if self.parallel:
+            words.append("grad_reducer")
         names = {word: self.fresh(f"{word}{group.suffix}") for word in words}
         return _Plan(group, self._anchor(group), names)
 
@@ -320,6 +326,8 @@ class _Writer:
             args, name = ", ".join(forward.args), names["train_step"]
             got = _target(values_of(forward, group))
             code += f"def {name}({args}):\n    {got}, grads = {names['grad_fn']}({args})\n"
+        if self.parallel:
+            code += f"    grads = {names['grad_reducer']}(grads)\n"
         code += apply_body(group, self.words)
         if group.accumulates:
             ops = self.words("ops")
@@ -331,7 +339,14 @@ class _Writer:
         shown = [*results, verdict] if joint else results
         call = f"{name}({args})"
         plan.calls[id(group)] = f"{', '.join(shown)} = {call}" if shown else call
-        return self._spaced(code)
+        return [*self._reducer(plan), *self._spaced(code)]
+
+    def _reducer(self, plan: _Plan) -> list[Any]:
+        """Return the line that makes what averages gradients over ranks, where there are some."""
+        if not self.parallel:
+            return []
+        made = f"{self.words('port')}.grad_reducer({self._parameters(plan.group)})"
+        return self._spaced(f"{plan.names['grad_reducer']} = {made}")
 
     def _spaced(self, code: str) -> list[Any]:
         made = self._parsed(code)
