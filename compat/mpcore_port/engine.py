@@ -324,7 +324,7 @@ def _verified(run: dict[str, Any]) -> str:
     planted = all(one["planted"] for one in run["comparisons"])
     before = "" if planted else ", before an overflow"
     rounds = ""
-    if any(one["own"] for one in run["comparisons"]):
+    if any(one.get("own") for one in run["comparisons"]):
         rounds = " within the original's own sensitivity to rounding"
     if run["step"] is None:
         return f"verified{before}{rounds}"

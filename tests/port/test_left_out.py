@@ -109,6 +109,14 @@ def test_a_network_by_its_name_from_a_package_that_is_missing(tmp_path: Path) ->
     assert "model = _mpcore_missing('not_there_at_all')()" in _step(text, tmp_path).body
 
 
+def test_what_stands_in_for_a_network_is_moved_as_it_is(tmp_path: Path) -> None:
+    text = "from b import Net\nmodel = Net(4).to(device).train()\nfor x, y in loader:\n" + STEP
+    step = _step(text, tmp_path, (2,))
+    assert "model = _mpcore_missing('b.Net')().to(device).train()" in step.body or (
+        "model = _mpcore_missing('Net')().to(device).train()" in step.body
+    )
+
+
 def test_a_flag_that_is_off_by_default_is_not_the_way(tmp_path: Path) -> None:
     text = (
         "import argparse\np = argparse.ArgumentParser()\n"

@@ -260,3 +260,20 @@ def test_a_parameter_elsewhere_does_not_read_what_evaluation_binds() -> None:
     module = Module(text)
     loop = module.tree.body[1]
     assert [node.lineno for node in of_evaluation(module, loop)] == [4]  # type: ignore[attr-defined]
+
+
+def test_loops_over_data_that_are_not_there_go_on(tmp_path: Path) -> None:
+    text = (
+        "import torch\nimport data\ncorpus = data.Corpus('.')\nrows = corpus.train.to('cuda')\n"
+        "def get_batch(source, i):\n    return source[i : i + 4], source[i + 1 : i + 5]\n"
+        "for i in range(0, rows.size(0) - 1, 4):\n    x, y = get_batch(rows, i)\n"
+        "    model(x).sum().backward()\n"
+    )
+    (tmp_path / "data.py").write_text("class Corpus: pass\n")
+    step = extract(text, tmp_path, (3,))
+    assert step.layout is not None
+    assert step.layout.names == ("x", "y")
+    assert "x, y = _mpcore_next()" in step.body
+    assert missing("rows").size(0) > 20
+    drawn = text.replace("data.Corpus('.')", "torch.ones(9)").replace("corpus.train", "corpus")
+    assert extract(drawn, tmp_path).layout is None  # it makes its batches itself

@@ -77,7 +77,10 @@ def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int
 
 
 def failing(module: Module, line: int) -> ast.AST | None:
-    """Return what would be left out of a line: an import, a check, or its outermost call."""
+    """Return what would be left out of a line: an import, a check, or its outermost call.
+
+    What stands in for a network is still moved: of ``Net().cuda()`` it is ``Net()``.
+    """
     found: list[ast.AST] = [
         node for node in ast.walk(module.tree) if getattr(node, "lineno", 0) == line
     ]
@@ -85,9 +88,9 @@ def failing(module: Module, line: int) -> ast.AST | None:
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)):
             return node
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            return node.value
+            return _peeled(node.value) or node.value
         if isinstance(node, ast.Call):
-            return node
+            return _peeled(node) or node
     return None
 
 
