@@ -266,6 +266,20 @@ def test_a_stand_in_gives_what_its_caller_takes_apart() -> None:
     optimizer.step()
 
 
+def test_a_logger_is_no_network_that_stands_in() -> None:
+    import torch
+
+    from mpcore_port.verify.stand_in import StandIn, used
+
+    before = list(used())
+    writer = StandIn("SummaryWriter")
+    writer.add_image("x", torch.ones(2, 3))
+    assert used() == before
+    kept = writer.add_image("x", torch.ones(2, 3))
+    assert kept is not None
+    assert used() == [*before, "SummaryWriter.add_image"]
+
+
 def test_a_class_whose_base_fails_has_what_it_reads_by_names(tmp_path: Path) -> None:
     text = (
         "import torch\nfrom base import Base\n"

@@ -147,7 +147,7 @@ def _run(script: Path, device: str, options: VerifyOptions, nudge: int = 0) -> l
             "at": options.at,
             "threads": options.threads,
             "time_limit": options.time_limit,
-            "enough": options.enough,
+            "enough": options.time_limit if nudge else options.enough,  # as many as it is beside
             "nudge": nudge,
         }
         path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))

@@ -42,6 +42,7 @@ _LENGTH = 1024  # of a data set: scripts ask for enough
 _form = ["scores"]
 _used: list[str] = []
 _words: dict[str, str] = {}
+_TALKS = re.compile(r"(add|log|write|record|report|display|show|plot|print|save)(_\w+)?|info", re.I)
 _NOT_TRAINING = re.compile(r"test|eval|val|infer|predict|sample|none|resume|debug", re.I)
 _MOVES = {"to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"}
 _MOVES |= {"requires_grad_", "train", "eval", "apply", "compile", "share_memory"}
@@ -91,10 +92,11 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
         tensors = list(_tensors((args, kwargs)))
         if not tensors:
             return StandIn(self.name)
-        if self.name not in _used:
-            _used.append(self.name)
         given = self._given(tensors)
         caller = _caller(sys._getframe(1))
+        talks = _TALKS.fullmatch(self.name.rpartition(".")[2])
+        if self.name not in _used and not (talks and caller.f_lasti in _dropped(caller.f_code)):
+            _used.append(self.name)
         parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
         if not parts and LOSS.search(_stored(caller.f_code).get(caller.f_lasti, "")):
             return given.float().square().mean()
@@ -445,6 +447,14 @@ def _caller(frame: Any) -> Any:
 def _names_a_network(frame: Any) -> bool:
     """Return whether the caller binds what it is about to get to the name of a network."""
     return NETWORK.fullmatch(_stored(frame.f_code).get(frame.f_lasti, "")) is not None
+
+
+@cache
+def _dropped(code: Any) -> frozenset[int]:
+    """Return the offsets of instructions whose result nobody takes."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    pairs = [(a, b) for a, b in itertools.pairwise(steps) if b.opname == "POP_TOP"]
+    return frozenset(offset for a, b in pairs for offset in range(a.offset, b.offset))
 
 
 @cache
