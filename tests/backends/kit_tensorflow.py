@@ -122,18 +122,29 @@ class _Kit(DriverKit):
         return seen
 
     def transition(self, rule, state, finite, mode):
-        def run(state, finite):
-            return mp.transition(rule, state, finite, tf.where, lambda value: value)
-
-        if mode == "compiled":
-            run = tf.function(run, autograph=False)
+        key = (rule, mode)
+        if key not in self._transitions:
+            run = _transition(rule)
+            if mode == "compiled":
+                run = tf.function(run, autograph=False)
+            self._transitions[key] = run
         tensors = (
             tf.constant(state[0], tf.float32),
             *(tf.constant(count, tf.int32) for count in state[1:]),
         )
-        moved = run(tensors, tf.constant(finite))
+        moved = self._transitions[key](tensors, tf.constant(finite))
         assert moved[0].dtype == tf.float32
         return tuple(value.numpy().item() for value in moved)
+
+    def __init__(self):
+        self._transitions = {}  # traced once for each rule
+
+
+def _transition(rule):
+    def run(state, finite):
+        return mp.transition(rule, state, finite, tf.where, lambda value: value)
+
+    return run
 
 
 def _custom_loop(amp, loss_fn, clip_norm):
