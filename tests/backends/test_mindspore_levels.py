@@ -305,8 +305,15 @@ def whole(net):
     return loss
 
 
-@pytest.mark.parametrize("how", ["eager", "compiled"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("level", "how"),
+    [
+        *((level, "eager") for level in LEVELS),
+        # A graph of each way to lower: by operator, by a list of them, by layer.
+        *((level, "compiled") for level in ("O1", "auto", "O3")),
+        *(pytest.param(level, "compiled", marks=pytest.mark.nightly) for level in ("O0", "O2")),
+    ],
+)
 def test_loss_over_parts_runs_as_the_whole_does(level, how):
     runs = []
     for make in (by_parts, whole):
