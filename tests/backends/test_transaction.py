@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import numpy as np
 import pytest
-from harness import Trained, X, Y, assert_same
+from harness import Trained, X, Y, assert_same, load_kit
 
 import mpcore as mp
 
@@ -268,9 +269,22 @@ def test_what_cannot_be_called_is_refused(kit):
         mp.prepare(model, kit.sgd(model, 0.1, 0.9), "float32", after_step=[3])
 
 
-@pytest.mark.parametrize("length", ["day", pytest.param("night", marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_run_with_a_tenth_overflowing_equals_a_run_without(kit, mode, optimizer, length):
+def pytest_generate_tests(metafunc):
+    """Run SGD in its first mode by day: ``test_run_with_bad_batches_...`` has it in every mode."""
+    if "length" in metafunc.fixturenames and "how" in metafunc.fixturenames:
+        modes = load_kit(metafunc.config.getoption("--backend")).modes
+        by_day = {("sgd", modes[0], "day"), *(("adam", how, "day") for how in modes)}
+        rows = itertools.product(STEPS, modes, ("day", "night"))
+        metafunc.parametrize(
+            ("optimizer", "how", "length"),
+            [
+                pytest.param(*row, marks=() if row in by_day else pytest.mark.nightly)
+                for row in rows
+            ],
+        )
+
+
+def test_run_with_a_tenth_overflowing_equals_a_run_without(kit, how, optimizer, length):
     """A hundred steps have all that a thousand have: each of the 32 batches more than once, one,
     two and three bad steps in a row, and a bad one first and last."""
     short = length == "day" and kit.name != "numpy"
@@ -281,7 +295,7 @@ def test_run_with_a_tenth_overflowing_equals_a_run_without(kit, mode, optimizer,
     runs = []
     for pattern in (bad, bad[~bad]):
         add, read = kit.counter()
-        trained = Trained(kit, fixed, mode, optimizer, options={"after_step": [add]})
+        trained = Trained(kit, fixed, how, optimizer, options={"after_step": [add]})
         good = 0
         for overflows in pattern:
             trained.step(
