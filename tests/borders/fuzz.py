@@ -1,6 +1,6 @@
 """Things people do to a prepared model, drawn by chance: each is protected, or refused.
 
-A case is a model, a policy, an optimizer and eight batches, some of which overflow. One run takes
+A case is a model, a policy, an optimizer and some batches, of which some overflow. One run takes
 every batch by ``amp.step``: what it ends with is what was promised. Another run does the same,
 but for one thing in the middle: it trains by another loop, casts the model, swaps a layer, copies,
 saves, is interrupted. The verdict is one of
@@ -55,6 +55,7 @@ class Case:
     micro: int
     at: int
     bad: frozenset[int]
+    steps: int = STEPS
 
     def __str__(self) -> str:
         clip = f" clip={self.clip}" if self.clip else ""
@@ -97,6 +98,8 @@ class World(Protocol):
     policies: tuple[str, ...]
     optimizers: tuple[str, ...]
     bad: tuple[frozenset[int], ...]
+    steps: int
+    """Steps of a run by day: two good ones and a bad one beside the thing, wherever it is."""
 
     def build(self, case: Case) -> Run: ...
 
@@ -246,21 +249,21 @@ def cases(
 ) -> Iterator[Case]:
     """Yield ``count`` cases of one thing; all else is drawn.
 
-    With ``shared`` it is drawn from ``settings``, where one of them fits: what such a run promises
-    is computed once for all things.
+    With ``shared`` it is drawn from ``settings``, where one of them fits, and has the steps of a
+    day: what such a run promises is computed once for all things.
     """
-    few = settings(world) if shared else []
+    few, steps = (settings(world), world.steps) if shared else ([], STEPS)
     for number in range(count):
         draw = random.Random(f"{seed}/{thing.name}/{number}")
         for attempt in itertools.count():
             if few and attempt < 100:
                 *named, bad = draw.choice(few)
-                at = draw.randrange(1, STEPS - 2)
+                at = draw.randrange(1, steps - 2)
             else:
                 *named, bads = _factors(world)
                 named = [draw.choice(values) for values in named]
-                at, bad = draw.randrange(1, STEPS - 2), draw.choice(bads)
-            case = Case(number, thing.name, *named, at, bad)
+                at, bad = draw.randrange(1, steps - 2), draw.choice(bads)
+            case = Case(number, thing.name, *named, at, bad, steps)
             if thing.fits(case):
                 break
         yield case
@@ -321,11 +324,10 @@ def _digest(world: World, run: Run) -> dict[str, bytes]:
 
 def _judge(world: World, thing: Thing, case: Case, heard: list[Any]) -> Verdict:
     promised = _promised(world, case)
-    want = promised[-1]
     run = world.build(case)
     while run.index < case.at:
         run.step()
-    before = _digest(world, run)
+    before = promised[case.at]
     put_back = world.keep_buffers(run)
     heard.clear()  # what prepare said was said before
     try:
@@ -341,15 +343,19 @@ def _judge(world: World, thing: Thing, case: Case, heard: list[Any]) -> Verdict:
         if moved and after:
             return Verdict("SILENT", case, f"raised, but {moved[:4]} moved ({said})")
         run.index += bool(moved)  # the whole step was taken before the error came
-        return _finish(world, run, want, "raised", said)
+        return _finish(world, run, promised, "raised", said)
     run.index += thing.trains
-    return _finish(world, run, want, "equal", "")
+    return _finish(world, run, promised, "equal", "")
 
 
-def _finish(world: World, run: Run, want: dict[str, bytes], kind: str, said: str) -> Verdict:
-    case = run.case
-    while run.index < STEPS:
-        before = _digest(world, run)
+def _finish(
+    world: World, run: Run, promised: list[dict[str, bytes]], kind: str, said: str
+) -> Verdict:
+    case, follows = run.case, False
+    while run.index < case.steps:
+        # What is as promised once goes on so, or ends otherwise: it is read again at the end.
+        before = promised[run.index] if follows else _digest(world, run)
+        follows = before == promised[run.index]
         try:
             run.step()
         except Exception as error:
@@ -360,7 +366,7 @@ def _finish(world: World, run: Run, want: dict[str, bytes], kind: str, said: str
             if moved:
                 return Verdict("SILENT", case, f"raised later, but {moved[:4]} moved ({late})")
             return Verdict("later" if isinstance(error, MpcoreError) else "raw", case, late)
-    parted = _parted(want, _digest(world, run))
+    parted = _parted(promised[-1], _digest(world, run))
     if parted:
         return Verdict("SILENT", case, f"{kind}, then parted in {parted[:4]} {said}")
     return Verdict(kind, case, said)
@@ -371,11 +377,11 @@ _PROMISED: dict[Any, list[dict[str, bytes]]] = {}
 
 def _promised(world: World, case: Case) -> list[dict[str, bytes]]:
     """Return what a run by ``amp.step`` alone holds before the first and after each batch."""
-    key = (case.model, case.policy, case.optimizer, case.clip, case.micro, case.bad)
+    key = (case.model, case.policy, case.optimizer, case.clip, case.micro, case.bad, case.steps)
     if key not in _PROMISED:
         run = world.build(case)
         found = [_digest(world, run)]
-        while run.index < STEPS:
+        while run.index < case.steps:
             run.step()
             found.append(_digest(world, run))
         _PROMISED[key] = found

@@ -64,6 +64,7 @@ class MindsporeWorld:
     policies = ("mixed_float16", "mixed_bfloat16", "model_float16", "model_bfloat16, master=split")
     optimizers = ("sgd", "adam")
     bad = (frozenset({2}), frozenset({1, 4}))
+    steps = 5
 
     def build(self, case: Case) -> Run:
         ms.set_seed(0)

@@ -77,6 +77,7 @@ class TensorflowWorld:
     policies = ("mixed_float16", "mixed_bfloat16", "model_bfloat16", "model_bfloat16, master=split")
     optimizers = ("sgd", "adam")
     bad = (frozenset({2}), frozenset({1, 4}))
+    steps = 5
 
     def build(self, case: Case) -> Run:
         keras.utils.set_random_seed(0)

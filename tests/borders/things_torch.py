@@ -77,6 +77,7 @@ class TorchWorld:
     )
     optimizers = ("sgd", "adam", "adamw_foreach")
     bad = (frozenset({2}), frozenset({1, 4}), frozenset({3, 7}), frozenset({5}))
+    steps = 8
 
     def build(self, case: Case) -> Run:
         torch.manual_seed(0)
