@@ -8,25 +8,31 @@ not draw from the stream of the data, so that both see the same batches. Runs ar
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import json
+import math
 import os
 import random
+import resource
 import runpy
-import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.errors import BackendError
 from mpcore_port.mindspore.masks import same_masks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
 
-__all__ = ["main", "own_stream", "replay", "run_role"]
+__all__ = ["how_it_ended", "main", "own_stream", "replay", "run_modes", "run_role"]
 
 
 def replay(
@@ -72,46 +78,111 @@ def run_role(
     Its events are left in ``ROLE.jsonl``.
 
     Returns:
-        How it ended, ``"ok"``, ``"failed"`` or ``"late"``, and the end of its output.
+        How it ended, ``"ok"``, ``"failed"`` or ``"late"`` (``time_limit`` processor seconds, or
+        ``PATIENCE`` times as many by the clock), and the end of its output.
     """
-    work = folder / role
-    work.mkdir()
+    folders = {mode: folder}
+    run_modes(role, script, folders, losses=losses, at=at, args=args, time_limit=time_limit)
+    return how_it_ended(role, folder)
+
+
+def run_modes(
+    role: str,
+    script: Path,
+    folders: Mapping[str, Path],
+    *,
+    losses: int,
+    at: int,
+    args: Sequence[str] = (),
+    time_limit: float = 600.0,
+) -> None:
+    """Run one side in each mode of ``folders``, up to one that records no loss.
+
+    The frameworks are imported once; each mode is a fork that has its own limit.
+    """
     job = {
         "role": role,
         "script": str(script.resolve()),
         "args": list(args),
-        "mode": mode,
         "losses": losses,
         "at": at,
-        "events": str(folder / f"{role}.jsonl"),
-        "weights": str(folder / "weights.npz"),
+        "seconds": time_limit,
+        "folders": {mode: str(folder) for mode, folder in folders.items()},
     }
-    log = folder / f"{role}.log"
-    with log.open("w", encoding="utf-8") as out:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "mpcore_port.mindspore.replay", json.dumps(job)],
-            cwd=work,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that the time limit ends its children too
-        )
-        try:
-            end = "ok" if child.wait(time_limit) == 0 else "failed"
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            end = "late"
-    return end, log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    words = subprocess.run(
+        [sys.executable, "-m", "mpcore_port.mindspore.replay", json.dumps(job)],
+        cwd=next(iter(folders.values())),
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    ).stdout
+    first = next(iter(folders.values())) / f"{role}.log"
+    if not first.exists():  # it failed before the first fork
+        first.write_bytes(words)
+
+
+def how_it_ended(role: str, folder: Path) -> tuple[str, str]:
+    """Return what ``run_role`` does, of a mode that ``run_modes`` has run in ``folder``."""
+    end, log = folder / f"{role}.end", folder / f"{role}.log"
+    words = log.read_text(encoding="utf-8", errors="replace")[-8000:] if log.exists() else ""
+    return end.read_text(encoding="utf-8") if end.exists() else "failed", words
 
 
 def main() -> None:
-    """Run the script that ``argv[1]``, a JSON object, describes."""
+    """Run the script that ``argv[1]``, a JSON object, describes, in a fork for each mode."""
     job = json.loads(sys.argv[1])
     import torch
 
     torch.set_num_threads(1)
+    from mpcore_port.verify.child import wait
+    from mpcore_port.verify.recorder import warm
+
+    warm()
+    if job["role"] != "original":
+        importlib.import_module("mpcore_port_runtime")
+    for mode, name in job["folders"].items():
+        folder = Path(name)
+        of_mode = {**job, "mode": mode, "events": str(folder / f"{job['role']}.jsonl")}
+        of_mode |= {"weights": str(folder / "weights.npz"), "asked": str(folder / "asked.json")}
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_forked(of_mode, folder))
+        end = wait(pid, job["seconds"])
+        (folder / f"{job['role']}.end").write_text(end, encoding="utf-8")
+        events = Path(of_mode["events"])
+        if not events.exists() or '["loss"' not in events.read_text(encoding="utf-8"):
+            break  # no other mode will record one
+
+
+def _forked(job: dict[str, Any], folder: Path) -> int:
+    """Run one mode in this fork; return an exit code."""
+    os.setsid()  # so that the time limit ends its children too
+    work = folder / job["role"]
+    work.mkdir()
+    os.chdir(work)
+    log = os.open(folder / f"{job['role']}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    most = math.ceil(job["seconds"])  # of the processor: a busy machine changes nothing
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
+    try:
+        _run(job)
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def _run(job: dict[str, Any]) -> None:
+    import torch
+
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  # the stream that scripts draw from
@@ -119,7 +190,7 @@ def main() -> None:
 
     close = _original(job) if job["role"] == "original" else _port(job)
     script = Path(job["script"])
-    sys.argv = [str(script), *job.get("args", [])]
+    sys.argv = [str(script), *job["args"]]
     sys.path.insert(0, str(script.parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
@@ -140,6 +211,10 @@ def _original(job: dict[str, Any]) -> Any:
     from mpcore_port.verify.recorder import Recorder
 
     install("cuda")
+    from mpcore_port.verify import stand_in
+    from mpcore_port.verify.asked import Kept
+
+    stand_in.keep(Kept(Path(job["asked"])))
     sys.path.append(str(Path(stubs.__file__).parent / "path"))  # an apex for the CPU
     _draw_apart(torch)
     optimizers: list[Any] = []
@@ -151,11 +226,44 @@ def _original(job: dict[str, Any]) -> Any:
                 tensors = [p for o in optimizers for g in o.param_groups for p in g["params"]]
                 arrays = {str(i): p.detach().numpy() for i, p in enumerate(tensors)}
                 np.savez(job["weights"], **arrays)
+                _keep_others(torch, job, {id(p) for p in tensors})
             return super()._loss(loss)
 
     recorder = Keeping(Path(job["events"]), job["losses"], job["mode"], job["at"])
     recorder.install()
     return recorder.close
+
+
+def _keep_others(torch: Any, job: dict[str, Any], trained: set[int]) -> None:
+    """Keep what networks hold that no optimizer moves: averages, teachers, frozen parts."""
+    kept: dict[str, Any] = {}
+    for path, network in _networks(job["script"], torch.nn.Module).items():
+        if any(id(param) not in trained for param in network.parameters()):
+            state = network.state_dict()
+            tensors = {key: value for key, value in state.items() if torch.is_tensor(value)}
+            kept |= {f"{path}|{key}": value.numpy() for key, value in tensors.items()}
+    np.savez(_others(job), **kept)
+
+
+def _others(job: dict[str, Any]) -> str:
+    return str(Path(job["weights"]).with_name("others.npz"))
+
+
+def _networks(script: str, kind: Any) -> dict[str, Any]:
+    """Return the networks that the script's running functions hold, by name, or as attributes."""
+    found: dict[str, Any] = {}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == script:
+            for name, value in {**frame.f_globals, **frame.f_locals}.items():
+                if isinstance(value, kind):
+                    found.setdefault(name, value)
+                elif type(value).__module__ == "__main__":
+                    held = getattr(value, "__dict__", {})
+                    inside = {f"{name}.{key}": one for key, one in held.items()}
+                    found = {k: v for k, v in inside.items() if isinstance(v, kind)} | found
+        frame = frame.f_back
+    return found
 
 
 def _draw_apart(torch: Any) -> None:
@@ -197,7 +305,12 @@ def _port(job: dict[str, Any]) -> Any:
     from mindspore.experimental import optim
 
     import mpcore_port_runtime as runtime
+    from mpcore_port.mindspore.stand_in import stand_in_for_cells
+    from mpcore_port.verify import stand_in
+    from mpcore_port.verify.asked import Replayed
 
+    stand_in.keep(Replayed(Path(job["asked"])))
+    stand_in_for_cells(runtime)
     ms.runtime.launch_blocking()
     own_stream()
     _same_numbers(ms, torch, runtime)
@@ -269,6 +382,7 @@ class _PortRecorder:
         from mpcore_port.verify.recorder import Enough
 
         if not self.losses:
+            _load_others(self._ms, self._runtime, self._job)
             _load(self._ms, self._job["weights"], self.optimizers)
         if self.losses == self._job["losses"]:
             raise Enough
@@ -335,6 +449,21 @@ def _load(ms: Any, path: str, optimizers: list[Any]) -> None:
         raise RuntimeError(msg)
     for place, param in enumerate(params):
         ms.ops.assign(param, ms.Tensor(arrays[str(place)].reshape(param.shape)))
+
+
+def _load_others(ms: Any, runtime: Any, job: dict[str, Any]) -> None:
+    """Put the weights that no optimizer moves into the networks of the same names.
+
+    Those that are no equal of the original's by torch's names keep their own: losses say so.
+    """
+    states: dict[str, dict[str, Any]] = {}
+    for name, array in np.load(_others(job)).items():
+        path, _, key = name.partition("|")
+        states.setdefault(path, {})[key] = array
+    for path, network in _networks(job["script"], ms.nn.Cell).items():
+        with contextlib.suppress(BackendError):
+            if path in states:
+                runtime.load_state_dict(network, states[path])
 
 
 def own_stream() -> None:

@@ -88,6 +88,7 @@ def install() -> None:
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
         if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
             sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
+    if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -21,7 +21,7 @@ from typing import Any
 
 from mpcore_port.verify.judge import PATIENCE
 
-__all__ = ["main"]
+__all__ = ["main", "wait"]
 
 _SHORT = 75  # the exit code of a run that had enough losses
 
@@ -54,14 +54,19 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             os._exit(_run(job, mode, folder))
-        end = _wait(pid, job["time_limit"])
+        end = wait(pid, job["time_limit"])
         (folder / "end").write_text(end, encoding="utf-8")
         if end in ("late", "short"):
             break
 
 
-def _wait(pid: int, seconds: float) -> str:
-    """Return how a fork ended: ``"ok"``, ``"failed"``, ``"short"`` or ``"late"``."""
+def wait(pid: int, seconds: float) -> str:
+    """Return how a fork ended: ``"ok"``, ``"failed"``, ``"short"`` or ``"late"``.
+
+    Args:
+        pid: of the fork, which leads a session and has a limit of ``seconds`` of its own.
+        seconds: ``PATIENCE`` times as many are waited by the clock.
+    """
     until = time.monotonic() + PATIENCE * seconds
     while time.monotonic() < until:
         done, status = os.waitpid(pid, os.WNOHANG)

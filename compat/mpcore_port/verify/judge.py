@@ -95,6 +95,7 @@ class Run:
             enough losses, and used much time).
         words: the last of its output.
         before: steps and scales that were there when each loss was recorded; () if not known.
+        stopped: the line of the script at which it failed; "" if that is not known.
     """
 
     losses: tuple[float, ...]
@@ -103,6 +104,7 @@ class Run:
     end: str
     words: str = ""
     before: tuple[tuple[int, int], ...] = ()
+    stopped: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Comparison:
         alike: whether both ran to the same end, with as many losses and steps.
         steps: how often an optimizer of the original moved something.
         planted: whether both came to the loss that this mode plants an overflow into.
+        stopped: the line of the port at which it failed; "" if that is not known.
         own: how far the original, its weights moved by one unit in the last place, was from itself
             up to each loss; () where that was not run.
     """
@@ -135,6 +138,7 @@ class Comparison:
     alike: bool = False
     steps: int = 0
     planted: bool = True
+    stopped: str = ""
     original: tuple[float, ...] = field(default=(), repr=False)
     port: tuple[float, ...] = field(default=(), repr=False)
     original_scales: tuple[float, ...] = field(default=(), repr=False)
@@ -355,6 +359,7 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
         min(differs, default=None),
         steps=original.steps,
         planted=mode != "overflow" or min(counts) > options.at,
+        stopped=port.stopped,
         original=original.losses,
         port=port.losses,
         original_scales=original.scales,

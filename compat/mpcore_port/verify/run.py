@@ -108,29 +108,31 @@ def _both(original: Path, port: Path, options: VerifyOptions) -> tuple[list[Run]
 
 def _replayed(original: Path, port: Path, options: VerifyOptions) -> tuple[list[Run], list[Run]]:
     """Run both with the same weights and random numbers, one framework a process."""
-    from mpcore_port.mindspore.replay import run_role
+    from mpcore_port.mindspore.replay import how_it_ended, run_modes
 
     runs: tuple[list[Run], list[Run]] = ([], [])
-    for mode in options.modes:
-        with tempfile.TemporaryDirectory(prefix="mpcore-verify-") as name:
-            folder = Path(name)
-            for role, script, kept in zip(
-                ("original", "port"), (original, port), runs, strict=True
-            ):
-                if runs[0] and not runs[0][0].losses:  # it will not run another time either
-                    kept.append(runs[0][0])
-                    continue
-                end, words = run_role(
-                    role,
-                    script,
-                    mode,
-                    folder,
-                    losses=options.losses,
-                    at=options.at,
-                    args=options.args,
-                    time_limit=options.time_limit,
-                )
-                kept.append(_events(folder / f"{role}.jsonl", end, _last_line(words)))
+    with tempfile.TemporaryDirectory(prefix="mpcore-verify-") as name:
+        folders = {mode: Path(name) / mode for mode in options.modes}
+        for folder in folders.values():
+            folder.mkdir()
+        for role, script, kept in zip(("original", "port"), (original, port), runs, strict=True):
+            if runs[0] and not runs[0][0].losses:  # nothing to compare with
+                kept.extend(runs[0])
+                continue
+            run_modes(
+                role,
+                script,
+                folders,
+                losses=options.losses,
+                at=options.at,
+                args=options.args,
+                time_limit=options.time_limit,
+            )
+            for folder in folders.values():
+                end, words = how_it_ended(role, folder)
+                found = _events(folder / f"{role}.jsonl", end, _last_line(words))
+                found = replace(found, stopped=_stopped(script, words))
+                kept.append(kept[0] if kept and not kept[0].losses else found)
     return runs
 
 
@@ -187,6 +189,13 @@ def _free_port() -> int:
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
+
+
+def _stopped(script: Path, words: str) -> str:
+    """Return the last line of a script that a traceback names."""
+    lines = words.splitlines()
+    places = [n for n, line in enumerate(lines) if f'File "{script.resolve()}", line' in line]
+    return lines[places[-1] + 1].strip() if places and places[-1] + 1 < len(lines) else ""
 
 
 def _read(folder: Path, words: str) -> Run:

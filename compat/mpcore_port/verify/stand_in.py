@@ -13,41 +13,37 @@ import itertools
 import re
 import sys
 import types
-import zlib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
 from mpcore_port.stubs.devices import DEVICE
+from mpcore_port.verify.asked import Asked
 from mpcore_port.verify.environments import Environment, makes_one
+from mpcore_port.verify.kit import TorchKit
 from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of
 from mpcore_port.verify.synthetic import VERSION, Missing, passes_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["StandIn", "set_form", "used"]
+__all__ = ["StandIn", "answer", "keep", "set_form", "shapes_of", "use", "used"]
 
 _WIDTH = 32
 _CLASSES = 10
-_BETWEEN = (
-    *(str(Path(torch.__file__).parent), __file__),
-    str(Path(__file__).with_name("environments.py")),
-    str(Path(__file__).with_name("probe.py")),  # what it has in the place of DDP's forward
+_TAKEN = 16  # numbers of each sample
+_HERE = tuple(  # files whose functions hand on; probe has something in the place of DDP's forward
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("stand_in", "environments", "kit", "probe")
 )
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _form = ["scores"]
+_kit: list[Any] = [TorchKit()]
+_asked = [Asked()]
 _used: list[str] = []
 _words: dict[str, str] = {}
 _TALKS = re.compile(r"(add|log|write|record|report|display|show|plot|print|save)(_\w+)?|info", re.I)
 _NOT_TRAINING = re.compile(r"test|eval|val|infer|predict|sample|none|resume|debug", re.I)
-_MOVES = {"to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"}
-_MOVES |= {"requires_grad_", "train", "eval", "apply", "compile", "share_memory"}
-_OF_MODULE = {"parameters", "named_parameters", "buffers", "named_buffers", "modules", "children"}
-_OF_MODULE |= {"named_modules", "named_children", "zero_grad", "state_dict"}
 
 
 _PLACE = re.compile(r"^((cuda_?|gpu_?)?device(_?(id|index|idx|num|type|name))?|local_rank)$", re.I)
@@ -60,7 +56,7 @@ def _known(name: str) -> Any:
         return 0 if _NUMBER.search(name) else DEVICE
     if name.lower() == "betas":
         return (0.9, 0.999)
-    return torch.float32 if re.search(r"(^|_)dtype$", name, re.I) else None
+    return _kit[0].float32 if re.search(r"(^|_)dtype$", name, re.I) else None
 
 
 def set_form(form: str) -> None:
@@ -68,68 +64,76 @@ def set_form(form: str) -> None:
     _form[0] = form
 
 
+def use(kit: Any) -> None:
+    """Make networks of another framework than torch; ``kit`` has what ``kit.TorchKit`` has."""
+    _kit[0] = kit
+
+
+def keep(asked: Asked) -> None:
+    """Say where what callers ask of networks is kept, or comes from."""
+    _asked[0] = asked
+
+
 def used() -> list[str]:
     """Return the names of networks and losses that were called."""
     return _used
 
 
-class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """A small network that takes any tensors."""
+def asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return what the caller of a network makes of its answer: parts, a loss, or what has names."""
+    caller = _caller(frame)
+    parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
+    if not parts and LOSS.search(_stored(caller.f_code).get(caller.f_lasti, "")):
+        return ["loss"]
+    by_name = not args or "labels" in kwargs or _asks_answers(caller.f_code)
+    return ["named"] if not parts and by_name else ["parts", *parts]  # a model of Hugging Face's
 
-    def __init__(self, owner: StandIn, name: str, classes: int) -> None:
-        super().__init__()
-        self.name, self.classes = name, classes
-        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        shapes = {"first": (_WIDTH, 16), "last": (classes, _WIDTH), "shift": (1,), "gain": (1,)}
-        for key, shape in shapes.items():
-            self.register_parameter(
-                key, nn.Parameter(0.2 * torch.randn(shape, generator=random, device="cpu"))
-            )
-        self.__dict__["_mpcore_owner"] = owner  # no part of it
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the form says, of the first tensor; as many as the caller takes apart."""
-        tensors = list(_tensors((args, kwargs)))
-        if not tensors:
-            return StandIn(self.name)
-        given = self._given(tensors)
-        caller = _caller(sys._getframe(1))
-        talks = _TALKS.fullmatch(self.name.rpartition(".")[2])
-        if self.name not in _used and not (talks and caller.f_lasti in _dropped(caller.f_code)):
-            _used.append(self.name)
-        parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
-        if not parts and LOSS.search(_stored(caller.f_code).get(caller.f_lasti, "")):
-            return given.float().square().mean()
-        asked = not args or "labels" in kwargs or _asks_answers(caller.f_code)
-        if not parts and asked:  # a model of Hugging Face's
-            return _Answer(given)
-        return _in_parts(given, parts)
+def answer(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a small network gives for tensors: of the form that is set, as it is asked for.
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name.startswith("_") or "_mpcore_owner" not in self.__dict__:
-                raise
-            return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
+    Args:
+        net: has ``name``, ``classes``, and the parameters that ``shapes_of`` names.
+        args: what it is called with.
+        kwargs: the same, by name.
+    """
+    tensors = list(_tensors((args, kwargs)))
+    if not tensors:
+        return StandIn(net.name)
+    frame = sys._getframe(2)
+    caller = _caller(frame)
+    talks = _TALKS.fullmatch(net.name.rpartition(".")[2])
+    if net.name not in _used and not (talks and caller.f_lasti in _dropped(caller.f_code)):
+        _used.append(net.name)
+    kind, *parts = _asked[0].of(net.name, lambda: asked_of(frame, args, kwargs))
+    given = _given(net, tensors)
+    if kind == "loss":
+        return given.float().square().mean()
+    return _Answer(given) if kind == "named" else _in_parts(given, tuple(parts))
 
-    def _given(self, tensors: list[Any]) -> Any:
-        whole = next((t for t in tensors if t.is_floating_point() and t.dim()), tensors[0])
-        x = whole if whole.is_floating_point() else (whole % 17).to(self.first.dtype) / 17
-        flat = x.reshape(x.shape[0] if x.dim() else 1, -1).to(self.first.dtype)[:, :16]
-        flat = nn.functional.pad(flat, (0, 16 - flat.shape[1]))
-        hidden = torch.relu(nn.functional.linear(flat, self.first))
-        scores = nn.functional.linear(hidden, self.last)
-        if _form[0] == "number":
-            return scores.mean() + self.shift.mean() * self.gain.mean()
-        if _form[0] == "same" and whole.is_floating_point():
-            return x * self.gain + self.shift + scores.mean()
-        if _form[0] == "map" and x.dim() > 2:
-            spread = scores.reshape(*scores.shape, *[1] * (x.dim() - 2))
-            return spread + (x.mean(1, keepdim=True) * self.gain + self.shift)
-        if not whole.is_floating_point() and whole.dim() == 2:
-            return scores[:, None, :] + (x[..., None] * self.gain + self.shift)
-        return scores + self.shift * self.gain
+
+def shapes_of(classes: int) -> dict[str, tuple[int, ...]]:
+    """Return the parameters of a small network."""
+    return {"first": (_WIDTH, _TAKEN), "last": (classes, _WIDTH), "shift": (1,), "gain": (1,)}
+
+
+def _given(net: Any, tensors: list[Any]) -> Any:
+    kit = _kit[0]
+    whole = next((t for t in tensors if t.is_floating_point() and t.dim()), tensors[0])
+    x = whole if whole.is_floating_point() else (whole % 17).to(net.first.dtype) / 17
+    flat = x.reshape(x.shape[0] if x.dim() else 1, -1).to(net.first.dtype)[:, :_TAKEN]
+    hidden = kit.relu(kit.linear(kit.widened(flat, _TAKEN), net.first))
+    scores = kit.linear(hidden, net.last)
+    if _form[0] == "number":
+        return scores.mean() + net.shift.mean() * net.gain.mean()
+    if _form[0] == "same" and whole.is_floating_point():
+        return x * net.gain + net.shift + scores.mean()
+    if _form[0] == "map" and x.dim() > 2:
+        spread = scores.reshape(*scores.shape, *[1] * (x.dim() - 2))
+        return spread + (x.mean(1, keepdim=True) * net.gain + net.shift)
+    if not whole.is_floating_point() and whole.dim() == 2:
+        return scores[:, None, :] + (x[..., None] * net.gain + net.shift)
+    return scores + net.shift * net.gain
 
 
 def _asks_answers(code: Any) -> bool:
@@ -140,11 +144,19 @@ def _asks_answers(code: Any) -> bool:
 _HELD = {"logits", "aux_loss", "last_hidden_state"}
 
 
+def _asked_of_loss(frame: Any, tensors: list[Any]) -> list[Any]:
+    """Return the place of what a loss is made of, whether a dict is asked for, and its parts."""
+    floats = [place for place, t in enumerate(tensors) if t.is_floating_point()]
+    moved = [place for place, t in enumerate(tensors) if t.requires_grad]
+    is_dict = "dict" in _stored(frame.f_code).get(frame.f_lasti, "")
+    return [*(*moved, *floats, 0)[:1], is_dict, *(() if is_dict else _names_wanted(frame))]
+
+
 def _in_parts(given: Any, parts: tuple[str, ...]) -> Any:
     """Return as many as the caller takes apart; what it calls a loss is a number."""
     if len(parts) < 2:
         return (given,) if parts else given
-    if not isinstance(given, torch.Tensor) or not given.dim():
+    if not isinstance(given, _kit[0].Tensor) or not given.dim():
         return (given,) * len(parts)
     return tuple(given.float().square().mean() if LOSS.search(n) else given for n in parts)
 
@@ -163,7 +175,7 @@ class StandIn(Missing):
     def _mpcore_module(self) -> Any:
         """Return the network that this is."""
         if self._mpcore_net is None:
-            self._mpcore_net = _Net(self, self._mpcore_name, self._mpcore_classes)
+            self._mpcore_net = _kit[0].network(self, self._mpcore_name, self._mpcore_classes)
         return self._mpcore_net
 
     def __getattr__(self, name: str) -> Any:
@@ -171,9 +183,9 @@ class StandIn(Missing):
             return [] if name == "__all__" else VERSION
         if name.startswith(("__", "_mpcore")):
             raise AttributeError(name)
-        if name in _MOVES:
+        if name in _kit[0].moves:
             return _Method(self, name)
-        if name in _OF_MODULE:
+        if name in _kit[0].of_module:
             return _OfModule(self, name)
         if name == "module":
             return self
@@ -198,7 +210,8 @@ class StandIn(Missing):
         owner, name = self._mpcore_owner, self._mpcore_name.rpartition(".")[2].lower()
         if owner is None or not re.fullmatch(r"(configure|make|get|build|create)_optim\w*", name):
             return []
-        return list(owner._mpcore_module().parameters())
+        groups: list[Any] = _kit[0].parameters(owner._mpcore_module())
+        return groups
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a network or a loss gives for tensors, else something that is not there."""
@@ -212,12 +225,12 @@ class StandIn(Missing):
             return args[0].backward()  # of what hosts a loop
         groups = _groups(self._mpcore_name, (*args, *kwargs.values())) or self._mpcore_groups()
         if groups:
-            return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+            return _kit[0].optimizer(groups)
         tensors = list(_tensors((args, kwargs)))
         if not tensors and re.search(r"\.(size|numel)$", self._mpcore_name):
             return _LENGTH  # of data that is not there: loops over it go on for long enough
         if not tensors and re.search(r"(^|_)dtype$", self._mpcore_name.rpartition(".")[2]):
-            return torch.float32
+            return _kit[0].float32
         if not tensors:
             made = StandIn(self._mpcore_name, _classes(kwargs) or self._mpcore_classes)
             return made._mpcore_module() if _names_a_network(sys._getframe(1)) else made
@@ -225,14 +238,11 @@ class StandIn(Missing):
             return self._mpcore_module()(*args, **kwargs)
         if self._mpcore_name not in _used:
             _used.append(self._mpcore_name)
-        moved = (t for t in tensors if t.requires_grad)
-        floats = (t for t in tensors if t.is_floating_point())
-        given = next(moved, None)
-        given = next(floats, tensors[0]) if given is None else given
-        given = given.float().square().mean() * 0.5
-        if re.search("dict", _stored(sys._getframe(1).f_code).get(sys._getframe(1).f_lasti, "")):
-            return {"loss": given}
-        return _in_parts(given, _names_wanted(sys._getframe(1)))
+        frame = sys._getframe(1)
+        asked = _asked[0].of(self._mpcore_name, lambda: _asked_of_loss(frame, tensors))
+        place, is_dict, *names = asked
+        given = tensors[place].float().square().mean() * 0.5
+        return {"loss": given} if is_dict else _in_parts(given, tuple(names))
 
     # --- a word -------------------------------------------------------------------------------
 
@@ -316,7 +326,7 @@ def _binary(name: str) -> Any:
         mine, value = _number(self), _value(other)
         if isinstance(value, float) and isinstance(mine, int):
             mine = float(mine)
-        if isinstance(value, torch.Tensor) and name in _OTHER_SIDE:
+        if isinstance(value, _kit[0].Tensor) and name in _OTHER_SIDE:
             return getattr(value, _OTHER_SIDE[name])(mine)
         if not isinstance(value, (int, float)):
             return NotImplemented
@@ -385,17 +395,17 @@ def _groups(name: str, given: tuple[Any, ...]) -> list[Any]:
                 return listed
     if "optim" not in name.rpartition(".")[2].lower():
         return []
-    models = [one for one in given if isinstance(one, nn.Module)] + [
+    models = [one for one in given if isinstance(one, _kit[0].Module)] + [
         one._mpcore_module()
         for one in given
         if type(one) is StandIn and not SETTINGS.fullmatch(one._mpcore_name)
     ]
-    return list(models[0].parameters()) if models else []
+    return _kit[0].parameters(models[0]) if models else []
 
 
 def _is_parameters(part: Any) -> bool:
     listed = part if isinstance(part, list) else [part]
-    return bool(listed) and all(isinstance(one, nn.Parameter) for one in listed)
+    return bool(listed) and all(isinstance(one, _kit[0].Parameter) for one in listed)
 
 
 def _classes(kwargs: dict[str, Any]) -> int:
@@ -404,7 +414,7 @@ def _classes(kwargs: dict[str, Any]) -> int:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, _kit[0].Tensor):
         yield value
     elif isinstance(value, dict):
         for one in value.values():
@@ -439,7 +449,9 @@ def _names_wanted(frame: Any) -> tuple[str, ...]:
 
 def _caller(frame: Any) -> Any:
     """Return who called: a wrapper of torch hands on what it gets, so whoever called that."""
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(
+        (*_HERE, *_kit[0].between)
+    ):
         frame = frame.f_back
     return frame
 

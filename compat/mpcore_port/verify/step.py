@@ -17,7 +17,7 @@ import tempfile
 import tokenize
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from mpcore_port.engine import port_part
 from mpcore_port.verify.bases import BY_NAME
@@ -46,6 +46,7 @@ _TRIES = 30.0  # processor seconds for finding inputs, or this share of a long t
 _SHARE_OF_TRIES = 0.1
 _NOTHING = "nothing in place of "
 _LEFT_OUT = 12  # lines
+_TURNS = 3  # of what a port alone stops at
 _SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
 _OF_HEAD = ("while True:", "yield from batches", "function(0, *args)")
 
@@ -95,30 +96,105 @@ def verify_step(
         tell: called with what runs now.
     """
     name = "portable" if result.options.portable else result.target
+    one = _Compared(file, result, target, place, options, inputs, name, tell)
     empty = Verification(file.source.path, name, (), whole)
+    first = done = one.done(empty, set())
+    absent: set[int] = set()
+    said: list[str] = []
+    while name == "mindspore" and len(said) < _TURNS and _port_alone_failed(done):
+        words = done.comparisons[0].words
+        fresh = one.may_stand_in(done.comparisons[0].stopped) - absent
+        if not fresh:
+            break
+        absent |= fresh
+        where = ", ".join(str(file.source.where(line)) for line in sorted(fresh))
+        said.append(f"left out with it, lines {where}: {words}")
+        tell(f"its port stopped ({words}): leaving out lines {where}")
+        done = one.done(empty, set(absent))
+    if done is first or done.step is None or done.step["refused"] or _failed(done):
+        return first
+    return replace(done, step={**done.step, "lines": [*done.step["lines"], *said]})
+
+
+def _failed(done: Verification) -> bool:
+    return any(one.verdict == "not compared" for one in done.comparisons)
+
+
+def _port_alone_failed(done: Verification) -> bool:
+    """Return whether the original recorded losses and its port none."""
+    return any(one.losses[0] and not one.losses[1] for one in done.comparisons)
+
+
+def _is_import(node: ast.AST) -> TypeGuard[ast.Import | ast.ImportFrom]:
+    return isinstance(node, (ast.Import, ast.ImportFrom))
+
+
+def _imported(text: str) -> set[str]:
+    """Return the modules that a statement imports; none for what is no import."""
     try:
-        step = _extracted(file, place)
-        args = options.args or step.args
-        lines = f"lines {step.loop[0]} to {step.loop[1]}"
-        tell(f"taking the step out of {file.source.path}, {lines}: trying inputs")
-        step, found = _runnable(file, step, place, args, inputs, options, name)
-        if not inputs:
-            found, options = _shrunk(found, options)
-    except StepError as exc:
-        said = f"its step was not taken out: {exc}"
-        return replace(empty, step={"refused": str(exc), "lines": [said]})
-    facts, ported = _port(file, step, result, target, place, found)
-    with tempfile.TemporaryDirectory(prefix="mpcore-step-") as folder:
-        scripts = [
-            Path(folder) / kind / f"{Path(file.source.path).stem}.py"
-            for kind in ("before", "after")
-        ]
-        texts = (step.script(place.original, found.text, place.above), ported)
-        for path, text in zip(scripts, texts, strict=True):
-            path.parent.mkdir()
-            path.write_text(text, encoding="utf-8")
-        done = verify(scripts[0], scripts[1], name, replace(options, args=args), tell)
-    return replace(empty, comparisons=done.comparisons, step=facts)
+        body = ast.parse(text).body
+    except SyntaxError:
+        return set()
+    names: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names - {""}
+
+
+@dataclass
+class _Compared:
+    """One script whose step is compared with its port's; see ``verify_step``."""
+
+    file: Ported
+    result: Result
+    target: Target
+    place: Place
+    options: VerifyOptions
+    inputs: str
+    name: str
+    tell: Callable[[str], None]
+
+    def may_stand_in(self, stopped: str) -> set[int]:
+        """Return the lines to leave out of both sides where the port alone stopped.
+
+        Those of the import that it stopped at, else those that make networks.
+        """
+        module = Module(script_text(self.file))
+        names = _imported(stopped.strip())
+        nodes = [node for node in ast.walk(module.tree) if _is_import(node)]
+        found = {node.lineno for node in nodes if names & _imported(ast.unparse(node))}
+        return found or set(makers_of_models(module))
+
+    def done(self, empty: Verification, absent: set[int]) -> Verification:
+        """Return ``empty`` with what was compared; ``absent`` are lines that give nothing."""
+        file, place, options = self.file, self.place, self.options
+        try:
+            step = _extracted(file, place, absent)
+            args = options.args or step.args
+            lines = f"lines {step.loop[0]} to {step.loop[1]}"
+            self.tell(f"taking the step out of {file.source.path}, {lines}: trying inputs")
+            step, found = _runnable(file, step, place, args, self.inputs, options, absent)
+            if not self.inputs:
+                found, options = _shrunk(found, options)
+        except StepError as exc:
+            said = f"its step was not taken out: {exc}"
+            return replace(empty, step={"refused": str(exc), "lines": [said]})
+        facts, ported = _port(file, step, self.result, self.target, place, found)
+        with tempfile.TemporaryDirectory(prefix="mpcore-step-") as folder:
+            scripts = [
+                Path(folder) / kind / f"{Path(file.source.path).stem}.py"
+                for kind in ("before", "after")
+            ]
+            texts = (step.script(place.original, found.text, place.above), ported)
+            for path, text in zip(scripts, texts, strict=True):
+                path.parent.mkdir()
+                path.write_text(text, encoding="utf-8")
+            options = replace(options, args=args)
+            done = verify(scripts[0], scripts[1], self.name, options, self.tell)
+        return replace(empty, comparisons=done.comparisons, step=facts)
 
 
 def _runnable(
@@ -128,21 +204,19 @@ def _runnable(
     args: tuple[str, ...],
     inputs: str,
     options: VerifyOptions,
-    target: str,
+    absent: set[int],
 ) -> tuple[Step, _Inputs]:
     """Return a step that runs, and its inputs.
 
     What fails is left out by its line, where it may be; a network for which nothing was found is
-    left out last, and a small one stands in; then what gives the loss.
+    left out last, and a small one stands in; then what gives the loss. ``absent`` are lines that
+    are left out from the first.
     """
-    absent: set[int] = set()
     module = Module(script_text(file))
     limit = options.time_limit
     trying = _Trying(min(max(_TRIES, _SHARE_OF_TRIES * limit), limit))
-    stages: list[list[int]] = []
-    if target != "mindspore":  # of torch alone something stands in
-        stages = [makers_of_models(module), makers_of_losses(module)]
-        stages.append(givers_of_losses(module, step.loop))
+    stages = [makers_of_models(module), makers_of_losses(module)]
+    stages.append(givers_of_losses(module, step.loop))
     with trying.probe:
         while True:
             try:

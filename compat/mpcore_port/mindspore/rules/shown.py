@@ -43,9 +43,13 @@ class ShownRule(PortRule):
         func = old.func
         if not isinstance(func, cst.Attribute) or func.attr.value != "format":
             return None
-        wanted = _numbers(string_of(func.value) or "")
+        text = string_of(func.value)
+        wanted = _numbers(text or "")
         args = list(new.args)
         for place, before in enumerate(old.args):
+            if before.star == "**" and (wanted or text is None) and not at.options.plain:
+                args[place] = args[place].with_changes(value=self._held(before, args[place], at))
+                continue
             key = before.keyword.value if before.keyword else str(place)
             if before.star:
                 break
@@ -53,6 +57,14 @@ class ShownRule(PortRule):
             if made is not None:
                 args[place] = args[place].with_changes(value=made)
         return new.with_changes(args=args) if args != list(new.args) else None
+
+    def _held(self, old: cst.Arg, new: cst.Arg, at: At) -> cst.BaseExpression:
+        """Return a mapping whose tensors are numbers: an object's ``__dict__`` may hold some."""
+        made = cst.parse_expression(
+            wording(at, f"{{name: port.shown(one) for name, one in {code_of(new.value)}.items()}}")
+        )
+        at.note(self, old.value, made)
+        return made
 
     def _number(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
         kind = at.once(_values).kind(old)

@@ -1,0 +1,140 @@
+"""Stand-ins in a port: the small networks of ``mpcore_port.verify.stand_in``, as Cells.
+
+A network that is not there is the same on both sides: weights by its name, the same sums.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import mindspore as ms
+from mindspore import nn, ops
+
+from mpcore_port.verify.kit import first_weights
+from mpcore_port.verify.stand_in import StandIn, answer, use
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["CellKit", "stand_in_for_cells"]
+
+_numbers = itertools.count()
+
+
+class _Net(nn.Cell):  # type: ignore[misc]  # mindspore is untyped
+    """A small network that takes any tensors."""
+
+    def __init__(self, owner: StandIn, name: str, classes: int) -> None:
+        super().__init__()
+        self.name, self.classes = name, classes
+        number = next(_numbers)
+        for key, array in first_weights(name, classes).items():
+            held = ms.Parameter(ms.Tensor(array), name=f"stand_in{number}.{key}")
+            self.insert_param_to_cell(key, held, check_name_contain_dot=False)
+        self.__dict__["_mpcore_owner"] = owner  # no part of it
+
+    def construct(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the form says, of the first tensor; as many as the caller takes apart."""
+        return answer(self, args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what ``construct`` does: what is no tensor is handed on as it is."""
+        return self.construct(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            asks = sys._getframe(1).f_code.co_filename  # of the script's attributes all are there
+            if name.startswith("_") or asks.startswith(CellKit.between):
+                raise
+            return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
+
+
+class CellKit:
+    """What a stand-in is made of, in MindSpore; see ``mpcore_port.verify.kit.TorchKit``.
+
+    Args:
+        sgd: torch's SGD over Parameters; MindSpore's own has another momentum.
+    """
+
+    Tensor, Module, Parameter, float32 = ms.Tensor, nn.Cell, ms.Parameter, ms.float32
+    moves: ClassVar = {
+        *("to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"),
+        *("set_train", "set_grad", "to_float", "apply", "compile", "share_memory"),
+        *("requires_grad_", "train", "eval"),
+    }
+    of_module: ClassVar = {
+        *("trainable_params", "get_parameters", "parameters_and_names", "parameters_dict"),
+        *("cells", "cells_and_names", "name_cells", "untrainable_params"),
+    }
+    between = (
+        str(Path(ms.__file__).parent),
+        *(str(Path(__file__).parents[2] / name) for name in ("mpcore_port_runtime", "mpcore_port")),
+    )
+
+    def __init__(self, sgd: Any) -> None:
+        self._sgd = sgd
+
+    def network(self, owner: StandIn, name: str, classes: int) -> Any:
+        """Return a small network."""
+        return _Net(owner, name, classes)
+
+    def parameters(self, network: Any) -> list[Any]:
+        """Return the parameters of a network."""
+        return list(network.get_parameters())
+
+    def optimizer(self, groups: list[Any]) -> Any:
+        """Return the optimizer that stands in for one that is not there."""
+        return self._sgd(groups, lr=0.01, momentum=0.9)
+
+    def relu(self, x: Any) -> Any:
+        """Return max(x, 0)."""
+        return ops.relu(x)
+
+    def linear(self, x: Any, weight: Any) -> Any:
+        """Return the product with a transposed weight."""
+        return ops.matmul(x, weight.T)
+
+    def widened(self, x: Any, size: int) -> Any:
+        """Return rows of ``size`` numbers, zeros behind those of ``x``."""
+        if x.shape[1] == size:
+            return x
+        return ops.cat((x, ops.zeros((x.shape[0], size - x.shape[1]), x.dtype)), 1)
+
+
+def stand_in_for_cells(runtime: ModuleType) -> None:
+    """Make stand-ins of Cells in this process; what ports call of ``runtime`` takes them for those.
+
+    Args:
+        runtime: the support package of ports.
+    """
+    use(CellKit(runtime.SGD))
+    training = runtime.training
+    modules = sys.modules[f"{runtime.__name__}.modules"]  # a function has that name, too
+    for name in (*modules.__all__, "zero_grad", "step"):
+        original = getattr(runtime, name, None) or getattr(modules, name)
+        if callable(original) and not isinstance(original, type):
+            wrapped = _as_cell(original)
+            for holder in (runtime, modules, training):
+                if getattr(holder, name, None) is original:
+                    setattr(holder, name, wrapped)
+    found = training._parameters_of
+    training._parameters_of = lambda parts: found([_cell(part) for part in parts])
+
+
+def _as_cell(original: Any) -> Any:
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return original(*map(_cell, args[:1]), *args[1:], **kwargs)
+
+    return run
+
+
+def _cell(part: Any) -> Any:
+    """Return the network of a stand-in; anything else as it is."""
+    return part._mpcore_module() if isinstance(part, StandIn) else part

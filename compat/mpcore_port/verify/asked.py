@@ -1,0 +1,62 @@
+"""What callers ask of stand-ins, kept by an original's run so that its port's gives the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["Asked", "Kept", "Replayed"]
+
+
+class Asked:
+    """What is found out at each call, and kept nowhere."""
+
+    def of(self, name: str, found: Callable[[], list[Any]]) -> list[Any]:
+        """Return what is asked of the stand-in ``name`` by this call: what ``found`` finds out."""
+        del name
+        return found()
+
+
+class Kept(Asked):
+    """The same, written to a file, a line of JSON for each call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def of(self, name: str, found: Callable[[], list[Any]]) -> list[Any]:
+        """Return the same, and write it down."""
+        asked = found()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([name, asked]) + "\n")
+        return asked
+
+
+class Replayed(Asked):
+    """What ``Kept`` has written, call by call: how a port takes an answer apart says nothing.
+
+    A call more than the original made gets what its last one got.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._known: dict[str, list[list[Any]]] = defaultdict(list)
+        self._calls: Counter[str] = Counter()
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                name, asked = json.loads(line)
+            except ValueError:  # the last line of a run that was ended
+                break
+            self._known[name].append(asked)
+
+    def of(self, name: str, found: Callable[[], list[Any]]) -> list[Any]:
+        """Return what the original's call was asked; of what it never called, what is found."""
+        known = self._known[name]
+        if not known:
+            return found()
+        place = min(self._calls[name], len(known) - 1)
+        self._calls[name] += 1
+        return known[place]

@@ -1,0 +1,98 @@
+"""What a stand-in needs of torch: a small network, its parameters, an optimizer."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from mpcore_port.verify.stand_in import StandIn
+
+__all__ = ["TorchKit", "first_weights"]
+
+_SIZE = 0.2
+
+
+def first_weights(name: str, classes: int) -> dict[str, Any]:
+    """Return the weights that a network of that name begins with: those of torch, as arrays."""
+    from mpcore_port.verify.stand_in import shapes_of
+
+    random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return {
+        key: (_SIZE * torch.randn(shape, generator=random, device="cpu")).numpy()
+        for key, shape in shapes_of(classes).items()
+    }
+
+
+class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """A small network that takes any tensors."""
+
+    def __init__(self, owner: StandIn, name: str, classes: int) -> None:
+        super().__init__()
+        self.name, self.classes = name, classes
+        for key, array in first_weights(name, classes).items():
+            self.register_parameter(key, nn.Parameter(torch.from_numpy(array)))
+        self.__dict__["_mpcore_owner"] = owner  # no part of it
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the form says, of the first tensor; as many as the caller takes apart."""
+        from mpcore_port.verify.stand_in import answer
+
+        return answer(self, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "_mpcore_owner" not in self.__dict__:
+                raise
+            return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
+
+
+class TorchKit:
+    """What a stand-in is made of, in torch.
+
+    Attributes:
+        moves: methods that give back the network.
+        of_module: methods that are the network's own.
+        between: files whose functions hand on what a network gives.
+    """
+
+    Tensor, Module, Parameter, float32 = torch.Tensor, nn.Module, nn.Parameter, torch.float32
+    moves: ClassVar = {
+        *("to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"),
+        *("requires_grad_", "train", "eval", "apply", "compile", "share_memory"),
+    }
+    of_module: ClassVar = {
+        *("parameters", "named_parameters", "buffers", "named_buffers", "modules", "children"),
+        *("named_modules", "named_children", "zero_grad", "state_dict"),
+    }
+    between = (str(Path(torch.__file__).parent),)
+
+    def network(self, owner: StandIn, name: str, classes: int) -> Any:
+        """Return a small network."""
+        return _Net(owner, name, classes)
+
+    def parameters(self, network: Any) -> list[Any]:
+        """Return the parameters of a network."""
+        return list(network.parameters())
+
+    def optimizer(self, groups: list[Any]) -> Any:
+        """Return the optimizer that stands in for one that is not there."""
+        return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+
+    def relu(self, x: Any) -> Any:
+        """Return max(x, 0)."""
+        return torch.relu(x)
+
+    def linear(self, x: Any, weight: Any) -> Any:
+        """Return the product with a transposed weight."""
+        return nn.functional.linear(x, weight)
+
+    def widened(self, x: Any, size: int) -> Any:
+        """Return rows of ``size`` numbers, zeros behind those of ``x``."""
+        return nn.functional.pad(x, (0, size - x.shape[1]))
