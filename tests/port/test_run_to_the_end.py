@@ -106,6 +106,25 @@ texts += [f"{3.0:.2f}", f"{'a':>3}", f"{2 * loss:.2f}", "{:5d}".format(7)]
 """
 
 
+METER = """
+import torch
+
+class Meter:
+    def __init__(self, fmt):
+        self.fmt, self.val = fmt, torch.tensor(0.5)
+
+    def __str__(self):
+        fmtstr = "val {val" + self.fmt + "}"
+        return fmtstr.format(**self.__dict__)
+
+text = str(Meter(":6.2f"))
+"""
+
+
+def test_tensors_that_an_object_holds_are_formatted_as_their_number():
+    assert run(METER)["text"] == "val   0.50"
+
+
 def test_tensors_are_formatted_as_their_number():
     plain = {}
     exec(SHOWN, plain)
