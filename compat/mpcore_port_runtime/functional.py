@@ -33,6 +33,7 @@ __all__ = [
     "multinomial",
     "no_grad",
     "normalize",
+    "ones",
     "rms_norm",
     "roll",
     "scaled_dot_product_attention",
@@ -41,6 +42,7 @@ __all__ = [
     "std",
     "to",
     "var",
+    "zeros",
 ]
 
 
@@ -251,6 +253,21 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
     else:
         kind = dtype
     return ops.full(as_tuple(size), fill_value, dtype=kind)
+
+
+def zeros(size: Any, *, dtype: Any = None) -> Any:
+    """Return zeros; of shape () too, which MindSpore's CPU build does not make (2.10.0)."""
+    return _filled(ops.zeros, 0, as_tuple(size), dtype)
+
+
+def ones(size: Any, *, dtype: Any = None) -> Any:
+    """Return ones; of shape () too, which MindSpore's CPU build does not make (2.10.0)."""
+    return _filled(ops.ones, 1, as_tuple(size), dtype)
+
+
+def _filled(make: Any, value: int, size: tuple[int, ...], dtype: Any) -> Any:
+    kind = ms.float32 if dtype is None else dtype
+    return make(size, dtype=kind) if size else Tensor(value, kind)
 
 
 def linspace(start: float, end: float, steps: int, *, dtype: Any = None) -> Any:

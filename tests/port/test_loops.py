@@ -86,7 +86,7 @@ def test_loops_train_as_torch_does(path, options, mode, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        ("loss.backward(retain_graph=True)", "its backward pass takes arguments"),
+        ("loss.backward(inputs=[w])", "its backward pass takes arguments"),
         (
             "loss.backward()\n    total = optimizer.step(lambda: loss)",
             "its step runs a closure",
@@ -178,9 +178,7 @@ def test_a_scaler_that_one_loop_needs_as_torchs_stays_torchs_in_all():
     )
     text = HEAD + loop.format("a", "one") + loop.format("b", "other")
     assert idiomatic(port_text(text, TARGET))
-    spoiled = text.replace(
-        "scaler.scale(b).backward()", "scaler.scale(b).backward(retain_graph=True)"
-    )
+    spoiled = text.replace("scaler.scale(b).backward()", "scaler.scale(b).backward(inputs=[w])")
     found = port_text(spoiled, TARGET)
     assert "port.GradScaler" in found.text
     assert "DynamicLossScaler" not in found.text
@@ -272,3 +270,59 @@ def test_plain_ports_run_with_mindspore_alone(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("ran ") == len(scripts)
+
+
+SWITCHED = """import torch
+from torch import nn
+class Trainer:
+    def __init__(self, model, **kwargs):
+        self.model, self.optimizer = model, torch.optim.SGD(model.parameters(), lr=0.1)
+        self.autocast = torch.cuda.amp.autocast(enabled={switch})
+        self.scaler = torch.cuda.amp.GradScaler(enabled={switch})
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        with self.autocast:
+            loss = nn.functional.mse_loss(self.model(x), y)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "why"),
+    [("kwargs['fp16']", ["kwargs, on which its region depends, is of another function"]),
+     ("True", [])],
+)  # fmt: skip
+def test_a_region_that_is_switched_by_another_functions_name_keeps_torchs_form(switch, why):
+    found = port_text(SWITCHED.replace("{switch}", switch), TARGET)
+    assert [reason for _, reason in kept(found)] == why
+    assert not re.search(r"if \(?kwargs", found.text)
+
+
+MIRRORED = (
+    HEAD
+    + """
+def train(batches, fp16):
+    for x, y in batches:
+        optimizer.zero_grad()
+        if not fp16:
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+        else:
+            from torch.cuda.amp import autocast
+            with autocast():
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+"""
+)
+
+
+def test_an_import_in_one_of_two_branches_makes_them_no_different():
+    found = port_text(MIRRORED, TARGET, PLAIN)
+    assert not kept(found)
+    assert "if fp16:\n        forward_fn = ms.amp.auto_mixed_precision" in found.text

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
+from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.names import code_of, dotted
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
 
@@ -34,11 +35,26 @@ _HALVES = {
 _SAME = {"torch.enable_grad", "torch.set_grad_enabled"}
 
 
+def _is_retained(arg: cst.Arg) -> bool:
+    """Return whether an argument of ``backward`` keeps a graph: a step's function makes its own."""
+    return arg.keyword is not None and arg.keyword.value == "retain_graph"
+
+
 def is_scaler(at: At, node: cst.BaseExpression) -> bool:
     """Return whether ``node`` is a scaler: made as one, or called as one."""
     if at.names.call_names(node) & set(SCALERS):
         return True
     return at.names.imported(node) is None and "scaler" in (dotted(node) or "").lower()
+
+
+def _only(block: cst.BaseSuite) -> cst.CSTNode | None:
+    """Return the one statement of a block, bare if it is a small one."""
+    if len(block.body) != 1:
+        return None
+    (alone,) = block.body
+    if isinstance(alone, cst.SimpleStatementLine):
+        return alone.body[0] if len(alone.body) == 1 else None
+    return alone
 
 
 class Acts:
@@ -64,18 +80,19 @@ class Acts:
         if found is None:
             return None
         target = small.targets[0].target
-        if found.kind != "clip" or len(small.targets) != 1 or not isinstance(target, cst.Name):
+        name = dotted(target)
+        if found.kind != "clip" or len(small.targets) != 1 or not name:
             if found.kind in ("step", "update") or found.kind == "zero":
                 return None if found.kind == "zero" else self._odd(call)
             raise NotPlain(call, "what it returns is kept")
-        return Act(**{**vars(found), "bound": target.value})
+        return Act(**{**vars(found), "bound": name})
 
     def _odd(self, call: cst.Call) -> Act:
         raise NotPlain(call, "what a step returns is kept")
 
     def _call(self, call: cst.Call) -> Act | None:
         if id(call) in self.sinks:
-            if call.args:
+            if not all(_is_retained(arg) for arg in call.args):
                 raise NotPlain(call, "its backward pass takes arguments")
             return Act("backward", sink=self.sinks[id(call)])
         if is_clip(self.at.names.called(call)):
@@ -121,6 +138,22 @@ class Acts:
         way = "value" if by_value else "norm"
         return Act("clip", limit=code_of(limit), way=way, of=code_of(given["parameters"]))
 
+    def zeroing(self, node: cst.CSTNode) -> Act | None:
+        """Return what ``for p in net.parameters(): p.grad = None`` is; None if it is no such."""
+        if not isinstance(node, cst.For) or not isinstance(node.iter, cst.Call) or node.orelse:
+            return None
+        func = node.iter.func
+        if not isinstance(func, cst.Attribute) or func.attr.value != "parameters":
+            return None
+        body = _only(node.body)
+        grad = f"{code_of(node.target)}.grad"
+        if isinstance(body, cst.If) and body.orelse is None:
+            body = _only(body.body) if code_of(body.test) in (grad, f"{grad} is not None") else None
+        cleared = f"{grad} = None", f"{grad}.zero_()", f"{grad}.data.zero_()"
+        if node.iter.args or body is None or code_of(body) not in cleared:
+            return None
+        return Act("zero", code_of(func.value))
+
     # --- regions ----------------------------------------------------------------------------
 
     def region(self, node: cst.With) -> Region | None:
@@ -157,8 +190,20 @@ class Acts:
             held = self.at.names.held(value)
             values = [b.value for b in held if b.kind == "value"]
             if len(held) == 1 and len(values) == 1 and values[0] is not None:
-                return self.context(values[0])
+                found = self.context(values[0])
+                if found is not None and found.enabled != UNCHANGED:
+                    self._check_seen(found, values[0], value)
+                return found
         return None
+
+    def _check_seen(self, region: Region, made: Any, used: cst.BaseExpression) -> None:
+        """Raise unless names of a region mean where it is used what they mean where it is made."""
+        texts = (region.enabled, "" if region.dtype in _HALVES.values() else region.dtype)
+        names = {n for text in texts if text for n in read(cst.parse_expression(text))}
+        there, here = self.at.names.scope(made), self.at.names.scope(used)
+        for name in sorted(n for n in names if "." not in n and n != "self"):
+            if list(map(id, there.find(name))) != list(map(id, here.find(name))):
+                raise NotPlain(used, f"{name}, on which its region depends, is of another function")
 
     def _dtype(self, node: cst.BaseExpression) -> str:
         return _HALVES.get(self.at.names.qualified(node) or "", code_of(node))

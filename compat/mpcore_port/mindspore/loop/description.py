@@ -100,6 +100,7 @@ class Forward:
         args: names that are handed in.
         outs: names that the rest of the scope reads.
         loss: the name that the loss is known by outside; ``""`` if nobody reads it.
+        unbound: of ``outs``, what one branch alone binds: None where it does not.
         region: the autocast region that it runs in, or None.
     """
 
@@ -109,6 +110,7 @@ class Forward:
     args: list[str] = field(default_factory=list)
     outs: list[str] = field(default_factory=list)
     loss: str = ""
+    unbound: list[str] = field(default_factory=list)
     region: Region | None = None
 
 

@@ -44,14 +44,15 @@ def forward_of(sink: Sink, block: Block, place: int, at: At) -> Forward:
         raise NotPlain(sink.call, "what its loss is made of is not in one block with it")
     lines = [plain[index] for index in part.places]
     for line in lines:
-        _check(line, at)
+        _check(line, sink, at)
     return Forward(sink, block, lines, region=_region(lines, at))
 
 
-def _check(line: Line, at: At) -> None:
+def _check(line: Line, sink: Sink, at: At) -> None:
     if jumps(line.node):
         raise NotPlain(line.node, "a jump stands in what makes its loss")
-    dots = [name for name in assigned(line.node) if "." in name]
+    own = code_of(sink.loss)  # it is handed out, and kept there
+    dots = [name for name in assigned(line.node) if "." in name and name != own]
     if dots:
         raise NotPlain(line.node, f"it keeps {dots[0]}, which a compiled function cannot")
     for call in calls_in(line.node):

@@ -52,6 +52,9 @@ class Taken:
                 if inside.enabled == UNCHANGED:
                     inside = region
                 return self._within(statement, inside, home)
+        zero = self.acts.zeroing(statement)
+        if zero is not None:
+            return [Line(statement, zero, region, source=statement)]
         if not self.holds(statement):
             return [Line(statement, region=region)]
         if isinstance(statement, cst.If):
@@ -148,7 +151,7 @@ class Taken:
             raise NotPlain(statement, "its branches train in two ways")
         self.opened.append(statement)
         kept, left = (first, second) if scaled else (second, first)
-        switch = test if scaled else f"not ({test})"
+        switch = test if scaled else _negated(statement.test)
         also = tuple(line.act.sink for line in left if line.act and line.act.kind == "backward")
         for line in kept:
             if line.region is not None and not any(b.region for b in left):
@@ -174,6 +177,8 @@ def _bare(lines: list[Line]) -> list[object]:
     found: list[object] = []
     for line in lines:
         act = line.act
+        if act is None and _imports(line.node):
+            continue
         if act is None:
             found.append(_text(line.node))
         elif act.kind == "backward":
@@ -181,6 +186,21 @@ def _bare(lines: list[Line]) -> list[object]:
         elif act.kind not in ("unscale", "update"):
             found.append(replace(act, scaler=""))
     return found
+
+
+def _negated(test: cst.BaseExpression) -> str:
+    """Return the contrary of a condition, as code."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        return code_of(test.expression)
+    code = code_of(test)
+    return (
+        f"not {code}" if isinstance(test, (cst.Name, cst.Attribute, cst.Call)) else f"not ({code})"
+    )
+
+
+def _imports(node: Any) -> bool:
+    smalls = node.body if isinstance(node, cst.SimpleStatementLine) else ()
+    return bool(smalls) and all(isinstance(s, (cst.Import, cst.ImportFrom)) for s in smalls)
 
 
 def _text(node: Any) -> str:

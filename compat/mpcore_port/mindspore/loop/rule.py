@@ -33,6 +33,7 @@ _INSIDE = "a part of the step's function, where gradients are values"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
 _ANEW = "compiled in each call of its function; one that is made for each step runs eagerly"
+_UNBOUND = "{} is None where no branch binds it; torch's keeps its last value, if it had one"
 _WINDOW = "a last window that is not full is dropped at the end of the function; torch keeps it"
 
 
@@ -212,6 +213,8 @@ def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     if group.scaler and loops.scalers is not None and loops.scalers.handed_in:
         found.append(_HANDED)
     found += [_ANEW] if written.anew else []
+    unbound = [name for forward in group.forwards for name in forward.unbound]
+    found += [_UNBOUND.format(", ".join(unbound))] if unbound else []
     return [*found, _WINDOW] if group in written.windows else found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,14 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import fixed_names, free_names, made_in
 from mpcore_port.mindspore.loop.lines import every
 from mpcore_port.mindspore.rules.flow import _Read as Reading
-from mpcore_port.mindspore.rules.flow import assigned_first, bound_before, read
-from mpcore_port.names import code_of
+from mpcore_port.mindspore.rules.flow import (
+    assigned,
+    assigned_first,
+    bound_before,
+    read,
+    surely_made,
+)
+from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,11 +95,25 @@ class _Writer:
         # The network may be wrapped in another file of the project.
         names = (*at.scan.torch_names, *at.project.torch_names)
         self.parallel = any(name.endswith(_PARALLEL) for name in names)
+        self.local = self._attributes()
         self.plans = [self._plan(group) for group in steps.groups]
         forwards = [f for group in steps.groups for f in group.forwards]
         self.made = {id(line) for f in forwards for line in f.lines}
         shared = [id(line) for f in forwards for line in f.lines]
         self.again = len(shared) != len(set(shared))
+
+    def _attributes(self) -> dict[str, str]:
+        """Return attributes that steps give values to, each with its name inside of functions."""
+        groups = self.steps.groups
+        given = [code_of(f.sink.loss) for g in groups for f in g.forwards if _is_kept(f)]
+        given += [clip.bound for g in groups for clip in g.clips if "." in clip.bound]
+        return {name: self.fresh(name.rpartition(".")[2]) for name in dict.fromkeys(given)}
+
+    def _inside(self, text: str) -> str:
+        """Return code with the names that it has inside of functions."""
+        for name, local in self.local.items():
+            text = re.sub(rf"(?<![\w.]){re.escape(name)}(?!\w)", local, text)
+        return text
 
     def write(self) -> Written:
         for plan in self.plans:
@@ -182,9 +203,23 @@ class _Writer:
             loss = forward.sink.loss
             made = made_in(forward.lines)
             forward.outs = [name for name in made if name in reading]
-            if isinstance(loss, cst.Name) and loss.value in forward.outs:
-                forward.loss = loss.value
-                forward.outs.remove(loss.value)
+            name = code_of(loss)
+            if name in forward.outs or name in self.local:
+                forward.loss = name
+                forward.outs = [out for out in forward.outs if out != name]
+            self._branches(forward)
+
+    def _branches(self, forward: Forward) -> None:
+        """Have what one branch alone binds handed in, or be None where it is not bound."""
+        sure = {name for line in forward.lines for name in surely_made(line.node)}
+        bound = bound_before(forward.sink.call, self.steps.node, self.at)
+        for name in forward.outs:
+            if name in sure or name in forward.args:
+                continue
+            if name in bound:
+                forward.args.append(name)
+            else:
+                forward.unbound.append(name)
 
     def _read_outside(self, skipped: set[int]) -> set[str]:
         """Return what the scope reads outside of its losses and acts."""
@@ -260,7 +295,11 @@ class _Writer:
     def _function_of(self, plan: _Plan, forward: Forward, name: str, values: str) -> None:
         """Write the function that the statements of a loss become."""
         lines = [line.node.deep_clone() for line in forward.lines]
-        lines.append(cst.SimpleStatementLine([cst.Return(cst.parse_expression(values))]))
+        if self.local:
+            lines = [line.visit(_Renamed(self.local)) for line in lines]
+        lines = [*(line for n in forward.unbound for line in self._parsed(f"{n} = None")), *lines]
+        returned = cst.parse_expression(self._inside(values))
+        lines.append(cst.SimpleStatementLine([cst.Return(returned)]))
         if hasattr(lines[0], "leading_lines"):
             lines[0] = lines[0].with_changes(leading_lines=_comments(lines[0]))
         plan.definitions.append(self._function(name, forward.args, lines))
@@ -296,7 +335,7 @@ class _Writer:
             params = self._parameters(plan.group)
             text = f'{total} = {params}.clone(prefix="{total}", init="zeros")'
             lines += self._parsed(text)
-        got, back = values_of(forward, plan.group), self._results(forward)
+        got, back = self._got(forward, plan.group), self._results(forward)
         args = ", ".join(forward.args)
         code = (
             f"{self._jit(plan)}def {names['accumulate']}({args}):\n"
@@ -304,10 +343,13 @@ class _Writer:
             f"    for total, grad in zip({total}, grads):\n"
             f"        {ops}.assign_add(total, grad)\n"
         )
-        code += f"    return {', '.join(back)}\n" if back else ""
+        code += f"    return {self._inside(', '.join(back))}\n" if back else ""
         call = f"{names['accumulate']}({args})"
         plan.calls[id(forward)] = f"{', '.join(back)} = {call}" if back else call
         return [*lines, *self._spaced(code)]
+
+    def _got(self, forward: Forward, group: Group) -> list[str]:
+        return [self._inside(value) for value in values_of(forward, group)]
 
     def _results(self, forward: Forward) -> list[str]:
         return [name for name in (forward.loss, *forward.outs) if name]
@@ -324,18 +366,18 @@ class _Writer:
         else:
             forward = group.forwards[0]
             args, name = ", ".join(forward.args), names["train_step"]
-            got = _target(values_of(forward, group))
+            got = _target(self._got(forward, group))
             code += f"def {name}({args}):\n    {got}, grads = {names['grad_fn']}({args})\n"
         if self.parallel:
             code += f"    grads = {names['grad_reducer']}(grads)\n"
-        code += apply_body(group, self.words)
+        code += self._inside(apply_body(group, self.words))
         if group.accumulates:
             ops = self.words("ops")
             code += f"    for total in {names['accumulated']}:\n"
             code += f"        {ops}.assign(total, {ops}.zeros_like(total))\n"
         verdict = f"finite{group.suffix}"
         back = [*results, "finite"] if joint else results
-        code += f"    return {', '.join(back)}\n" if back else ""
+        code += f"    return {self._inside(', '.join(back))}\n" if back else ""
         shown = [*results, verdict] if joint else results
         call = f"{name}({args})"
         plan.calls[id(group)] = f"{', '.join(shown)} = {call}" if shown else call
@@ -472,6 +514,27 @@ def _parts(node: Any) -> list[Any]:
 
 def _comments(node: Any) -> list[Any]:
     return [line for line in getattr(node, "leading_lines", ()) if line.comment]
+
+
+def _is_kept(forward: Forward) -> bool:
+    """Return whether what a loss is made of gives it to an attribute."""
+    name = code_of(forward.sink.loss)
+    return "." in name and any(name in assigned(line.node) for line in forward.lines)
+
+
+class _Renamed(cst.CSTTransformer):
+    """Attributes become names."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def leave_Attribute(  # noqa: N802  # libcst's name for it
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> cst.BaseExpression:
+        """Return the name that an attribute has here."""
+        name = self.names.get(dotted(original_node) or "")
+        return updated_node if name is None else cst.Name(name)
 
 
 class _Outside(Reading):

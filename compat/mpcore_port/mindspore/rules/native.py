@@ -23,6 +23,7 @@ _SAME_RATES = {"StepLR", "MultiStepLR", "LambdaLR", "LinearLR", "ConstantLR"}
 _NEAR_RATES = {"ExponentialLR", "CosineAnnealingLR", "PolynomialLR", "CosineAnnealingWarmRestarts"}
 _LOSSES = {"CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll_loss"}
 _RANDOM = {"randn", "rand", "randperm", "randint"}
+_FILLED = {"zeros", "ones"}
 _ADAM = {"weight_decay", "amsgrad", "maximize"}
 _MOVING = re.compile(r"\b(OneCycleLR|CyclicLR)\b")
 _NATIVE = {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad"}
@@ -97,6 +98,15 @@ class NativeRule(PortRule):
         at.note(self, old, made, "changed" if effect else "exact", "", effect)
         return made
 
+    def _filled(self, name: str, new: cst.Call, at: At) -> Any:
+        """Return ``ops.zeros``; a Tensor of shape () is made of its number."""
+        size, *more = new.args
+        if not isinstance(size.value, cst.Tuple) or size.value.elements:
+            return f"{need(at, 'ops')}.{name}"
+        ms = need(at, "ms")
+        dtype = code_of(more[0].value) if more else f"{ms}.float32"
+        return cst.parse_expression(f"{ms}.Tensor({int(name == 'ones')}, {dtype})")
+
     def _made(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Return a new function as code, a whole expression, or None."""
         given = {arg.keyword.value for arg in old.args if arg.keyword}
@@ -106,6 +116,8 @@ class NativeRule(PortRule):
             text = at.code
             whole = ".jit\n" in text or at.options.plain
             return new.args[0].value if whole and "port.loss(" not in text else None
+        if name in _FILLED and old.args:
+            return self._filled(name, new, at)
         if name in _RANDOM and "generator" not in given:
             return self._random(name, old, at)
         if name == "randn_like":
