@@ -7,12 +7,11 @@
 import argparse
 import os
 import time
-
-import mindspore as ms
+import mpcore_port_runtime as port
 from mindspore import ops
 from mindspore import mint
 from mindspore import nn
-import mpcore_port_runtime as port
+import mindspore as ms
 
 # mpcore port: removed: torch.backends.cudnn.benchmark = True (a switch of torch's kernels; MindSpore has none)
 
@@ -66,20 +65,32 @@ def batches(args):
 def train_one_epoch(args, model, criterion, loader, optimizer, scaler, device):
     model.set_train()
     started = time.time()
+
+    def forward_fn(images, labels):
+        loss = criterion(model(images), labels)
+        return scaler.scale(loss.astype(ms.float32)), loss
+
+    if args.amp:
+        forward_fn = ms.amp.auto_mixed_precision(forward_fn, "auto", ms.float16)
+    grad_fn = ms.value_and_grad(forward_fn, None, optimizer.parameters, has_aux=True)
+
+    grad_reducer = port.grad_reducer(optimizer.parameters)
+
+    def train_step(images, labels):
+        (_, loss), grads = grad_fn(images, labels)
+        grads = grad_reducer(grads)
+        grads = scaler.unscale(grads)
+        finite = ms.amp.all_finite(grads)
+        if finite:
+            grads = ops.clip_by_global_norm(grads, args.clip)
+            optimizer(grads)
+        scaler.adjust(finite)
+        return loss
+
     for step, (images, labels) in enumerate(loader):
-        def forward():
-            with port.autocast(enabled=args.amp):
-                loss = criterion(model(images), labels)
-            return loss
-        loss = port.loss(forward, criterion, model, scaler=scaler)
-        port.zero_grad(optimizer, set_to_none=True)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        port.clip_grad_norm_(port.parameters(model), args.clip)
-        scaler.step(optimizer)
-        scaler.update()
+        loss = train_step(images, labels)
         if step % 5 == 0:
-            print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():g}")
+            print(f"step {step} loss {loss.item():.6f} scale {scaler.scale_value.item():g}")
     if device.type == "cuda":
         ms.runtime.synchronize()
         used = ms.runtime.max_memory_allocated() / 2**20
@@ -90,7 +101,7 @@ def load(args, model, optimizer, scaler, device):
     state = port.load(args.resume)
     port.load_state_dict(model, state["model"])
     port.load_state_dict(optimizer, state["optimizer"])
-    port.load_state_dict(scaler, state["scaler"])
+    ((scaler.scale_value.set_data(ms.Tensor(state["scaler"]["scale"], ms.float32)), scaler.counter.set_data(ms.Tensor(state["scaler"]["_growth_tracker"], ms.int32))) if isinstance(scaler, ms.amp.DynamicLossScaler) else None)
     return state["epoch"] + 1
 
 
@@ -106,7 +117,7 @@ def main():
         model = port.data_parallel(model)
     optimizer = port.AdamW(model.trainable_params(), lr=args.lr / 10)
     scheduler = port.CosineAnnealingLR(optimizer, T_max=args.epochs)
-    scaler = port.GradScaler(enabled=args.amp)
+    scaler = ms.amp.DynamicLossScaler(scale_value=2.0**16, scale_factor=2, scale_window=2000) if args.amp else ms.amp.StaticLossScaler(1.0)
     criterion = ops.cross_entropy
     first = load(args, model, optimizer, scaler, device) if args.resume else 0
     loader = batches(args)
@@ -118,7 +129,7 @@ def main():
                 "epoch": epoch,
                 "model": port.state_dict(model),
                 "optimizer": port.state_dict(optimizer),
-                "scaler": port.state_dict(scaler),
+                "scaler": ({"scale": scaler.scale_value.item(), "_growth_tracker": scaler.counter.item()} if isinstance(scaler, ms.amp.DynamicLossScaler) else {}),
             }
             port.save(state, args.save)
 

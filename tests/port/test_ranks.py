@@ -15,7 +15,7 @@ from mpcore_port.engine import port_text, port_tree
 from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
 
-SCRIPT = Path(__file__).parent / "scripts" / "two_ranks.py"
+SCRIPT = Path(__file__).parent / "ranks" / "two_ranks.py"
 
 
 def started(*command: str, folder: Path) -> list[np.ndarray]:

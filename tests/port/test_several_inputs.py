@@ -274,6 +274,6 @@ def test_loops_over_data_that_are_not_there_go_on(tmp_path: Path) -> None:
     assert step.layout is not None
     assert step.layout.names == ("x", "y")
     assert "x, y = _mpcore_next()" in step.body
-    assert missing("rows").size(0) > 20
+    assert StandIn("rows").size(0) > 20
     drawn = text.replace("data.Corpus('.')", "torch.ones(9)").replace("corpus.train", "corpus")
     assert extract(drawn, tmp_path).layout is None  # it makes its batches itself

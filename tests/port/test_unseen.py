@@ -23,7 +23,7 @@ def said(found, kind):
 
 TWO_WAYS = """import torch
 def fit(model, optimizer, scaler, batches, loss_of, half):
-    model = torch.nn.parallel.DistributedDataParallel(model)
+    model = torch.distributed.fsdp.FullyShardedDataParallel(model)
     for x, y in batches:
         optimizer.zero_grad()
         if not half:
@@ -184,4 +184,17 @@ for x, y in batches:
 
 def test_a_detached_value_is_not_computed_again_by_weights_that_moved():
     found = ported(MOVED.format("out.detach()"))
-    assert any("before an optimizer's step" in edit.reason for edit in found.edits)
+    assert "train_step_t(x, y, out)" in found.text  # it is handed in, as it was
+    wrapped = MOVED.replace("parallel.DistributedDataParallel(student)", "utils.other(student)")
+    sharded = wrapped.replace(
+        "import torch\n", "import torch\nfrom torch.distributed import fsdp\n"
+    )
+    sharded = sharded.replace("torch.nn.utils.other", "fsdp.FullyShardedDataParallel")
+    kept = ported(sharded.format("out.detach()"))
+    assert any("before an optimizer's step" in edit.reason for edit in kept.edits)
+
+
+def test_what_runs_before_a_step_is_not_run_behind_it():
+    found = ported(MOVED.format("out"))
+    assert any("student runs before an optimizer's step" in edit.reason for edit in found.edits)
+    assert "forward_fn" not in found.text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.loop.makers import maker_of, stepping
+from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
 from mpcore_port.mindspore.rules.flow import assigned, calls_in
 from mpcore_port.names import code_of, dotted
 from mpcore_port.policy import number
@@ -124,7 +124,7 @@ def _without_scaler(group: Group, steps: Steps, at: At) -> Prepared | None:
     call = maker_of(stepping(group.steps[0]), at)
     if call is None or at.names.enclosing(call, cst.FunctionDef) is not _scope(steps):
         return None
-    model = _model_of(call)
+    model = model_of(call)
     if not model:
         return None
     return Prepared(None, model, group.optimizers[0], '"autocast_bfloat16"', _name(at))
@@ -132,13 +132,6 @@ def _without_scaler(group: Group, steps: Steps, at: At) -> Prepared | None:
 
 def _scope(steps: Steps) -> Any:
     return None if isinstance(steps.node, cst.Module) else steps.node
-
-
-def _model_of(call: cst.Call) -> str:
-    value = call.args[0].value if call.args else None
-    if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute):
-        return ""
-    return dotted(value.func.value) if value.func.attr.value == "parameters" else ""
 
 
 def _at_maker(group: Group, steps: Steps, made: cst.Call, at: At) -> tuple[str, str] | None:
@@ -165,7 +158,7 @@ def _by_maker(group: Group, before: Any, at: At) -> tuple[str, str] | None:
     call = maker_of(stepping(group.steps[0]), at)
     if call is None or not _is_assigned(call, at):
         return None
-    statement, model = at.names.statement(call), _model_of(call)
+    statement, model = at.names.statement(call), model_of(call)
     parent = at.names.parents.get(call)
     places = [i for i, line in enumerate(before) if line is statement]
     if not places or not model or not isinstance(parent, cst.Assign):

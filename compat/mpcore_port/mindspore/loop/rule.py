@@ -10,10 +10,12 @@ import libcst as cst
 from mpcore_port.mindspore.loop.acts import Acts
 from mpcore_port.mindspore.loop.description import NotPlain
 from mpcore_port.mindspore.loop.lines import every
+from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
 from mpcore_port.mindspore.loop.prepared import prepared_of
 from mpcore_port.mindspore.loop.recognise import steps_of_scope
 from mpcore_port.mindspore.loop.scalers import Scalers
 from mpcore_port.mindspore.loop.write import write_scope
+from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import plans_of
 from mpcore_port.names import code_of
@@ -92,10 +94,32 @@ class _Finding:
                     if wrapped:
                         raise NotPlain(sink.call, f"{wrapped[0]} cuts its parameters up")
                     self._check(sink)
-            return steps_of_scope(scope, self.acts, self.at)
+            steps = steps_of_scope(scope, self.acts, self.at)
+            self._check_order(steps)
+            return steps
         except NotPlain as exc:
             self.found.why.append((exc.node, exc.why))
             return None
+
+    def _check_order(self, steps: Steps) -> None:
+        """Raise if a step's function would run a network that another step has moved before.
+
+        In the script it runs in front of that step, by weights of before.
+        """
+        place = {id(line): number for number, (line, _) in enumerate(every(steps.block))}
+        for mover in steps.groups:
+            moved = mover.steps[0]
+            maker = maker_of(stepping(moved), self.at)
+            model = model_of(maker) if maker is not None else ""
+            for group in steps.groups:
+                after = group is not mover and place[id(moved)] < place[id(group.steps[0])]
+                lines = (
+                    [line for f in group.forwards for line in f.lines] if after and model else []
+                )
+                for line in lines:
+                    if place[id(line)] < place[id(moved)] and model in read(line.node):
+                        why = f"{model} runs before an optimizer's step that moves it"
+                        raise NotPlain(line.node, why)
 
     def _check(self, sink: Any) -> None:
         if "apex" in sink.scaler:

@@ -1,6 +1,6 @@
 import mindspore as ms
-import mpcore_port_runtime as port
 from mindspore import ops
+import mpcore_port_runtime as port
 from mindspore import nn
 
 

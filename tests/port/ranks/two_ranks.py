@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 criterion = nn.CrossEntropyLoss()
 
@@ -18,7 +18,7 @@ def network(rank):
     with torch.no_grad():
         for p in model.parameters():
             p.copy_((rank + 1) * torch.linspace(-0.5, 0.4, p.numel()).view(p.shape))
-    return DDP(model)
+    return DistributedDataParallel(model)
 
 
 def batch(step, rank):
