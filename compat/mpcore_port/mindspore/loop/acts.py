@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.rules.plan import Sink
     from mpcore_port.rule import At
 
-__all__ = ["UNCHANGED", "Acts", "is_scaler"]
+__all__ = ["UNCHANGED", "Acts", "is_scaler", "negated"]
 
 _OPTIMIZER = re.compile(r"(^|[_.])opt(im|imizer|imiser)?(s?|[A-Z_\d].*)$", re.I)
 _CLIP = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
@@ -55,6 +55,16 @@ def _only(block: cst.BaseSuite) -> cst.CSTNode | None:
     if isinstance(alone, cst.SimpleStatementLine):
         return alone.body[0] if len(alone.body) == 1 else None
     return alone
+
+
+def negated(test: cst.BaseExpression) -> str:
+    """Return the contrary of a condition, as code."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        return code_of(test.expression)
+    code = code_of(test)
+    return (
+        f"not {code}" if isinstance(test, (cst.Name, cst.Attribute, cst.Call)) else f"not ({code})"
+    )
 
 
 class Acts:
@@ -217,7 +227,7 @@ class Acts:
         if self._is_null(value.orelse):
             return self.context(value.body, test)
         if self._is_null(value.body):
-            return self.context(value.orelse, f"not ({test})" if " " in test else f"not {test}")
+            return self.context(value.orelse, negated(value.test))
         return None
 
     def _is_without_sync(self, value: Any) -> bool:

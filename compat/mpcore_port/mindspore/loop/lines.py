@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker
-from mpcore_port.mindspore.loop.acts import UNCHANGED
+from mpcore_port.mindspore.loop.acts import UNCHANGED, negated
 from mpcore_port.mindspore.loop.description import Block, Line, NotPlain, Region
 from mpcore_port.names import code_of
 
@@ -151,7 +151,7 @@ class Taken:
             raise NotPlain(statement, "its branches train in two ways")
         self.opened.append(statement)
         kept, left = (first, second) if scaled else (second, first)
-        switch = test if scaled else _negated(statement.test)
+        switch = test if scaled else negated(statement.test)
         also = tuple(line.act.sink for line in left if line.act and line.act.kind == "backward")
         for line in kept:
             if line.region is not None and not any(b.region for b in left):
@@ -186,16 +186,6 @@ def _bare(lines: list[Line]) -> list[object]:
         elif act.kind not in ("unscale", "update"):
             found.append(replace(act, scaler=""))
     return found
-
-
-def _negated(test: cst.BaseExpression) -> str:
-    """Return the contrary of a condition, as code."""
-    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-        return code_of(test.expression)
-    code = code_of(test)
-    return (
-        f"not {code}" if isinstance(test, (cst.Name, cst.Attribute, cst.Call)) else f"not ({code})"
-    )
 
 
 def _imports(node: Any) -> bool:

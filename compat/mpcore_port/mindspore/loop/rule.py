@@ -112,11 +112,9 @@ class _Finding:
             maker = maker_of(stepping(moved), self.at)
             model = model_of(maker) if maker is not None else ""
             for group in steps.groups:
-                after = group is not mover and place[id(moved)] < place[id(group.steps[0])]
-                lines = (
-                    [line for f in group.forwards for line in f.lines] if after and model else []
-                )
-                for line in lines:
+                if not model or place[id(group.steps[0])] <= place[id(moved)]:
+                    continue
+                for line in (line for forward in group.forwards for line in forward.lines):
                     if place[id(line)] < place[id(moved)] and model in read(line.node):
                         why = f"{model} runs before an optimizer's step that moves it"
                         raise NotPlain(line.node, why)
