@@ -290,15 +290,34 @@ class Trainer:
 """
 
 
+@pytest.mark.parametrize("switch", ["kwargs['fp16']", "kwargs.get('fp16', False)", "True"])
+def test_a_region_beside_a_scaler_of_the_same_switch_is_on_when_that_is(switch):
+    found = port_text(SWITCHED.replace("{switch}", switch), TARGET, Options(plain=True))
+    assert not kept(found)
+    assert ("isinstance(self.scaler, ms.amp.DynamicLossScaler)" in found.text) == (switch != "True")
+    assert not re.search(r"if \(?kwargs.*\n.*auto_mixed", found.text)
+
+
 @pytest.mark.parametrize(
-    ("switch", "why"),
-    [("kwargs['fp16']", ["kwargs, on which its region depends, is of another function"]),
-     ("True", [])],
-)  # fmt: skip
-def test_a_region_that_is_switched_by_another_functions_name_keeps_torchs_form(switch, why):
-    found = port_text(SWITCHED.replace("{switch}", switch), TARGET)
-    assert [reason for _, reason in kept(found)] == why
-    assert not re.search(r"if \(?kwargs", found.text)
+    ("switch", "between", "other"),
+    [
+        ("kwargs['fp16']", "", "kwargs['scale']"),
+        ("kwargs.pop('fp16', False)", "", "kwargs.pop('fp16', False)"),
+        ("kwargs['fp16']", "kwargs = {'fp16': True}", "kwargs['fp16']"),
+    ],
+)
+def test_a_region_that_is_switched_by_another_functions_name_keeps_torchs_form(
+    switch, between, other
+):
+    text = SWITCHED.replace("{switch}", switch, 1).replace("{switch}", other)
+    text = text.replace(
+        "        self.scaler =", f"        {between or 'pass'}\n        self.scaler ="
+    )
+    found = port_text(text, TARGET)
+    assert [why for _, why in kept(found)] == [
+        "kwargs, on which its region depends, is of another function"
+    ]
+    assert not re.search(r"if \(?kwargs.*\n.*auto_mixed", found.text)
 
 
 MIRRORED = (

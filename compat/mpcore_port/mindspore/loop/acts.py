@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
-from mpcore_port.mindspore.rules.flow import read
+from mpcore_port.mindspore.rules.flow import assigned, calls_in, read
 from mpcore_port.names import code_of, dotted
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
 
@@ -65,6 +66,11 @@ def negated(test: cst.BaseExpression) -> str:
     return (
         f"not {code}" if isinstance(test, (cst.Name, cst.Attribute, cst.Call)) else f"not ({code})"
     )
+
+
+def _only_looks(call: cst.Call) -> bool:
+    """Return whether a call is a mapping's ``get``: asked twice it answers the same."""
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "get"
 
 
 class Acts:
@@ -201,19 +207,72 @@ class Acts:
             values = [b.value for b in held if b.kind == "value"]
             if len(held) == 1 and len(values) == 1 and values[0] is not None:
                 found = self.context(values[0])
-                if found is not None and found.enabled != UNCHANGED:
-                    self._check_seen(found, values[0], value)
-                return found
+                if found is None or found.enabled == UNCHANGED:
+                    return found
+                return self._seen(found, values[0], value)
         return None
 
-    def _check_seen(self, region: Region, made: Any, used: cst.BaseExpression) -> None:
-        """Raise unless names of a region mean where it is used what they mean where it is made."""
-        texts = (region.enabled, "" if region.dtype in _HALVES.values() else region.dtype)
-        names = {n for text in texts if text for n in read(cst.parse_expression(text))}
+    def _seen(self, region: Region, made: Any, used: cst.BaseExpression) -> Region:
+        """Return a region as it is known where it is used.
+
+        Raises:
+            NotPlain: names of it mean something else there, and no scaler tells its switch.
+        """
+        unseen = self._unseen(region.enabled, made, used)
+        dtype = "" if region.dtype in _HALVES.values() else region.dtype
+        other = self._unseen(dtype, made, used)
+        if unseen and not other:
+            scaler = self._switched_alike(region.enabled, made, used)
+            if scaler:
+                return replace(region, scaler=scaler)
+        for name in sorted(unseen | other):
+            raise NotPlain(used, f"{name}, on which its region depends, is of another function")
+        return region
+
+    def _unseen(self, text: str, made: Any, used: cst.BaseExpression) -> set[str]:
+        """Return names that mean another thing where a region is used than where it is made."""
+        names = read(cst.parse_expression(text)) if text else set()
         there, here = self.at.names.scope(made), self.at.names.scope(used)
-        for name in sorted(n for n in names if "." not in n and n != "self"):
-            if list(map(id, there.find(name))) != list(map(id, here.find(name))):
-                raise NotPlain(used, f"{name}, on which its region depends, is of another function")
+        return {
+            name
+            for name in names
+            if "." not in name
+            and name != "self"
+            and list(map(id, there.find(name))) != list(map(id, here.find(name)))
+        }
+
+    def _switched_alike(self, switch: str, made: Any, used: cst.BaseExpression) -> str:
+        """Return the attribute whose scaler is switched by the same value as a region beside it."""
+        names = self.at.names
+        home, owner = names.enclosing(made, cst.FunctionDef), names.enclosing(made, cst.ClassDef)
+        statement = names.statement(made)
+        block = names.parents.get(statement)
+        own = dotted(used).startswith("self.") and names.enclosing(used, cst.ClassDef) is owner
+        steady = all(map(_only_looks, calls_in(cst.parse_expression(switch))))
+        if not own or owner is None or not steady or not isinstance(block, cst.IndentedBlock):
+            return ""
+        for call in names.calls:
+            if names.called(call) not in SCALERS or any(arg.star for arg in call.args):
+                continue
+            target = names.parents.get(call)
+            other = names.statement(call)
+            if names.enclosing(call, cst.FunctionDef) is not home or other not in block.body:
+                continue
+            if not isinstance(target, cst.Assign) or len(target.targets) != 1:
+                continue
+            given = arguments(call, SCALERS[str(names.called(call))])
+            text = code_of(target.targets[0].target)
+            first, last = sorted((block.body.index(statement), block.body.index(other)))
+            between = {n for line in block.body[first + 1 : last] for n in assigned(line)}
+            if (
+                "enabled" in given
+                and switch in (code_of(given["enabled"]), f"({code_of(given['enabled'])})")
+                and re.fullmatch(r"self\.\w+", text)
+                and len(names.attribute(owner, text)) == 1
+                and not between & read(cst.parse_expression(switch))
+            ):
+                return text
+        return ""
 
     def _dtype(self, node: cst.BaseExpression) -> str:
         return _HALVES.get(self.at.names.qualified(node) or "", code_of(node))

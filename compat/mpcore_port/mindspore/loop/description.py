@@ -26,10 +26,13 @@ class Region:
     """An autocast region: its dtype and its switch as code, ``""`` where they are torch's.
 
     A dtype that is written out is MindSpore's plain name of it, ``"float16"`` or ``"bfloat16"``.
+    Where ``scaler`` is not ``""``, ``enabled`` has no meaning at the region: the scaler of that
+    name is on when the region is.
     """
 
     dtype: str = ""
     enabled: str = ""
+    scaler: str = ""
 
 
 @dataclass(frozen=True)

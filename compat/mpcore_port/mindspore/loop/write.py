@@ -162,7 +162,8 @@ class _Writer:
         for forward in group.forwards:
             if forward.region is not None:
                 dtype = forward.region.dtype
-                texts += [forward.region.enabled, "" if dtype in _HALVES else dtype]
+                switch = forward.region.scaler or forward.region.enabled
+                texts += [switch, "" if dtype in _HALVES else dtype]
         found = {name for text in texts if text for name in read(cst.parse_expression(text))}
         return found | {n for f in group.forwards for n in fixed_names(f.lines, self.at)}
 
@@ -306,6 +307,8 @@ class _Writer:
 
     def _switch(self, region: Any) -> str:
         tests = [region.enabled] if region.enabled else []
+        if region.scaler:
+            tests = [f"isinstance({region.scaler}, {self.words('ms')}.amp.DynamicLossScaler)"]
         if region.dtype and region.dtype not in _HALVES:
             tests.append(f"{region.dtype} != {self.words('ms')}.float32")
         return " and ".join(f"({t})" if len(tests) > 1 and " " in t else t for t in tests)

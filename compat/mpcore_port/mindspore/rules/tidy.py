@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker
+from mpcore_port.mindspore.rules.flow import calls_in
 from mpcore_port.mindspore.rules.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.names import code_of, string_of
@@ -82,7 +83,26 @@ def _says_nothing(line: Any, at: At) -> bool:
     target = small.targets[0].target
     if _bare(target) == _bare(small.value):
         return True
+    if _is_left_region(target, small.value, at):
+        return True
     return isinstance(target, cst.Name) and _is_idle(target.value, small.value, at)
+
+
+def _is_left_region(target: cst.BaseExpression, value: cst.BaseExpression, at: At) -> bool:
+    """Return whether a region is kept that was entered, and now is entered nowhere."""
+    name, code, port = code_of(target), code_of(value), at.once(runtime_name)
+    plain = re.fullmatch(r"(self\.)?\w+", name)
+    if not port or not plain or not code.startswith(f"{port}.autocast("):
+        return False
+    last = name.rpartition(".")[2]
+    entered = rf"^\s*with {re.escape(name)}:"
+    others = re.sub(rf"\b{port}\.autocast\b", "", at.code)
+    known = ("autocast", "get", "len", "bool")
+    calls = [call.func for call in calls_in(value)]
+    pure = all(code_of(func).rpartition(".")[2] in known for func in calls)
+    # By its bare name: an attribute may be read of another object, or by getattr.
+    once = len(re.findall(rf"\b{last}\b", others)) == 1
+    return bool(pure and once and re.search(entered, at.source.text, re.M))
 
 
 def _bare(node: cst.BaseExpression) -> str:
