@@ -14,7 +14,10 @@ from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
 from mpcore_port.verify import step as steps
 from mpcore_port.verify.asked import Kept, Replayed
+from mpcore_port.verify.extract import extract
 from mpcore_port.verify.judge import Verification, VerifyOptions, compare
+from mpcore_port.verify.left_out import makers_of_optimizers
+from mpcore_port.verify.module import Module
 from mpcore_port.verify.run import _events
 from mpcore_port.verify.step import Place
 
@@ -120,3 +123,21 @@ def test_what_callers_ask_of_a_stand_in_is_replayed(tmp_path: Path) -> None:
     assert again.of("criterion", lambda: other) == [1, False]
     assert again.of("new", lambda: other) == other
     assert Replayed(tmp_path / "none.json").of("net", lambda: other) == other
+
+
+def test_an_optimizer_beside_the_script_is_left_out_and_keeps_what_it_is_made_for(
+    tmp_path: Path,
+) -> None:
+    """It is refused in the port: SGD stands in on both sides, and the report says so."""
+    text = SCRIPT.replace("torch.optim.SGD(", "rates.Lars(").replace(
+        "from zoo", "import rates\nfrom zoo"
+    )
+    module = Module(text)
+    line = text[: text.index("rates.Lars(")].count("\n") + 1
+    stopped = "optimizer = rates.Lars(port.parameters(model), lr=0.05,"
+    assert makers_of_optimizers(module, stopped) == [line]
+    assert makers_of_optimizers(module, "model = Classifier(") == []
+    assert makers_of_optimizers(Module(SCRIPT)) == []  # torch's own
+    step = extract(text, tmp_path, (line,))
+    assert "_mpcore_missing('optimizer rates.Lars')(model.parameters(), lr=0.05" in step.body
+    assert (line, "SGD, on both sides, in place of rates.Lars") in step.replaced

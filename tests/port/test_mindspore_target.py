@@ -594,3 +594,17 @@ def test_ported_scripts_import_neither_torch_nor_the_porter():
     )
     done = subprocess.run([REAL, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_lines_that_end_otherwise_change_no_rule():
+    """With CRLF the runtime's import was not found, and MindSpore's own functions not taken."""
+    code = "import torch\nx = torch.randn((2, 3))\ny = torch.randn_like(x)\n"
+    plain = port_text(code, TARGET).text
+    assert "ops.randn_like(x, dtype=x.dtype)" in plain
+    assert port_text(code.replace("\n", "\r\n"), TARGET).text == plain.replace("\n", "\r\n")
+
+
+def test_numpys_names_of_a_sums_arguments_are_torchs():
+    """torch takes them, and no signature says so: ``mint.sum`` raised."""
+    text = port_text("import torch\ny = torch.sum(x, axis=[0], keepdims=True)\n", TARGET).text
+    assert "mint.sum(x, dim=[0], keepdim=True)" in text

@@ -19,7 +19,14 @@ from mpcore_port.verify.inputs import draw, read_inputs
 from mpcore_port.verify.judge import Comparison, VerifyOptions
 from mpcore_port.verify.module import StepError
 from mpcore_port.verify.project import scripts_of, verify_port
-from mpcore_port.verify.step import Place, _code, _has_equal, verify_step
+from mpcore_port.verify.step import (
+    Place,
+    _code,
+    _has_equal,
+    _renamed,
+    _unshown,
+    verify_step,
+)
 from mpcore_port.verify.synthetic import Batches, Missing
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -280,3 +287,26 @@ def test_a_name_that_is_absent_in_the_step_may_have_another_in_the_port(line, fo
     there = {"port.pictures.save_image(made, 'a.png')", "plot(made)"}
     there.add("made = port.pictures.MNIST(root)")
     assert _has_equal(line, there, ["save_image", "datasets"]) is found
+
+
+def test_an_absent_module_may_have_another_name_in_the_port_and_what_it_holds_may_not() -> None:
+    """``torchvision.datasets.CIFAR10`` is ``port.pictures.CIFAR10`` there."""
+    there = {"made = port.pictures.CIFAR10"}
+    assert _has_equal("made = torchvision.datasets.CIFAR10", there, ["torchvision"])
+    assert not _has_equal("made = torchvision.datasets.CIFAR100", there, ["torchvision"])
+    assert not _has_equal("other = torchvision.datasets.CIFAR10", there, ["torchvision"])
+
+
+def test_names_of_modules_are_those_of_the_port() -> None:
+    """A script's own ``port`` is not in every step: there the runtime has its plain name."""
+    own = "import mpcore_port_runtime as port\nfrom mindspore import ops\nx = port.load(report.a)"
+    port = "import mpcore_port_runtime as port_\nfrom mindspore import ops\nport = 1"
+    assert _renamed(own, own, port).endswith("x = port_.load(report.a)")
+    assert _renamed(own, own, own) == own
+
+
+def test_what_a_text_says_of_a_value_that_is_left_out_is_no_other_line() -> None:
+    names = ["losses", "top"]
+    text = "print(f\"{port.shown(losses['train']):.4f} {port.shown(loss):.2f}\")"
+    assert _unshown(text, names) == "print(f\"{losses['train']:.4f} {port.shown(loss):.2f}\")"
+    assert _unshown(text, []) == text

@@ -220,6 +220,8 @@ def _what(text: str) -> str:
         return "one process"
     if text.startswith("self."):
         return BY_NAME
+    if text.startswith("_mpcore_missing('optimizer "):
+        return "SGD, on both sides,"
     if "_mpcore_loader" in text or "_mpcore_next" in text:
         return "synthetic batches"
     return (

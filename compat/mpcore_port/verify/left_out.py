@@ -19,6 +19,7 @@ __all__ = [
     "givers_of_losses",
     "makers_of_losses",
     "makers_of_models",
+    "makers_of_optimizers",
     "may_go",
     "of_evaluation",
 ]
@@ -108,6 +109,31 @@ def makers_of_models(module: Module) -> list[int]:
         if any(one in module.text for one in (*asked, *optimizers)) and not _is_optimizer(name):
             lines.append(node.lineno)
     return lines
+
+
+def makers_of_optimizers(module: Module, stopped: str = "") -> list[int]:
+    """Return the lines that make optimizers by calls that are not torch's.
+
+    Args:
+        module: the script.
+        stopped: a line of the port: only those that are the same up to the arguments; "" for all.
+    """
+    lines = []
+    for node in ast.walk(module.tree):
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+            continue
+        called = node.value.func
+        name = ast.unparse(node.targets[0])
+        if not re.search(r"optim(izer)?s?$", name, re.I) or _is_of_torch(module, called):
+            continue
+        head = f"{name} = {ast.unparse(called)}("
+        if not stopped or " ".join(stopped.split()).startswith(head):
+            lines.append(node.lineno)
+    return lines
+
+
+def _is_of_torch(module: Module, called: ast.expr) -> bool:
+    return module.qualified(called).startswith(_OURS)
 
 
 def makers_of_losses(module: Module) -> list[int]:

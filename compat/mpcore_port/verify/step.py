@@ -29,6 +29,7 @@ from mpcore_port.verify.left_out import (
     givers_of_losses,
     makers_of_losses,
     makers_of_models,
+    makers_of_optimizers,
     may_go,
 )
 from mpcore_port.verify.module import Module, StepError
@@ -48,6 +49,7 @@ _NOTHING = "nothing in place of "
 _LEFT_OUT = 12  # lines
 _TURNS = 3  # of what a port alone stops at
 _SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
+_OF_PORTS = ("mindspore", "mpcore", "mpcore_port_runtime")
 _OF_HEAD = ("while True:", "yield from batches", "function(0, *args)")
 
 
@@ -160,9 +162,12 @@ class _Compared:
     def may_stand_in(self, stopped: str) -> set[int]:
         """Return the lines to leave out of both sides where the port alone stopped.
 
-        Those of the import that it stopped at, else those that make networks.
+        Those of the import that it stopped at, of an optimizer that the script has beside it, else
+        those that make networks.
         """
         module = Module(script_text(self.file))
+        if stopped and (optimizers := makers_of_optimizers(module, stopped)):
+            return set(optimizers)
         names = _imported(stopped.strip())
         nodes = [node for node in ast.walk(module.tree) if _is_import(node)]
         found = {node.lineno for node in nodes if names & _imported(ast.unparse(node))}
@@ -437,11 +442,59 @@ def _absent(step: Step) -> list[str]:
 def _has_equal(line: str, there: Collection[str], absent: Sequence[str]) -> bool:
     """Return whether the port has a line but for what it calls a name that is absent in the step.
 
-    Of an absent name no rule knows what it is: in the port ``save_image`` may have another name.
+    Of an absent name no rule knows what it is: in the port ``save_image`` may have another name,
+    ``torchvision.datasets.CIFAR10`` another module.
     """
-    parts = re.split(rf"(?<![\w.])(?:{'|'.join(map(re.escape, absent))})(?![\w])", line)
+    names = "|".join(map(re.escape, absent))
+    parts = re.split(rf"(?<![\w.])(?:{names})(?:\.\w+(?=\.))*(?!\w)", line)
     pattern = r"[\w.]+".join(map(re.escape, parts))
     return len(parts) > 1 and any(re.fullmatch(pattern, other) for other in there)
+
+
+def _given_nothing(step: Step) -> list[str]:
+    """Return the names that the step binds to what was left out of it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(step.body)):
+        if isinstance(node, ast.Assign):
+            parts = list(ast.walk(node.value))
+            if any(isinstance(one, ast.Name) and one.id == "_mpcore_missing" for one in parts):
+                targets = [one for target in node.targets for one in ast.walk(target)]
+                found |= {one.id for one in targets if isinstance(one, ast.Name)}
+    return sorted(found)
+
+
+def _unshown(line: str, names: Sequence[str]) -> str:
+    """Return a line without what writes values of such names as text: in a step they are nothing.
+
+    In the port, where they are there, it is known whether they are tensors.
+    """
+    held = "|".join(map(re.escape, names)) or "(?!)"
+    return re.sub(rf"\b\w+\.shown\(((?:{held})\b[^(){{}}]*)\)", r"\1", line)
+
+
+def _renamed(text: str, own: str, port: str) -> str:
+    """Return ``text``, of the step's port, with the names that the port has for modules."""
+    ours, theirs = _names_of_modules(own), _names_of_modules(port)
+    names = {name: theirs[what] for what, name in ours.items() if theirs.get(what, name) != name}
+    if not names:
+        return text
+    pattern = rf"(?<![\w.])({'|'.join(map(re.escape, names))})(?=\.)"
+    return re.sub(pattern, lambda found: names[found[1]], text)
+
+
+def _names_of_modules(text: str) -> dict[str, str]:
+    """Return what a port calls the modules that ports import, which a name of its own may move."""
+    try:
+        nodes = ast.parse(text).body
+    except SyntaxError:
+        return {}
+    found: dict[str, str] = {}
+    for node in filter(_is_import, nodes):
+        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names:
+            if f"{module}{alias.name}".partition(".")[0] in _OF_PORTS:
+                found[f"{module}{alias.name}"] = alias.asname or alias.name
+    return found
 
 
 # --- the port of the step -----------------------------------------------------------------------
@@ -456,9 +509,12 @@ def _port(
     folders = [in_order(folder, above) for folder, above in place.pairs]
     ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
     there = set(_code(file.source.shown(file.text)))
-    own = _code(done.text)
+    own = _code(_renamed(done.text, done.text, file.text))
     own = [line for line in own if _is_of_script(line)]
     elsewhere = [line for line in own if line not in there]
+    if elsewhere and (nothing := _given_nothing(step)):
+        plain = {_unshown(line, nothing) for line in there}
+        elsewhere = [line for line in elsewhere if _unshown(line, nothing) not in plain]
     if absent := _absent(step):
         elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     scan, count = done.scan, len(file.source.text.splitlines())

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from mpcore_port.verify.absent import FILES, guarded_lines
 from mpcore_port.verify.bases import inherited, owner_of_init
 from mpcore_port.verify.beside import absolute, roots
-from mpcore_port.verify.left_out import failing, givers_of_losses, of_evaluation
+from mpcore_port.verify.left_out import (
+    failing,
+    givers_of_losses,
+    makers_of_optimizers,
+    of_evaluation,
+)
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.streams import nexts
@@ -113,8 +118,10 @@ class Stubs:
         elif isinstance(node, ast.Call) and (owner := owner_of_init(self.module, node)):
             code = inherited(self.module, owner)
             self.imports[self.module.parents[node]] = code or "..."
+        elif isinstance(node, ast.Call) and line in makers_of_optimizers(self.module):
+            self.calls[node.func] = f"_mpcore_missing({'optimizer ' + _name(node)!r})"
         elif isinstance(node, ast.Call) and line in self.losses:  # it keeps what it is given
-            name = ast.unparse(node.func)[:40]
+            name = _name(node)
             name = name if LOSS.search(name) else f"loss {name}"
             self.calls[node.func] = f"_mpcore_missing({name!r})"
         elif isinstance(node, ast.Call):
@@ -122,7 +129,7 @@ class Stubs:
             target = above.targets[0] if isinstance(above, ast.Assign) else None
             if isinstance(target, ast.Tuple) and len(target.elts) > 2:
                 self._whole.append((node, target))
-            given = self._absent(node, ast.unparse(node.func)[:40])
+            given = self._absent(node, _name(node))
             self.calls[node] = f"{given}()" if given.startswith("_mpcore") else given
 
     def _assigned_beside(self, node: ast.stmt) -> str:
@@ -415,6 +422,10 @@ class Stubs:
             if isinstance(node, ast.FunctionDef) and name in [a.arg for a in node.args.args]:
                 return node
         return None
+
+
+def _name(call: ast.Call) -> str:
+    return ast.unparse(call.func)[:40]
 
 
 def _is_long_window(node: ast.Assign) -> bool:

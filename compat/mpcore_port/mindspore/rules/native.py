@@ -38,7 +38,7 @@ _DRIFT = "its rates are computed in float32: up to 5e-6 off after 100 steps"
 _EFFECTS = dict.fromkeys(_NEAR_RATES, _DRIFT) | {
     "BCEWithLogitsLoss": "on CPU its gradient is wrong once the number of elements changes (2.10.0)"
 }
-_IMPORT = re.compile(r"^import mpcore_port_runtime as (\w+)$", re.M)
+_IMPORT = re.compile(r"^import mpcore_port_runtime as (\w+)\r?$", re.M)
 
 
 def runtime_name(at: At) -> str:
