@@ -29,6 +29,7 @@ __all__ = [
     "LossScaler",
     "initialize",
     "load_state_dict",
+    "loss_scaler",
     "loss_scalers",
     "master_params",
     "scale_loss",
@@ -81,6 +82,20 @@ class LossScaler:
         else:  # apex counts here too; nothing depends on it
             self.state = self.state._replace(good_steps=self.state.good_steps + 1)
         return self.dynamic and not finite
+
+    def scale(self, inputs: Any) -> Any:
+        """Return a loss times the scale, as MindSpore's loss scalers do."""
+        return inputs * self.get_scale()
+
+    def unscale(self, inputs: Any) -> tuple[Any, ...]:
+        """Return gradients divided by the scale."""
+        factor = inverse(self.get_scale())
+        return tuple(grad * factor for grad in inputs)
+
+    def adjust(self, grads_finite: Any) -> bool:
+        """Move the scale by whether gradients were finite; return whether it is dynamic."""
+        self.update(bool(grads_finite))
+        return self.dynamic
 
 
 class _Run:
@@ -204,6 +219,14 @@ def _full(value: Any) -> Any:
 def scaler(loss_id: int = 0) -> LossScaler | None:
     """Return what scales a loss, for ``port.loss``; None if nothing does."""
     return _RUN.scalers[loss_id] if _RUN.scalers else None
+
+
+def loss_scaler(loss_id: int = 0) -> Any:
+    """Return what scales a loss, with the methods of MindSpore's loss scalers.
+
+    It is a constant 1 where ``initialize`` was not called, or was switched off.
+    """
+    return _RUN.scalers[loss_id] if _RUN.scalers else ms.amp.StaticLossScaler(1.0)
 
 
 @contextmanager

@@ -83,6 +83,51 @@ def test_loops_train_as_torch_does(path, options, mode, tmp_path):
         assert np.isfinite(values[1]).all() or not scales[0]
 
 
+APEX = sorted((Path(__file__).parent / "loops" / "apex").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", APEX, ids=lambda path: path.stem)
+def test_apexs_loops_are_steps_that_move_its_own_scale(path):
+    found = port_text(path.read_text("utf-8"), TARGET)
+    assert not found.failures
+    assert not kept(found)
+    assert idiomatic(found)
+    assert not re.search(r"\.backward\(|zero_grad|scale_loss|master_params", found.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["float32", "overflow"])
+@pytest.mark.parametrize("path", APEX, ids=lambda path: path.stem)
+def test_apexs_loops_train_as_torch_does(path, mode, tmp_path):
+    own = tmp_path / "ported.py"
+    own.write_text(port_text(path.read_text("utf-8"), TARGET).text, "utf-8")
+    theirs, mine = replay(path, own, mode, tmp_path, losses=20, at=PLANTED)
+    for kind in ("loss", "scale"):
+        ways = [[value for name, value in run if name == kind] for run in (theirs, mine)]
+        assert len(ways[0]) == len(ways[1])
+        if kind == "scale":
+            assert ways[0] == ways[1]
+        elif mode == "float32":
+            assert len(ways[0]) == 20
+            np.testing.assert_allclose(ways[1], ways[0], rtol=1e-5, atol=1e-6)
+    assert mode == "float32" or len(ways[0]) >= 19  # a scale for each backward pass
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("scaled_loss.backward()", "scaled_loss.backward(); print(1)", "more than a backward"),
+        ("print(shown)", "print(shown, scaled_loss)", "is read"),
+        ("(loss, optimizer)", "(loss, optimizer, delay_unscale=True)", "apex unscales later"),
+        ("(loss, optimizer)", "(loss, other)", "for other optimizers"),
+    ],
+)
+def test_what_apexs_step_cannot_hold_keeps_torchs_form(old, new, why):
+    text = (Path(__file__).parent / "loops" / "apex" / "flagged.py").read_text("utf-8")
+    reasons = [reason for _, reason in kept(port_text(text.replace(old, new), TARGET))]
+    assert any(why in reason for reason in reasons)
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [

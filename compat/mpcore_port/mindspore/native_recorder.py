@@ -132,11 +132,12 @@ def record_native(recorder: Any, ms: Any, mode: str) -> None:
         mode: as in ``replay``.
     """
     import mpcore
+    from mpcore_port_runtime.apex import LossScaler
 
     native = _Native(recorder, ms, mode)
     mpcore.prepare = native.prepare(mpcore.prepare)
     ms.value_and_grad = native.value_and_grad(ms.value_and_grad)
-    for cls in (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler):
+    for cls in (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler, LossScaler):
         cls.scale, cls.unscale = native.scale(cls.scale), native.unscale(cls.unscale)
     ms.amp.DynamicLossScaler.adjust = native.adjust(ms.amp.DynamicLossScaler.adjust)
     if mode == "float32":

@@ -170,6 +170,33 @@ class Acts:
             return None
         return Act("zero", code_of(func.value))
 
+    def scales_by_apex(self, node: cst.With) -> bool:
+        """Return whether a ``with`` is apex's ``scale_loss`` around one backward pass.
+
+        Raises:
+            NotPlain: it is, and more depends on it.
+        """
+        item = node.items[0]
+        if self.at.names.called(item.item) != "apex.amp.scale_loss":
+            return False
+        call, name = item.item, item.asname.name if item.asname is not None else None
+        alone = _only(node.body)
+        if len(node.items) > 1 or not isinstance(call, cst.Call) or not isinstance(name, cst.Name):
+            raise NotPlain(node, "apex's scaled loss has no name of its own")
+        if any(
+            arg.star or (arg.keyword is not None and arg.keyword.value.startswith("delay"))
+            for arg in call.args
+        ):
+            raise NotPlain(node, "apex unscales later")
+        back = f"{name.value}.backward()"
+        if alone is None or code_of(alone) != back:
+            raise NotPlain(node, "more than a backward pass stands under apex's scale_loss")
+        uses = len(re.findall(rf"\b{name.value}\b", self.at.source.text))
+        known = rf"\bas {name.value}\b|\b{name.value}\.backward\("
+        if uses != len(re.findall(known, self.at.source.text)):
+            raise NotPlain(node, "apex's scaled loss is read")
+        return True
+
     # --- regions ----------------------------------------------------------------------------
 
     def region(self, node: cst.With) -> Region | None:

@@ -36,6 +36,8 @@ def apply_body(group: Group, words: Callable[[str], str]) -> str:
     if not group.scaler:
         lines = [*_clips(group.clips, words), *_moves(group)]
         return "".join(f"    {line}\n" for line in lines)
+    if group.apex and group.accumulates:  # each backward pass has unscaled, and moved the scale
+        return "".join(f"    {line}\n" for line in _judged(group, words))
     lines = _clips(group.early_clips, words)
     lines.append(f"grads = {group.scaler}.unscale(grads)")
     if len(group.optimizers) == 1:

@@ -131,6 +131,7 @@ class Group:
         steps: the lines of the optimizers' steps, the first of which the step takes the place of.
         updates: whether the scale moves with it; else it does elsewhere.
         suffix: what tells its names from those of the other steps.
+        apex: what gives apex's scale as code, ``""`` where apex has no part.
     """
 
     forwards: list[Forward]
@@ -142,3 +143,4 @@ class Group:
     steps: list[Line] = field(default_factory=list)
     updates: bool = True
     suffix: str = ""
+    apex: str = ""

@@ -47,6 +47,10 @@ class Taken:
         if isinstance(statement, cst.SimpleStatementLine):
             return self._simple(statement, region)
         if isinstance(statement, cst.With):
+            if isinstance(statement.body, cst.IndentedBlock) and self.acts.scales_by_apex(
+                statement
+            ):
+                return self._within(statement, region, home)
             inside = self.acts.region(statement)
             if inside is not None and isinstance(statement.body, cst.IndentedBlock):
                 if inside.enabled == UNCHANGED:
@@ -61,6 +65,9 @@ class Taken:
             clips = self._clips(statement)
             if clips:
                 return clips
+            clip = self._clip_of_masters(statement, region)
+            if clip is not None:
+                return [clip]
             merged = self._merged(statement, home)
             if merged is not None:
                 return merged
@@ -132,6 +139,25 @@ class Taken:
                 both = f"({test}) and ({line.act.condition})" if line.act.condition else test
                 line.act = replace(line.act, condition=both)
         return lines
+
+    def _clip_of_masters(self, statement: cst.If, region: Region | None) -> Line | None:
+        """Return one clip of two branches of which one names the parameters by apex."""
+        orelse = statement.orelse
+        if not isinstance(orelse, cst.Else):
+            return None
+        if not all(isinstance(one.body, cst.IndentedBlock) for one in (statement, orelse)):
+            return None
+        sides = [self.block(one.body.body).lines for one in (statement, orelse)]
+        acts = [side[0].act for side in sides if len(side) == 1]
+        clips = [act for act in acts if act is not None and act.kind == "clip"]
+        if len(clips) < 2 or sum("master_params(" in act.of for act in clips) != 1:
+            return None
+        first, second = clips
+        if replace(first, of="") != replace(second, of=""):
+            return None
+        self.opened.append(statement)
+        both = replace(first, of=f"{first.of} | {second.of}")
+        return Line(sides[0][0].node, both, region, source=sides[0][0].source)
 
     def _merged(self, statement: cst.If, home: Block) -> list[Line] | None:
         """Return one branch of two that differ in precision alone."""

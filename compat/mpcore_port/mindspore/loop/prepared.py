@@ -70,7 +70,7 @@ def prepared_of(every_steps: list[Steps], scalers: Scalers, at: At) -> Prepared 
 
 def _fits(group: Group) -> bool:
     (forward, *more) = group.forwards
-    if more or group.accumulates or len(group.optimizers) > 1 or group.early_clips:
+    if more or group.apex or group.accumulates or len(group.optimizers) > 1 or group.early_clips:
         return False
     if not _is_in_loop(forward):  # a cell is made once, in front of the loop
         return False

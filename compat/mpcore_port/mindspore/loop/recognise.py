@@ -143,6 +143,8 @@ class _Grouping:
                 raise NotPlain(line.node, "an optimizer steps without a loss of its own")
             if self.last.scaler != act.scaler:
                 raise NotPlain(line.node, "one loss moves optimizers with and without a scaler")
+            if self.last.apex:
+                raise NotPlain(line.node, "apex scales a loss that moves several optimizers")
             if self.last.clips or self.last.early_clips:
                 raise NotPlain(line.node, "it clips for one of several optimizers")
             self.last.optimizers.append(act.holder)
@@ -153,7 +155,9 @@ class _Grouping:
         if len(homes) > 1:
             raise NotPlain(line.node, "its losses are made in different blocks")
         scalers = {forward.sink.scaler for forward in self.pending}
-        if scalers != {act.scaler}:
+        if any("apex" in scaler for scaler in scalers):
+            self._take_apex(group, line, act)
+        elif scalers != {act.scaler}:
             raise NotPlain(line.node, "its losses are scaled by another scaler than the step's")
         group.accumulates = len(self.pending) > 1 or self._is_apart(line, block)
         for clip, home in self.clips:
@@ -162,6 +166,20 @@ class _Grouping:
         if act.scaler:
             self.open.setdefault(act.scaler, []).append(group)
         self.last, self.pending, self.clips, self.unscaled = group, [], [], set()
+
+    def _take_apex(self, group: Group, line: Line, act: Any) -> None:
+        sinks = [forward.sink for forward in group.forwards]
+        if len({sink.scaler for sink in sinks}) > 1 or act.scaler:
+            raise NotPlain(line.node, "its losses are scaled by another scaler than the step's")
+        if any(sink.holders not in (act.holder, f"[{act.holder}]") for sink in sinks):
+            raise NotPlain(line.node, "apex scales for other optimizers than the one that steps")
+        for call in self.at.names.calls:
+            if self.at.names.called(call) != "apex.amp.initialize":
+                continue
+            around = self.at.names.enclosing(call, *_LOOPS, cst.FunctionDef, cst.ClassDef)
+            if isinstance(around, _LOOPS):
+                raise NotPlain(call, "apex is set up in a loop")
+        group.apex = sinks[0].scaler
 
     def _take_clip(self, group: Group, line: Line, home: Block, block: Block) -> None:
         act = line.act
@@ -182,6 +200,11 @@ class _Grouping:
 
         Networks are compared by name where the optimizer is made in the same scope.
         """
+        parts = of.split(" | ")
+        if len(parts) > 1:
+            return all(self._covers(part, group, line) for part in parts)
+        if "master_params(" in of:
+            return bool(group.apex) and of.endswith(f"master_params({group.optimizers[0]})")
         call = maker_of(stepping(group.steps[0]), self.at)
         if call is None:
             return True

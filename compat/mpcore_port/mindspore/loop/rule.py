@@ -34,6 +34,10 @@ _SHARDED = ("FullyShardedDataParallel", "fully_shard")
 _INSIDE = "a part of the step's function, where gradients are values"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
+_APEX = (
+    "at a constant scale, and where apex is off, it skips steps with non-finite gradients too; "
+    "apex and torch take them"
+)
 _ANEW = "compiled in each call of its function; one that is made for each step runs eagerly"
 _UNBOUND = "{} is None where no branch binds it; torch's keeps its last value, if it had one"
 _WINDOW = "a last window that is not full is dropped at the end of the function; torch keeps it"
@@ -120,8 +124,6 @@ class _Finding:
                         raise NotPlain(line.node, why)
 
     def _check(self, sink: Any) -> None:
-        if "apex" in sink.scaler:
-            raise NotPlain(sink.call, "apex scales the loss")
         func = sink.call.func
         if not isinstance(func, cst.Attribute) or func.attr.value != "backward":
             raise NotPlain(sink.call, "its backward pass is in another function or class")
@@ -232,7 +234,9 @@ class LoopRule(PortRule):
 
 def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     found = [_AGAIN] if written.again else []
-    if group.scaler and loops.scalers is not None and loops.scalers.handed_in:
+    if group.apex:
+        found.append(_APEX)
+    elif group.scaler and loops.scalers is not None and loops.scalers.handed_in:
         found.append(_HANDED)
     found += [_ANEW] if written.anew else []
     unbound = [name for forward in group.forwards for name in forward.unbound]

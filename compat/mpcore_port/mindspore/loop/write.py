@@ -95,6 +95,12 @@ class _Writer:
         # The network may be wrapped in another file of the project.
         names = (*at.scan.torch_names, *at.project.torch_names)
         self.parallel = any(name.endswith(_PARALLEL) for name in names)
+        self.parallel |= any(
+            str(at.names.called(call)).endswith(_PARALLEL) for call in at.names.calls
+        )
+        for group in steps.groups:
+            if group.apex:
+                group.scaler, group.updates = fresh(f"scaler{group.suffix}"), True
         self.local = self._attributes()
         self.plans = [self._plan(group) for group in steps.groups]
         forwards = [f for group in steps.groups for f in group.forwards]
@@ -158,7 +164,7 @@ class _Writer:
 
     def _needed(self, group: Group) -> set[str]:
         """Return names that must have their values where the functions are made."""
-        texts = [*group.optimizers, group.scaler]
+        texts = [*group.optimizers, "" if group.apex else group.scaler]
         for forward in group.forwards:
             if forward.region is not None:
                 dtype = forward.region.dtype
@@ -245,6 +251,9 @@ class _Writer:
             return
         if group.accumulates and plan.anchor is None and len(group.forwards) == 1:
             raise NotPlain(group.steps[0].node, "gradients outlive the function that adds them up")
+        if group.apex:
+            made = group.apex.replace("port.apex.scaler", f"{self.words('port')}.apex.loss_scaler")
+            plan.definitions += self._spaced(f"{group.scaler} = {made}")
         for number, forward in enumerate(group.forwards):
             tail = f"_{number + 1}" if len(group.forwards) > 1 else ""
             names = dict(plan.names)
@@ -329,6 +338,7 @@ class _Writer:
         """Return the decorator; a function that is made anew for each step is not compiled."""
         # Of several networks in one graph the Parameters would need names of their own.
         compiled = self.at.options.jit and plan.anchor is not None and len(self.plans) == 1
+        compiled = compiled and not plan.group.apex  # its scale is no Parameter
         return f"@{self.words('ms')}.jit\n" if compiled else ""
 
     def _accumulate(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> list[Any]:
@@ -343,6 +353,7 @@ class _Writer:
         code = (
             f"{self._jit(plan)}def {names['accumulate']}({args}):\n"
             f"    {_target(got)}, grads = {names['grad_fn']}({args})\n"
+            f"{self._each_unscaled(plan)}"
             f"    for total, grad in zip({total}, grads):\n"
             f"        {ops}.assign_add(total, grad)\n"
         )
@@ -350,6 +361,15 @@ class _Writer:
         call = f"{names['accumulate']}({args})"
         plan.calls[id(forward)] = f"{', '.join(back)} = {call}" if back else call
         return [*lines, *self._spaced(code)]
+
+    def _each_unscaled(self, plan: _Plan) -> str:
+        """Return lines that judge the gradients of each backward pass, as apex does."""
+        group = plan.group
+        if not group.apex:
+            return ""
+        code = f"    grads = {plan.names['grad_reducer']}(grads)\n" if self.parallel else ""
+        code += f"    grads = {group.scaler}.unscale(grads)\n"
+        return code + f"    {group.scaler}.adjust({self.words('ms')}.amp.all_finite(grads))\n"
 
     def _got(self, forward: Forward, group: Group) -> list[str]:
         return [self._inside(value) for value in values_of(forward, group)]
@@ -371,7 +391,7 @@ class _Writer:
             args, name = ", ".join(forward.args), names["train_step"]
             got = _target(self._got(forward, group))
             code += f"def {name}({args}):\n    {got}, grads = {names['grad_fn']}({args})\n"
-        if self.parallel:
+        if self.parallel and not (group.apex and group.accumulates):
             code += f"    grads = {names['grad_reducer']}(grads)\n"
         code += self._inside(apply_body(group, self.words))
         if group.accumulates:

@@ -43,6 +43,8 @@ class Sink:
     call: cst.Call
     loss: cst.BaseExpression
     scaler: str = ""
+    holders: str = ""
+    """Whose gradients apex divides by the scale, as code."""
 
 
 @dataclass
@@ -150,8 +152,8 @@ class _Planner:
             return Sink(call, inside.args[0].value, scaler)
         return Sink(call, inside)
 
-    def _scaled_by_apex(self, scaled: Any) -> tuple[cst.BaseExpression, str] | None:
-        """Return the loss in ``with amp.scale_loss(loss, optimizer) as scaled``, and its scaler."""
+    def _scaled_by_apex(self, scaled: Any) -> tuple[cst.BaseExpression, str, str] | None:
+        """Return the loss of ``with amp.scale_loss(loss, o) as scaled``, its scaler and ``o``."""
         if not isinstance(scaled, cst.Name):
             return None
         for binding in self.names.scope(scaled).find(scaled.value):
@@ -163,7 +165,8 @@ class _Planner:
                 given = dict(zip(order, plain, strict=False))
                 given |= {a.keyword.value: a.value for a in binding.value.args if a.keyword}
                 number = code_of(given["loss_id"]) if "loss_id" in given else ""
-                return given["loss"], f"port.apex.scaler({number})"
+                holders = code_of(given["optimizers"]) if "optimizers" in given else ""
+                return given["loss"], f"port.apex.scaler({number})", holders
         return None
 
     def _parameter(self, loss: cst.BaseExpression) -> tuple[cst.FunctionDef, int, str] | None:
