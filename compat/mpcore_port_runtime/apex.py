@@ -95,7 +95,7 @@ class LossScaler:
     def adjust(self, grads_finite: Any) -> bool:
         """Move the scale by whether gradients were finite; return whether it is dynamic."""
         self.update(bool(grads_finite))
-        return self.dynamic
+        return bool(self.dynamic)
 
 
 class _Run:

@@ -137,7 +137,8 @@ def record_native(recorder: Any, ms: Any, mode: str) -> None:
     native = _Native(recorder, ms, mode)
     mpcore.prepare = native.prepare(mpcore.prepare)
     ms.value_and_grad = native.value_and_grad(ms.value_and_grad)
-    for cls in (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler, LossScaler):
+    scalers: tuple[Any, ...] = (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler, LossScaler)
+    for cls in scalers:
         cls.scale, cls.unscale = native.scale(cls.scale), native.unscale(cls.unscale)
     ms.amp.DynamicLossScaler.adjust = native.adjust(ms.amp.DynamicLossScaler.adjust)
     if mode == "float32":
