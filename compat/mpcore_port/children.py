@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
-__all__ = ["WHITE", "Walker", "children_of", "paths_to"]
+__all__ = ["WHITE", "Walker", "below", "children_of", "paths_to"]
 
 WHITE = (
     cst.SimpleWhitespace,
@@ -65,6 +65,13 @@ def children_of(node: cst.CSTNode) -> list[cst.CSTNode]:
         elif value is not None and value is not cst.MaybeSentinel.DEFAULT:
             found.append(value)
     return found
+
+
+def below(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Give ``node`` and all below it, in the order of the code."""
+    yield node
+    for child in children_of(node):
+        yield from below(child)
 
 
 class Walker:

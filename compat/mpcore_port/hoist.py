@@ -11,11 +11,13 @@ import re
 from typing import Any
 
 import libcst as cst
-from libcst import matchers
+
+from mpcore_port.children import below
 
 __all__ = ["Changer", "changed", "named_losses"]
 
-_BACKWARD = re.compile(r"^[^#\n]*\)\s*\.backward\(", re.M)
+# A loss that has a name, scaled or not, is no expression to take apart.
+_BACKWARD = re.compile(r"^(?!\s*[\w.]+\.scale\([\w.]+\)\.backward\()[^#\n]*\)\s*\.backward\(", re.M)
 
 
 def named_losses(text: str) -> str:
@@ -89,7 +91,10 @@ def _computes(loss: cst.BaseExpression) -> bool:
     """Return whether a function runs in a loss: not only methods of what has a name."""
     return any(
         (isinstance(call.func, cst.Name) and not hasattr(builtins, call.func.value))
-        or any(matchers.findall(arg, matchers.Call()) for arg in call.args)
-        for call in matchers.findall(loss, matchers.Call())
-        if isinstance(call, cst.Call)
+        or any(_calls(arg) for arg in call.args)
+        for call in _calls(loss)
     )
+
+
+def _calls(node: cst.CSTNode) -> list[cst.Call]:
+    return [one for one in below(node) if isinstance(one, cst.Call)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 import warnings
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["Reached", "uses"]
@@ -29,6 +30,7 @@ _COMPARE: dict[type[ast.cmpop], Any] = {
 _FLAGS = {"store_true": False, "store_false": True, "count": None}
 
 
+@lru_cache(maxsize=2)  # each refused line of a file asks for it
 def _parsed(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():

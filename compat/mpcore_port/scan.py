@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port import facts
-from mpcore_port.children import children_of
+from mpcore_port.children import below
 from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.policy import policy_of
 
@@ -340,14 +340,14 @@ class _Scanner:
 
     def _branch(self, node: cst.If) -> None:
         test = node.test
-        if not any(isinstance(n, cst.Modulo) for n in _below(test)):
+        if not any(isinstance(n, cst.Modulo) for n in below(test)):
             return
         inside = [s for s in self.names.callers("step") if node in self.names.ancestors(s)]
         if inside:
             divisor = next(
                 (
                     n
-                    for n in _below(test)
+                    for n in below(test)
                     if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Modulo)
                 ),
                 None,
@@ -403,9 +403,3 @@ def _is_loss(name: str) -> bool:
         or last in ("cross_entropy", "kl_div")
         or last.startswith("binary_cross_entropy")
     )
-
-
-def _below(node: cst.CSTNode) -> Iterable[cst.CSTNode]:
-    yield node
-    for child in children_of(node):
-        yield from _below(child)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import children_of
+from mpcore_port.children import below
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of
 
@@ -55,7 +55,7 @@ def _written(line: cst.SimpleStatementLine) -> Iterator[bool]:
             yield _is_groups(held)
             if isinstance(held, cst.Subscript) and not isinstance(small, cst.AugAssign):
                 yield _is_groups(held.value) or _is_params(held)
-        for node in _below(small):
+        for node in below(small):
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
                 name, holder = node.func.attr.value, node.func.value
                 yield name in _OF_LIST and _is_groups(holder)
@@ -73,12 +73,6 @@ def _held(targets: list[Any]) -> Iterator[Any]:
 
 def _is_groups(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Attribute) and node.attr.value == "param_groups"
-
-
-def _below(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in children_of(node):
-        yield from _below(child)
 
 
 def _is_params(node: cst.Subscript) -> bool:
