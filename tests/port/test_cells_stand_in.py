@@ -5,11 +5,13 @@ A port with a planted fault has to be called different.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mpcore_port.engine import port_tree
+from mpcore_port.mindspore.replay import _no_pictures
 from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
 from mpcore_port.verify import step as steps
@@ -141,3 +143,11 @@ def test_an_optimizer_beside_the_script_is_left_out_and_keeps_what_it_is_made_fo
     step = extract(text, tmp_path, (line,))
     assert "_mpcore_missing('optimizer rates.Lars')(model.parameters(), lr=0.05" in step.body
     assert (line, "SGD, on both sides, in place of rates.Lars") in step.replaced
+
+
+def test_sets_of_pictures_are_nothing_in_a_port_as_in_its_original() -> None:
+    """Without torchvision the original reads none; the port raised for files that are not there."""
+    runtime = SimpleNamespace(pictures=SimpleNamespace(make_grid=len))
+    _no_pictures(runtime)
+    assert len(runtime.pictures.CIFAR10("./data", train=True)) > 0
+    assert runtime.pictures.make_grid is len

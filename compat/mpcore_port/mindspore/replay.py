@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import json
 import math
 import os
@@ -314,6 +314,8 @@ def _port(job: dict[str, Any]) -> Any:
     ms.runtime.launch_blocking()
     own_stream()
     _same_numbers(ms, torch, runtime)
+    if importlib.util.find_spec("torchvision") is None:
+        _no_pictures(runtime)
     same_masks(ms, torch)
     recorder = _PortRecorder(job, ms, runtime)
     _collect(optim.Optimizer, recorder.optimizers)
@@ -321,6 +323,14 @@ def _port(job: dict[str, Any]) -> Any:
     if job["mode"] == "float32":
         _turn_off(runtime)
     return recorder.close
+
+
+def _no_pictures(runtime: Any) -> None:
+    """Have sets of pictures be nothing, as they are beside torch without torchvision."""
+    from mpcore_port.verify.synthetic import missing
+
+    for name in ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "ImageFolder"):
+        setattr(runtime.pictures, name, missing(f"torchvision.datasets.{name}"))
 
 
 def _always() -> bool:
