@@ -83,6 +83,36 @@ def test_loops_train_as_torch_does(path, options, mode, tmp_path):
         assert np.isfinite(values[1]).all() or not scales[0]
 
 
+LOOKS = (
+    HEAD
+    + """
+def train(batches, log):
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        log.add("loss", loss.item())
+        {line}
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        ("log.add('rate', optimizer.param_groups[0]['lr'])", True),
+        ("optimizer.param_groups[0]['lr'] = log.rate()", False),
+        ("optimizer.param_groups[0]['lr'] *= log.rate()", False),
+        ("log.add('weights', optimizer.param_groups[0]['params'])", False),
+    ],
+)
+def test_a_look_at_the_rate_between_loss_and_step_comes_behind_the_step(line, held):
+    found = port_text(LOOKS.replace("{line}", line), TARGET, Options(plain=True))
+    assert ("forward_fn" in found.text) is held
+
+
 APEX = sorted((Path(__file__).parent / "loops" / "apex").glob("*.py"))
 
 

@@ -386,10 +386,12 @@ def _check_late(line: Line, group: Group) -> None:
     if line.inner or jumps(line.node):
         raise NotPlain(line.node, "a look at the loss decides whether the optimizer steps")
     roots = {text.partition("[")[0] for text in group.optimizers}
-    if read(line.node) & roots:
+    text = _RATE.sub("", _words(line.node))  # a step leaves its rate as it is
+    if read(line.node) & {root for root in roots if re.search(rf"\b{re.escape(root)}\b", text)}:
         raise NotPlain(line.node, "it reads the optimizer between loss and step")
 
 
+_RATE = re.compile(r"""[\w.]+\.param_groups\[[-\w]+\]\[(['"])lr\1\](?!\s*[^\s\w)\],]*=[^=])""")
 _MODE = re.compile(r"\.(train|eval|requires_grad_)\(")
 
 
