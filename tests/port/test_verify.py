@@ -85,6 +85,17 @@ def test_a_faithful_port_is_the_same_bit_for_bit(tmp_path):
     assert overflow.port_scales[2] == overflow.port_scales[1] / 2  # the planted step
 
 
+def test_a_process_of_several_does_not_wait_for_the_others(tmp_path):
+    group = """
+torch.distributed.init_process_group(
+    "nccl", init_method="tcp://127.0.0.1:6789", world_size=8, rank=0
+)
+optimizer = """
+    text = CUDA.replace("optimizer = ", group, 1)
+    found = run(tmp_path, text, on_npu(text).replace("nccl", "hccl"), MIXED)
+    assert found.passed
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

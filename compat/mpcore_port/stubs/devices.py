@@ -10,6 +10,7 @@ device are those of the CPU, with the device's default dtype float16. The module
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import re
 import sys
@@ -391,7 +392,9 @@ def _move_parallel(kind: str) -> None:
     @functools.wraps(group)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("device_id", None)
-        alone = kwargs.get("world_size", -1) in (-1, 1) and os.environ.get("WORLD_SIZE", "1") == "1"
+        alone = os.environ.get("WORLD_SIZE", "1") == "1"
+        if multiprocessing.parent_process() is not None:  # the script has begun others like it
+            alone = alone and kwargs.get("world_size", -1) in (-1, 1)
         if alone and not args and "store" not in kwargs:  # a port would be shared by two runs
             kwargs.pop("init_method", None)
             kwargs |= {"store": torch.distributed.HashStore(), "rank": 0, "world_size": 1}
