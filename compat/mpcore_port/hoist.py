@@ -17,7 +17,9 @@ from mpcore_port.children import below
 __all__ = ["Changer", "changed", "named_losses"]
 
 # A loss that has a name, scaled or not, is no expression to take apart.
-_BACKWARD = re.compile(r"^(?!\s*[\w.]+\.scale\([\w.]+\)\.backward\()[^#\n]*\)\s*\.backward\(", re.M)
+_BACKWARD = re.compile(
+    r"^(?![ \t]*[\w.]+\.scale\([\w.]+\)\.backward\()[^#\n]*\)\s*\.backward\(", re.M
+)
 
 
 def named_losses(text: str) -> str:

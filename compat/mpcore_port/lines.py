@@ -32,7 +32,10 @@ def apart(text: str, target: str) -> str:
     return changed(text, _Splitter(target == "mindspore"))
 
 
-_LEAVES = re.compile(r"^\s*(continue|break|return\b.*|raise\b.*)\n(\s*(#.*)?\n)*\s*else\s*:", re.M)
+# No \s: over many empty lines two of them would be tried in every way.
+_LEAVES = re.compile(
+    r"^[ \t]*(?:continue|break|return\b.*|raise\b.*)\n(?:[ \t]*(?:#.*)?\n)*[ \t]*else\s*:", re.M
+)
 
 
 def _early(text: str) -> str:

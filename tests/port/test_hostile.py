@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +248,14 @@ def test_very_long_expression_is_ported(tmp_path: Path) -> None:
     _tree(tmp_path / "in", a_py=long)
     port(tmp_path / "in", to="torch_npu", output=tmp_path / "out")
     assert _seen(tmp_path / "out")["a.py"] == long.replace(GOOD, PORTED).encode()
+
+
+def test_many_empty_lines_behind_a_jump_cost_no_more_than_others(tmp_path: Path) -> None:
+    jump = "for x in data:\n    if x is None:\n        continue\n" + "\n" * 400
+    loop = "    loss = model(x).mean()\n    loss.backward()\n    optimizer.step()\n"
+    path = _tree(tmp_path, train_py=f"import torch\n{jump}{loop}") / "train.py"
+    code = "import sys; from mpcore.cli import main; main()"
+    words = ("port", str(path), "--to", "mindspore", "--no-verify", "-o", str(tmp_path / "port.py"))
+    done = subprocess.run([sys.executable, "-c", code, *words], timeout=60, check=False)
+    assert done.returncode in (0, 1)
+    assert (tmp_path / "port.py").read_text().count("\n") > 400
