@@ -113,6 +113,46 @@ def _ports(original: str, port: str) -> dict[str, str]:
     return texts
 
 
+APEX = """
+import torch
+import torch.nn.functional as F
+from apex import amp
+from zoo import Classifier
+
+model = Classifier("resnet", classes=10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+model, optimizer = amp.initialize(models=model, optimizers=optimizer, opt_level="O2")
+amp._amp_state.loss_scalers[0]._loss_scale = 2**20
+for images, target in loader:
+    loss = F.cross_entropy(model(images.cuda()), target.cuda())
+    optimizer.zero_grad()
+    with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_stand_in_rounds_where_apex_does_and_its_scaler_is_there_in_float32(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("mindspore")
+    (tmp_path / "train.py").write_text(APEX, encoding="utf-8")
+    target = load_target("mindspore")
+    result = port_tree(walk(tmp_path / "train.py"), target, Options())
+    options = VerifyOptions(losses=6, modes=("float32", "mixed"))
+    place = Place(tmp_path, tmp_path)
+    done = steps.verify_step(
+        result.files[0], result, target, place, options, INPUTS, "", lambda _: None
+    )
+    assert done.passed, done
+    float32, mixed = done.comparisons
+    assert float32.original_scales == ()
+    assert min(mixed.original_scales) < 2**20  # float16 overflowed, on both sides
+    assert mixed.port_scales == mixed.original_scales
+
+
 def test_what_callers_ask_of_a_stand_in_is_replayed(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "asked.json")
     assert kept.of("net", lambda: ["parts", "a", "loss"]) == ["parts", "a", "loss"]

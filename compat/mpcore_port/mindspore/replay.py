@@ -445,8 +445,16 @@ def _turn_off(runtime: Any) -> None:
         scaler(self, **{**settings, "enabled": False})
 
     runtime.GradScaler.__init__ = init
-    initialize = runtime.apex.initialize
-    runtime.apex.initialize = functools.partial(initialize, enabled=False)
+    initialize, apex = runtime.apex.initialize, runtime.apex
+
+    @functools.wraps(initialize)
+    def in_float32(models: Any, optimizers: Any = None, *_: Any, **asked: Any) -> Any:
+        # scripts reach for their scalers: they are there, and scale nothing
+        scalers = [apex.LossScaler(1.0, None, 1.0) for _ in range(asked.get("num_losses", 1))]
+        apex.loss_scalers = lambda: scalers
+        return initialize(models, optimizers, enabled=False)
+
+    apex.initialize = in_float32
 
 
 def _load(ms: Any, path: str, optimizers: list[Any]) -> None:

@@ -9,13 +9,14 @@ import functools
 import itertools
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import mindspore as ms
 from mindspore import nn, ops
 
 from mpcore_port.verify.kit import first_weights
-from mpcore_port.verify.stand_in import StandIn, answer, use
+from mpcore_port.verify.stand_in import StandIn, answer, shapes_of, use
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -39,7 +40,17 @@ class _Net(nn.Cell):  # type: ignore[misc]  # mindspore is untyped
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the form says, of the first tensor; as many as the caller takes apart."""
-        return answer(self, args, kwargs)
+        low = self.__dict__.get("_mpcore_low")
+        if low is None:
+            return answer(self, args, kwargs)
+        weights = {key: getattr(self, key).astype(low) for key in shapes_of(self.classes)}
+        rounded = SimpleNamespace(name=self.name, classes=self.classes, **weights)
+        return answer(rounded, _rounded(args, low), _rounded(kwargs, low))
+
+    def to_float(self, dst_type: Any) -> Any:
+        """Compute in that dtype from now on, as layers do: weights and inputs are rounded to it."""
+        self.__dict__["_mpcore_low"] = dst_type
+        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what ``construct`` does: what is no tensor is handed on as it is."""
@@ -53,6 +64,15 @@ class _Net(nn.Cell):  # type: ignore[misc]  # mindspore is untyped
             if name.startswith("_") or asks.startswith(CellKit.between):
                 raise
             return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
+
+
+def _rounded(value: Any, dtype: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rounded(part, dtype) for part in value)
+    if isinstance(value, dict):
+        return {key: _rounded(part, dtype) for key, part in value.items()}
+    rounds = isinstance(value, ms.Tensor) and value.is_floating_point()
+    return value.astype(dtype) if rounds else value
 
 
 class CellKit:
@@ -125,6 +145,14 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
                     setattr(holder, name, wrapped)
     found = training._parameters_of
     training._parameters_of = lambda parts: found([_cell(part) for part in parts])
+    initialize = runtime.apex.initialize
+
+    @functools.wraps(initialize)
+    def prepared(models: Any, *args: Any, **kwargs: Any) -> Any:
+        cells = [_cell(one) for one in models] if isinstance(models, list) else _cell(models)
+        return initialize(cells, *args, **kwargs)
+
+    runtime.apex.initialize = prepared
 
 
 def _as_cell(original: Any) -> Any:
