@@ -75,7 +75,7 @@ class CrossEntropyLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        self.options = (weight, ignore_index, reduction, label_smoothing)
+        self.options = (weight, ignore_index, reduction, float(label_smoothing))
 
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of logits (N, C) or (N, C, ...)."""

@@ -340,8 +340,11 @@ def step(optimizer: Any) -> None:
 
 
 def zero_grad(holder: Any, set_to_none: bool = True) -> None:
-    """Forget the gradients of an optimizer's or a Cell's parameters."""
+    """Forget the gradients of an optimizer's or a Cell's parameters; others do it themselves."""
     del set_to_none
+    if not hasattr(holder, "param_groups") and not hasattr(holder, "trainable_params"):
+        holder.zero_grad()
+        return
     params = holder.parameters if hasattr(holder, "param_groups") else holder.trainable_params()
     for param in params:
         param.grad = None

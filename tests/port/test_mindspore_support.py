@@ -7,6 +7,7 @@ import gzip
 import importlib
 import os
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -604,3 +605,18 @@ def test_batch_normalisations_are_replaced_where_they_run():
     wanted = np.maximum(inner[0](x).asnumpy() * 4, 0)
     np.testing.assert_array_equal(net(x).asnumpy(), wanted)
     assert isinstance(port.layers.replace_norms(ms.nn.BatchNorm2d(2), lambda norm: Twice()), Twice)
+
+
+def test_what_wraps_an_optimizer_clears_gradients_itself():
+    """Its class lies beside the script and keeps torch's methods; the port raised."""
+    weight = ms.Parameter(ms.Tensor([1.0, 2.0]))
+    weight.grad = ms.Tensor([3.0, 4.0])
+    inner = port.SGD([weight], lr=0.1)
+    port.zero_grad(SimpleNamespace(zero_grad=lambda: port.zero_grad(inner)))
+    assert weight.grad is None
+
+
+def test_smoothing_of_a_command_line_may_be_a_whole_number():
+    logits, labels = ms.Tensor([[2.0, -1.0]]), ms.Tensor([1], ms.int32)
+    smooth, plain = port.CrossEntropyLoss(label_smoothing=0), port.CrossEntropyLoss()
+    assert float(smooth(logits, labels)) == float(plain(logits, labels))
