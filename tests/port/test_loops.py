@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +69,36 @@ FORMS = [(path, PLAIN) for path in LOOPS] + [
     ("path", "options"), FORMS, ids=[f"{path.stem}-{'mp' * (not o.plain)}" for path, o in FORMS]
 )
 def test_loops_train_as_torch_does(path, options, mode, tmp_path):
+    trains_alike(path, options, mode, tmp_path)
+
+
+EACH_CALL = {"gan", "switch_beside", "trainer"}  # steps that are made where they are called
+COMPILED = [path for path in LOOPS if path.stem not in EACH_CALL]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["float32", "overflow"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem == "train_one_epoch" else pytest.mark.nightly)
+        for path in COMPILED
+    ],
+    ids=lambda path: path.stem,
+)
+def test_compiled_steps_train_as_torch_does(path, mode, tmp_path):
+    options = replace(PLAIN, jit=True)
+    assert "@ms.jit" in port_text(path.read_text("utf-8"), TARGET, options).text
+    trains_alike(path, options, mode, tmp_path)
+
+
+def trains_alike(path, options, mode, folder):
+    """Train a loop and its port for 20 steps, and compare losses and scales."""
     if mode == "overflow" and "bfloat16" in path.stem:
         pytest.skip("MindSpore on CPU has no bfloat16 kernels")
-    own = tmp_path / "ported.py"
+    own = folder / "ported.py"
     own.write_text(port_text(path.read_text("utf-8"), TARGET, options).text, "utf-8")
-    theirs, mine = replay(path, own, mode, tmp_path, losses=20, at=PLANTED)
+    theirs, mine = replay(path, own, mode, folder, losses=20, at=PLANTED)
     values = [[value for kind, value in run if kind == "loss"] for run in (theirs, mine)]
     assert len(values[0]) == len(values[1]) == 20
     scales = [[value for kind, value in run if kind == "scale"] for run in (theirs, mine)]
