@@ -12,7 +12,7 @@ import libcst as cst
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-__all__ = ["WHITE", "Walker", "below", "children_of", "paths_to"]
+__all__ = ["WHITE", "Walker", "below", "calls_in", "children_of", "paths_to"]
 
 WHITE = (
     cst.SimpleWhitespace,
@@ -91,6 +91,23 @@ class Walker:
 
     def on_leave(self, node: cst.CSTNode) -> None:
         """Look at ``node`` after all that is below it."""
+
+
+class _Calls(Walker):
+    def __init__(self) -> None:
+        self.calls: list[cst.Call] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Call):
+            self.calls.append(node)
+        return True
+
+
+def calls_in(node: cst.CSTNode) -> list[cst.Call]:
+    """Return the calls in ``node``, outer ones first."""
+    found = _Calls()
+    found.walk(node)
+    return found.calls
 
 
 def paths_to(

@@ -12,7 +12,7 @@ from typing import Any
 
 import libcst as cst
 
-from mpcore_port.children import below
+from mpcore_port.children import calls_in
 
 __all__ = ["Changer", "changed", "named_losses"]
 
@@ -93,10 +93,6 @@ def _computes(loss: cst.BaseExpression) -> bool:
     """Return whether a function runs in a loss: not only methods of what has a name."""
     return any(
         (isinstance(call.func, cst.Name) and not hasattr(builtins, call.func.value))
-        or any(_calls(arg) for arg in call.args)
-        for call in _calls(loss)
+        or any(calls_in(arg) for arg in call.args)
+        for call in calls_in(loss)
     )
-
-
-def _calls(node: cst.CSTNode) -> list[cst.Call]:
-    return [one for one in below(node) if isinstance(one, cst.Call)]

@@ -68,7 +68,7 @@ def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int
         return not inside
     if not isinstance(node, ast.Call):
         return False
-    if module.qualified(node.func).startswith(_OURS) or module.reaches(node):
+    if _is_of_torch(module, node.func) or module.reaches(node):
         return False
     if not inside:
         return True
@@ -102,7 +102,7 @@ def makers_of_models(module: Module) -> list[int]:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
         name, call = ast.unparse(node.targets[0]), _peeled(node.value)
-        if call is None or module.qualified(call.func).startswith(_OURS):
+        if call is None or _is_of_torch(module, call.func):
             continue
         asked = (f"{name}.{method}" for method in _ASKED)
         optimizers = (f"{name}.configure_optim", f"({name}.parameters", f"optimizer({name}")
@@ -153,7 +153,7 @@ def _makes_a_loss(module: Module, call: ast.Call) -> bool:
     """Return whether a call is that of a class of losses, by its name, and not torch's."""
     made = _peeled(call)
     name = ast.unparse(made.func).rpartition(".")[2] if made is not None else ""
-    ours = made is not None and module.qualified(made.func).startswith(_OURS)
+    ours = made is not None and _is_of_torch(module, made.func)
     return name[:1].isupper() and not ours
 
 
@@ -191,7 +191,7 @@ def _may_be_loss(module: Module, call: ast.Call) -> bool:
     func = call.func
     of_tensor = isinstance(func, ast.Attribute) and func.attr in _OF_TENSORS
     plain = isinstance(func, ast.Name) and func.id in ("sum", "max", "min", "float", "int")
-    ours = module.qualified(func).startswith(_OURS)
+    ours = _is_of_torch(module, func)
     return not (of_tensor or plain or ours or module.reaches(call))
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
-from mpcore_port.mindspore.rules.flow import assigned, calls_in, read
+from mpcore_port.mindspore.rules.flow import assigned, read
 from mpcore_port.names import code_of, dotted
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
 
@@ -275,7 +276,8 @@ class Acts:
         statement = names.statement(made)
         block = names.parents.get(statement)
         own = dotted(used).startswith("self.") and names.enclosing(used, cst.ClassDef) is owner
-        steady = all(map(_only_looks, calls_in(cst.parse_expression(switch))))
+        asked = cst.parse_expression(switch)
+        steady = all(map(_only_looks, calls_in(asked)))
         if not own or owner is None or not steady or not isinstance(block, cst.IndentedBlock):
             return ""
         for call in names.calls:
@@ -296,7 +298,7 @@ class Acts:
                 and switch in (code_of(given["enabled"]), f"({code_of(given['enabled'])})")
                 and re.fullmatch(r"self\.\w+", text)
                 and len(names.attribute(owner, text)) == 1
-                and not between & read(cst.parse_expression(switch))
+                and not between & read(asked)
             ):
                 return text
         return ""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Forward, Line, NotPlain, Region
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     assigned_first,
-    calls_in,
     jumps,
     parameters_read,
     read,

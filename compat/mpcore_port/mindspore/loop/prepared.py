@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
-from mpcore_port.mindspore.rules.flow import assigned, calls_in
+from mpcore_port.mindspore.rules.flow import assigned
 from mpcore_port.names import code_of, dotted
 from mpcore_port.policy import number
 from mpcore_port.scan import SCALERS, arguments

@@ -93,11 +93,9 @@ class _Writer:
         self.scalers = scalers
         self.prepared = scalers.prepared if scalers is not None else None
         # The network may be wrapped in another file of the project.
-        names = (*at.scan.torch_names, *at.project.torch_names)
+        called = (str(at.names.called(call)) for call in at.names.calls)  # apex's are not torch's
+        names = (*at.scan.torch_names, *at.project.torch_names, *called)
         self.parallel = any(name.endswith(_PARALLEL) for name in names)
-        self.parallel |= any(
-            str(at.names.called(call)).endswith(_PARALLEL) for call in at.names.calls
-        )
         for group in steps.groups:
             if group.apex:
                 group.scaler, group.updates = fresh(f"scaler{group.suffix}"), True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import Walker
+from mpcore_port.children import Walker, calls_in
 from mpcore_port.lines import leaves
 from mpcore_port.mindspore.rules.place import is_module, trained_leaves
 from mpcore_port.names import code_of, dotted
@@ -273,9 +273,7 @@ def _is_plain(call: cst.Call, at: At) -> bool:
 
 def detaches(node: cst.CSTNode, names: set[str]) -> bool:
     """Return whether ``node`` detaches what one of ``names`` holds."""
-    found = _Calls()
-    found.walk(node)
-    funcs = (call.func for call in found.calls)
+    funcs = (call.func for call in calls_in(node))
     return any(
         isinstance(func, cst.Attribute) and func.attr.value == "detach" and read(func.value) & names
         for func in funcs
@@ -458,23 +456,6 @@ def _surely(statement: Any) -> bool:
     if isinstance(statement, cst.With) and isinstance(statement.body, cst.IndentedBlock):
         return all(_surely(inner) for inner in statement.body.body)
     return False
-
-
-class _Calls(Walker):
-    def __init__(self) -> None:
-        self.calls: list[cst.Call] = []
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.Call):
-            self.calls.append(node)
-        return True
-
-
-def calls_in(node: cst.CSTNode) -> list[cst.Call]:
-    """Return the calls in ``node``, outer ones first."""
-    found = _Calls()
-    found.walk(node)
-    return found.calls
 
 
 class _Named(Walker):

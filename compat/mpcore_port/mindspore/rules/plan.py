@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import Walker
+from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
     assigned_first,
-    calls_in,
     constant,
     detaches,
     jumps,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import Walker
-from mpcore_port.mindspore.rules.flow import calls_in
+from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.rules.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.names import code_of, string_of
