@@ -1,6 +1,6 @@
 # make compare   set up .venv and run the main job on real data
 # make check     lint, types, the core, one framework: under 3 minutes, for every change
-# make test      set up .venv and run every suite, two at a time
+# make test      set up .venv and run every suite, two at a time; the dear tests by shares
 # make facts     every fact of the porter for MindSpore, run against torch
 # make hosts     the suite beside Lightning, Accelerate and transformers, in .venv-hosts
 # make jax       the suite of the JAX backend, in .venv-jax
@@ -8,7 +8,7 @@
 # make notebooks run the example notebooks, and keep what they print
 # make device    the device suite and its campaign on this machine's accelerator
 # make matrix    other versions of Python, numpy and the frameworks, each in its own environment
-# make nightly   the same with full products and long runs (docs/testing.md)
+# make nightly   every test, with full products and long runs (docs/testing.md)
 
 PYTHON ?= python3
 VENV   := .venv
@@ -18,7 +18,9 @@ RUN    := TF_CPP_MIN_LOG_LEVEL=3 GLOG_v=3
 # Suites that run at once, each on one thread: two of them share two cores well.
 JOBS   ?= 2
 LOGS   := build/suites
-PYTEST  = -m pytest -p no:cacheprovider --measure $(LOGS)/$@.tests.json $(ARGS)
+# Of dear tests, `make test` runs a day's share, `make nightly` everything (docs/testing.md).
+SHARE   = --by-day
+PYTEST  = -m pytest -p no:cacheprovider --measure $(LOGS)/$@.tests.json $(SHARE) $(ARGS)
 TEST    = OMP_NUM_THREADS=1 $(RUN) $(BIN)/python $(PYTEST)
 # Lightning, Accelerate, transformers and what tests of them need, on top of $(VENV), which stays
 # as it is. They bring no torch of their own. timm, and torchvision, which it imports, lie apart:
@@ -28,10 +30,9 @@ HOSTS  := .venv-hosts
 JAX    := .venv-jax
 # One process a framework: their states must not meet. The longest first, so that none is left
 # alone at the end; "2of3" is the second of three parts.
-SUITES := slow porter \
-          backends-mindspore-1of3 backends-mindspore-2of3 backends-mindspore-3of3 \
-          backends-tensorflow-1of2 backends-tensorflow-2of2 backends-torch unit \
-          hosts jax device-dry compat-mindspore packaging compat-tensorflow compat-torch types backends-numpy lint
+SUITES := backends-tensorflow backends-mindspore-1of2 backends-mindspore-2of2 backends-torch \
+          porter slow unit hosts packaging jax compat-mindspore compat-tensorflow device-dry \
+          compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
 .PHONY: compare test check facts seconds device matrix notebooks nightly setup docs benchmark clean $(SUITES) $(CHECKS)
@@ -54,7 +55,7 @@ seconds:
 	$(BIN)/python tests/suites.py seconds $(LOGS)
 
 nightly:
-	@$(MAKE) --no-print-directory test ARGS=--nightly
+	@$(MAKE) --no-print-directory test SHARE=--nightly
 
 setup: $(VENV)/.ready
 
@@ -128,6 +129,7 @@ device-dry: setup
 	$(suite) env MPCORE_DEVICE=simulated PATH="$(CURDIR)/$(BIN):$$PATH" $(TEST) tests/device \
 	  --backend torch -k "not conformance and not transaction"
 
+device: SHARE =
 device: setup
 	env $(TEST) tests/device --backend torch
 	$(BIN)/python tests/device/campaign.py $(ARGS)

@@ -37,6 +37,8 @@ FRAMEWORKS = {
 # Folders whose suites run in one framework a process.
 PER_FRAMEWORK = {"backends", "borders", "compat", "divergence", "ranks", "zoo"}
 SECONDS = HERE / "seconds.json"
+CASES = HERE / "seconds_of_cases.json"
+NIGHT = pytest.StashKey[int]()
 USUAL = 0.3  # seconds of a test in a file that was never measured
 
 
@@ -57,6 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--nightly",
         action="store_true",
         help="run full products and long runs too; docs/testing.md says what stands in by day",
+    )
+    parser.addoption(
+        "--by-day",
+        action="store_true",
+        help="leave long tests, and most cases of dear ones, to the night; as `make test` does",
     )
     parser.addoption(
         "--measure",
@@ -94,13 +101,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, not skip, what another process or another night runs."""
     backend, nightly = config.getoption("--backend"), config.getoption("--nightly")
-    mine = [item for item in items if _runs(item, backend, nightly)]
+    mine, left = [item for item in items if _runs(item, backend, nightly)], set()
+    if config.getoption("--by-day") and not nightly:
+        from by_day import left_to_the_night
+
+        means = json.loads(CASES.read_text(encoding="utf-8")).get(group_of(config), {})
+        left = left_to_the_night(mine, means)
+        mine = [item for item in mine if item not in left]
     shard = files_of_shard(config.getoption("--shard"), mine, group_of(config))
     kept = [item for item in mine if file_of(item.nodeid) in shard]
+    config.stash[NIGHT] = sum(file_of(item.nodeid) in shard for item in left)
     if len(kept) < len(items):
         left = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in left])
         items[:] = kept
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    """Say what did not run; `suites.py` counts it in its table."""
+    return f"{config.stash.get(NIGHT, 0)} left to the night"
 
 
 def _runs(item: pytest.Item, backend: str, nightly: bool) -> bool:

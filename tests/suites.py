@@ -2,7 +2,8 @@
 
 python tests/suites.py run FOLDER NAME COMMAND...    output to FOLDER/NAME.log, figures beside it
 python tests/suites.py summary FOLDER NAME...        a table, failures last, exit code 1 if any
-python tests/suites.py seconds FOLDER                what each file took, into tests/seconds.json
+python tests/suites.py seconds FOLDER                what each file took, into tests/seconds.json,
+                                                     and a case of each function, beside it
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SECONDS = HERE / "seconds.json"
+CASES = HERE / "seconds_of_cases.json"
+DEAR = 1.0  # CPU seconds of a test function, from which on it is known by name
 
 # pytest's last line: "3 failed, 1799 passed, 84 deselected in 358.66s (0:05:58)"
+NIGHT = re.compile(r"^(\d+) left to the night$", re.MULTILINE)
 COUNTS = re.compile(r"(\d+) (failed|passed|errors?|xfailed|skipped)\b")
 
 
@@ -44,6 +48,7 @@ def run(folder: Path, name: str, command: list[str]) -> int:
     figures = {
         "ok": code == 0,
         "tests": tests_of(text),
+        "night": sum(map(int, NIGHT.findall(text))),
         "seconds": round(time.monotonic() - begun, 1),
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
     }
@@ -57,25 +62,23 @@ def run(folder: Path, name: str, command: list[str]) -> int:
 def line(name: str, figures: dict[str, float]) -> str:
     """Return one row of the table."""
     verdict = "ok" if figures["ok"] else "FAILED"
-    tests = figures["tests"] or ""
-    return (
-        f"{name:28} {tests:>6} {figures['seconds']:9.1f} {figures['cpu_seconds']:9.1f}  {verdict}"
-    )
+    tests, night = (figures[key] or "" for key in ("tests", "night"))
+    seconds, cpu = figures["seconds"], figures["cpu_seconds"]
+    return f"{name:28} {tests:>6} {night:>6} {seconds:9.1f} {cpu:9.1f}  {verdict}"
 
 
 def summary(folder: Path, names: list[str]) -> int:
-    """Print what every suite took; those that failed, or never ran, stand last."""
+    """Print what every suite ran, left to the night and took; those that failed stand last."""
     found = {}
     for name in names:
         file = folder / f"{name}.json"
-        missing = {"ok": False, "tests": 0, "seconds": 0.0, "cpu_seconds": 0.0}
+        missing = dict.fromkeys(("ok", "tests", "night", "seconds", "cpu_seconds"), 0)
         found[name] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else missing
-    print(f"\n{'suite':28} {'tests':>6} {'seconds':>9} {'cpu':>9}")
+    print(f"\n{'suite':28} {'tests':>6} {'night':>6} {'seconds':>9} {'cpu':>9}")
     for name in sorted(names, key=lambda name: not found[name]["ok"]):
         print(line(name, found[name]))
-    sums = {
-        key: sum(row[key] for row in found.values()) for key in ("tests", "seconds", "cpu_seconds")
-    }
+    keys = ("tests", "night", "seconds", "cpu_seconds")
+    sums = {key: sum(row[key] for row in found.values()) for key in keys}
     failed = [name for name in names if not found[name]["ok"]]
     print(line("all", {"ok": not failed, **sums}))
     if failed:
@@ -83,20 +86,45 @@ def summary(folder: Path, names: list[str]) -> int:
     return int(bool(failed))
 
 
-def seconds(folder: Path, kept: Path = SECONDS) -> int:
+def seconds(folder: Path, kept: Path = SECONDS, kept_cases: Path = CASES) -> int:
     """Put what the last run measured of each file beside what is known of the others."""
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    files: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    cases: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted(folder.glob("*.tests.json")):
         told = json.loads(file.read_text(encoding="utf-8"))
         for nodeid, spent in told["tests"].items():
-            found[told["group"]][nodeid.split("::")[0]] += spent
-    known = json.loads(kept.read_text(encoding="utf-8"))
-    for group, files in found.items():
-        rows = {**known.get(group, {}), **{file: round(s, 1) for file, s in files.items()}}
-        known[group] = {file: s for file, s in rows.items() if (HERE.parent / file).exists()}
+            files[told["group"]][nodeid.split("::")[0]] += spent
+            cases[told["group"]][nodeid.partition("[")[0]].append(spent)
+    known = json.loads(kept_cases.read_text(encoding="utf-8")) if kept_cases.exists() else {}
+    means = {group: _means(of, known.get(group, {})) for group, of in cases.items()}
+    _put(
+        kept, {group: {file: round(s, 1) for file, s in of.items()} for group, of in files.items()}
+    )
+    _put(kept_cases, means)
+    print(f"{sum(map(len, files.values()))} files measured; {kept.name} is written")
+    return int(not files)
+
+
+def _means(functions: dict[str, list[float]], known: dict[str, float]) -> dict[str, float]:
+    """Return the seconds of a case, of the functions that are dear, or once were."""
+    return {
+        name: round(sum(spent) / len(spent), 3)
+        for name, spent in functions.items()
+        if sum(spent) > DEAR or name in known
+    }
+
+
+def _put(kept: Path, found: dict[str, dict[str, float]]) -> None:
+    """Write what was found over what is known; what stands in files that are gone, goes."""
+    known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    for group, rows in found.items():
+        known[group] = {**known.get(group, {}), **rows}
+        known[group] = {
+            name: s
+            for name, s in known[group].items()
+            if (HERE.parent / name.split("::")[0]).exists()
+        }
     kept.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(f"{sum(map(len, found.values()))} files measured; {kept.name} is written")
-    return int(not found)
 
 
 def main(action: str, where: str, *rest: str) -> int:

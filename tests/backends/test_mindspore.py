@@ -335,6 +335,7 @@ def test_device_flag_is_combined_with_the_values():
         pytest.param("model_bfloat16", ("eager",), id="model-bfloat16"),
     ],
 )
+@pytest.mark.day
 def test_every_kind_of_layer_trains(policy, modes):
     tokens = Tensor(np.random.default_rng(2).integers(0, 11, (3, 5)).astype("i4"))
     losses = []

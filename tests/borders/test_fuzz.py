@@ -41,6 +41,7 @@ def test_settings_pair_every_two_values(pytestconfig: pytest.Config) -> None:
         assert {(row[i], row[j]) for row in rows} == set(product(ones, others))
 
 
+@pytest.mark.day(20)
 def test_nothing_weaker_without_a_word(name: str, pytestconfig: pytest.Config) -> None:
     """In one of the settings that all things share; by night in any."""
     backend = pytestconfig.getoption("--backend")

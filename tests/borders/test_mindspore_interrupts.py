@@ -189,6 +189,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("policy", "options", "boost"), CASES)
+@pytest.mark.day
 def test_an_error_anywhere_leaves_the_state_before_or_after(policy, options, boost):
     outcome = planted(Run(policy, **options), boost, 30, seed=4)
     assert not outcome.bad, outcome

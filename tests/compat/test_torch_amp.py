@@ -599,6 +599,7 @@ print(digest, len(set(scales)), scales)
     "optimizer",
     ["SGD(model.parameters(), lr=0.1, momentum=0.9)", "AdamW(model.parameters(), fused=True)"],
 )
+@pytest.mark.day
 def test_a_script_with_one_changed_line_trains_the_same(optimizer):
     lines = [
         f"from {module} import autocast, GradScaler"

@@ -39,6 +39,7 @@ def _told(one: planting.Planted) -> tuple[bool, bool, str, str]:
     return where in layers, found in kinds, kinds[0], line
 
 
+@pytest.mark.day
 def test_planted_faults_are_located_and_named(pytestconfig: pytest.Config) -> None:
     count = FAULTS if pytestconfig.getoption("--nightly") else 44
     known = [

@@ -40,6 +40,7 @@ def run(*command: object, cwd: Path, **env: str) -> str:
         ("train_mindspore.py", "mixed_float16", 31, 16),  # its convolutions are slow on a CPU
     ],
 )
+@pytest.mark.day
 def test_training_scripts_learn(
     script: str, policy: str, steps: int, batch: int, tmp_path: Path
 ) -> None:

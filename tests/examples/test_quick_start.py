@@ -27,6 +27,7 @@ def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["PyTorch", "tf.keras", "MindSpore"])
+@pytest.mark.day
 def test_the_blocks_run(section: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(blocks(PAGE, section), encoding="utf-8")
     ended = run(sys.executable, "mine.py", folder=tmp_path)

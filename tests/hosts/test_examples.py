@@ -24,6 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "hosts"
         ("transformers", "train_hf.py", "mixed_bfloat16", "test loss", (1.0, 3.1)),
     ],
 )
+@pytest.mark.day
 def test_example_learns(
     library: str, script: str, policy: str, said: str, bound: tuple[float, float], tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ FORMS = [(path, PLAIN) for path in LOOPS] + [
 @pytest.mark.parametrize(
     ("path", "options"), FORMS, ids=[f"{path.stem}-{'mp' * (not o.plain)}" for path, o in FORMS]
 )
+@pytest.mark.day(20)
 def test_loops_train_as_torch_does(path, options, mode, tmp_path):
     trains_alike(path, options, mode, tmp_path)
 

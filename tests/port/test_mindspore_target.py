@@ -562,6 +562,7 @@ PLANTED = 14  # index of the loss whose gradients are made infinite
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.day(9)
 def test_ported_scripts_train_as_the_original(name, tmp_path, monkeypatch):
     # With avx512_fp16 torch has other kernels for float16; apex_o2 is nearer to float32 by them.
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")

@@ -186,6 +186,7 @@ for i in range(9):
     ],
     ids=["none", "no step", "no update", "another loss", "a step past the scaler"],
 )
+@pytest.mark.day
 def test_a_planted_fault_is_different_beside_stand_ins(
     change: tuple[str, str], passed: bool, tmp_path: Path
 ) -> None:

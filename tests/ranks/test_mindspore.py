@@ -43,6 +43,7 @@ def ranks(tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", ["eager", "jit"])
+@pytest.mark.day
 def test_overflow_on_one_rank_skips_both(ranks, way):
     """P17: twenty steps, spoilt now on one rank, now on the other."""
     first, second = (found[way] for found in ranks)

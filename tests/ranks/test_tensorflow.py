@@ -23,6 +23,7 @@ def seen():
 
 @pytest.mark.parametrize("replica", [0, 1])
 @pytest.mark.parametrize("way", ["step", "fit", "eager fit", "masters", "split"])
+@pytest.mark.day
 def test_overflow_on_one_replica_stops_all(seen, way, replica):
     """P17: weights, slots, statistics of every replica stay; the scale halves once."""
     assert seen[f"one bad, {way}, {replica}"] == {

@@ -164,6 +164,7 @@ def full(tmp_path_factory: pytest.TempPathFactory, warm_workers: None) -> dict[s
     return result | {"took": time.monotonic() - began}
 
 
+@pytest.mark.day
 def test_every_run_is_there_with_every_field(full: dict[str, Any]) -> None:
     keys = [(run["policy"], run["backend"]) for run in full["runs"]]
     assert keys == list(product(POLICIES, BACKENDS))

@@ -218,6 +218,7 @@ for other in ("d.pt", "e.pt"):
 
 
 @pytest.mark.slow
+@pytest.mark.day
 def test_ten_architectures_go_round_through_three_frameworks_bit_for_bit(tmp_path: Path) -> None:
     in_torch(tmp_path, MAKE)
     both = ("--experiment", EVERYTHING, "--format", "json")

@@ -20,6 +20,7 @@ def run(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.day
 def test_a_search_and_a_second_one_that_goes_on(
     experiment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
