@@ -81,7 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--measure"):
         from stopwatch import Stopwatch
 
-        watch = Stopwatch(group_of(config), config.getoption("--measure").absolute())
+        output = config.getoption("--measure").absolute()
+        watch = Stopwatch(group_of(config), output, whole=not config.getoption("--by-day"))
         config.pluginmanager.register(watch)
 
 

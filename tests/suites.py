@@ -2,8 +2,9 @@
 
 python tests/suites.py run FOLDER NAME COMMAND...    output to FOLDER/NAME.log, figures beside it
 python tests/suites.py summary FOLDER NAME...        a table, failures last, exit code 1 if any
-python tests/suites.py seconds FOLDER                what each file took, into tests/seconds.json,
-                                                     and a case of each function, beside it
+python tests/suites.py seconds FOLDER                what each file took, into tests/seconds.json;
+                                                     of a run of all cases, what a case of each
+                                                     function took, into the file beside it
 """
 
 from __future__ import annotations
@@ -87,22 +88,29 @@ def summary(folder: Path, names: list[str]) -> int:
 
 
 def seconds(folder: Path, kept: Path = SECONDS, kept_cases: Path = CASES) -> int:
-    """Put what the last run measured of each file beside what is known of the others."""
+    """Put what the last run measured beside what is known of the others.
+
+    A run of all cases says what a case of each function takes, a day's what each file takes.
+    """
     files: defaultdict[str, Counter[str]] = defaultdict(Counter)
     cases: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted(folder.glob("*.tests.json")):
         told = json.loads(file.read_text(encoding="utf-8"))
         for nodeid, spent in told["tests"].items():
-            files[told["group"]][nodeid.split("::")[0]] += spent
-            cases[told["group"]][nodeid.partition("[")[0]].append(spent)
+            if told["all"]:
+                cases[told["group"]][nodeid.partition("[")[0]].append(spent)
+            else:
+                files[told["group"]][nodeid.split("::")[0]] += spent
     known = json.loads(kept_cases.read_text(encoding="utf-8")) if kept_cases.exists() else {}
     means = {group: _means(of, known.get(group, {})) for group, of in cases.items()}
     _put(
         kept, {group: {file: round(s, 1) for file, s in of.items()} for group, of in files.items()}
     )
     _put(kept_cases, means)
-    print(f"{sum(map(len, files.values()))} files measured; {kept.name} is written")
-    return int(not files)
+    print(
+        f"{sum(map(len, files.values()))} files, {sum(map(len, cases.values()))} functions measured"
+    )
+    return int(not files and not cases)
 
 
 def _means(functions: dict[str, list[float]], known: dict[str, float]) -> dict[str, float]:

@@ -34,8 +34,8 @@ def test_long_and_wanted(a): pass
 def test_more_of_it(a): pass
 """
 MEANS = {
-    "test_product": 0.66,
-    "test_long": 5.1,
+    "test_product": by_day.SHARE / 3.1,
+    "test_long": by_day.LONGEST + 0.1,
     "test_long_and_wanted": 9.0,
     "test_more_of_it": 6.0,
 }
@@ -75,7 +75,7 @@ def collected(house: Path, *options: str) -> dict[str, set[str]]:
 def test_a_day_runs_a_cover_and_the_night_all(house: Path) -> None:
     day = collected(house, "--by-day")
     assert {name: len(cases) for name, cases in day.items()} == {
-        "test_product": 3,  # 3 x 0.66 s
+        "test_product": 3,
         "test_cheap": 9,
         "test_long_and_wanted": 1,
         "test_more_of_it": 3,  # 20 s of 6 s each

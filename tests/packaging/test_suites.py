@@ -108,9 +108,16 @@ def test_processes_count_while_they_run_and_afterwards():
 def test_what_a_run_measured_is_kept_by_group_and_file(tmp_path: Path):
     here = "tests/packaging/test_suites.py"
     for name, spent in (("a", 1.0), ("b", 0.5)):
-        told = {"group": "numpy", "tests": {f"{here}::one": spent, f"{here}::two": 2.0}}
-        (tmp_path / f"{name}.tests.json").write_text(json.dumps(told))
-    kept = tmp_path / "seconds.json"
+        tests = {f"{here}::one": spent, f"{here}::two": 2.0}
+        for whole, factor in ((False, 1), (True, 10)):
+            told = {
+                "group": "numpy",
+                "all": whole,
+                "tests": {k: factor * s for k, s in tests.items()},
+            }
+            (tmp_path / f"{name}{factor}.tests.json").write_text(json.dumps(told))
+    kept, cases = tmp_path / "seconds.json", tmp_path / "cases.json"
     kept.write_text('{"numpy": {"tests/gone.py": 9.0}, "torch": {}}')
-    suites.seconds(tmp_path, kept)
+    assert suites.seconds(tmp_path, kept, cases) == 0
     assert json.loads(kept.read_text()) == {"numpy": {here: 5.5}, "torch": {}}
+    assert json.loads(cases.read_text()) == {"numpy": {f"{here}::one": 7.5, f"{here}::two": 20.0}}

@@ -1,10 +1,11 @@
 """What ``make test`` leaves to the night: further cases of what runs, and what takes long alone.
 
-By what a case took last (``tests/seconds_of_cases.json``; ``make seconds`` writes it), a test
-function gets ``SHARE`` CPU seconds by day: a cover of the values it is parametrized with, one case
-at least. One whose single case takes longer than ``LONGEST`` runs by night. The marker ``day``
-keeps a function by day whatever it takes, ``day(8)`` gives it 8 seconds for its cases. A plain
-``pytest`` runs all cases, ``make nightly`` the full products of ``nightly`` too.
+By what a case took last (``tests/seconds_of_cases.json``; ``make seconds`` writes it after a run
+of all cases), a test function gets ``SHARE`` CPU seconds by day: a cover of the values it is
+parametrized with, one case at least. One whose single case takes longer than ``LONGEST`` runs by
+night. The marker ``day`` keeps a function by day whatever it takes, ``day(8)`` gives it 8 seconds
+for its cases. A plain ``pytest`` runs all cases, ``make nightly`` the full products of ``nightly``
+too.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Hashable, Mapping
 
 import pytest
 
-SHARE = 2.0  # CPU seconds of a function, where nothing else is said
-LONGEST = 5.0  # CPU seconds of a single case
+SHARE = 1.0  # CPU seconds of a function, where nothing else is said
+LONGEST = 4.0  # CPU seconds of a single case
 
 Values = frozenset[tuple[str, Hashable]]
 

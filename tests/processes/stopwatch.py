@@ -19,10 +19,13 @@ WAITED = 0.05  # seconds of a test without computing, from which on it may have 
 
 
 class Stopwatch:
-    """Writes ``{"group": ..., "tests": {nodeid: CPU seconds}}`` when the tests are over."""
+    """Writes ``{"group": ..., "all": ..., "tests": {nodeid: CPU seconds}}`` at the end.
 
-    def __init__(self, group: str, output: Path) -> None:
-        self.group, self.output = group, output
+    ``all`` is false where a share of the cases was run: what they share, few of them pay.
+    """
+
+    def __init__(self, group: str, output: Path, *, whole: bool) -> None:
+        self.group, self.output, self.whole = group, output, whole
         self.seconds: Counter[str] = Counter()
         self._started = 0.0
 
@@ -40,7 +43,7 @@ class Stopwatch:
 
     def pytest_sessionfinish(self) -> None:
         tests = {nodeid: round(seconds, 3) for nodeid, seconds in self.seconds.items()}
-        text = json.dumps({"group": self.group, "tests": tests}, indent=1)
+        text = json.dumps({"group": self.group, "all": self.whole, "tests": tests}, indent=1)
         self.output.parent.mkdir(parents=True, exist_ok=True)
         self.output.write_text(text + "\n", encoding="utf-8")
 

@@ -6,6 +6,7 @@ Logical devices must be said before TensorFlow starts, so this runs in a process
 from __future__ import annotations
 
 import json
+import sys
 
 import keras
 import numpy as np
@@ -262,17 +263,29 @@ def refusals(strategy):
     return found
 
 
-def main():
-    strategy = two_replicas()
-    seen = {}
-    for way in ("step", "fit", "eager fit"):
-        for replica, found in one_bad(strategy, way, "mixed_float16", "sgd"):
-            seen[f"one bad, {way}, {replica}"] = found
-    for replica, found in one_bad(strategy, "step", "model_float16", "adam"):
-        seen[f"one bad, masters, {replica}"] = found
+def overflows(strategy, ways):
+    """Return what each replica's overflow did, by way."""
     split = "model_bfloat16, master=split, loss_scale=dynamic(init_scale=1024)"
-    for replica, found in one_bad(strategy, "fit", split, "adamw"):
-        seen[f"one bad, split, {replica}"] = found
+    kinds = {
+        **dict.fromkeys(("step", "fit", "eager fit"), ("mixed_float16", "sgd")),
+        "masters": ("model_float16", "adam"),
+        "split": (split, "adamw"),
+    }
+    loops = {"masters": "step", "split": "fit"}
+    return {
+        f"one bad, {way}, {replica}": found
+        for way in ways
+        for replica, found in one_bad(strategy, loops.get(way, way), *kinds[way])
+    }
+
+
+def main(*ways):
+    """Print what the overflows of some ways did; with no way, of all, and all other scenarios."""
+    strategy = two_replicas()
+    seen = overflows(strategy, ways or ("step", "fit", "eager fit", "masters", "split"))
+    if ways:
+        print(json.dumps(seen))
+        return
     seen["schemes alike"] = schemes_alike(strategy)
     seen["strategy of one"] = strategy_of_one(tf.distribute.MirroredStrategy(["CPU:0"]))
     for replica in (0, 1):
@@ -288,4 +301,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -10,33 +10,48 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.backend("tensorflow"), pytest.mark.slow]
+STOPPED = {
+    "kept": True,
+    "halved": True,
+    "skipped": 1,
+    "moved": True,
+    "finite": True,
+    "replicas agree": True,
+    "iterations": 1,
+}
+
+
+def replicas(*ways):
+    script = Path(__file__).with_name("tensorflow_replicas.py")
+    command = [sys.executable, script, *ways]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def seen():
     """Return what each scenario saw; TensorFlow starts once, with two logical devices."""
-    script = Path(__file__).with_name("tensorflow_replicas.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return replicas()
 
 
+@pytest.mark.day
+def test_overflow_on_one_replica_stops_all_by_day():
+    """The first of the ways below, by itself."""
+    found = replicas("step")
+    assert found.keys() == {"one bad, step, 0", "one bad, step, 1"}
+    assert all(stopped == STOPPED for stopped in found.values())
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("replica", [0, 1])
 @pytest.mark.parametrize("way", ["step", "fit", "eager fit", "masters", "split"])
-@pytest.mark.day
 def test_overflow_on_one_replica_stops_all(seen, way, replica):
     """P17: weights, slots, statistics of every replica stay; the scale halves once."""
-    assert seen[f"one bad, {way}, {replica}"] == {
-        "kept": True,
-        "halved": True,
-        "skipped": 1,
-        "moved": True,
-        "finite": True,
-        "replicas agree": True,
-        "iterations": 1,
-    }
+    assert seen[f"one bad, {way}, {replica}"] == STOPPED
 
 
+@pytest.mark.nightly
 def test_native_asks_the_first_replica_alone(seen):
     """The step is applied and the scale kept when the second one overflowed."""
     assert seen["native, 0"] == {
@@ -51,6 +66,7 @@ def test_native_asks_the_first_replica_alone(seen):
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("norm", ["none", "synchronized"])
 @pytest.mark.parametrize("way", ["step", "fit"])
 def test_run_equals_one_replica(seen, way, norm):
@@ -65,10 +81,12 @@ def test_run_equals_one_replica(seen, way, norm):
         assert found["norms apart"] < 1e-6
 
 
+@pytest.mark.nightly
 def test_values_of_one_step_are_computed_once_for_all_replicas(seen):
     assert seen["schemes alike"] == {"stepped": [True, True, False, True, True], "same": True}
 
 
+@pytest.mark.nightly
 def test_one_device_under_a_strategy_is_one_device(seen):
     found = seen["strategy of one"]
     assert found["same"]
@@ -77,6 +95,7 @@ def test_one_device_under_a_strategy_is_one_device(seen):
     assert ours[2] == 1
 
 
+@pytest.mark.nightly
 def test_batch_may_be_in_parts_already(seen):
     found = seen["distributed batch"]
     for cut, given in found["losses"]:
@@ -84,6 +103,7 @@ def test_batch_may_be_in_parts_already(seen):
     assert found["apart"] < 1e-6
 
 
+@pytest.mark.nightly
 def test_micro_batch_that_overflows_on_one_replica_is_dropped_on_all(seen):
     found = seen["dropped"]
     assert found["stepped"]
@@ -92,6 +112,7 @@ def test_micro_batch_that_overflows_on_one_replica_is_dropped_on_all(seen):
     assert found["losses"][0] == found["losses"][1]
 
 
+@pytest.mark.nightly
 def test_several_optimizers_guard_and_after_step(seen):
     """The callable runs once a step, not once a replica."""
     assert seen["several"] == {
@@ -102,6 +123,7 @@ def test_several_optimizers_guard_and_after_step(seen):
     }
 
 
+@pytest.mark.nightly
 def test_wrong_use_is_refused(seen):
     found = seen["refusals"]
     assert "inside strategy.scope(), got SGD from outside" in found["outside"]
