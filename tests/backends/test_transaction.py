@@ -369,6 +369,9 @@ def assert_overflow_is_seen(seeing):
     assert seeing.step().stepped
 
 
+# By night: compiled after the graphs of a day's share, MindSpore 2.10 finds a cycle in this one
+# ("Graph cycle exists"), which it does not after those of all tests, nor alone.
+@pytest.mark.nightly
 def test_a_saturating_device_is_seen_without_being_named(kit, mode):
     with kit.emulated_ascend():
         seeing = saturating(kit, mode, "auto")
