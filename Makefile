@@ -29,7 +29,7 @@ HOSTS  := .venv-hosts
 # JAX wants numpy 2, MindSpore numpy 1: JAX's environment finds its own first, then $(VENV)'s.
 JAX    := .venv-jax
 # One process a framework: their states must not meet. The longest first, so that none is left
-# alone at the end; "2of3" is the second of three parts.
+# alone at the end; "2of2" is the second of two parts.
 SUITES := backends-tensorflow backends-mindspore-1of2 backends-mindspore-2of2 backends-torch \
           porter slow unit hosts packaging jax compat-mindspore compat-tensorflow device-dry \
           compat-torch types backends-numpy lint
@@ -86,7 +86,7 @@ $(JAX)/.ready: $(VENV)/.ready
 	@touch $@
 
 suite = @$(BIN)/python tests/suites.py run $(LOGS) $@
-# Of a name as backends-mindspore-2of3: the framework, and the part as pytest takes it.
+# Of a name as backends-mindspore-2of2: the framework, and the part as pytest takes it.
 second = $(word 2,$(subst -, ,$@))
 shard  = $(if $(findstring of,$@),--shard $(subst of,/,$(lastword $(subst -, ,$@))))
 

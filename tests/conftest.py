@@ -118,16 +118,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> str:
-    """Say what did not run; `suites.py` counts it in its table."""
-    return f"{config.stash.get(NIGHT, 0)} left to the night"
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Say what a day's share leaves out; `suites.py` counts it in its table."""
+    left = config.stash.get(NIGHT, 0)
+    return [f"{left} left to the night"] if left else []
 
 
 def _runs(item: pytest.Item, backend: str, nightly: bool) -> bool:
     marker = item.get_closest_marker("backend")
     if marker is not None and marker.args[0] != backend:
         return False
-    return nightly or item.get_closest_marker("nightly") is None
+    return nightly or not _by_night(item, backend)
+
+
+def _by_night(item: pytest.Item, backend: str) -> bool:
+    """Return whether `nightly` means this case: in all frameworks, or in one with these values."""
+    marker = item.get_closest_marker("nightly")
+    if marker is None:
+        return False
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    return (not marker.args or backend in marker.args) and marker.kwargs.items() <= given.items()
 
 
 def file_of(nodeid: str) -> str:

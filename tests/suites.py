@@ -24,8 +24,9 @@ SECONDS = HERE / "seconds.json"
 CASES = HERE / "seconds_of_cases.json"
 DEAR = 1.0  # CPU seconds of a test function, from which on it is known by name
 
-# pytest's last line: "3 failed, 1799 passed, 84 deselected in 358.66s (0:05:58)"
+# What conftest.py says of a run with --by-day.
 NIGHT = re.compile(r"^(\d+) left to the night$", re.MULTILINE)
+# pytest's last line: "3 failed, 1799 passed, 84 deselected in 358.66s (0:05:58)"
 COUNTS = re.compile(r"(\d+) (failed|passed|errors?|xfailed|skipped)\b")
 
 
@@ -101,16 +102,19 @@ def seconds(folder: Path, kept: Path = SECONDS, kept_cases: Path = CASES) -> int
                 cases[told["group"]][nodeid.partition("[")[0]].append(spent)
             else:
                 files[told["group"]][nodeid.split("::")[0]] += spent
-    known = json.loads(kept_cases.read_text(encoding="utf-8")) if kept_cases.exists() else {}
+    sums = {group: {file: round(s, 1) for file, s in of.items()} for group, of in files.items()}
+    known = _known(kept_cases)
     means = {group: _means(of, known.get(group, {})) for group, of in cases.items()}
-    _put(
-        kept, {group: {file: round(s, 1) for file, s in of.items()} for group, of in files.items()}
-    )
-    _put(kept_cases, means)
+    _put(kept, _known(kept), sums)
+    _put(kept_cases, known, means)
     print(
         f"{sum(map(len, files.values()))} files, {sum(map(len, cases.values()))} functions measured"
     )
     return int(not files and not cases)
+
+
+def _known(kept: Path) -> dict[str, dict[str, float]]:
+    return json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
 
 
 def _means(functions: dict[str, list[float]], known: dict[str, float]) -> dict[str, float]:
@@ -122,15 +126,14 @@ def _means(functions: dict[str, list[float]], known: dict[str, float]) -> dict[s
     }
 
 
-def _put(kept: Path, found: dict[str, dict[str, float]]) -> None:
+def _put(
+    kept: Path, known: dict[str, dict[str, float]], found: dict[str, dict[str, float]]
+) -> None:
     """Write what was found over what is known; what stands in files that are gone, goes."""
-    known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    for group, rows in found.items():
-        known[group] = {**known.get(group, {}), **rows}
+    for group, new in found.items():
+        rows = {**known.get(group, {}), **new}
         known[group] = {
-            name: s
-            for name, s in known[group].items()
-            if (HERE.parent / name.split("::")[0]).exists()
+            name: s for name, s in rows.items() if (HERE.parent / name.split("::")[0]).exists()
         }
     kept.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -371,7 +371,7 @@ def assert_overflow_is_seen(seeing):
 
 # By night: compiled after the graphs of a day's share, MindSpore 2.10 finds a cycle in this one
 # ("Graph cycle exists"), which it does not after those of all tests, nor alone.
-@pytest.mark.nightly
+@pytest.mark.nightly("mindspore", mode="compiled")
 def test_a_saturating_device_is_seen_without_being_named(kit, mode):
     with kit.emulated_ascend():
         seeing = saturating(kit, mode, "auto")
