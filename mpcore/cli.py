@@ -139,7 +139,9 @@ def _app() -> Any:
     # typer reads the annotations as text, in this module: it does not see a name imported here
     options.__annotations__["context"] = typer.Context
     app.callback(invoke_without_command=True, help=_HELP)(options)
-    for point in _commands().values():
+    commands = _commands()
+    asked = commands.get("".join(sys.argv[1:2]))  # the others' packages need not be imported
+    for point in [asked] if asked is not None else commands.values():
         _add(app, point)
     return app
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from typer.core import TyperGroup
 
 from mpcore.errors import BackendMissingError, check_choice
+from mpcore_port.collection import rare_collection
 from mpcore_port.errors import PortError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ _Answer = Annotated[
 
 
 @app.command(_PLAIN)
+@rare_collection()
 def port(
     path: _Scripts,
     to: Annotated[

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import PurePosixPath
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.collection import rare_collection
 from mpcore_port.emit import Read, apply_pass, line_map, read
 from mpcore_port.facts import Call, Scan
 from mpcore_port.findings import Finding, lint_findings, repaired
@@ -22,7 +21,7 @@ from mpcore_port.targets import Options, Target
 from mpcore_port.world import judged, unproven
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from mpcore_port.rule import Edit
@@ -219,7 +218,7 @@ def port_tree(
         options: what was asked for.
         progress: called with the path of a file, when it is scanned and when it is ported.
     """
-    with _rare_collection():
+    with rare_collection():
         scanned, unread, project = scan_tree(tree, progress)
         files = []
         for one in scanned:
@@ -240,17 +239,6 @@ def port_tree(
     )
 
 
-@contextlib.contextmanager
-def _rare_collection() -> Iterator[None]:
-    """Let the collector look less often: trees are many objects, and live until a file is done."""
-    before = gc.get_threshold()
-    gc.set_threshold(200_000, 20, 20)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 def _gave_up(source: Source, exc: Exception) -> Unread:
     what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
     return Unread(
@@ -262,7 +250,7 @@ def port_text(
     text: str, target: Target, options: Options | None = None, path: str = "script.py"
 ) -> Ported:
     """Port one script that is given as text; for tests and other tools."""
-    with _rare_collection():
+    with rare_collection():
         tree = read(text)
         found = scan(tree, path)
         one = Scanned(Source(path, text), tree, found)

@@ -162,16 +162,9 @@ class _Scanner:
         for call in self.names.calls:
             self._call(call)
         for node in list(self.names.parents):
-            if isinstance(node, (cst.SimpleString, cst.FormattedStringText)):
-                self._string(node)
-            elif isinstance(node, (cst.Name, cst.Attribute)):
-                self._name(node)
-            elif isinstance(node, cst.ClassDef):
-                self._class(node)
-            elif isinstance(node, cst.If):
-                self._branch(node)
-            elif isinstance(node, cst.DictElement):
-                self._key(node.key, node.value, node)
+            handler = _HANDLERS.get(type(node))
+            if handler is not None:
+                handler(self, node)
 
     # --- calls ------------------------------------------------------------------------------
 
@@ -355,6 +348,9 @@ class _Scanner:
             right = code_of(divisor.right) if divisor is not None else ""
             self.add("accumulations", facts.Accumulation, node, code_of(test), right)
 
+    def _entry(self, node: cst.DictElement) -> None:
+        self._key(node.key, node.value, node)
+
     def _key(self, key: cst.BaseExpression, value: cst.BaseExpression, node: cst.CSTNode) -> None:
         name = string_of(key)
         func = value.func if isinstance(value, cst.Call) else None
@@ -375,6 +371,17 @@ class _Scanner:
             and (self.names.enclosing(other, cst.FunctionDef) or self.names.module) is function
             for other in self.names.callers(method)
         )
+
+
+_HANDLERS: dict[type[cst.CSTNode], Any] = {  # by exact type: there are many nodes to ask
+    cst.SimpleString: _Scanner._string,
+    cst.FormattedStringText: _Scanner._string,
+    cst.Name: _Scanner._name,
+    cst.Attribute: _Scanner._name,
+    cst.ClassDef: _Scanner._class,
+    cst.If: _Scanner._branch,
+    cst.DictElement: _Scanner._entry,
+}
 
 
 def _moves(call: cst.Call, name: str | None) -> bool:
