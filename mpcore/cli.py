@@ -45,7 +45,11 @@ def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     os.environ.update(onednn_variables())  # for the processes that run frameworks
     try:
-        code = _app()(standalone_mode=False) if _has_typer() else _without_typer(sys.argv[1:])
+        arguments = sys.argv[1:]
+        if _has_typer():
+            code = _app(arguments)(arguments, standalone_mode=False)
+        else:
+            code = _without_typer(arguments)
         if code == 130:
             _stop()
         sys.exit(code if isinstance(code, int) else 0)
@@ -122,7 +126,8 @@ def _docs(point: metadata.EntryPoint) -> list[str]:
     return [""]
 
 
-def _app() -> Any:
+def _app(arguments: list[str]) -> Any:
+    """Return the command line with the command that is called, or with all where none is."""
     import typer
 
     app = typer.Typer(help=_HELP)
@@ -140,8 +145,8 @@ def _app() -> Any:
     options.__annotations__["context"] = typer.Context
     app.callback(invoke_without_command=True, help=_HELP)(options)
     commands = _commands()
-    asked = commands.get("".join(sys.argv[1:2]))  # the others' packages need not be imported
-    for point in [asked] if asked is not None else commands.values():
+    called = [commands[name] for name in arguments[:1] if name in commands]
+    for point in called or commands.values():  # a command's packages take time to import
         _add(app, point)
     return app
 

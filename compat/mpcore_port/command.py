@@ -60,6 +60,11 @@ class _Port(TyperGroup):
             args = [_PLAIN, *args]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; all three hold trees until their reports are written."""
+        with rare_collection():
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     cls=_Port,
@@ -77,7 +82,6 @@ _Answer = Annotated[
 
 
 @app.command(_PLAIN)
-@rare_collection()
 def port(
     path: _Scripts,
     to: Annotated[

@@ -68,6 +68,24 @@ def test_an_unknown_command_is_told_the_nearest(bare) -> None:
     assert err.endswith("did you mean 'compare'?\n")
 
 
+def test_a_command_loads_itself_alone() -> None:
+    source = """import atexit, sys
+from importlib import metadata
+from mpcore.cli import main
+points = metadata.entry_points(group="mpcore.commands")
+loaded = lambda: {point.name for point in points if point.module in sys.modules}
+atexit.register(lambda: print("loaded", *sorted(loaded())))
+main()"""
+
+    def loaded(*arguments: str) -> list[str]:
+        code = [sys.executable, "-c", source, *arguments]
+        done = subprocess.run(code, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()[-1].split()[1:]
+
+    assert loaded("doctor", "--help") == ["doctor"]
+    assert loaded("--help") == COMMANDS
+
+
 def test_named_extras_exist_and_bring_typer() -> None:
     required = metadata.requires("mpcore") or []
     bringing = {line.partition("extra == ")[2].strip("'\"") for line in required if "typer" in line}
