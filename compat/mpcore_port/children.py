@@ -5,12 +5,13 @@ libcst's own ``children`` and ``visit`` make a copy of every node that they come
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 __all__ = ["WHITE", "Walker", "below", "calls_in", "children_of", "paths_to"]
 
@@ -44,23 +45,30 @@ class _Fields(cst.CSTTransformer):
         pass
 
 
-_FIELDS: dict[type[cst.CSTNode], tuple[str, ...]] = {}
 _BY_HAND = {"FormattedStringExpression", "TemplatedStringExpression"}  # a field they may leave out
+_PARTS: dict[type[cst.CSTNode], Callable[[cst.CSTNode], Sequence[Any]]] = {}
+
+
+def _parts(kind: type[cst.CSTNode], node: cst.CSTNode) -> Callable[[cst.CSTNode], Sequence[Any]]:
+    """Return the function that gives the values of a type's fields."""
+    if kind.__name__ in _BY_HAND:
+        return lambda node: node.children
+    fields = _Fields()
+    node._visit_and_replace_children(fields)
+    names = fields.names
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return (lambda node: (getattr(node, names[0]),)) if names else lambda _: ()
 
 
 def children_of(node: cst.CSTNode) -> list[cst.CSTNode]:
     """Return what ``node.children`` does."""
     kind = type(node)
-    if kind.__name__ in _BY_HAND:
-        return list(node.children)
-    if kind not in _FIELDS:
-        fields = _Fields()
-        node._visit_and_replace_children(fields)
-        _FIELDS[kind] = tuple(fields.names)
+    if kind not in _PARTS:
+        _PARTS[kind] = _parts(kind, node)
     found: list[cst.CSTNode] = []
-    for name in _FIELDS[kind]:
-        value = getattr(node, name)
-        if isinstance(value, (tuple, list)):
+    for value in _PARTS[kind](node):
+        if type(value) is tuple or type(value) is list:
             found += value
         elif value is not None and value is not cst.MaybeSentinel.DEFAULT:
             found.append(value)

@@ -61,6 +61,7 @@ def _added(edit: Edit) -> tuple[str, list[str]]:
     return ast.unparse(new.func), added
 
 
+@lru_cache(maxsize=4096)  # three reports ask for the same
 def _call(code: str) -> ast.Call | None:
     try:
         node = ast.parse(code.strip(), mode="eval").body
@@ -90,6 +91,6 @@ def key_map(result: Result) -> list[dict[str, Any]]:
     return rows
 
 
-@lru_cache(maxsize=256)  # three reports ask for the same
+@lru_cache(maxsize=256)  # as above
 def _saved(text: str) -> dict[tuple[str, str], str]:
     return {(c.key, c.way): c.value for c in scan(read(text)).checkpoints}

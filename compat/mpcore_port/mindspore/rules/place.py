@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -141,6 +142,7 @@ _PLACES = (
 )
 
 
+@lru_cache(maxsize=4096)
 def _usual(name: str) -> str:
     """Return the name that torch's pages have for one that is taken from where it is defined."""
     for pattern, spelled in _PLACES:

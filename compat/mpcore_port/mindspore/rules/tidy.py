@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.rules.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.names import code_of, string_of
+from mpcore_port.places import raw
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -46,10 +48,12 @@ class TidyRule(PortRule):
             body.append(made)
         if lead:
             new = new.with_changes(footer=[*lead, *new.footer])
-        if not body and isinstance(old, cst.IndentedBlock):
-            body = [cst.SimpleStatementLine([cst.Pass()])]
         if isinstance(old, cst.Module):
             body = _without_runtime(body, at)
+        if len(body) == len(new.body) and all(map(operator.is_, body, new.body)):
+            return None  # a block that is made anew is written and parsed anew
+        if not body and isinstance(old, cst.IndentedBlock):
+            body = [cst.SimpleStatementLine([cst.Pass()])]
         return new.with_changes(body=body)
 
 
@@ -60,7 +64,7 @@ def _without_runtime(body: list[Any], at: At) -> list[Any]:
         return body
     line = f"import mpcore_port_runtime as {name}"
     lines = [one for one in body if _is_import(one) and code_of(one) == line]
-    if not lines or any(re.search(rf"\b{name}\.", code_of(one)) for one in body):
+    if not lines or any(re.search(rf"\b{name}\.", raw(one) or code_of(one)) for one in body):
         return body
     return [one for one in body if not any(one is other for other in lines)]
 
