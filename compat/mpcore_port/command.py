@@ -97,7 +97,14 @@ def port(
     api: Annotated[
         str, typer.Option(help="mindspore: where layers come from, nn or mint (not verified).")
     ] = "nn",
-    jit: Annotated[bool, typer.Option("--jit", help="mindspore: compile the step.")] = False,
+    jit: Annotated[
+        bool | None,
+        typer.Option(
+            "--jit/--no-jit",
+            help="mindspore: have ms.jit compile the step.",
+            show_default="where verification has run it compiled",
+        ),
+    ] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="mindspore: steps by MindSpore alone, without mpcore.")
     ] = False,
@@ -283,9 +290,13 @@ def _checked(to: str, output: Path | None, api: str, portable: bool) -> Path:
     return output
 
 
-def _check_mindspore(to: str, *, jit: bool, data: str, plain: bool) -> None:
+def _check_mindspore(to: str, *, jit: bool | None, data: str, plain: bool) -> None:
     check_choice("--data", data, ("iterator", "generator"), PortError)
-    asked = (("--jit", jit), ("--data generator", data == "generator"), ("--plain", plain))
+    asked = (
+        ("--jit" if jit else "--no-jit", jit is not None),
+        ("--data generator", data == "generator"),
+        ("--plain", plain),
+    )
     for name, given in asked:
         if given and to != "mindspore":
             msg = f"`{name}` is for --to mindspore, got --to {to}"

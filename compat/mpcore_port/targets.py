@@ -29,7 +29,7 @@ class Options:
     Attributes:
         portable: torch_npu: one file that runs on NPU, CUDA and CPU.
         api: mindspore: ``"nn"`` or ``"mint"``.
-        jit: mindspore: compile the step.
+        jit: mindspore: compile the step; None where verification has run it compiled.
         data: mindspore: what a DataLoader becomes, ``"iterator"`` (in this process) or
             ``"generator"`` (a GeneratorDataset with workers).
         plain: mindspore: steps by MindSpore alone, nothing of mpcore where it can be done without.
@@ -37,7 +37,7 @@ class Options:
 
     portable: bool = False
     api: str = "nn"
-    jit: bool = False
+    jit: bool | None = None
     data: str = "iterator"
     plain: bool = False
 

@@ -66,7 +66,7 @@ class Compiled:
         if place is not None and place[1] >= _MOST:
             self.give_up(f"it is called more than {_MOST} times in one loss")
             return method(*args, **kwargs)
-        graph = ms.jit(_runner(method))
+        graph = ms.jit(_runner(method), fullgraph=True)  # else no gradient of what runs in Python
         try:
             made = graph(*args, **kwargs)
         except Exception as exc:  # if it is no matter of compiling, it comes up again

@@ -1,10 +1,10 @@
-"""Random masks of a port in a replay: torch's own, drawn where the original draws them."""
+"""Random masks of a replay: torch's own, drawn where the original draws them, or none."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["same_masks"]
+__all__ = ["no_masks", "no_masks_in_torch", "same_masks"]
 
 
 def same_masks(ms: Any, torch: Any) -> None:
@@ -40,3 +40,33 @@ def same_masks(ms: Any, torch: Any) -> None:
 
     ms.nn.Dropout.construct, ms.nn.Dropout2d.construct = layer, channels
     ms.ops.dropout, ms.ops.bernoulli, ms.jit = dropout, bernoulli, plain
+
+
+def no_masks(ms: Any) -> None:
+    """Have dropout and Bernoulli draws of MindSpore keep everything, in compiled steps too."""
+
+    def layer(self: Any, x: Any) -> Any:
+        return x
+
+    def dropout(x: Any, p: float = 0.5, training: bool = True, seed: Any = None) -> Any:
+        return x
+
+    def bernoulli(input: Any, p: Any = 0.5, seed: Any = None) -> Any:
+        return ms.ops.ones_like(input)
+
+    ms.nn.Dropout.construct = ms.nn.Dropout2d.construct = layer
+    ms.ops.dropout, ms.ops.bernoulli = dropout, bernoulli
+
+
+def no_masks_in_torch(torch: Any) -> None:
+    """Have the original keep everything as well, what it is compared with."""
+    functional = torch.nn.functional
+
+    def dropout(input: Any, *_: Any, **__: Any) -> Any:
+        return input
+
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
+        setattr(functional, name, dropout)
+    torch.bernoulli = lambda input, *_, **__: torch.ones_like(input)
+    torch.Tensor.bernoulli = torch.bernoulli
+    torch.Tensor.bernoulli_ = lambda self, *_, **__: self.fill_(1)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.errors import BackendError
-from mpcore_port.mindspore.masks import same_masks
+from mpcore_port.mindspore.masks import no_masks, no_masks_in_torch, same_masks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,14 @@ __all__ = ["how_it_ended", "main", "own_stream", "replay", "run_modes", "run_rol
 
 
 def replay(
-    original: Path, port: Path, mode: str, folder: Path, losses: int = 20, at: int = 3
+    original: Path,
+    port: Path,
+    mode: str,
+    folder: Path,
+    losses: int = 20,
+    at: int = 3,
+    *,
+    compiled: bool = False,
 ) -> tuple[list[Any], list[Any]]:
     """Return the events of both runs, pairs (kind, value).
 
@@ -47,13 +54,14 @@ def replay(
         folder: an empty folder for weights, records and whatever the scripts write.
         losses: how many losses to record.
         at: index of the loss whose gradients are made infinite in mode ``"overflow"``.
+        compiled: run what the port has ``ms.jit`` compile as graphs; no side masks anything then.
 
     Raises:
         RuntimeError: one of them failed; the message has the end of its output.
     """
     found = []
     for role, script in (("original", original), ("port", port)):
-        end, words = run_role(role, script, mode, folder, losses=losses, at=at)
+        end, words = run_role(role, script, mode, folder, losses=losses, at=at, compiled=compiled)
         if end != "ok":
             msg = f"the {role} failed: {words}"
             raise RuntimeError(msg)
@@ -72,6 +80,7 @@ def run_role(
     at: int,
     args: Sequence[str] = (),
     time_limit: float = 600.0,
+    compiled: bool = False,
 ) -> tuple[str, str]:
     """Run the ``"original"`` or, after it in the same folder, the ``"port"``.
 
@@ -82,7 +91,16 @@ def run_role(
         ``PATIENCE`` times as many by the clock), and the end of its output.
     """
     folders = {mode: folder}
-    run_modes(role, script, folders, losses=losses, at=at, args=args, time_limit=time_limit)
+    run_modes(
+        role,
+        script,
+        folders,
+        losses=losses,
+        at=at,
+        args=args,
+        time_limit=time_limit,
+        compiled=compiled,
+    )
     return how_it_ended(role, folder)
 
 
@@ -95,6 +113,7 @@ def run_modes(
     at: int,
     args: Sequence[str] = (),
     time_limit: float = 600.0,
+    compiled: bool = False,
 ) -> None:
     """Run one side in each mode of ``folders``, up to one that records no loss.
 
@@ -107,6 +126,7 @@ def run_modes(
         "losses": losses,
         "at": at,
         "seconds": time_limit,
+        "compiled": compiled,
         "folders": {mode: str(folder) for mode, folder in folders.items()},
     }
     words = subprocess.run(
@@ -217,6 +237,8 @@ def _original(job: dict[str, Any]) -> Any:
     stand_in.keep(Kept(Path(job["asked"])))
     sys.path.append(str(Path(stubs.__file__).parent / "path"))  # an apex for the CPU
     _draw_apart(torch)
+    if job["compiled"]:
+        no_masks_in_torch(torch)
     optimizers: list[Any] = []
     _collect(torch.optim.Optimizer, optimizers)
 
@@ -316,7 +338,10 @@ def _port(job: dict[str, Any]) -> Any:
     _same_numbers(ms, torch, runtime)
     if importlib.util.find_spec("torchvision") is None:
         _no_pictures(runtime)
-    same_masks(ms, torch)
+    if job["compiled"]:
+        no_masks(ms)
+    else:  # nothing is compiled: torch's masks come from outside
+        same_masks(ms, torch)
     recorder = _PortRecorder(job, ms, runtime)
     _collect(optim.Optimizer, recorder.optimizers)
     recorder.install()
@@ -363,9 +388,11 @@ class _PortRecorder:
         runtime.step = runtime.training.step = self._step
         for scaler in (runtime.GradScaler, runtime.apex.LossScaler):
             scaler.update = self._scaled(scaler.update)
+        from mpcore_port.mindspore.compiled_recorder import record_compiled
         from mpcore_port.mindspore.native_recorder import record_native
 
-        record_native(self, self._ms, self._job["mode"])
+        record = record_compiled if self._job["compiled"] else record_native
+        record(self, self._ms, self._job["mode"])
         self._wrap_optimizers()
 
     def _wrap_optimizers(self) -> None:

@@ -68,6 +68,7 @@ class VerifyOptions:
         modes: which of ``MODES`` are run.
         rounds: whether the report of the port names another rounding: where losses differ the
             original runs again, its weights moved by one unit in the last place.
+        compiled: MindSpore: what ``ms.jit`` decorates runs as graphs, and neither side masks.
     """
 
     args: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ class VerifyOptions:
     threads: int = 1
     modes: tuple[str, ...] = MODES
     rounds: bool = False
+    compiled: bool = False
 
     @property
     def enough(self) -> float:
@@ -163,6 +165,8 @@ class Verification:
         step: what is known of the step that was compared in its place; see ``verify.step``.
         amp_off: whether it has mixed precision, and all of its runs had it switched off.
         unmoved: whether it has an optimizer, and none stepped in float32.
+        compiled: the same, of the port whose steps ``ms.jit`` compiles; () if that was not run.
+        not_compiled: why the port is not that one; "" if it is, or nothing there could be compiled.
     """
 
     script: str
@@ -172,6 +176,8 @@ class Verification:
     step: dict[str, Any] | None = None
     amp_off: bool = False
     unmoved: bool = False
+    compiled: tuple[Comparison, ...] = ()
+    not_compiled: str = ""
 
     @property
     def is_idle(self) -> bool:
@@ -229,7 +235,16 @@ class Verification:
         whole = [f"not run whole: {self.whole}"] if self.whole else []
         step = self.step["lines"] if self.step is not None else []
         found = [f"{one.mode:<9} {one.verdict:<13} {one.words}" for one in self.comparisons]
-        return [*whole, *step, *found]
+        graphs = [f"compiled, {one.mode:<9} {one.verdict:<13} {one.words}" for one in self.compiled]
+        graphs += ["compiled: with dropout and Bernoulli draws off on both sides"] if graphs else []
+        left = [f"not compiled: {self.not_compiled}"] if self.not_compiled else []
+        return [*whole, *step, *found, *graphs, *left]
+
+    def with_compiled(self, found: tuple[Comparison, ...]) -> Verification:
+        """Return this with what the compiled port gave, and why that one is not taken."""
+        bad = next((one for one in found if one.verdict not in ("same", "close")), None)
+        why = f"{bad.mode}: {bad.words}" if bad is not None else ""
+        return replace(self, compiled=found, not_compiled=why)
 
 
 def against_own(one: Comparison, exact: tuple[float, ...]) -> Comparison:

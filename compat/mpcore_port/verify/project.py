@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mpcore_port.verify.along import port_along
 from mpcore_port.verify.beside import Beside, roots
+from mpcore_port.verify.compiling import Compiling
 from mpcore_port.verify.guess import held_beside
 from mpcore_port.verify.judge import Verification, VerifyOptions, allow_rounding
 from mpcore_port.verify.module import Module, StepError
@@ -88,7 +89,7 @@ def verify_port(
         "runs": [run.to_dict() for run in runs],
         "why_not": next((run.why_not for run in runs if run.why_not), ""),
     }
-    return replace(result, verification=found)
+    return replace(result, files=one.taken(runs), verification=found)
 
 
 class _Runs:
@@ -108,6 +109,8 @@ class _Runs:
         self.left = options.time_limit
         self.port = place.parent if tree.single else place
         self.spare = spare
+        tries = target.name == "mindspore" and result.options.jit is not False
+        self.compiling = Compiling(result, tree, target) if tries else None
 
     def run(self, file: Ported) -> Verification:
         """Compare a script whole, or its step if the original cannot run."""
@@ -118,11 +121,22 @@ class _Runs:
         done = verify(*self._scripts(file), name, options, self.tell)
         done = replace(done, script=file.source.path)
         if done.ran:
-            return _judged(done, file)
+            return self._compiled(_judged(done, file), file)
         words = done.comparisons[0].words
         if not file.scan.backwards:  # another file has the step
             return replace(done, whole=words)
         return self.step(file, words)
+
+    def taken(self, runs: list[Verification]) -> tuple[Ported, ...]:
+        """Return the files, those compiled whose steps were verified so."""
+        proven = {run.script for run in runs if run.compiled and not run.not_compiled}
+        files = self.result.files
+        return tuple(
+            (self.compiling.of(file) or file)
+            if self.compiling is not None and file.source.path in proven
+            else file
+            for file in files
+        )
 
     def steps(self, files: list[Ported], whole: str) -> list[Verification]:
         """Compare the steps of some files, one after the other, within the time limit."""
@@ -149,9 +163,34 @@ class _Runs:
         limit = max(self.left, 1.0)
         options = replace(self.options, time_limit=limit, rounds=bool(_rounding(file)))
         done = verify_step(
-            file, self.result, self.target, place, options, self.inputs, whole, self.tell
+            file,
+            self.result,
+            self.target,
+            place,
+            options,
+            self.inputs,
+            whole,
+            self.tell,
+            self.compiling,
         )
         return _judged(done, file)
+
+    def _compiled(self, done: Verification, file: Ported) -> Verification:
+        """Run a script whole with its steps compiled, too."""
+        if self.compiling is None or not done.passed or file.source.notebook is not None:
+            return done
+        jitted = self.compiling.of(file)
+        if jitted is None:
+            return done
+        if why := self.compiling.why_not(file, stand_ins=False):
+            return replace(done, not_compiled=why)
+        original, port = self._scripts(file)
+        beside = port.with_name(f"{port.stem}_compiled.py")
+        beside.write_text(jitted.text, encoding="utf-8")
+        self.tell(f"compiling the steps of {file.source.path} by ms.jit")
+        options = replace(self.options, compiled=True)
+        graphs = verify(original, beside, self.result.target, options, self.tell)
+        return done.with_compiled(graphs.comparisons)
 
     def _place(self, file: Ported) -> Place:
         """Return where a script and its port import from; ports what lies beside a single one."""

@@ -127,6 +127,7 @@ def _replayed(original: Path, port: Path, options: VerifyOptions) -> tuple[list[
                 at=options.at,
                 args=options.args,
                 time_limit=options.time_limit,
+                compiled=options.compiled,
             )
             for folder in folders.values():
                 end, words = how_it_ended(role, folder)

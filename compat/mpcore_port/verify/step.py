@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.engine import Ported, Result
     from mpcore_port.targets import Target
+    from mpcore_port.verify.compiling import Compiling
 
 __all__ = ["Place", "script_text", "verify_step"]
 
@@ -84,6 +85,7 @@ def verify_step(
     inputs: str,
     whole: str,
     tell: Callable[[str], None],
+    compiling: Compiling | None = None,
 ) -> Verification:
     """Compare the training step of ``file`` with its port.
 
@@ -96,9 +98,10 @@ def verify_step(
         inputs: what a batch is made of, as of ``--inputs``; "" to find out.
         whole: why the script was not compared whole.
         tell: called with what runs now.
+        compiling: the port with ``--jit``; None to try nothing compiled.
     """
     name = "portable" if result.options.portable else result.target
-    one = _Compared(file, result, target, place, options, inputs, name, tell)
+    one = _Compared(file, result, target, place, options, inputs, name, tell, compiling)
     empty = Verification(file.source.path, name, (), whole)
     first = done = one.done(empty, set())
     absent: set[int] = set()
@@ -158,6 +161,7 @@ class _Compared:
     inputs: str
     name: str
     tell: Callable[[str], None]
+    compiling: Compiling | None
 
     def may_stand_in(self, stopped: str) -> set[int]:
         """Return the lines to leave out of both sides where the port alone stopped.
@@ -199,7 +203,33 @@ class _Compared:
                 path.write_text(text, encoding="utf-8")
             options = replace(options, args=args)
             done = verify(scripts[0], scripts[1], self.name, options, self.tell)
-        return replace(empty, comparisons=done.comparisons, step=facts)
+            done = replace(empty, comparisons=done.comparisons, step=facts)
+            return self._compiled(done, step, found, scripts, options)
+
+    def _compiled(
+        self,
+        done: Verification,
+        step: Step,
+        found: _Inputs,
+        scripts: Sequence[Path],
+        options: VerifyOptions,
+    ) -> Verification:
+        """Return ``done`` with what the step's port gave that ``ms.jit`` compiles."""
+        file = self.compiling.of(self.file) if self.compiling is not None and done.passed else None
+        if self.compiling is None or file is None:
+            return done
+        stands_in = bool(found.stand_ins or (done.step or {}).get("by_name"))
+        why = self.compiling.why_not(self.file, stands_in)
+        if why:
+            return replace(done, not_compiled=why)
+        self.tell(f"compiling the step of {file.source.path} by ms.jit")
+        facts, ported = _port(file, step, self.compiling.whole, self.target, self.place, found)
+        if facts["elsewhere"]:
+            return replace(done, not_compiled="lines of its step do not stand in the port")
+        scripts[1].write_text(ported, encoding="utf-8")
+        options = replace(options, compiled=True)
+        graphs = verify(scripts[0], scripts[1], self.name, options, self.tell)
+        return done.with_compiled(graphs.comparisons)
 
 
 def _runnable(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import Walker
+from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.loop.body import apply_body, values_of
 from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
 from mpcore_port.mindspore.loop.forwards import fixed_names, free_names, made_in
@@ -21,10 +21,11 @@ from mpcore_port.mindspore.rules.flow import (
     read,
     surely_made,
 )
+from mpcore_port.mindspore.rules.native import is_readable
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mpcore_port.mindspore.loop.prepared import Prepared
     from mpcore_port.mindspore.loop.recognise import Steps
@@ -37,6 +38,7 @@ _HALVES = ("float16", "bfloat16")
 _BLANK = (cst.EmptyLine(indent=False),)
 _LOOPS = (cst.For, cst.While)
 _PARALLEL = "DistributedDataParallel"
+_PARTIAL = ("torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss")  # functions in the port
 
 
 @dataclass(eq=False)
@@ -127,7 +129,7 @@ class _Writer:
         for plan in self.plans:
             self._define(plan)
         found = Written(self._render(self.steps.block), again=self.again)
-        found.anew = self.at.options.jit and not isinstance(self.steps.node, cst.Module)
+        found.anew = bool(self.at.options.jit) and not isinstance(self.steps.node, cst.Module)
         found.windows = [plan.group for plan in self.plans if self._outlives(plan)]
         for plan in self.plans:
             node = plan.group.forwards[0].lines[0].node
@@ -272,7 +274,9 @@ class _Writer:
         self._function_of(plan, forward, plan.names["forward_fn"], ", ".join(values))
         options = [f"clip_norm={clip.limit}" for clip in group.clips]
         options += ["has_aux=True"] if forward.outs else []
-        options += ["compiled=True"] if self.at.options.jit else []
+        options += (
+            ["compiled=True"] if self.at.options.jit and not self._calls_partial(plan) else []
+        )
         arguments = ", ".join([plan.names["forward_fn"], *options])
         step = plan.names["train_step"]
         plan.definitions += self._spaced(f"{step} = {prepared.name}.train_cell({arguments})")
@@ -334,10 +338,33 @@ class _Writer:
 
     def _jit(self, plan: _Plan) -> str:
         """Return the decorator; a function that is made anew for each step is not compiled."""
-        # Of several networks in one graph the Parameters would need names of their own.
-        compiled = self.at.options.jit and plan.anchor is not None and len(self.plans) == 1
+        # Of several networks, or optimizers, in one graph the Parameters would need names of
+        # their own: two optimizers have a `learning_rate_group_0` each.
+        alone = len(self.plans) == len(plan.group.optimizers) == 1
+        compiled = self.at.options.jit and plan.anchor is not None and alone
         compiled = compiled and not plan.group.apex  # its scale is no Parameter
-        return f"@{self.words('ms')}.jit\n" if compiled else ""
+        compiled = compiled and not self._calls_partial(plan)  # in no full graph
+        # The full graph: else what the compiler cannot read runs in Python, with no gradient.
+        return f"@{self.words('ms')}.jit(fullgraph=True)\n" if compiled else ""
+
+    def _calls_partial(self, plan: _Plan) -> bool:
+        """Return whether a loss calls what ``functools.partial`` has made, or will have."""
+        names = self.at.names
+        lines = (line for forward in plan.group.forwards for line in forward.lines)
+        calls = (call for line in lines for call in calls_in(line.source or line.node))
+        made = {origin for call in calls for origin in names.origins(call.func)}
+        named = [(names.called(one), one) for one in made]
+        return any(
+            name == "functools.partial"
+            or (name in _PARTIAL and not is_readable(cst.ensure_type(one, cst.Call)))
+            for name, one in named
+        )
+
+    def _end(self, plan: _Plan, back: Sequence[str]) -> str:
+        """Return the last line of a function, if it has one."""
+        if back:
+            return f"    return {self._inside(', '.join(back))}\n"
+        return "    return True  # a graph gives something\n" if self._jit(plan) else ""
 
     def _accumulate(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> list[Any]:
         total, ops = plan.names["accumulated"], self.words("ops")
@@ -355,7 +382,7 @@ class _Writer:
             f"    for total, grad in zip({total}, grads):\n"
             f"        {ops}.assign_add(total, grad)\n"
         )
-        code += f"    return {self._inside(', '.join(back))}\n" if back else ""
+        code += self._end(plan, back)
         call = f"{names['accumulate']}({args})"
         plan.calls[id(forward)] = f"{', '.join(back)} = {call}" if back else call
         return [*lines, *self._spaced(code)]
@@ -398,7 +425,7 @@ class _Writer:
             code += f"        {ops}.assign(total, {ops}.zeros_like(total))\n"
         verdict = f"finite{group.suffix}"
         back = [*results, "finite"] if joint else results
-        code += f"    return {self._inside(', '.join(back))}\n" if back else ""
+        code += self._end(plan, back)
         shown = [*results, verdict] if joint else results
         call = f"{name}({args})"
         plan.calls[id(group)] = f"{', '.join(shown)} = {call}" if shown else call

@@ -17,7 +17,7 @@ from mpcore_port.names import code_of, dotted
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["NativeRule", "runtime_name"]
+__all__ = ["NativeRule", "is_readable", "runtime_name"]
 
 _SAME_RATES = {"StepLR", "MultiStepLR", "LambdaLR", "LinearLR", "ConstantLR"}
 _NEAR_RATES = {"ExponentialLR", "CosineAnnealingLR", "PolynomialLR", "CosineAnnealingWarmRestarts"}
@@ -114,7 +114,7 @@ class NativeRule(PortRule):
             return None
         if name == "compiled" and len(old.args) == 1:
             text = at.code
-            whole = ".jit\n" in text or at.options.plain
+            whole = ".jit(fullgraph=True)\n" in text or at.options.plain
             return new.args[0].value if whole and "port.loss(" not in text else None
         if name in _FILLED and old.args:
             return self._filled(name, new, at)
@@ -164,14 +164,18 @@ class NativeRule(PortRule):
         function = f"{need(at, 'ops')}.{_LOSSES[name]}"
         if not old.args:
             return cst.parse_expression(function)
-        at.need("import functools", "mindspore")
         args = [
             code_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT))
             if arg.keyword
             else f"weight={code_of(arg.value)}"
             for arg in new.args
         ]
-        return cst.parse_expression(f"functools.partial({function}, {', '.join(args)})")
+        given = ", ".join(args)
+        if at.options.jit and is_readable(old):  # in a graph, a partial has no gradient
+            code = f"lambda *args, **kwargs: {function}(*args, {given}, **kwargs)"
+            return cst.parse_expression(code)
+        at.need("import functools", "mindspore")
+        return cst.parse_expression(f"functools.partial({function}, {given})")
 
     def _optimizer(self, name: str, new: cst.Call, at: At) -> Any:
         if not at.once(_has_native_optimizers):
@@ -221,3 +225,10 @@ class NativeRule(PortRule):
         lead = [*new.leading_lines, *body[0].leading_lines]
         at.note(self, old, "\n".join(code_of(line) for line in body), reason=_NO_GRAD)
         return cst.FlattenSentinel([body[0].with_changes(leading_lines=lead), *body[1:]])
+
+
+def is_readable(call: cst.Call) -> bool:
+    """Return whether all arguments of a call are numbers, texts or names: the same at each time."""
+    values = [arg.value for arg in call.args]
+    plain = [v.expression if isinstance(v, cst.UnaryOperation) else v for v in values]
+    return all(isinstance(v, (cst.BaseNumber, cst.SimpleString)) or bool(dotted(v)) for v in plain)
