@@ -137,6 +137,14 @@ def test_static_and_none_are_kept(tmp_path: Path) -> None:
         assert other.state == amp.state == LossScaleState(rule.init_scale, skipped_steps=2)
 
 
+def test_overflows_of_layers_are_kept() -> None:
+    rule = MIXED.scaling
+    overflows = ((0, "encoder.0"), (7, "head"))
+    kept = Checkpoint(MIXED, rule, initial_state(rule), overflows=overflows)
+    assert Checkpoint.from_text(kept.to_text()) == kept
+    assert "overflowed_layers" not in Checkpoint(MIXED, rule, initial_state(rule)).to_text()
+
+
 def test_version_1_stays_readable() -> None:
     data = json.loads(resealed(VERSION_1, lambda data: None))
     found = Checkpoint.from_dict(data)

@@ -277,3 +277,9 @@ def test_fields_of_quirks_stand_beside_the_others_in_every_text() -> None:
         LossScale.named("deepspeed", histeresis=3)
     with pytest.raises(TypeError, match="histeresis"):
         LossScale.of(histeresis=3)
+
+
+@pytest.mark.parametrize("field", ["kind", "skip_scope", "on_collapse"])
+def test_a_word_of_no_choice_is_refused_with_its_field(field: str) -> None:
+    with pytest.raises(PolicyError, match=rf"{field}.*must be one of.*got 'nobody'"):
+        LossScale(**{field: "nobody"})  # type: ignore[arg-type]
