@@ -65,6 +65,7 @@ def first_losses(case: str, name: str, patch: pytest.MonkeyPatch) -> list[float]
     return losses
 
 
+@pytest.mark.day(8)  # each optimizer has constants of its own
 @pytest.mark.parametrize("case", CASES)
 def test_first_losses_are_torchs(kit: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kit.name == "numpy":

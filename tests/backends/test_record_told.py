@@ -79,6 +79,7 @@ def between(a: Path, b: Path, **more: Any) -> Runs:
     return found
 
 
+@pytest.mark.day(3)  # each fault is told by other numbers
 @pytest.mark.parametrize(
     ("fault", "step", "kind", "word"),
     [

@@ -20,6 +20,7 @@ from mpcore_port.mindspore.rules.indexes import IndexRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
+from mpcore_port.mindspore.rules.partials import PartialRule
 from mpcore_port.mindspore.rules.shown import ShownRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
@@ -45,6 +46,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     names = [
         NameRule(),
         CallRule(),
+        PartialRule(),
         ParentRule(),
         MethodRule(),
         ModeRule(),

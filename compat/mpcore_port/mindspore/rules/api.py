@@ -11,6 +11,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
+from mpcore_port.mindspore.rules.partials import bent, unbindable
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     by_name,
@@ -259,6 +260,8 @@ class NameRule(PortRule):
         if row.refuse_all:
             return at.refuse(self, old, row.refuse_all)
         row = named(at, row)
+        if keyword := unbindable(old, row, at):
+            return at.refuse(self, old, _BOUND.format(keyword))
         word = row.to if _is_handed_on(parent) and row.to else row.value or row.to
         if not word:
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
@@ -272,6 +275,12 @@ class NameRule(PortRule):
             made = cst.parse_expression(f"functools.partial({word}, {given})")
         if is_optimizer_base(name) and isinstance(self._holder(old, at), cst.ClassDef):
             return at.refuse(self, old, _OWN_OPTIMIZER)
+        if (names := bent(row)) and not self._is_type(old, at):
+            said = (
+                f"it is called where this was not looked at; in MindSpore {', '.join(names)} differ"
+            )
+            at.note(self, old, made, "unproven", f"{said}: {row.reason}".removesuffix(": "))
+            return made
         at.note(self, old, made, _kind(row), row.reason, row.effect)
         return made
 
@@ -322,6 +331,7 @@ class NameRule(PortRule):
 _BY_NAME = {"torch.optim": "port.optimizers"}
 _CHOSEN = "which one is known when it runs"
 _NINE = "Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop and SGD are there"
+_BOUND = "functools.partial binds `{}`, which is another value in MindSpore: call it in a function"
 _ABSTRACT = "MindSpore's layers have no such class: take the layer that is meant"
 
 
