@@ -314,7 +314,7 @@ def _verified(run: dict[str, Any]) -> str:
     rounds = ""
     if any(one.get("own") for one in run["comparisons"]):
         rounds = " within the original's own sensitivity to rounding"
-    if run["compiled"] and not run["not_compiled"]:
+    if run.get("compiled") and not run["not_compiled"]:
         rounds += ", compiled by ms.jit as well"
     if run["step"] is None:
         return f"verified{before}{rounds}"

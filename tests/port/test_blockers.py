@@ -37,7 +37,7 @@ SAMPLERS = [
     "RandomSampler(DATA, num_samples=17)",
     "RandomSampler(DATA, True, 30)",
     "SubsetRandomSampler([4, 2, 9])",
-    "WeightedRandomSampler([0.0, 1.0, 3.0], 20)",
+    "WeightedRandomSampler([0.0, 1.0, 3.0], 200)",
     "WeightedRandomSampler([1.0, 1.0, 3.0], 3, replacement=False)",
     "BatchSampler(SequentialSampler(DATA), 3, False)",
     "BatchSampler(SequentialSampler(DATA), 3, drop_last=True)",
