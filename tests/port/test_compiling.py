@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpcore_port.engine import Result, port_text, port_tree
+from mpcore_port.report import html
 from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
 from mpcore_port.verify.compiling import Compiling, called_once
@@ -86,6 +87,7 @@ def test_a_step_that_trains_as_torch_does_when_compiled_is_compiled(tmp_path: Pa
     (run,) = after.verification["runs"]
     assert [one["verdict"] for one in run["compiled"]] == ["close"]
     assert any("compiled: with dropout" in line for line in after.verification["lines"])
+    assert html(after).count("compiled by <code>ms.jit</code>") == 1
 
 
 @pytest.mark.slow
@@ -98,6 +100,7 @@ def test_a_step_that_does_not_compile_stays_as_it_is(tmp_path: Path) -> None:
     assert after.verification is not None
     (said,) = [one for one in after.verification["lines"] if one.startswith("not compiled: ")]
     assert "float32" in said
+    assert "Not compiled by <code>ms.jit</code>: float32" in html(after)
 
 
 @pytest.mark.slow
