@@ -10,6 +10,8 @@ import functools
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.mindspore.cell_recorder import CellRecorder, is_of_script
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,9 +20,9 @@ __all__ = ["record_compiled"]
 _NEVER = 2**30  # steps until a scale grows
 
 
-class _Compiled:
+class _Compiled(CellRecorder):
     def __init__(self, recorder: Any, ms: Any, mode: str) -> None:
-        self.recorder, self.ms, self.mode = recorder, ms, mode
+        super().__init__(recorder, ms, mode)
         # In float64: the compiler of 2.10 takes a smoothed loss for one, and casts no Parameter.
         self.loss = ms.Parameter(ms.Tensor(0.0, ms.float64), "mpcore_loss", requires_grad=False)
         self.plant = ms.Parameter(ms.Tensor(1.0, ms.float32), "mpcore_plant", requires_grad=False)
@@ -45,7 +47,7 @@ class _Compiled:
     def value_and_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def made(fn: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _is_of_script(fn):
+            if not is_of_script(fn):
                 return original(fn, *args, **kwargs)
             self.made.append(
                 original(self.forward(fn, bool(kwargs.get("has_aux"))), *args, **kwargs)
@@ -60,7 +62,7 @@ class _Compiled:
             if fn is None:
                 return functools.partial(jit, **options)
             compiled = original(fn, **options)
-            return self.watched(fn, compiled) if _is_of_script(fn) else compiled
+            return self.watched(fn, compiled) if is_of_script(fn) else compiled
 
         return jit
 
@@ -132,35 +134,16 @@ class _Compiled:
 
         cls.__init__ = init
 
-    def prepare(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def run(model: Any, optimizer: Any, policy: Any, **options: Any) -> Any:
-            used = "float32" if self.mode == "float32" else policy
-            amp = original(model, optimizer, used, **options)
-            if "train_cell" not in vars(amp):  # the same arguments give the same object
-                amp.train_cell = functools.partial(self.train_cell, amp, amp.train_cell)
-            return amp
-
-        return run
-
     def train_cell(self, amp: Any, make: Callable[..., Any], loss_fn: Any, **options: Any) -> Any:
         cell = make(self.forward(loss_fn, bool(options.get("has_aux"))), **options)
 
         def run(*batch: Any) -> Any:
             planted = self.recorder.begin()
             raw = self.planted(planted, lambda: cell(*batch))
-            self.recorder.ended(float(self.loss.asnumpy()))
-            if bool(raw[1]):
-                self.recorder.write("step", type(amp.optimizer).__name__)
-            if self.mode != "float32" and str(amp.policy) != "float32":
-                self.recorder.write("scale", float(raw[4].asnumpy()))
+            self.told(amp, raw, float(self.loss.asnumpy()))
             return raw
 
         return run
-
-
-def _is_of_script(fn: Any) -> bool:
-    return not getattr(fn, "__module__", "").startswith(("mindspore", "mpcore"))
 
 
 def _seen(fn: Any) -> list[Any]:
@@ -177,11 +160,7 @@ def record_compiled(recorder: Any, ms: Any, mode: str) -> None:
         ms: MindSpore.
         mode: as in ``replay``.
     """
-    import mpcore
-
     one = _Compiled(recorder, ms, mode)
-    mpcore.prepare = one.prepare(mpcore.prepare)
+    one.install()
     ms.value_and_grad, ms.jit = one.value_and_grad(ms.value_and_grad), one.jit(ms.jit)
     one.scaler(ms.amp.DynamicLossScaler)
-    if mode == "float32":
-        ms.amp.auto_mixed_precision = lambda network, *_, **__: network

@@ -9,22 +9,24 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.mindspore.cell_recorder import CellRecorder, is_of_script
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["record_native"]
 
 
-class _Native:
+class _Native(CellRecorder):
     def __init__(self, recorder: Any, ms: Any, mode: str) -> None:
-        self.recorder, self.ms, self.mode = recorder, ms, mode
+        super().__init__(recorder, ms, mode)
         self.scaled: Any = None
         self.plants = False
 
     def value_and_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def made(fn: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.recorder.inside or not _is_of_script(fn):
+            if self.recorder.inside or not is_of_script(fn):
                 return original(fn, *args, **kwargs)
             return self._watched(fn, original, args, kwargs)
 
@@ -79,17 +81,6 @@ class _Native:
 
         return run
 
-    def prepare(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def run(model: Any, optimizer: Any, policy: Any, **options: Any) -> Any:
-            used = "float32" if self.mode == "float32" else policy
-            amp = original(model, optimizer, used, **options)
-            if "train_cell" not in vars(amp):  # the same arguments give the same object
-                amp.train_cell = functools.partial(self.train_cell, amp, amp.train_cell)
-            return amp
-
-        return run
-
     def train_cell(self, amp: Any, make: Callable[..., Any], loss_fn: Any, **options: Any) -> Any:
         aux, compiled = bool(options.get("has_aux")), bool(options.get("compiled"))
 
@@ -108,18 +99,10 @@ class _Native:
                 raw = cell(*batch)
             finally:
                 self.recorder.inside = self.plants = False
-            self.recorder.ended(float((raw[0] if compiled else self.scaled).asnumpy()))
-            if bool(raw[1]):
-                self.recorder.write("step", type(amp.optimizer).__name__)
-            if self.mode != "float32" and str(amp.policy) != "float32":
-                self.recorder.write("scale", float(raw[4].asnumpy()))
+            self.told(amp, raw, float((raw[0] if compiled else self.scaled).asnumpy()))
             return raw
 
         return run
-
-
-def _is_of_script(fn: Any) -> bool:
-    return not getattr(fn, "__module__", "").startswith(("mindspore", "mpcore"))
 
 
 def record_native(recorder: Any, ms: Any, mode: str) -> None:
@@ -131,15 +114,12 @@ def record_native(recorder: Any, ms: Any, mode: str) -> None:
         ms: MindSpore.
         mode: as in ``replay``.
     """
-    import mpcore
     from mpcore_port_runtime.apex import LossScaler
 
     native = _Native(recorder, ms, mode)
-    mpcore.prepare = native.prepare(mpcore.prepare)
+    native.install()
     ms.value_and_grad = native.value_and_grad(ms.value_and_grad)
     scalers: tuple[Any, ...] = (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler, LossScaler)
     for cls in scalers:
         cls.scale, cls.unscale = native.scale(cls.scale), native.unscale(cls.unscale)
     ms.amp.DynamicLossScaler.adjust = native.adjust(ms.amp.DynamicLossScaler.adjust)
-    if mode == "float32":
-        ms.amp.auto_mixed_precision = lambda network, *_, **__: network

@@ -8,17 +8,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mpcore_port.engine import port_tree
+from mpcore_port.mindspore.rules.place import FULL_GRAPH
+from mpcore_port.verify.run import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from mpcore_port.engine import Ported, Result
     from mpcore_port.source import Tree
     from mpcore_port.targets import Target
+    from mpcore_port.verify.judge import Verification, VerifyOptions
 
 __all__ = ["Compiling", "called_once"]
 
-_MARKS = (".jit(fullgraph=True)\n", "compiled=True")
+_MARKS = (FULL_GRAPH, "compiled=True")
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (
     *(ast.For, ast.AsyncFor, ast.While),
@@ -54,6 +58,38 @@ class Compiling:
         if one is None or one.failures or _EAGER in one.text:
             return None
         return one if any(mark in one.text for mark in _MARKS) else None
+
+    def tried(
+        self,
+        done: Verification,
+        file: Ported,
+        scripts: tuple[Path, Path],
+        write: Callable[[Ported], str],
+        options: VerifyOptions,
+        tell: Callable[[str], None],
+        *,
+        stand_ins: bool = False,
+    ) -> Verification:
+        """Return what was verified with what the port gives that ``ms.jit`` compiles.
+
+        Args:
+            done: what was found of the port as it is.
+            file: that port.
+            scripts: the original, and where its compiled port will be.
+            write: writes the latter; returns why it cannot, or "".
+            options: how to run.
+            tell: called with what runs now.
+            stand_ins: whether small networks were in the place of the script's own.
+        """
+        compiled = self.of(file) if done.passed else None
+        if compiled is None:
+            return done
+        why = self.why_not(file, stand_ins) or write(compiled)
+        if why:
+            return replace(done, not_compiled=why)
+        tell(f"compiling the steps of {file.source.path} by ms.jit")
+        options = replace(options, compiled=True)
+        return done.with_compiled(verify(*scripts, self.target.name, options, tell).comparisons)
 
     def why_not(self, file: Ported, stand_ins: bool) -> str:
         """Return why the steps of a file are not tried; "" if they are."""

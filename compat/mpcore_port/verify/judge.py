@@ -209,9 +209,8 @@ class Verification:
         if step.get("elsewhere"):
             lines = len(step["elsewhere"])
             return f"{lines} lines of the step's port do not stand in the port"
-        bad = next((c for c in self.comparisons if c.verdict not in ("same", "close")), None)
-        if bad is not None:
-            return f"{bad.mode}: {bad.words}"
+        if bad := _first_bad(self.comparisons):
+            return bad
         if self.unmoved:
             losses = self.comparisons[0].losses[0]
             return (
@@ -242,9 +241,13 @@ class Verification:
 
     def with_compiled(self, found: tuple[Comparison, ...]) -> Verification:
         """Return this with what the compiled port gave, and why that one is not taken."""
-        bad = next((one for one in found if one.verdict not in ("same", "close")), None)
-        why = f"{bad.mode}: {bad.words}" if bad is not None else ""
-        return replace(self, compiled=found, not_compiled=why)
+        return replace(self, compiled=found, not_compiled=_first_bad(found))
+
+
+def _first_bad(found: Sequence[Comparison]) -> str:
+    """Return the first mode that is neither same nor close, and why; "" if all are."""
+    bad = next((one for one in found if one.verdict not in ("same", "close")), None)
+    return f"{bad.mode}: {bad.words}" if bad is not None else ""
 
 
 def against_own(one: Comparison, exact: tuple[float, ...]) -> Comparison:

@@ -177,20 +177,16 @@ class _Runs:
 
     def _compiled(self, done: Verification, file: Ported) -> Verification:
         """Run a script whole with its steps compiled, too."""
-        if self.compiling is None or not done.passed or file.source.notebook is not None:
+        if self.compiling is None or file.source.notebook is not None:
             return done
-        jitted = self.compiling.of(file)
-        if jitted is None:
-            return done
-        if why := self.compiling.why_not(file, stand_ins=False):
-            return replace(done, not_compiled=why)
         original, port = self._scripts(file)
         beside = port.with_name(f"{port.stem}_compiled.py")
-        beside.write_text(jitted.text, encoding="utf-8")
-        self.tell(f"compiling the steps of {file.source.path} by ms.jit")
-        options = replace(self.options, compiled=True)
-        graphs = verify(original, beside, self.result.target, options, self.tell)
-        return done.with_compiled(graphs.comparisons)
+
+        def write(compiled: Ported) -> str:
+            beside.write_text(compiled.text, encoding="utf-8")
+            return ""
+
+        return self.compiling.tried(done, file, (original, beside), write, self.options, self.tell)
 
     def _place(self, file: Ported) -> Place:
         """Return where a script and its port import from; ports what lies beside a single one."""

@@ -193,10 +193,8 @@ class _Compared:
             return replace(empty, step={"refused": str(exc), "lines": [said]})
         facts, ported = _port(file, step, self.result, self.target, place, found)
         with tempfile.TemporaryDirectory(prefix="mpcore-step-") as folder:
-            scripts = [
-                Path(folder) / kind / f"{Path(file.source.path).stem}.py"
-                for kind in ("before", "after")
-            ]
+            name = f"{Path(file.source.path).stem}.py"
+            scripts = Path(folder) / "before" / name, Path(folder) / "after" / name
             texts = (step.script(place.original, found.text, place.above), ported)
             for path, text in zip(scripts, texts, strict=True):
                 path.parent.mkdir()
@@ -204,32 +202,19 @@ class _Compared:
             options = replace(options, args=args)
             done = verify(scripts[0], scripts[1], self.name, options, self.tell)
             done = replace(empty, comparisons=done.comparisons, step=facts)
-            return self._compiled(done, step, found, scripts, options)
+            if self.compiling is None:
+                return done
+            compiling = self.compiling
 
-    def _compiled(
-        self,
-        done: Verification,
-        step: Step,
-        found: _Inputs,
-        scripts: Sequence[Path],
-        options: VerifyOptions,
-    ) -> Verification:
-        """Return ``done`` with what the step's port gave that ``ms.jit`` compiles."""
-        file = self.compiling.of(self.file) if self.compiling is not None and done.passed else None
-        if self.compiling is None or file is None:
-            return done
-        stands_in = bool(found.stand_ins or (done.step or {}).get("by_name"))
-        why = self.compiling.why_not(self.file, stands_in)
-        if why:
-            return replace(done, not_compiled=why)
-        self.tell(f"compiling the step of {file.source.path} by ms.jit")
-        facts, ported = _port(file, step, self.compiling.whole, self.target, self.place, found)
-        if facts["elsewhere"]:
-            return replace(done, not_compiled="lines of its step do not stand in the port")
-        scripts[1].write_text(ported, encoding="utf-8")
-        options = replace(options, compiled=True)
-        graphs = verify(scripts[0], scripts[1], self.name, options, self.tell)
-        return done.with_compiled(graphs.comparisons)
+            def write(compiled: Ported) -> str:
+                facts, text = _port(compiled, step, compiling.whole, self.target, place, found)
+                scripts[1].write_text(text, encoding="utf-8")
+                return "lines of its step do not stand in the port" if facts["elsewhere"] else ""
+
+            stand_ins = bool(found.stand_ins or facts["by_name"])
+            return self.compiling.tried(
+                done, file, scripts, write, options, self.tell, stand_ins=stand_ins
+            )
 
 
 def _runnable(

@@ -21,7 +21,8 @@ from mpcore_port.mindspore.rules.flow import (
     read,
     surely_made,
 )
-from mpcore_port.mindspore.rules.native import is_readable
+from mpcore_port.mindspore.rules.native import becomes_partial
+from mpcore_port.mindspore.rules.place import FULL_GRAPH
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ _HALVES = ("float16", "bfloat16")
 _BLANK = (cst.EmptyLine(indent=False),)
 _LOOPS = (cst.For, cst.While)
 _PARALLEL = "DistributedDataParallel"
-_PARTIAL = ("torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss")  # functions in the port
 
 
 @dataclass(eq=False)
@@ -345,7 +345,7 @@ class _Writer:
         compiled = compiled and not plan.group.apex  # its scale is no Parameter
         compiled = compiled and not self._calls_partial(plan)  # in no full graph
         # The full graph: else what the compiler cannot read runs in Python, with no gradient.
-        return f"@{self.words('ms')}.jit(fullgraph=True)\n" if compiled else ""
+        return f"@{self.words('ms')}{FULL_GRAPH}" if compiled else ""
 
     def _calls_partial(self, plan: _Plan) -> bool:
         """Return whether a loss calls what ``functools.partial`` has made, or will have."""
@@ -353,11 +353,10 @@ class _Writer:
         lines = (line for forward in plan.group.forwards for line in forward.lines)
         calls = (call for line in lines for call in calls_in(line.source or line.node))
         made = {origin for call in calls for origin in names.origins(call.func)}
-        named = [(names.called(one), one) for one in made]
         return any(
-            name == "functools.partial"
-            or (name in _PARTIAL and not is_readable(cst.ensure_type(one, cst.Call)))
-            for name, one in named
+            names.called(one) == "functools.partial" or becomes_partial(one, names.called(one))
+            for one in made
+            if isinstance(one, cst.Call)
         )
 
     def _end(self, plan: _Plan, back: Sequence[str]) -> str:

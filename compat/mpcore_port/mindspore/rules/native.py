@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule, is_next, need
+from mpcore_port.mindspore.rules.place import FULL_GRAPH, PortRule, is_next, need
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["NativeRule", "is_readable", "runtime_name"]
+__all__ = ["NativeRule", "becomes_partial", "runtime_name"]
 
 _SAME_RATES = {"StepLR", "MultiStepLR", "LambdaLR", "LinearLR", "ConstantLR"}
 _NEAR_RATES = {"ExponentialLR", "CosineAnnealingLR", "PolynomialLR", "CosineAnnealingWarmRestarts"}
@@ -114,7 +114,7 @@ class NativeRule(PortRule):
             return None
         if name == "compiled" and len(old.args) == 1:
             text = at.code
-            whole = ".jit(fullgraph=True)\n" in text or at.options.plain
+            whole = FULL_GRAPH in text or at.options.plain
             return new.args[0].value if whole and "port.loss(" not in text else None
         if name in _FILLED and old.args:
             return self._filled(name, new, at)
@@ -171,7 +171,7 @@ class NativeRule(PortRule):
             for arg in new.args
         ]
         given = ", ".join(args)
-        if at.options.jit and is_readable(old):  # in a graph, a partial has no gradient
+        if at.options.jit and _is_readable(old):  # in a graph, a partial has no gradient
             code = f"lambda *args, **kwargs: {function}(*args, {given}, **kwargs)"
             return cst.parse_expression(code)
         at.need("import functools", "mindspore")
@@ -227,7 +227,12 @@ class NativeRule(PortRule):
         return cst.FlattenSentinel([body[0].with_changes(leading_lines=lead), *body[1:]])
 
 
-def is_readable(call: cst.Call) -> bool:
+def becomes_partial(call: cst.Call, name: str | None) -> bool:
+    """Return whether a call of torch makes what a port under ``--jit`` holds as a partial."""
+    return (name or "").removeprefix("torch.nn.") in _LOSSES and not _is_readable(call)
+
+
+def _is_readable(call: cst.Call) -> bool:
     """Return whether all arguments of a call are numbers, texts or names: the same at each time."""
     values = [arg.value for arg in call.args]
     plain = [v.expression if isinstance(v, cst.UnaryOperation) else v for v in values]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mpcore_port.targets import Options
 
 __all__ = [
+    "FULL_GRAPH",
     "PortRule",
     "by_name",
     "copied",
@@ -52,6 +53,10 @@ _OURS = re.compile(r"(?<![\w.'\"])(" + "|".join(_IMPORTS) + r")(?=\.)")
 _MODULE_NAME = re.compile(
     r"(^|[_.])(model|net|network|generator|discriminator|encoder|decoder|ddp)\w*$", re.I
 )
+
+
+FULL_GRAPH = ".jit(fullgraph=True)\n"
+"""How a port has MindSpore compile a step; not the full graph has no gradient of what is left."""
 
 
 class PortRule(Rule):
