@@ -95,11 +95,14 @@ def test_compiled_steps_train_as_torch_does(path, mode, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["float32", "overflow"])
-def test_a_compiled_cell_trains_as_torch_does(mode, tmp_path):
+@pytest.mark.parametrize(
+    "compiled", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["eager", "compiled"]
+)
+def test_a_compiled_cell_trains_as_torch_does(compiled, mode, tmp_path):
+    """Where masks are replayed nothing is compiled, and it trains so, too."""
     path = next(path for path in LOOPS if path.stem == "one_line")
-    trains_alike(path, replace(PREPARED, jit=True), mode, tmp_path, compiled=True)
+    trains_alike(path, replace(PREPARED, jit=True), mode, tmp_path, compiled=compiled)
 
 
 def trains_alike(path, options, mode, folder, *, compiled=False):

@@ -1,7 +1,7 @@
 """Record what a port trains by value_and_grad and MindSpore's loss scalers, or by train cells.
 
 Losses are what is differentiated, before it is scaled; a planted overflow multiplies one of them by
-infinity. Functions that ms.jit compiles are not seen into: of them what they return is recorded.
+infinity. Nothing is compiled here; ``compiled_recorder`` records what is.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class _Native(CellRecorder):
         return run
 
     def train_cell(self, amp: Any, make: Callable[..., Any], loss_fn: Any, **options: Any) -> Any:
-        aux, compiled = bool(options.get("has_aux")), bool(options.get("compiled"))
+        aux = bool(options.get("has_aux"))
+        options = {**options, "compiled": False}  # masks come from outside: ``masks.py``
 
         def watched(*batch: Any) -> Any:
             values = loss_fn(*batch)
@@ -90,7 +91,7 @@ class _Native(CellRecorder):
             first = first * float("inf") if self.plants else first
             return (first, *values[1:]) if aux else first
 
-        cell = make(loss_fn if compiled else watched, **options)
+        cell = make(watched, **options)
 
         def run(*batch: Any) -> Any:
             self.plants = self.recorder.begin()
@@ -99,7 +100,7 @@ class _Native(CellRecorder):
                 raw = cell(*batch)
             finally:
                 self.recorder.inside = self.plants = False
-            self.told(amp, raw, float((raw[0] if compiled else self.scaled).asnumpy()))
+            self.told(amp, raw, float(self.scaled.asnumpy()))
             return raw
 
         return run
