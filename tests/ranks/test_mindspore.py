@@ -37,7 +37,7 @@ def ranks(tmp_path_factory):
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
     )
-    logs = "".join(path.read_text()[-3000:] for path in folder.glob("log/worker_*.log"))
+    logs = "".join(path.read_text()[-3000:] for path in folder.glob("log/*.log"))
     assert done.returncode == 0, logs
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
