@@ -32,6 +32,28 @@ def test_clear_losers_are_left_out_after_four_rounds() -> None:
     assert found.steps <= 4 * 3 * 3
 
 
+def test_who_takes_far_longer_is_left_out_after_two_rounds() -> None:
+    found = raced({"a": 9.0, "b": 1.0, "c": 1.4, "d": 2.5}, 0.02, 0)
+    assert found.best == "b"
+    assert found.decisions == {"a": SLOWER, "b": "", "c": SLOWER, "d": SLOWER}
+    assert {name: len(own) for name, own in found.seconds.items()} == {
+        "a": 2,
+        "b": 4,
+        "c": 4,
+        "d": 2,
+    }
+    alone = raced({"a": 9.0, "b": 1.0}, 0.02, 0)
+    assert (alone.best, alone.decisions["a"], len(alone.seconds["b"])) == ("b", SLOWER, 2)
+    assert 0 < alone.noise < NOISY
+
+
+def test_one_that_stalls_once_stays() -> None:
+    times = iter([1.0, *[5.0] * 2, *[1.0] * 99])  # its first timed block, five times as long
+    found = race({"a": lambda: next(times), "b": lambda: 1.1}, seconds=60.0, seed=0)
+    assert found.best == "a"
+    assert len(found.seconds["a"]) >= 4
+
+
 def test_a_tie_ends_when_nobody_left_is_surely_slower() -> None:
     found = [raced({"a": 1.0, "b": 1.0, "c": 1.3}, 0.01, seed) for seed in range(50)]
     assert {one.best for one in found} == {"a", "b"}
