@@ -15,10 +15,13 @@ from mpcore.tools.profiling.duel import FASTER, SLOWER, counts, decision, settle
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["FEWEST", "NOISY", "Race", "challenge", "race", "rounds"]
+__all__ = ["FAR", "FEWEST", "NOISY", "Race", "challenge", "race", "rounds"]
 
 FEWEST = 4
 """Rounds before the first look."""
+
+FAR = 2.0
+"""Times the fastest: so far behind, a policy needs no second look."""
 
 NOISY = 0.04
 """Scatter of a round's ratio, as a standard deviation, beyond which more rounds are needed."""
@@ -26,7 +29,7 @@ NOISY = 0.04
 _NORMAL = 1.48  # standard deviations of normal numbers in a median deviation
 _EVERY = 2  # rounds between looks
 _MOST, _MOST_NOISY = 8, 20  # rounds: who is left then is told by the median
-_FAR, _FAR_ROUNDS = 2.0, 2  # times the fastest, in each of so many first rounds: left out at once
+_FAR_ROUNDS = 2  # of a race, first: who is far behind in each is left out
 _CLEAR = 0.10  # slower in all of four rounds, and by so much on the median: left out
 _WITHIN = 0.02  # of two that are nearer together either may lead
 _BLOCK = 2  # timed steps in a row, behind one that is not timed where another was before
@@ -128,7 +131,7 @@ def _far(seconds: Mapping[str, Sequence[float]]) -> list[str]:
     return [
         name
         for name, own in seconds.items()
-        if all(b > _FAR * a for a, b in zip(least, own, strict=True))
+        if all(b > FAR * a for a, b in zip(least, own, strict=True))
     ]
 
 
