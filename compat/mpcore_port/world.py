@@ -73,7 +73,8 @@ def judged(edits: Sequence[Edit], found: Sequence[Edit]) -> list[Edit]:
     every = []
     for edit in edits:
         place = (edit.line, edit.old.partition("(")[0])
-        if edit.kind == "exact" and place in doubts:
+        stays = edit.new == edit.old.partition("\n")[0]  # a remark: its reason stands by itself
+        if edit.kind == "exact" and place in doubts and not stays:
             used.add(place)
             every.append(replace(edit, kind="unproven", reason=doubts[place]))
         else:

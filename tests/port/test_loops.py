@@ -155,6 +155,62 @@ def test_a_look_at_the_rate_between_loss_and_step_comes_behind_the_step(line, he
     assert ("forward_fn" in found.text) is held
 
 
+GRADIENTS = (
+    HEAD
+    + """
+def largest(network):
+    return max(p.grad.abs().max() for p in network.parameters())
+
+def train(batches, log):
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        {before}
+        optimizer.step()
+        {behind}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "held"),
+    [
+        ("pass", "log(max(p.grad.abs().max() for p in model.parameters()))", True),
+        ("pass", "log(largest(model))", True),
+        ("pass", "pass  # log(p.grad)", True),
+        ("log(largest(model))", "pass", False),
+        ("pass", "model.zero_grad(); log(largest(model))", False),
+        ("pass", "[p.grad.mul_(2) for p in model.parameters()]", False),
+    ],
+)
+def test_gradients_that_are_read_behind_the_step_are_handed_back(before, behind, held):
+    text = GRADIENTS.replace("{before}", before).replace("{behind}", behind)
+    found = port_text(text, TARGET, PLAIN)
+    assert ("forward_fn" in found.text) is held
+    assert ("zip(optimizer.parameters, gradients)" in found.text) is (held and "#" not in behind)
+    assert held or [why for _, why in kept(found)] == [
+        "it reads gradients, which a step's function keeps"
+    ]
+
+
+def test_what_is_in_the_way_is_named_where_its_line_is_unproven_too():
+    text = GRADIENTS.replace("{before}", "pass").replace("{behind}", "pass")
+    text = text.replace("optimizer.step()", "log.step_all()").replace("loss.b", "loss.mean().b")
+    found = port_text(text.replace("criterion(", "log.loss_of("), TARGET)
+    assert any(edit.kind == "unproven" and edit.old.startswith("loss") for edit in found.edits)
+    assert [why for _, why in kept(found)] == ["no optimizer steps by it in this function"]
+
+
+def test_gradients_of_parameters_that_the_optimizer_does_not_move_are_named():
+    text = GRADIENTS.replace("{before}", "pass").replace("{behind}", "log(largest(model))")
+    narrow = "has no gradient behind the step"
+    effects = [edit.effect for edit in port_text(text, TARGET).edits]
+    assert any(narrow in effect for effect in effects)  # whose they are is known in the function
+    read = text.replace("log(largest(model))", "log([p.grad for p in model.parameters()])")
+    assert not any(narrow in edit.effect for edit in port_text(read, TARGET).edits)
+
+
 APEX = sorted((Path(__file__).parent / "loops" / "apex").glob("*.py"))
 
 

@@ -132,6 +132,8 @@ class Group:
         updates: whether the scale moves with it; else it does elsewhere.
         suffix: what tells its names from those of the other steps.
         apex: what gives apex's scale as code, ``""`` where apex has no part.
+        handed: whether gradients are read behind the step, which hands them back.
+        narrow: whether those may be read of parameters that its optimizer does not move.
     """
 
     forwards: list[Forward]
@@ -144,3 +146,5 @@ class Group:
     updates: bool = True
     suffix: str = ""
     apex: str = ""
+    handed: bool = False
+    narrow: bool = False

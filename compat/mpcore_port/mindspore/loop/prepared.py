@@ -75,6 +75,8 @@ def _fits(group: Group) -> bool:
         return False
     if not _is_in_loop(forward):  # a cell is made once, in front of the loop
         return False
+    if group.handed:  # a cell keeps its gradients
+        return False
     if forward.region is None or len(group.clips) > 1 or (group.scaler and not group.updates):
         return False
     return all(c.way == "norm" and not c.bound and not c.condition for c in group.clips)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import textwrap
+import tokenize
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
-from mpcore_port.mindspore.loop.makers import maker_of, stepping
+from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     constant,
@@ -20,7 +23,7 @@ from mpcore_port.mindspore.rules.flow import (
     plain_values,
     read,
 )
-from mpcore_port.names import code_of
+from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 
 if TYPE_CHECKING:
@@ -83,17 +86,38 @@ _TOUCHES = re.compile(r"\.grad\b|\.data\s*[-+*/]?=[^=]|\.[a-z]+_\(")
 
 
 _READS = re.compile(r"\.grad\b(?!\s*=[^=])")
+_CHANGES = re.compile(r"\.grad(\.data)?(\[[^]]*\])?(\.\w+_\(|\s*[-+*/]=)")
 
 
 def _words(node: Any) -> str:
-    """Return the code of a statement, to look for words in."""
+    """Return the code of a statement without its comments, to look for words in."""
     text = raw(node)
-    return code_of(node) if text is None else text
+    text = code_of(node) if text is None else text
+    return _without_comments(text) if "#" in text else text
 
 
-def _reads_gradients(line: Line) -> bool:
-    """Return whether a line that is no part of a step looks at gradients."""
-    return line.act is None and not line.inner and bool(_READS.search(_words(line.node)))
+def _without_comments(text: str) -> str:
+    lines = textwrap.dedent(text).splitlines(keepends=True)
+    try:
+        tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+    except (tokenize.TokenError, SyntaxError):  # half a statement: its comments stay
+        return text
+    for token in reversed(tokens):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column] + lines[row - 1][token.end[1] :]
+    return "".join(lines)
+
+
+def _reads_gradients(line: Line, at: At) -> bool:
+    """Return whether a line that is no part of a step looks at gradients, by a function too."""
+    if line.act is not None or line.inner:
+        return False
+    if _READS.search(_words(line.node)):
+        return True
+    called = {dotted(call.func).rpartition(".")[2] for call in calls_in(line.node)}
+    own = (one for name in called for one in at.names.functions.get(name, ()))
+    return any(_READS.search(_words(one.body)) for one in own)
 
 
 class _Grouping:
@@ -113,13 +137,34 @@ class _Grouping:
                 getattr(self, f"_{line.act.kind}")(line, block, line.act)
             elif self.pending and not line.inner and _TOUCHES.search(_words(line.node)):
                 raise NotPlain(line.node, "gradients or parameters change before the step")
-        reading = [one for one, _ in every(self.steps.block) if _reads_gradients(one)]
+        reading = [one for one, _ in every(self.steps.block) if _reads_gradients(one, self.at)]
         if self.steps.groups and reading:
-            raise NotPlain(reading[0].node, "it reads gradients, which a step's function keeps")
+            self._hand_out(reading)
         if self.pending:
             raise NotPlain(self.pending[0].sink.call, "no optimizer steps by it in this function")
         if self.clips:
             raise NotPlain(self.clips[0][0].node, "it clips, and no optimizer steps by it")
+
+    def _hand_out(self, reading: list[Line]) -> None:
+        """Have the one step hand its gradients back to the lines behind it that read them.
+
+        Raises:
+            NotPlain: they are read where the step's are not those that torch has there.
+        """
+        group, lines = self.steps.groups[0], [line for line, _ in every(self.steps.block)]
+        step, why = lines.index(group.steps[0]), "it reads gradients, which a step's function keeps"
+        zeros = [n for n, one in enumerate(lines) if one.act is not None and one.act.kind == "zero"]
+        for line in reading:
+            place = lines.index(line)
+            if len(self.steps.groups) > 1 or group.accumulates or group.apex or place < step:
+                raise NotPlain(line.node, why)
+            if _CHANGES.search(_words(line.node)) or any(step < n < place for n in zeros):
+                raise NotPlain(line.node, why)
+        call = maker_of(stepping(group.steps[0]), self.at)
+        model = model_of(call) if call is not None else ""
+        of_model = re.compile(rf"(?<![\w.]){re.escape(model)}\.(named_)?parameters\(\)")
+        group.handed = True
+        group.narrow = not model or not all(of_model.search(_words(one.node)) for one in reading)
 
     def _zero(self, line: Line, block: Block, act: Any) -> None:
         self.last = None

@@ -40,6 +40,8 @@ _APEX = (
 )
 _ANEW = "compiled in each call of its function; one that is made for each step runs eagerly"
 _UNBOUND = "{} is None where no branch binds it; torch's keeps its last value, if it had one"
+_NARROW = "a parameter that the optimizer does not move has no gradient behind the step"
+_UNCLIPPED = "after a step that the scaler skips, gradients are read as they were before the clip"
 _WINDOW = "a last window that is not full is dropped at the end of the function; torch keeps it"
 
 
@@ -201,7 +203,8 @@ class LoopRule(PortRule):
         if isinstance(old, cst.Module):
             for node, why in loops.why:
                 line = code_of(node).partition("\n")[0]
-                at.note(self, node, line, reason=f"the loop keeps torch's form: {why}")
+                place = at.original(node)
+                at.note(self, place, line, reason=f"the loop keeps torch's form: {why}")
         if id(old) not in loops.written:
             return None
         steps, written = loops.written[id(old)]
@@ -239,6 +242,8 @@ def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     elif group.scaler and loops.scalers is not None and loops.scalers.handed_in:
         found.append(_HANDED)
     found += [_ANEW] if written.anew else []
+    found += [_NARROW] if group.narrow else []
+    found += [_UNCLIPPED] if group.handed and group.scaler and group.clips else []
     unbound = [name for forward in group.forwards for name in forward.unbound]
     found += [_UNBOUND.format(", ".join(unbound))] if unbound else []
     return [*found, _WINDOW] if group in written.windows else found

@@ -143,6 +143,7 @@ class _Writer:
         words = ["forward_fn", "grad_fn", "train_step", "accumulated", "accumulate", "apply_grads"]
         if self.parallel:
             words.append("grad_reducer")
+        words += ["gradients", "parameter", "grad"] if group.handed else []
         names = {word: self.fresh(f"{word}{group.suffix}") for word in words}
         return _Plan(group, self._anchor(group), names)
 
@@ -423,12 +424,23 @@ class _Writer:
             code += f"    for total in {names['accumulated']}:\n"
             code += f"        {ops}.assign(total, {ops}.zeros_like(total))\n"
         verdict = f"finite{group.suffix}"
-        back = [*results, "finite"] if joint else results
-        code += self._end(plan, back)
-        shown = [*results, verdict] if joint else results
+        more, seen = (["finite"], [verdict]) if joint else ([], [])
+        if group.handed:
+            more, seen = [*more, "grads"], [*seen, names["gradients"]]
+        code += self._end(plan, [*results, *more])
+        shown = [*results, *seen]
         call = f"{name}({args})"
         plan.calls[id(group)] = f"{', '.join(shown)} = {call}" if shown else call
+        plan.calls[id(group)] += self._handed(plan)
         return [*self._reducer(plan), *self._spaced(code)]
+
+    def _handed(self, plan: _Plan) -> str:
+        """Return lines that give parameters their gradients, where they are read."""
+        if not plan.group.handed:
+            return ""
+        given, names = self._parameters(plan.group), plan.names
+        each = f"for {names['parameter']}, {names['grad']} in zip({given}, {names['gradients']}):"
+        return f"\n{each}\n    {names['parameter']}.grad = {names['grad']}"
 
     def _reducer(self, plan: _Plan) -> list[Any]:
         """Return the line that makes what averages gradients over ranks, where there are some."""

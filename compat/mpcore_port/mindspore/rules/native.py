@@ -133,6 +133,10 @@ class NativeRule(PortRule):
             return f"{need(at, 'optim')}.lr_scheduler.{name}"
         if name == "parameters" and self._is_trained(old, at) and not is_next(old, at):
             return cst.parse_expression(f"{code_of(old.args[0].value)}.trainable_params()")
+        if name == "parameters" and at.options.plain and self._is_looped(old, at):
+            return cst.parse_expression(f"{code_of(old.args[0].value)}.trainable_params()")
+        if name == "grad_of" and at.options.plain and len(old.args) == 1:
+            return cst.parse_expression(f'getattr({code_of(new.args[0].value)}, "grad", None)')
         return f"{need(at, 'ms')}.runtime.synchronize" if name == "synchronize" else None
 
     def _random(self, name: str, old: cst.Call, at: At) -> Any:
@@ -201,6 +205,11 @@ class NativeRule(PortRule):
             rf"\w*state_dict\({re.escape(name)}\b|[\[(]\s*{re.escape(name)}\s*,", text
         )
         return bool(asked) and all(a == ("step", "") for a in asked) and not inside and not handed
+
+    def _is_looped(self, old: cst.Call, at: At) -> bool:
+        """Return whether a loop goes through these parameters, and none is ever frozen."""
+        looped = isinstance(at.names.parents.get(old), (cst.For, cst.CompFor))
+        return looped and len(old.args) == 1 and "requires_grad" not in at.source.around
 
     def _is_trained(self, old: cst.Call, at: At) -> bool:
         """Return whether an optimizer takes these parameters, and none is ever frozen."""
