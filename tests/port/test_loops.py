@@ -125,6 +125,47 @@ def trains_alike(path, options, mode, folder, *, compiled=False):
         assert np.isfinite(values[1]).all() or not scales[0]
 
 
+EPOCHS = (
+    HEAD
+    + """
+{other}
+optimizer.zero_grad()
+for epoch in range(3):
+    {zero}
+    for i, (x, y) in enumerate(batches):
+        loss = criterion(model(x), y)
+        loss.backward()
+        if i % 2:
+            optimizer.step()
+            {step}
+            optimizer.zero_grad()
+            {tail}
+"""
+)
+SECOND = "second = torch.optim.SGD(model.parameters(), lr=0.1)"
+EMPTIED = "    for total in accumulated:\n        ops.assign(total, ops.zeros_like(total))\n    for i,"
+
+
+@pytest.mark.parametrize("zero", ["optimizer.zero_grad()", "model.zero_grad()"])
+def test_what_an_epoch_drops_of_a_window_is_dropped(zero):
+    found = port_text(EPOCHS.format(zero=zero, other="", step="pass", tail="pass"), TARGET)
+    assert EMPTIED in found.text
+    assert found.text.count("in accumulated:") == 2  # not in front of the functions
+    assert not kept(found)
+
+
+def test_a_window_that_goes_on_is_not_emptied():
+    found = port_text(EPOCHS.format(zero="pass", other="", step="pass", tail="pass"), TARGET)
+    assert found.text.count("in accumulated:") == 1
+    assert not kept(found)
+
+
+def test_a_window_of_two_optimizers_is_not_emptied_by_half():
+    both = {"step": "second.step()", "tail": "second.zero_grad()", "other": SECOND}
+    ((_, why),) = kept(port_text(EPOCHS.format(zero="second.zero_grad()", **both), TARGET))
+    assert why == "gradients of several optimizers are zeroed outside of their loop"
+
+
 LOOKS = (
     HEAD
     + """

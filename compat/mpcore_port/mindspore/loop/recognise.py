@@ -45,6 +45,7 @@ class Steps:
         groups: the steps, in order.
         late: lines that read what a loss is made of, and come behind the step, by its group.
         joint: lines that move a scale that several groups share, and the groups.
+        cleared: lines outside of a window's loop that zero what it has added up, and its group.
         opened: regions and branches that are gone, their lines apart.
     """
 
@@ -53,6 +54,7 @@ class Steps:
     groups: list[Group] = field(default_factory=list)
     late: dict[int, list[Line]] = field(default_factory=dict)
     joint: dict[int, list[Group]] = field(default_factory=dict)
+    cleared: dict[int, Group] = field(default_factory=dict)
     opened: list[Any] = field(default_factory=list)
 
 
@@ -355,6 +357,25 @@ def _check_zeros(group: Group, steps: Steps) -> None:
     for line, block in inside:
         if block is not where:
             raise NotPlain(line.node, "gradients are zeroed in another block than the step's")
+    for line, _ in zeros:
+        if all(line is not one for one, _ in inside) and _is_of(line, group, steps):
+            steps.cleared[id(line)] = group
+
+
+def _is_of(line: Line, group: Group, steps: Steps) -> bool:
+    """Return whether gradients that are zeroed are those that a group adds up.
+
+    Raises:
+        NotPlain: they are perhaps, or some of them are.
+    """
+    holder = line.act.holder if line.act is not None else ""
+    if len(steps.groups) == len(group.optimizers) == 1:
+        return True
+    if any(holder in other.optimizers for other in steps.groups if other is not group):
+        return False
+    if group.optimizers == [holder]:
+        return True
+    raise NotPlain(line.node, "gradients of several optimizers are zeroed outside of their loop")
 
 
 def _own(group: Group, inside: list[Line]) -> list[Line]:

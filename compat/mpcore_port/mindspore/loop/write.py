@@ -420,9 +420,7 @@ class _Writer:
             code += f"    grads = {names['grad_reducer']}(grads)\n"
         code += self._inside(apply_body(group, self.words))
         if group.accumulates:
-            ops = self.words("ops")
-            code += f"    for total in {names['accumulated']}:\n"
-            code += f"        {ops}.assign(total, {ops}.zeros_like(total))\n"
+            code += "".join(f"    {part}\n" for part in self._emptied(plan))
         verdict = f"finite{group.suffix}"
         more, seen = (["finite"], [verdict]) if joint else ([], [])
         if group.handed:
@@ -441,6 +439,14 @@ class _Writer:
         given, names = self._parameters(plan.group), plan.names
         each = f"for {names['parameter']}, {names['grad']} in zip({given}, {names['gradients']}):"
         return f"\n{each}\n    {names['parameter']}.grad = {names['grad']}"
+
+    def _emptied(self, plan: _Plan) -> list[str]:
+        """Return the lines that zero what a window has added up."""
+        ops = self.words("ops")
+        return [
+            f"for total in {plan.names['accumulated']}:",
+            f"    {ops}.assign(total, {ops}.zeros_like(total))",
+        ]
 
     def _reducer(self, plan: _Plan) -> list[Any]:
         """Return the line that makes what averages gradients over ranks, where there are some."""
@@ -523,6 +529,12 @@ class _Writer:
         return [node]
 
     def _act(self, line: Line) -> list[Any]:
+        if id(line) in self.steps.cleared:
+            group = self.steps.cleared[id(line)]
+            plan = next(plan for plan in self.plans if plan.group is group)
+            order = [one for one, _ in every(self.steps.block)]
+            made = plan.anchor is not None and order.index(plan.anchor) < order.index(line)
+            return self._parsed("\n".join(self._emptied(plan))) if made else []
         groups = self.steps.joint.get(id(line))
         if groups is not None and line.act is not None:
             ops, verdicts = self.words("ops"), [f"finite{group.suffix}" for group in groups]
