@@ -143,7 +143,9 @@ for epoch in range(3):
 """
 )
 SECOND = "second = torch.optim.SGD(model.parameters(), lr=0.1)"
-EMPTIED = "    for total in accumulated:\n        ops.assign(total, ops.zeros_like(total))\n    for i,"
+EMPTIED = (
+    "    for total in accumulated:\n        ops.assign(total, ops.zeros_like(total))\n    for i,"
+)
 
 
 @pytest.mark.parametrize("zero", ["optimizer.zero_grad()", "model.zero_grad()"])

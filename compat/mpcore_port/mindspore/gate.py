@@ -143,8 +143,10 @@ def _doubt(of: str, name: str, ways: dict[str, list[str]], way: str, code: str) 
 
 def _is_alike(kind: str, tried: list[str]) -> bool:
     """Return whether what was tried stands for more: other lengths, other equations."""
-    if kind == "int":
-        return "float" in tried
+    if kind in ("int", "negativeint"):
+        return kind.replace("int", "float") in tried
+    if kind == "float":  # a number of the other sign, and one of the same without a fraction
+        return {"int", "negativefloat"} <= set(tried)
     if kind.endswith(" of 0"):
         return False  # a scalar, or nothing at all
     if " of " in kind:

@@ -281,6 +281,9 @@ class NameRule(PortRule):
             )
             at.note(self, old, made, "unproven", f"{said}: {row.reason}".removesuffix(": "))
             return made
+        if pins and _may_be_partial(old, at):
+            at.note(self, old, made, "unproven", _COMPARED)
+            return made
         at.note(self, old, made, _kind(row), row.reason, row.effect)
         return made
 
@@ -309,8 +312,8 @@ class NameRule(PortRule):
         ) and not (isinstance(parent, (cst.FunctionDef, cst.ClassDef)) and parent.name is old)
 
     def _is_type(self, old: cst.CSTNode, at: At) -> bool:
-        """Whether only the class itself is meant: a base, an annotation, ``isinstance``."""
-        if at.names.enclosing(old, cst.Annotation) is not None:
+        """Whether only the class itself is meant: a base, an annotation, ``isinstance``, ``==``."""
+        if at.names.enclosing(old, cst.Annotation) is not None or _compared(old, at) is not None:
             return True
         holder = self._holder(old, at)
         if isinstance(holder, cst.ClassDef):
@@ -333,6 +336,52 @@ _CHOSEN = "which one is known when it runs"
 _NINE = "Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop and SGD are there"
 _BOUND = "functools.partial binds `{}`, which is another value in MindSpore: call it in a function"
 _ABSTRACT = "MindSpore's layers have no such class: take the layer that is meant"
+
+
+_COMPARED = "it is compared; where MindSpore's arguments differ, what was handed on is a partial"
+
+
+def _compared(old: cst.CSTNode, at: At) -> cst.CSTNode | None:
+    """Return what a class is compared or looked up in: a comparison, a key, a name's types."""
+    node = old
+    above = at.names.parents.get(node)
+    while isinstance(above, (cst.Tuple, cst.List, cst.Set, cst.Element)):
+        node, above = above, at.names.parents.get(above)
+    if isinstance(above, (cst.Comparison, cst.ComparisonTarget)):
+        return above
+    if isinstance(above, cst.DictElement) and above.key is node:
+        return above
+    if isinstance(above, cst.Assign) and node is not old and len(above.targets) == 1:
+        name = code_of(above.targets[0].target)
+        if any(code_of(call.args[1].value) == name for call in _asking(at)):
+            return above
+    return None
+
+
+def _asking(at: At) -> list[cst.Call]:
+    words = ("isinstance", "issubclass")
+    return [c for c in at.names.calls if code_of(c.func) in words and len(c.args) > 1]
+
+
+def _may_be_partial(old: cst.CSTNode, at: At) -> bool:
+    """Return whether a class is compared with what may not be the type of something."""
+    found = _compared(old, at)
+    if isinstance(found, cst.ComparisonTarget):
+        found = at.names.parents.get(found)
+    if not isinstance(found, cst.Comparison):
+        return False
+    sides = [found.left, *(one.comparator for one in found.comparisons)]
+    return not any(_is_type_of(side, at) for side in sides)
+
+
+def _is_type_of(node: Any, at: At) -> bool:
+    """Return whether an expression surely is the type of something."""
+    if isinstance(node, cst.Call):
+        return code_of(node.func) == "type"
+    if isinstance(node, cst.Attribute):
+        return node.attr.value == "__class__"
+    made = [one for one in at.names.origins(node) if one is not node]
+    return bool(made) and all(_is_type_of(one, at) for one in made)
 
 
 def _is_handed_on(parent: cst.CSTNode | None) -> bool:

@@ -13,7 +13,7 @@ from mpcore_port.names import code_of, string_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["AttributeRule", "RangeRule"]
+__all__ = ["AttributeRule", "RangeRule", "layers_of"]
 
 _NORMS = re.compile(r"\b(Sync)?(BatchNorm|LayerNorm|GroupNorm|InstanceNorm)(1d|2d|3d)?\b")
 _OTHERS = re.compile(r"\b(Embedding|PReLU)\b")
@@ -86,7 +86,7 @@ class AttributeRule(PortRule):
         return field
 
     def _parameter(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
-        layers = at.names.call_names(old.value) or _guards(old, at)
+        layers = layers_of(old.value, at)
         name = old.attr.value
         if layers and all(layer.startswith("torch.nn.") for layer in layers):
             found = {_names_of(layer).get(name, name) for layer in layers}
@@ -131,9 +131,13 @@ _OF_ALL = {
 """Abstract layers, and one whose Parameters have the names of all."""
 
 
-def _guards(node: cst.Attribute, at: At) -> set[str]:
-    """Return the layers that an ``isinstance`` around it says what it is read of can be."""
-    held = code_of(node.value)
+def layers_of(node: cst.BaseExpression, at: At) -> set[str]:
+    """Return what ``node`` is made as, or what an ``isinstance`` around it says that it can be."""
+    return at.names.call_names(node) or _guards(node, at)
+
+
+def _guards(node: cst.BaseExpression, at: At) -> set[str]:
+    held = code_of(node)
     below: cst.CSTNode = node
     for above in at.names.ancestors(node):
         if isinstance(above, cst.If) and below is above.body and isinstance(above.test, cst.Call):

@@ -439,7 +439,7 @@ class DataRule(PortRule):
         if isinstance(new, cst.Assign) and len(new.targets) == 1:
             target, operator = new.targets[0].target, ""
         elif isinstance(new, cst.AugAssign):
-            target, operator = new.target, _operator(new)
+            target, operator = new.target, operator_of(new)
         else:
             return None
         if not isinstance(target, cst.Attribute) or target.attr.value != "data":
@@ -455,5 +455,6 @@ class DataRule(PortRule):
         return cst.Expr(made, semicolon=new.semicolon)
 
 
-def _operator(node: cst.AugAssign) -> str:
+def operator_of(node: cst.AugAssign) -> str:
+    """Return the operator of ``x += y``: ``+``."""
     return cst.Module([]).code_for_node(node.operator).strip().rstrip("=")

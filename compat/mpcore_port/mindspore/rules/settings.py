@@ -1,0 +1,101 @@
+"""Settings of layers: torch's read them in each call, MindSpore's when they are made."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.attributes import layers_of
+from mpcore_port.mindspore.rules.in_place import operator_of
+from mpcore_port.mindspore.rules.place import PortRule, is_plain_object, wording
+from mpcore_port.names import code_of, string_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["SettingRule"]
+
+_NORMS = r"(Batch|Layer|Group|Instance)Norm"
+_CONV = r"Conv2d|Conv\b|_ConvNd"
+_HAVE = {
+    "momentum": _NORMS,
+    "eps": _NORMS,
+    "p": r"nn\.Dropout|\bDropout\b",
+    "stride": _CONV,
+    "padding": _CONV,
+    "dilation": _CONV,
+}
+"""Settings, and how a file speaks of layers that have them."""
+_LAYER = re.compile(r"(BatchNorm|LayerNorm|GroupNorm|InstanceNorm|Dropout|Conv)\w*$")
+_SEVERAL = (
+    "a layer of MindSpore keeps operations that were made of it, and is not renewed where several "
+    "are set in one line"
+)
+_ALL = 3  # setattr(layer, name, value)
+
+
+class SettingRule(PortRule):
+    """``norm.momentum = 0.03`` renews what the layer computes with."""
+
+    name = "setting"
+    reason = "a layer of MindSpore keeps operations that were made of it: they are made anew"
+    visits = (cst.SimpleStatementLine, cst.SimpleStatementSuite, cst.Call)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Rewrite what sets a setting: an assignment, or a call of setattr."""
+        if isinstance(old, cst.Call):
+            return self._asked(old, new, at)
+        if len(old.body) != len(new.body):
+            return None
+        pairs = zip(old.body, new.body, strict=True)
+        body = [self._small(before, small, at) for before, small in pairs]
+        changed = any(one is not before for one, before in zip(body, new.body, strict=True))
+        return new.with_changes(body=body) if changed else None
+
+    def _asked(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if code_of(old.func) != "setattr" or len(old.args) != _ALL:
+            return None
+        name = string_of(old.args[1].value)
+        if name is None or not _is_setting(old.args[0].value, name, at):
+            return None
+        made = new.with_changes(func=cst.parse_expression(wording(at, "port.set_attribute")))
+        at.note(self, old, made)
+        return made
+
+    def _small(self, old: Any, new: Any, at: At) -> Any:
+        if isinstance(new, cst.Assign) and isinstance(old, cst.Assign) and len(new.targets) == 1:
+            before, target, operator = old.targets[0].target, new.targets[0].target, ""
+        elif isinstance(new, cst.AugAssign) and isinstance(old, cst.AugAssign):
+            before, target = old.target, new.target
+            operator = operator_of(new)
+        else:
+            return new
+        if isinstance(before, cst.Tuple):
+            for part in before.elements:
+                one = part.value
+                if isinstance(one, cst.Attribute) and _is_setting(one.value, one.attr.value, at):
+                    at.unproven(self, one, _SEVERAL)
+            return new
+        if not isinstance(before, cst.Attribute) or not isinstance(target, cst.Attribute):
+            return new
+        name = before.attr.value
+        if not _is_setting(before.value, name, at):
+            return new
+        holder, value = code_of(target.value), code_of(new.value)
+        if operator:
+            value = f"{holder}.{name} {operator} ({value})"
+        made = cst.parse_expression(wording(at, f'port.set_attribute({holder}, "{name}", {value})'))
+        at.note(self, old, made)
+        return cst.Expr(made, semicolon=new.semicolon)
+
+
+def _is_setting(holder: Any, name: str, at: At) -> bool:
+    """Return whether ``holder`` may be a layer that keeps operations made of ``name``."""
+    if name not in _HAVE or code_of(holder) == "self":
+        return False
+    layers = layers_of(holder, at)
+    if layers:
+        return any(layer.startswith("torch.nn.") and _LAYER.search(layer) for layer in layers)
+    return not is_plain_object(at, holder) and bool(re.search(_HAVE[name], at.source.around))

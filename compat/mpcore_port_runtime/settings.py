@@ -1,0 +1,86 @@
+"""Settings that torch's layers read in each call, and MindSpore's when they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import nn, ops
+
+from mpcore.errors import BackendError
+
+__all__ = ["set_attribute"]
+
+_SIDES = 2  # of a picture; MindSpore pads each edge by itself
+
+
+def set_attribute(owner: Any, name: str, value: Any) -> None:
+    """Run ``owner.name = value``; a layer that keeps operations made of it gets new ones.
+
+    Source: the classes of mindspore/nn/layer, MindSpore 2.10.0.
+    """
+    for kind, names, renew in _RENEWED:
+        if isinstance(owner, kind) and name in names:
+            renew(owner, name, value)
+            return
+    native = isinstance(owner, nn.Cell) and type(owner).__module__.startswith("mindspore.")
+    if native and not isinstance(owner, _READS) and hasattr(owner, name):
+        kind = type(owner).__name__
+        msg = f"{name} of {kind} is read when it is made alone: make another {kind}"
+        raise BackendError(msg)
+    setattr(owner, name, value)
+
+
+def _norm(layer: Any, name: str, value: Any) -> None:
+    if value is None:
+        msg = f"{name}=None: MindSpore has no cumulative average of statistics"
+        raise BackendError(msg)
+    if isinstance(layer, nn.SyncBatchNorm):
+        msg = f"{name} of SyncBatchNorm is read when it is made alone"
+        raise BackendError(msg)
+    setattr(layer, name, float(value))  # the attribute is torch's momentum, the argument is not
+    options = {"epsilon": layer.eps, "data_format": layer.format}
+    layer.bn_train = ops.BatchNorm(is_training=True, momentum=layer.momentum, **options)
+    layer.bn_infer = ops.BatchNorm(is_training=False, **options)
+
+
+def _norm_of_volumes(layer: Any, name: str, value: Any) -> None:
+    _norm(layer.bn2d, name, value)
+
+
+def _layer_norm(layer: Any, name: str, value: Any) -> None:
+    layer.epsilon = float(value)
+    axes = layer.begin_norm_axis, layer.begin_params_axis
+    layer.layer_norm = ops.LayerNorm(*axes, layer.epsilon)
+
+
+def _dropout(layer: Any, name: str, value: Any) -> None:
+    layer.dropout, layer.p = nn.Dropout(p=float(value)).dropout, float(value)
+
+
+def _convolution(layer: Any, name: str, value: Any) -> None:
+    pair = value if isinstance(value, tuple) else (value,) * _SIDES
+    if name == "padding" and isinstance(value, tuple) and len(value) == _SIDES:
+        pair = (value[0], value[0], value[1], value[1])
+    setattr(layer, name, value if name == "padding" and isinstance(value, int) else pair)
+    layer.conv2d = ops.Conv2D(
+        layer.out_channels,
+        layer.kernel_size,
+        mode=1,
+        pad_mode=layer.pad_mode,
+        pad=layer.padding,
+        stride=layer.stride,
+        dilation=layer.dilation,
+        group=layer.group,
+        data_format=layer.data_format,
+    )
+
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
+_RENEWED = (
+    (_NORMS, ("momentum", "eps"), _norm),
+    (nn.BatchNorm3d, ("momentum", "eps"), _norm_of_volumes),
+    (nn.LayerNorm, ("eps",), _layer_norm),
+    (nn.Dropout, ("p",), _dropout),
+    (nn.Conv2d, ("stride", "padding", "dilation"), _convolution),
+)
+_READS = (nn.GroupNorm,)  # what reads its attributes in each call, as torch's do

@@ -1,0 +1,123 @@
+"""What scripts of computer vision ask, as the smallest script of each kind, beside torch."""
+
+import runpy
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+
+import mpcore_port_runtime as port
+from mpcore.errors import BackendError
+from mpcore_port.engine import port_text
+from mpcore_port.targets import load_target
+
+TARGET = load_target("mindspore")
+
+
+def ported(script, *kinds):
+    """Return a port whose rules all ran, with edits of these kinds alone."""
+    found = port_text(script, TARGET)
+    assert not found.failures
+    assert {edit.kind for edit in found.edits} <= set(kinds), found.edits
+    return found
+
+
+def beside(script, folder, *kinds):
+    """Return what a script and its port leave behind as ``made``, as numbers."""
+    found = ported(script, *(kinds or ("exact", "changed")))
+    theirs = {"__name__": "script"}
+    exec(script, theirs)
+    path = folder / "ported.py"
+    path.write_text(found.text, encoding="utf-8")
+    mine = runpy.run_path(str(path), run_name="port")["made"]
+    for one, other in zip(mine, theirs["made"], strict=True):
+        numbers = other.detach().numpy() if hasattr(other, "detach") else other
+        own = one.asnumpy() if isinstance(one, ms.Tensor) else one
+        np.testing.assert_allclose(own, numbers, rtol=1e-5, atol=1e-5)
+    return found
+
+
+# --- settings of layers that are made -------------------------------------------------------------
+
+SETTINGS = """import torch
+from torch import nn
+net = nn.Sequential(
+    nn.Conv2d(3, 4, 3, stride=2, bias=False), nn.BatchNorm2d(4), nn.Dropout(0.5),
+    nn.Conv2d(4, 4, 3, padding=1), nn.LayerNorm(4),
+)
+for m in net.modules():
+    t = type(m)
+    if isinstance(m, nn.BatchNorm2d):
+        m.eps = 1e-1
+        m.momentum *= 0.3
+    elif t is nn.Dropout:
+        setattr(m, "p", 0.0)
+    elif t is nn.Conv2d and m.stride == (2, 2):
+        m.stride = (1, 1); m.dilation = 2
+        m.padding = (2, 1)
+    elif type(m) in [nn.LayerNorm, nn.GroupNorm]:
+        m.eps = 0.5
+for p in net.parameters():
+    p.data.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
+net.train()
+y = net(torch.arange(2 * 3 * 6 * 6.0).view(2, 3, 6, 6) / 50)
+made = [y, net[1].running_mean, net[1].running_var, net[1].momentum]
+net.eval()
+made.append(net(torch.ones(1, 3, 6, 6)))
+"""
+
+
+def test_what_is_set_on_a_layer_is_what_it_computes_with(tmp_path):
+    found = beside(SETTINGS, tmp_path)
+    assert "elif t is nn.Dropout" in found.text
+    assert "[nn.LayerNorm, nn.GroupNorm]" in found.text
+
+
+def test_settings_of_other_objects_are_attributes():
+    script = "from torch import nn, optim\nnet = nn.BatchNorm2d(3)\nclass C: pass\nc = C()\n"
+    script += "c.momentum = 3\nopt = optim.SGD(net.parameters(), 0.1)\nopt.momentum = 2\n"
+    script += "class B(nn.Module):\n    def __init__(self):\n        self.momentum = 1\n"
+    assert "set_attribute" not in ported(script, "exact", "changed").text
+    plain = type("C", (), {})()
+    port.set_attribute(plain, "momentum", 4)
+    assert plain.momentum == 4
+
+
+def test_several_settings_in_one_line_are_unproven():
+    script = "from torch import nn\nm = nn.Conv2d(3, 3, 3)\nm.stride, m.padding = (1, 1), (0, 0)\n"
+    found = ported(script, "exact", "unproven")
+    assert [edit.line for edit in found.edits if edit.kind == "unproven"] == [3, 3]
+
+
+def test_volumes_are_set_too_and_what_cannot_be_is_said():
+    volume = nn.BatchNorm3d(2)
+    port.set_attribute(volume, "eps", 0.5)
+    assert volume.bn2d.bn_train.epsilon == pytest.approx(0.5)
+    with pytest.raises(BackendError, match="cumulative"):
+        port.set_attribute(volume, "momentum", None)
+    with pytest.raises(BackendError, match="stride of MaxPool2d"):
+        port.set_attribute(nn.MaxPool2d(2), "stride", 1)
+    with pytest.raises(BackendError, match="SyncBatchNorm"):
+        port.set_attribute(nn.SyncBatchNorm(3), "momentum", 0.1)
+
+
+# --- classes that are compared --------------------------------------------------------------------
+
+TYPES = """from torch import nn
+kinds = (nn.Linear, nn.Conv2d)
+counts = {nn.Conv2d: 3, nn.Linear: 2}
+made = []
+for m in (nn.Linear(2, 2), nn.Conv2d(1, 1, 1), nn.ReLU()):
+    made.append(isinstance(m, kinds) + 10 * counts.get(type(m), 0) + 100 * (m.__class__ == nn.Conv2d))
+"""  # noqa: E501
+
+
+def test_classes_are_themselves_where_they_are_asked_for(tmp_path):
+    assert "partial" not in beside(TYPES, tmp_path).text
+
+
+def test_a_class_that_was_handed_on_is_compared_without_proof():
+    found = ported("from torch import nn\ndef f(act): return act == nn.GELU\n", "exact", "unproven")
+    assert "act == nn.GELU" in found.text
+    assert "partial" in port_text("from torch import nn\nx = [nn.Conv2d]\n", TARGET).text
