@@ -533,8 +533,8 @@ class _Writer:
             group = self.steps.cleared[id(line)]
             plan = next(plan for plan in self.plans if plan.group is group)
             order = [one for one, _ in every(self.steps.block)]
-            made = plan.anchor is not None and order.index(plan.anchor) < order.index(line)
-            return self._parsed("\n".join(self._emptied(plan))) if made else []
+            is_there = plan.anchor is not None and order.index(plan.anchor) < order.index(line)
+            return self._parsed("\n".join(self._emptied(plan))) if is_there else []
         groups = self.steps.joint.get(id(line))
         if groups is not None and line.act is not None:
             ops, verdicts = self.words("ops"), [f"finite{group.suffix}" for group in groups]
