@@ -20,6 +20,7 @@ from mpcore_port_runtime.files import *  # noqa: F403
 from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403
 from mpcore_port_runtime.in_place import *  # noqa: F403
+from mpcore_port_runtime.instances import *  # noqa: F403
 from mpcore_port_runtime.layers import *  # noqa: F403
 from mpcore_port_runtime.loading import *  # noqa: F403
 from mpcore_port_runtime.losses import *  # noqa: F403

@@ -9,6 +9,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import Uniform, initializer
 
 from mpcore.errors import BackendError
+from mpcore_port_runtime.instances import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,9 @@ _TORCH = {
     nn.BatchNorm2d: _NORM | _STATISTICS,
     nn.BatchNorm3d: _NORM | _STATISTICS,
     nn.SyncBatchNorm: _NORM | _STATISTICS,
+    InstanceNorm1d: _NORM | _STATISTICS,
+    InstanceNorm2d: _NORM | _STATISTICS,
+    InstanceNorm3d: _NORM | _STATISTICS,
     nn.LayerNorm: _NORM,
     nn.GroupNorm: _NORM,
     nn.Embedding: {"embedding_table": "weight"},

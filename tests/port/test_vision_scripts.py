@@ -121,3 +121,37 @@ def test_a_class_that_was_handed_on_is_compared_without_proof():
     found = ported("from torch import nn\ndef f(act): return act == nn.GELU\n", "exact", "unproven")
     assert "act == nn.GELU" in found.text
     assert "partial" in port_text("from torch import nn\nx = [nn.Conv2d]\n", TARGET).text
+
+
+# --- instances that are normalised ----------------------------------------------------------------
+
+INSTANCES = """import torch
+from torch import nn
+from torch.nn import functional as F
+class Block(nn.Module):
+    def __init__(self, norm=nn.InstanceNorm2d):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 3)
+        self.norm = norm(3, affine=True, track_running_stats=True)
+    def forward(self, x):
+        return F.instance_norm(self.norm(self.conv(x)), eps=0.1)
+net = Block()
+for m in net.modules():
+    if isinstance(m, nn.InstanceNorm2d):
+        nn.init.constant_(m.weight, 0.5)
+        nn.init.constant_(m.bias, 2.0)
+        m.momentum = 0.3
+for p in net.conv.parameters():
+    p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
+y = net(torch.arange(200.0).view(2, 2, 5, 10).sin())
+names = sorted(name for name in net.state_dict() if not name.endswith("tracked"))
+made = [y, net.norm.running_var, len(names)]
+net.eval()
+made.append(net.norm(y[0]))
+"""
+
+
+def test_instances_are_normalised_as_in_torch(tmp_path):
+    found = beside(INSTANCES, tmp_path, "exact", "changed", "unproven")
+    assert "norm=port.InstanceNorm2d" in found.text
+    assert not [edit for edit in found.edits if edit.kind == "unproven" and "Norm" in edit.old]
