@@ -22,7 +22,7 @@ import mindspore as ms
 from mindspore import Parameter, nn, ops
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge, setting
+from mpcore.policy.evidence import Evidence, Judged, Judgement, evidence_of, setting
 from mpcore.policy.guesses import Shapes, guesses
 from mpcore.tools.inspection.trace import neutral_op
 from mpcore_mindspore.executors import _cell_graph_executor, _pynative_executor
@@ -39,7 +39,6 @@ __all__ = ["judged"]
 
 _MOST_CALLS = 60  # tried for one class
 _MOST_GRAPHS = 2
-_MOST_KEPT = 64  # shapes and settings of one class that are remembered
 _MOST_VALUES = 2**26  # of all Parameters of a layer that is tried
 _NO_INPUT = "no input was found that it takes"
 _LOW, _FULL = 10, 1  # MindIR's numbers of float16 and float32
@@ -56,20 +55,14 @@ _QUIET = MOVES | {"Constant", "UpdateState", "MakeTuple", "TupleGetItem", "Retur
 _QUIET -= {"Gather", "GatherD"}  # a table that is looked up
 
 _of_cell: WeakKeyDictionary[nn.Cell, Judgement] = WeakKeyDictionary()
-_of_class: WeakKeyDictionary[type, dict[Any, Judgement]] = WeakKeyDictionary()
+_KNOWN = Judged()
 
 
 def judged(cell: nn.Cell) -> Judgement:
     """Return what the construct of ``cell`` makes it; the same for equal layers of its class."""
     found = _of_cell.get(cell)
     if found is None:
-        known = _of_class.setdefault(type(cell), {})
-        key = _key(cell)
-        found = known.get(key)
-        if found is None:
-            found = judge(_evidence(cell))
-            if len(known) < _MOST_KEPT:
-                known[key] = found
+        found = _KNOWN.of(type(cell), _key(cell), lambda: _evidence(cell))
         _of_cell[cell] = found
     return found
 
@@ -236,9 +229,4 @@ class _Heard:
 
     def told(self) -> Evidence:
         """Return the operations, with what stays float32 although all that came in is 16-bit."""
-        found = []
-        for name, weighs, dtypes in self.operations:
-            if len(dtypes) > 1 and is_product(name):
-                return Evidence(why=f"in 16 bits its {name} would get two dtypes")
-            found.append(Operation(name, weighs, full=_FULL in dtypes))
-        return Evidence(tuple(found))
+        return evidence_of(self.operations, _FULL)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mindspore import mint, nn
 
 from mpcore.numerics import ops
-from mpcore.policy.evidence import Judgement
+from mpcore.policy.evidence import Judgement, as_one_layer
 from mpcore.policy.layer import NOT_KNOWN, Layer, ParamInfo
 from mpcore.policy.registry import registered
 from mpcore_mindspore.judging import judged
@@ -135,11 +135,7 @@ def _container(cell: nn.Cell) -> Judgement:
     """Judge a Cell with Parameters of its own and Cells inside: a layer with helpers, or not."""
     if any(True for child in cell.cells() for _ in child.get_parameters()):
         return Judgement("container")
-    found = judged(cell)
-    if found.unknown:
-        matrices = any(sum(n > 1 for n in p.shape) > 1 for p in cell.get_parameters())
-        return Judgement("container", unknown=found.unknown if matrices else "")
-    return found if found.category in _LAYERS else Judgement("container")
+    return as_one_layer(judged(cell), _LAYERS, (p.shape for p in cell.get_parameters()))
 
 
 def _is_whole(cell: nn.Cell, category: str) -> bool:

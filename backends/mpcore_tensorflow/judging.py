@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 from keras.src.backend import AutocastScope
 
-from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge, setting
+from mpcore.policy.evidence import Evidence, Judged, Judgement, evidence_of, setting
 from mpcore.tools.inspection.trace import neutral_op, words
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["judged"]
 
-_MOST_KEPT = 64  # shapes and settings of one class that are remembered
 _ROWS = 2  # where a shape leaves an axis open
 _BIDIRECTIONAL = "Conv2DBackpropInput", "Conv3DBackpropInputV2"
 _NAMES = {
@@ -42,7 +40,7 @@ _MOVES = words(
     "BroadcastTo Empty Range Cast"
 )
 
-_found: WeakKeyDictionary[type, dict[Any, Judgement]] = WeakKeyDictionary()
+_KNOWN = Judged()
 
 
 def judged(layer: keras.Layer, call: Any) -> Judgement:
@@ -52,14 +50,7 @@ def judged(layer: keras.Layer, call: Any) -> Judgement:
         layer: built, with weights.
         call: its call, without what a plan put over it.
     """
-    known = _found.setdefault(type(layer), {})
-    key = _key(layer)
-    if key not in known:
-        judgement = judge(_evidence(layer, call))
-        if len(known) >= _MOST_KEPT:
-            return judgement
-        known[key] = judgement
-    return known[key]
+    return _KNOWN.of(type(layer), _key(layer), lambda: _evidence(layer, call))
 
 
 def _key(layer: keras.Layer) -> Any:
@@ -98,7 +89,7 @@ def _evidence(layer: keras.Layer, call: Any) -> Evidence:
 
 def _told(graph: tf.Graph) -> Evidence:
     alone: set[str] = set()  # names of tensors that are made of weights alone
-    operations = []
+    heard = []
     for op in graph.get_operations():
         given = [x for x in op.inputs if x.dtype in _FLOATS]
         read = op.type in ("ReadVariableOp", "ResourceGather")
@@ -109,7 +100,5 @@ def _told(graph: tf.Graph) -> Evidence:
         if op.type in _MOVES or not dtypes:
             continue
         name = neutral_op("tf", op.type) or _NAMES.get(op.type, "")
-        if len(dtypes) > 1 and is_product(name):
-            return Evidence(why=f"in 16 bits its {name} would get two dtypes")
-        operations.append(Operation(name, weighs, full=tf.float32 in dtypes))
-    return Evidence(tuple(operations))
+        heard.append((name, weighs, dtypes))
+    return evidence_of(heard, tf.float32)

@@ -20,7 +20,6 @@ import math
 import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -29,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from mpcore.errors import PolicyError
 from mpcore.numerics import ops
-from mpcore.policy.evidence import Evidence, Judgement, Operation, is_product, judge, setting
+from mpcore.policy.evidence import Evidence, Judged, Judgement, evidence_of, setting
 from mpcore.policy.guesses import Given, Shapes, guesses
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ __all__ = ["judged"]
 
 _Shape = tuple[int, ...]
 _MOST_CALLS = 200  # tried for one class
-_MOST_KEPT = 64  # shapes and settings of one class that are remembered
 _MOST_KERNELS = 5000  # of one call: an iteration may never converge on zeros
 _MOST_VALUES = 2**24  # of a matrix of a layer that is called with values
 
@@ -76,19 +74,12 @@ _MOVED = """
 _MOVES = frozenset(_MOVED.split())
 """Kernels that move or make values and compute nothing."""
 
-_found: WeakKeyDictionary[type, dict[Any, Judgement]] = WeakKeyDictionary()
+_KNOWN = Judged()
 
 
 def judged(module: nn.Module) -> Judgement:
     """Return what the forward of ``module`` makes it; the same for equal layers of its class."""
-    known = _found.setdefault(type(module), {})
-    key = _key(module)
-    if key not in known:
-        judgement = judge(_evidence(module))
-        if len(known) >= _MOST_KEPT:
-            return judgement
-        known[key] = judgement
-    return known[key]
+    return _KNOWN.of(type(module), _key(module), lambda: _evidence(module))
 
 
 def _key(module: nn.Module) -> Any:
@@ -130,7 +121,7 @@ def _evidence(module: nn.Module) -> Evidence:
     if heard is None:
         why = "its code depends on values" if by_values else "no input was found that it takes"
         return Evidence(why=why)
-    return _told(heard)
+    return evidence_of(heard.found, torch.float32, widens=heard.widens)
 
 
 def _best(
@@ -302,13 +293,3 @@ def _neutral(name: str, args: tuple[Any, ...]) -> str:
     if name == "convolution" and args[6]:
         return "conv_transpose"
     return _spelled(name)
-
-
-def _told(heard: _Heard) -> Evidence:
-    """Return the operations, with what stays float32 although all that came in is 16-bit."""
-    operations = []
-    for name, weighs, dtypes in heard.found:
-        if len(dtypes) > 1 and is_product(name) and not heard.widens:
-            return Evidence(why=f"in 16 bits its {name} would get two dtypes")
-        operations.append(Operation(name, weighs, full=torch.float32 in dtypes))
-    return Evidence(tuple(operations))

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from mpcore.errors import BackendError, PolicyError
 from mpcore.numerics import ops
-from mpcore.policy.evidence import Judgement
+from mpcore.policy.evidence import Judgement, as_one_layer
 from mpcore.policy.layer import Layer, ParamInfo
 from mpcore.policy.registry import registered
 from mpcore_torch.judging import judged
@@ -76,11 +76,7 @@ def _container(module: nn.Module) -> Judgement:
     """
     if any(True for child in module.children() for _ in child.parameters()):
         return Judgement("container")
-    found = judged(module)
-    if found.unknown:
-        matrices = any(sum(n > 1 for n in p.shape) > 1 for p in module.parameters())
-        return Judgement("container", unknown=found.unknown if matrices else "")
-    return found if found.category in _LAYERS else Judgement("container")
+    return as_one_layer(judged(module), _LAYERS, (p.shape for p in module.parameters()))
 
 
 @cache

@@ -8,12 +8,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from mpcore.errors import PolicyError
 from mpcore.numerics.ops import op
 
-__all__ = ["Evidence", "Judgement", "Operation", "is_product", "judge", "setting"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+
+__all__ = [
+    "Evidence",
+    "Judged",
+    "Judgement",
+    "Operation",
+    "as_one_layer",
+    "evidence_of",
+    "is_product",
+    "judge",
+    "setting",
+]
+
+_T = TypeVar("_T")
+
+_MOST_KEPT = 64  # shapes and settings of one class that are remembered
 
 _PRODUCTS = ("linear", "conv", "attention", "rnn")
 """Groups of ops that are matrix products or are made of them."""
@@ -67,6 +85,58 @@ class Judgement(NamedTuple):
     category: str
     computes: str = ""
     unknown: str = ""
+
+
+class Judged:
+    """Judgements by class, and by what tells layers of a class apart; equal layers share one."""
+
+    def __init__(self) -> None:
+        """Know none; a class that goes takes its own with it."""
+        self._known: WeakKeyDictionary[type, dict[Hashable, Judgement]] = WeakKeyDictionary()
+
+    def of(self, cls: type, key: Hashable, evidence: Callable[[], Evidence]) -> Judgement:
+        """Return the judgement of such a layer; ``evidence`` calls it, if it is a new one."""
+        known = self._known.setdefault(cls, {})
+        found = known.get(key)
+        if found is None:
+            found = judge(evidence())
+            if len(known) < _MOST_KEPT:
+                known[key] = found
+        return found
+
+
+def evidence_of(
+    heard: Iterable[tuple[str, bool, Collection[_T]]], full: _T, *, widens: bool = False
+) -> Evidence:
+    """Return the operations of a call to which only 16-bit values came.
+
+    Args:
+        heard: (neutral op, whether it weighs, dtypes of the floats that it got) of each operation.
+        full: float32, as the dtypes say it.
+        widens: whether the layer's own code casts to float32: a product may get both then.
+    """
+    found = []
+    for name, weighs, dtypes in heard:
+        if len(dtypes) > 1 and is_product(name) and not widens:
+            return Evidence(why=f"in 16 bits its {name} would get two dtypes")
+        found.append(Operation(name, weighs, full=full in dtypes))
+    return Evidence(tuple(found))
+
+
+def as_one_layer(
+    found: Judgement, layers: Collection[str], shapes: Iterable[Sequence[int]]
+) -> Judgement:
+    """Judge what has parameters of its own and layers inside: a layer with helpers, or not.
+
+    Args:
+        found: what its call makes it.
+        layers: the categories that it may have.
+        shapes: of its parameters; without a matrix nothing is lost if it stays a container.
+    """
+    if found.unknown:
+        matrices = any(sum(n > 1 for n in shape) > 1 for shape in shapes)
+        return Judgement("container", unknown=found.unknown if matrices else "")
+    return found if found.category in layers else Judgement("container")
 
 
 def judge(evidence: Evidence) -> Judgement:

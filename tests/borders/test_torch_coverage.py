@@ -21,6 +21,7 @@ from torch.nn import functional  # noqa: E402
 
 import mpcore as mp  # noqa: E402
 from mpcore import MpcoreWarning  # noqa: E402
+from mpcore.policy.evidence import Judged  # noqa: E402
 from mpcore_torch import judging  # noqa: E402
 from mpcore_torch.layers import list_layers  # noqa: E402
 
@@ -510,8 +511,8 @@ class Remembers(Addmm):
         return functional.dropout(super().forward(x), 0.5)
 
 
-def test_trial_leaves_module_generator_and_output_alone(capsys):
-    judging._found.clear()
+def test_trial_leaves_module_generator_and_output_alone(capsys, monkeypatch):
+    monkeypatch.setattr(judging, "_KNOWN", Judged())
     layer = Remembers(8)
     model = nn.Sequential(nn.Linear(8, 8), layer)
     values = {name: value.clone() for name, value in model.state_dict().items()}
@@ -551,12 +552,12 @@ def test_one_call_for_equal_layers_and_another_for_other_settings(monkeypatch, k
     assert len(calls) == 2
 
 
-def test_what_is_known_stays_so_after_prepare_and_in_copies():
+def test_what_is_known_stays_so_after_prepare_and_in_copies(monkeypatch):
     model = nn.Sequential(nn.Linear(8, 8), Addmm(8, 8))
     before = list_layers(model)
     told(model, "model_bfloat16")
     for each in (model, copy.deepcopy(model)):
-        judging._found.clear()
+        monkeypatch.setattr(judging, "_KNOWN", Judged())
         assert [layer.category for layer in list_layers(each)] == [x.category for x in before]
 
 

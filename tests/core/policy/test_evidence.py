@@ -7,7 +7,15 @@ import pytest
 import mpcore as mp
 from mpcore import Layer, ParamInfo, Policy, PolicyError, resolve_plan
 from mpcore.policy.coverage import coverage
-from mpcore.policy.evidence import Evidence, Judgement, Operation, judge
+from mpcore.policy.evidence import (
+    Evidence,
+    Judged,
+    Judgement,
+    Operation,
+    as_one_layer,
+    evidence_of,
+    judge,
+)
 from mpcore.policy.registry import registered
 
 
@@ -193,3 +201,34 @@ def test_what_is_no_class_or_category_is_refused(cls, category, message):
     with pytest.raises(PolicyError, match=message):
         mp.register_layer(cls, category)
     assert registered(Experts) == ""
+
+
+def test_a_product_of_two_dtypes_is_no_evidence_unless_its_own_code_casts():
+    heard = [("linear", True, {16, 32}), ("add_sub", False, {16})]
+    assert evidence_of(heard, 32).why == "in 16 bits its linear would get two dtypes"
+    assert evidence_of(heard, 32, widens=True).operations == (
+        Operation("linear", weighs=True, full=True),
+        Operation("add_sub"),
+    )
+    assert evidence_of([("add_sub", True, {16, 32})], 32).operations[0].full
+
+
+def test_a_container_is_one_layer_only_if_its_call_makes_it_one():
+    assert as_one_layer(Judgement("linear"), ("linear",), ()).category == "linear"
+    assert as_one_layer(Judgement("norm"), ("linear",), ()) == Judgement("container")
+    hidden = Judgement("other", unknown="it hides")
+    assert as_one_layer(hidden, ("linear",), [(3, 4)]) == Judgement("container", unknown="it hides")
+    assert as_one_layer(hidden, ("linear",), [(4,), (1, 4)]) == Judgement("container")
+
+
+def test_equal_layers_are_called_once():
+    calls = []
+
+    def evidence():
+        calls.append(1)
+        return Evidence((Operation("linear", weighs=True),))
+
+    known = Judged()
+    found = [known.of(cls, key, evidence).category for cls, key in [(int, 1), (int, 1), (str, 1)]]
+    assert found == ["linear"] * 3
+    assert len(calls) == 2
