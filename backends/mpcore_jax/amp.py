@@ -13,7 +13,8 @@ from flax import nnx
 
 from mpcore._lib.interrupts import raise_late
 from mpcore.amp.amp import Amp
-from mpcore.errors import BackendError, OptimizerError
+from mpcore.backend.backend import refuse_shared
+from mpcore.errors import BackendError
 from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.overflow import OverflowDetector, find_detector
 from mpcore.scaling.transition import LossScaleState, initial_state
@@ -69,7 +70,7 @@ class JaxAmp(Amp):
         self._variables = variables(model) | _guarded(options.restore_on_skip)
         self._params = _trained_or_frozen(model, plan)
         optimized = {n: _optimized(model, o, self._variables) for n, o in optimizers.items()}
-        _check_apart(optimized)
+        refuse_shared({key: ((name, name) for name in own.names) for key, own in optimized.items()})
         drops = options.on_bad_micro_batch == "drop"
         held = tuple(n for part in (model, *options.restore_on_skip) for n in nodes(part))
         self._parts = Parts(self._variables, held, optimized, rule, detector, drops)
@@ -356,16 +357,6 @@ def _optimized(
     paths = [tuple(path) for path, _ in nnx.to_flat_state(state)]
     tree = jax.tree.structure(nnx.as_pure(state))
     return Optimized(optimizer.tx, tuple(at[path] for path in paths), tree)
-
-
-def _check_apart(optimized: Mapping[str, Optimized]) -> None:
-    owner: dict[str, str] = {}
-    for key, own in optimized.items():
-        for name in own.names:
-            if name in owner:
-                msg = f"`optimizer` must not share parameters: {name} is in {owner[name]} and {key}"
-                raise OptimizerError(msg)
-            owner[name] = key
 
 
 def _guarded(entries: tuple[Any, ...]) -> dict[str, nnx.Variable[Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
-from mpcore.backend.backend import Capabilities, Support
+from mpcore.backend.backend import Capabilities, Support, refuse_shared
 from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
@@ -123,15 +123,9 @@ class MindsporeBackend:
 
     def check_apart(self, optimizers: Mapping[str, Any], /) -> None:
         """Raise OptimizerError if two optimizers move the same Parameter."""
-        seen: dict[int, str] = {}
-        for name, optimizer in optimizers.items():
-            for param in optimizer.parameters:
-                if id(param) in seen:
-                    msg = (
-                        f"`optimizer` {name!r} must not move {param.name}, {seen[id(param)]!r} does"
-                    )
-                    raise OptimizerError(msg)
-                seen[id(param)] = name
+        refuse_shared(
+            {name: ((id(p), p.name) for p in o.parameters) for name, o in optimizers.items()}
+        )
 
     def attach(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 import numpy as np
 
-from mpcore.checkpoint.arrays import widened
+from mpcore.checkpoint.arrays import put_by_name, widened
 from mpcore.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -66,14 +66,11 @@ def put_arrays(model: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[list
     Raises:
         CheckpointError: a shape does not fit, or two parameters share a name.
     """
-    own = _parameters(model)
-    for name, array in arrays.items():
-        if name in own and tuple(own[name].shape) != array.shape:
-            msg = f"{name}: shape {array.shape} does not fit {tuple(own[name].shape)} of the model"
-            raise CheckpointError(msg)
-    for name in own.keys() & arrays.keys():
-        own[name].set_data(ms.Tensor(np.array(arrays[name])).astype(own[name].dtype))
-    return [name for name in own if name not in arrays], [n for n in arrays if n not in own]
+    return put_by_name(
+        _parameters(model),
+        arrays,
+        lambda param, array: param.set_data(ms.Tensor(np.array(array)).astype(param.dtype)),
+    )
 
 
 def write_file(model: Any, path: Path) -> None:

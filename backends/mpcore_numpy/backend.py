@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpcore.backend.backend import Capabilities, Support
+from mpcore.backend.backend import Capabilities, Support, refuse_shared
 from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.policy.layer import Layer, ParamInfo
@@ -72,13 +72,7 @@ class NumpyBackend:
 
     def check_apart(self, optimizers: Mapping[str, SGD | Adam], /) -> None:
         """Raise OptimizerError if two optimizers move the same array."""
-        seen: dict[str, str] = {}
-        for name, optimizer in optimizers.items():
-            for path in optimizer.names:
-                if path in seen:
-                    msg = f"`optimizer` {name!r} must not move {path}, {seen[path]!r} does"
-                    raise OptimizerError(msg)
-                seen[path] = name
+        refuse_shared({name: ((path, path) for path in o.names) for name, o in optimizers.items()})
 
     def attach(
         self,

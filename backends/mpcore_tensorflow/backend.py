@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from mpcore._lib.callers import warn_user
-from mpcore.backend.backend import Capabilities, Support
+from mpcore.backend.backend import Capabilities, Support, refuse_shared
 from mpcore.errors import BackendError, OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.numerics.overflow import OverflowDetector, find_detector
@@ -137,14 +137,16 @@ class TensorflowBackend:
         Keras optimizers that are not built do not know their weights yet; ``attach`` asks for
         them where there are several.
         """
-        seen: dict[Any, str] = {}
-        for name, optimizer in optimizers.items():
-            for variable in optimizer._trainable_variables if optimizer.built else ():
-                other = seen.setdefault(optimizer._var_key(variable), name)
-                if other != name:
-                    path = variable.path.replace("/", ".")
-                    msg = f"`optimizer` {name!r} must not move {path}, {other!r} does"
-                    raise OptimizerError(msg)
+        refuse_shared(
+            {
+                name: (
+                    (optimizer._var_key(v), v.path.replace("/", "."))
+                    for v in optimizer._trainable_variables
+                )
+                for name, optimizer in optimizers.items()
+                if optimizer.built
+            }
+        )
 
     def attach(
         self,

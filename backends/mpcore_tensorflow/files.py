@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from mpcore.checkpoint.arrays import write_safetensors
+from mpcore.checkpoint.arrays import put_by_name, write_safetensors
 from mpcore.errors import CheckpointError
 from mpcore_tensorflow.layers import variable_names
 
@@ -56,14 +56,7 @@ def put_arrays(model: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[list
     Raises:
         CheckpointError: a shape does not fit.
     """
-    own = _variables(model)
-    for name, array in arrays.items():
-        if name in own and tuple(own[name].shape) != array.shape:
-            msg = f"{name}: shape {array.shape} does not fit {tuple(own[name].shape)} of the model"
-            raise CheckpointError(msg)
-    for name in own.keys() & arrays.keys():
-        own[name].assign(arrays[name])
-    return [name for name in own if name not in arrays], [n for n in arrays if n not in own]
+    return put_by_name(_variables(model), arrays, lambda v, array: v.assign(array))
 
 
 def _array(variable: Any) -> npt.NDArray[Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpcore.backend.backend import Capabilities, Support
+from mpcore.backend.backend import Capabilities, Support, refuse_shared
 from mpcore.errors import OptimizerError
 from mpcore_torch.amp import TorchAmp
 from mpcore_torch.layers import device_of, list_layers, parameter_names
@@ -107,15 +107,16 @@ class TorchBackend:
 
         They are named as in the model of the latest ``check_pair``.
         """
-        seen: dict[nn.Parameter, str] = {}
-        for name, optimizer in optimizers.items():
-            groups = unwrapped(optimizer).param_groups
-            for param in (p for group in groups for p in group["params"]):
-                if param in seen:
-                    path = self._names.get(param, f"a tensor of shape {tuple(param.shape)}")
-                    msg = f"`optimizer` {name!r} must not move {path}, {seen[param]!r} does"
-                    raise OptimizerError(msg)
-                seen[param] = name
+        refuse_shared(
+            {
+                name: (
+                    (p, self._names.get(p, f"a tensor of shape {tuple(p.shape)}"))
+                    for group in unwrapped(optimizer).param_groups
+                    for p in group["params"]
+                )
+                for name, optimizer in optimizers.items()
+            }
+        )
 
     def attach(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mpcore.checkpoint.arrays import widened, write_safetensors
+from mpcore.checkpoint.arrays import put_by_name, widened, write_safetensors
 from mpcore.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -80,15 +80,10 @@ def put_arrays(
     Raises:
         CheckpointError: a shape does not fit.
     """
-    own = model.state_dict()
-    for name, array in arrays.items():
-        if name in own and tuple(own[name].shape) != array.shape:
-            msg = f"{name}: shape {array.shape} does not fit {tuple(own[name].shape)} of the model"
-            raise CheckpointError(msg)
     with torch.no_grad():
-        for name in own.keys() & arrays.keys():
-            own[name].copy_(torch.from_numpy(np.array(arrays[name])))
-    return [name for name in own if name not in arrays], [n for n in arrays if n not in own]
+        return put_by_name(
+            model.state_dict(), arrays, lambda t, array: t.copy_(torch.from_numpy(np.array(array)))
+        )
 
 
 def write_file(model: nn.Module, path: Path) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mpcore.errors import BackendError, BackendMissingError, check_choice
+from mpcore.errors import BackendError, BackendMissingError, OptimizerError, check_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
     from mpcore.amp.amp import Amp
     from mpcore.policy.layer import Layer
@@ -25,6 +25,7 @@ __all__ = [
     "check_policy",
     "find_backend",
     "load_backend",
+    "refuse_shared",
 ]
 
 
@@ -185,6 +186,22 @@ def find_backend(model: Any) -> Backend:
         f"mpcore_numpy.Model, got {kind}"
     )
     raise BackendError(msg)
+
+
+def refuse_shared(held: Mapping[str, Iterable[tuple[Hashable, str]]]) -> None:
+    """Raise OptimizerError if two optimizers move the same parameter.
+
+    Args:
+        held: by the name of each optimizer, what tells each of its parameters from all others,
+            and its path.
+    """
+    owners: dict[Hashable, str] = {}
+    for name, params in held.items():
+        for key, path in params:
+            if key in owners:
+                msg = f"`optimizer` {name!r} must not move {path}, {owners[key]!r} does"
+                raise OptimizerError(msg)
+            owners[key] = name
 
 
 def check_policy(policy: Policy, can: Capabilities) -> bool:

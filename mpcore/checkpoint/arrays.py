@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from mpcore.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -22,11 +22,20 @@ __all__ = [
     "as_float32",
     "from_tree",
     "pick",
+    "put_by_name",
     "read_safetensors",
     "to_tree",
     "widened",
     "write_safetensors",
 ]
+
+
+class _Shaped(Protocol):
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+_T = TypeVar("_T", bound=_Shaped)
 
 TREE = "mpcore"
 """Key in the metadata of a file whose arrays belong to a tree: JSON of what ``to_tree`` returns."""
@@ -47,6 +56,28 @@ _DTYPES = {
     "U8": "u1",
     "BOOL": "?",
 }
+
+
+# --- into a model
+
+
+def put_by_name(
+    own: Mapping[str, _T],
+    arrays: Mapping[str, npt.NDArray[Any]],
+    put: Callable[[_T, npt.NDArray[Any]], object],
+) -> tuple[list[str], list[str]]:
+    """Put arrays into what a model has of their names; return the names it lacks, and the others.
+
+    Raises:
+        CheckpointError: a shape does not fit; nothing was put.
+    """
+    for name, array in arrays.items():
+        if name in own and tuple(own[name].shape) != array.shape:
+            msg = f"{name}: shape {array.shape} does not fit {tuple(own[name].shape)} of the model"
+            raise CheckpointError(msg)
+    for name in own.keys() & arrays.keys():
+        put(own[name], arrays[name])
+    return [name for name in own if name not in arrays], [n for n in arrays if n not in own]
 
 
 # --- files

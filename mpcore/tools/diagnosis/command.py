@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from functools import partial
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mpcore._lib.process import ended_cleanly, run_worker
+from mpcore._lib.process import ended_cleanly
 from mpcore.errors import CheckpointError, ExperimentError
 from mpcore.tools.diagnosis.read import read_record
 from mpcore.tools.diagnosis.record import PostMortem
@@ -29,6 +27,7 @@ from mpcore.tools.experiment.options import (
     read_policies,
 )
 from mpcore.tools.experiment.progress import Display, say
+from mpcore.tools.experiment.work import work
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,8 +80,8 @@ def diagnose(
         texts = read_policies(policy or [_DEFAULT])
         experiment, names = load(run, read_backends(backend))
         with ended_cleanly(), Display(answer.console) as display:
-            work = partial(_trained, experiment, steps, time_limit, display)
-            found = {"runs": [work(name, text) for name in names for text in texts]}
+            trained = partial(_trained, experiment, steps, time_limit, display)
+            found = {"runs": [trained(name, text) for name in names for text in texts]}
     else:
         found = _read(run, {"--backend": backend, "--policy": policy})
     answer.tell(found, lambda console: _show(console, found))
@@ -105,31 +104,12 @@ def _trained(
     experiment: Experiment, steps: int, time_limit: float, display: Display, name: str, text: str
 ) -> dict[str, Any]:
     """Train one backend under one policy until a step is skipped; return what is known of it."""
-    events: list[dict[str, Any]] = []
-
-    def told(event: dict[str, Any]) -> None:
-        events.append(event)
-        if "phase" in event:
-            display(name, text, event)
-
-    display(name, text, {"phase": "start", "step": 0, "of": steps})
-    with tempfile.TemporaryDirectory(prefix="mpcore-diagnose-") as folder:
-        task = {
-            "experiment": str(experiment.path.resolve()),
-            "backend": name,
-            "policy": text,
-            "steps": steps,
-            "folder": folder,
-        }
-        ended = run_worker(
-            "mpcore.tools.diagnosis.worker",
-            json.dumps(task),
-            Path(folder) / "log.txt",
-            time_limit=time_limit,
-            on_event=told,
-        )
+    task = {"policy": text, "steps": steps}
+    module = "mpcore.tools.diagnosis.worker"
+    events, error = work(
+        module, experiment, name, text, task, display, time_limit=time_limit, steps=steps
+    )
     found = [event["postmortem"] for event in events if "postmortem" in event]
-    error = next((event["error"] for event in events if "error" in event), ended.how)
     taken = next((event["taken"] for event in events if "taken" in event), None)
     run = {"run": f"{name} {text}", "postmortems": found, "skipped": len(found)}
     return run | {"steps": taken, "error": error, "note": ""}

@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Answer"]
+__all__ = ["Answer", "check_place"]
+
+
+def check_place(option: str, path: Path, is_earlier: Callable[[Path], bool]) -> None:
+    """Refuse a place that cannot be written, or holds something that is no answer of ours."""
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        msg = f"`--{option}` must lie in a folder that can be written, got {str(path)!r}"
+        raise ExperimentError(msg)
+    if os.path.lexists(path) and not is_earlier(path):
+        msg = (
+            f"`--{option}` must be a new file or an earlier answer, {str(path)!r} is something else"
+        )
+        raise ExperimentError(msg)
 
 
 class Answer:
@@ -39,18 +51,7 @@ class Answer:
         self._is_json = check_choice("format", form, ("text", "json"), ExperimentError) == "json"
         self.console = Console(stderr=self._is_json)
         if output is not None:
-            self._check(output)
-
-    def _check(self, path: Path) -> None:
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            msg = f"`--output` must lie in a folder that can be written, got {str(path)!r}"
-            raise ExperimentError(msg)
-        if os.path.lexists(path) and not self._is_earlier(path):
-            msg = (
-                f"`--output` must be a new file or an earlier answer, {str(path)!r} is "
-                "something else"
-            )
-            raise ExperimentError(msg)
+            check_place("output", output, self._is_earlier)
 
     def _is_earlier(self, path: Path) -> bool:
         try:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from mpcore._lib.process import ended_cleanly, run_worker
+from mpcore._lib.process import ended_cleanly
 from mpcore._lib.sizes import parse_bytes, show_bytes
 from mpcore.errors import ExperimentError, check_choice
 from mpcore.tools.experiment.answer import Answer
@@ -29,6 +26,7 @@ from mpcore.tools.experiment.options import (
     read_policies,
 )
 from mpcore.tools.experiment.progress import Display, say
+from mpcore.tools.experiment.work import work
 from mpcore.tools.memory.estimate import KINDS
 
 if TYPE_CHECKING:
@@ -146,26 +144,21 @@ class _Runs:
     def _work(
         self, name: str, label: str, policies: list[str], *, measure: bool
     ) -> tuple[list[dict[str, Any]], str]:
-        events: list[dict[str, Any]] = []
-        self._display(name, label, {"phase": "start", "step": 0, "of": 1})
-        with tempfile.TemporaryDirectory(prefix="mpcore-memory-") as folder:
-            task = {
-                "experiment": str(self._experiment.path.resolve()),
-                "backend": name,
-                "policies": policies,
-                "optimizer": self._optimizer,
-                "budget": self._budget,
-                "measure": measure,
-                "folder": folder,
-            }
-            ended = run_worker(
-                "mpcore.tools.memory.worker",
-                json.dumps(task),
-                Path(folder) / "log.txt",
-                time_limit=self._time_limit,
-                on_event=events.append,
-            )
-        error = next((event["error"] for event in events if "error" in event), ended.how)
+        task = {
+            "policies": policies,
+            "optimizer": self._optimizer,
+            "budget": self._budget,
+            "measure": measure,
+        }
+        events, error = work(
+            "mpcore.tools.memory.worker",
+            self._experiment,
+            name,
+            label,
+            task,
+            self._display,
+            time_limit=self._time_limit,
+        )
         phase = "failed" if error else "ok"
         self._display(name, label, {"phase": phase, "step": 1, "of": 1})
         return events, error

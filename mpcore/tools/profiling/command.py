@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mpcore._lib.process import ended_cleanly, run_worker, thread_variables
+from mpcore._lib.process import ended_cleanly
 from mpcore.tools.experiment.answer import Answer
 from mpcore.tools.experiment.job import plain
 from mpcore.tools.experiment.options import (
@@ -30,6 +27,7 @@ from mpcore.tools.experiment.options import (
     read_policies,
 )
 from mpcore.tools.experiment.progress import Display
+from mpcore.tools.experiment.work import work
 from mpcore.tools.profiling.calls import show_calls
 from mpcore.tools.profiling.table import show
 
@@ -112,34 +110,18 @@ class _Wanted:
 def _work(
     experiment: Experiment, name: str, text: str, wanted: _Wanted, display: Display
 ) -> dict[str, Any]:
-    events: list[dict[str, Any]] = []
-
-    def on_event(event: dict[str, Any]) -> None:
-        if "phase" in event:
-            display(name, text, event)
-        else:
-            events.append(event)
-
-    display(name, text, {"phase": "start", "step": 0, "of": 1})
-    with tempfile.TemporaryDirectory(prefix="mpcore-profile-") as folder:
-        task = {
-            "experiment": str(experiment.path.resolve()),
-            "backend": name,
-            "policy": text,
-            "steps": wanted.steps,
-            "batch": wanted.batch,
-            "trials": wanted.trials,
-            "folder": folder,
-        }
-        ended = run_worker(
-            "mpcore.tools.profiling.worker",
-            json.dumps(task),
-            Path(folder) / "log.txt",
-            time_limit=wanted.time_limit,
-            on_event=on_event,
-            environment=thread_variables(wanted.threads),
-        )
+    numbers = {"steps": wanted.steps, "batch": wanted.batch, "trials": wanted.trials}
+    events, error = work(
+        "mpcore.tools.profiling.worker",
+        experiment,
+        name,
+        text,
+        {"policy": text, **numbers},
+        display,
+        time_limit=wanted.time_limit,
+        threads=wanted.threads,
+    )
     found = next((event["profile"] for event in events if "profile" in event), None)
-    error = "" if found else next((e["error"] for e in events if "error" in e), ended.how)
+    error = "" if found else error
     display(name, text, {"phase": "failed" if error else "ok", "step": 1, "of": 1})
     return {"backend": name, "policy": text, "error": error} | (found or {})

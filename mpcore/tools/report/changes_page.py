@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from mpcore._lib.files import write_text
 from mpcore.errors import ExperimentError
+from mpcore.tools.experiment.answer import check_place
 from mpcore.tools.report.changes_words import (
     known_rows,
     number_rows,
@@ -33,12 +33,7 @@ def check_page(path: Path) -> None:
     if path.suffix != ".html":
         msg = f"`--output` must be a file that ends in .html, got {str(path)!r}"
         raise ExperimentError(msg)
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        msg = f"`--output` must lie in a folder that can be written, got {str(path)!r}"
-        raise ExperimentError(msg)
-    if os.path.lexists(path) and not _is_earlier(path):
-        msg = f"`--output` must be a new file or an earlier page, {str(path)!r} is something else"
-        raise ExperimentError(msg)
+    check_place("output", path, _is_earlier)
 
 
 def write_page(path: Path, changes: Changes, a: str, b: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,7 @@ from mpcore.capabilities.devices import device_of
 from mpcore.errors import ExperimentError, check_choice
 from mpcore.numerics.dtypes import parse_dtype
 from mpcore.policy.policy import Policy
-from mpcore.tools.experiment.answer import Answer
+from mpcore.tools.experiment.answer import Answer, check_place
 from mpcore.tools.experiment.job import plain
 from mpcore.tools.experiment.options import (
     FIRST_BUILT,
@@ -163,9 +162,9 @@ def tune(
     forbidden = tuple((dtype, why) for dtype, why in said if why)
     task = Task("", wanted, seconds, steps, batch, tries, fast, tolerance, policy, forbidden)
     answer = Answer("mpcore-tune", form, json_file)
-    _check_ours(output, "output", HEAD)
+    check_place("output", output, lambda path: _begins(path, HEAD))
     if page is not None:
-        _check_ours(page, "page", "<!doctype html>")
+        check_place("page", page, lambda path: _begins(path, "<!doctype html>"))
     loaded, names = load(experiment, read_backends(backend))
     several = len(names) > 1
     if device is not None:
@@ -255,13 +254,5 @@ def read_formats(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _check_ours(path: Path, option: str, head: str) -> None:
-    """Refuse a place that cannot be written, or holds something that is not ours."""
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        msg = f"`--{option}` must lie in a folder that can be written, got {str(path)!r}"
-        raise ExperimentError(msg)
-    if os.path.lexists(path):
-        begin = path.read_bytes()[:200] if path.is_file() else b""
-        if not begin.startswith(head.encode()):
-            msg = f"`--{option}` must be a new file or an earlier answer, {str(path)!r} is not"
-            raise ExperimentError(msg)
+def _begins(path: Path, head: str) -> bool:
+    return path.is_file() and path.read_bytes()[:200].startswith(head.encode())
