@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpcore.errors import PolicyError, check_choice
+from mpcore.numerics.op_table import Op, System, output_of, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,64 +40,6 @@ __all__ = [
     "system",
     "systems",
 ]
-
-
-@dataclass(frozen=True)
-class Op:
-    """One neutral op: a row of the table.
-
-    Attributes:
-        name: neutral name, such as ``"softmax"``; ``Rule.pattern`` with target ``"op"`` names it.
-        group: what it is akin to, such as ``"reduction"``.
-        layer: the layer category (``policy.layer.CATEGORIES``) of its layers; ``""`` for none.
-        category: what mpcore does with it: ``lower``, ``full``, ``promote`` or ``follow``.
-        output: what comes out then, in the same words.
-        protects_params: its scale, shift and statistics stay float32 where a model is cast.
-        note: what is contested or a trap; ``""`` for nothing.
-        names: by framework, the layers, functions and ops that ``find`` takes for this op.
-        also: by framework, names that it is made of but that belong to another row, such as
-            TensorFlow's ``MatMul`` for ``linear``.
-        comes_out: by system, the output where an unlisted op is made of listed ones, measured.
-        moves: whether it commutes with rounding: ``"exact"`` forward and backward, ``"value"``
-            forward only (ties send gradients elsewhere after rounding), or ``"no"``.
-        aten: further ATen functions that are this op in a graph, and that no list names.
-    """
-
-    name: str
-    group: str
-    layer: str
-    category: str
-    output: str
-    protects_params: bool = False
-    note: str = ""
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
-    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
-    comes_out: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    moves: str = "no"
-    aten: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class System:
-    """One mixed-precision system: a framework's lists on one kind of device.
-
-    Attributes:
-        name: such as ``"torch_cpu"`` or ``"mindspore_O2"``.
-        framework: whose names it uses: one of ``frameworks()``.
-        mechanism: what it casts: ``"op"``, ``"layer"`` or ``"graph"``.
-        default: category of an op that no list names.
-        source: the file and version that the lists were read from.
-        note: what else to know; ``""`` for nothing.
-        vocabulary: beginnings of the names that its lists can hold; empty for any name.
-    """
-
-    name: str
-    framework: str
-    mechanism: str
-    default: str
-    source: str
-    note: str = ""
-    vocabulary: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,75 +122,6 @@ class PortableOp:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class _Table:
-    categories: Mapping[str, str]
-    systems: Mapping[str, System]
-    lists: Mapping[str, Mapping[str, tuple[str, ...]]]
-    ops: Mapping[str, Op]
-    listed: Mapping[str, Mapping[str, tuple[str, str]]]  # system -> name -> category, output
-    found: Mapping[str, Mapping[str, Op]]  # framework -> spelling -> op
-    portable: Mapping[str, Any]
-
-
-@cache
-def _table() -> _Table:
-    from importlib import resources  # costs more than the rest of this module
-
-    text = resources.files("mpcore.numerics").joinpath("op_table.json").read_text(encoding="utf-8")
-    data = json.loads(text)
-    found = {row["name"]: Op(**_frozen(row)) for row in data["ops"]}
-    return _Table(
-        data["categories"],
-        {name: System(name, **_frozen(entry)) for name, entry in data["systems"].items()},
-        {name: _frozen(entry) for name, entry in data["lists"].items()},
-        found,
-        {name: _listed(entry) for name, entry in data["lists"].items()},
-        _spellings(found.values()),
-        _frozen(data["portable"]),
-    )
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _listed(entry: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, str]]:
-    """Return category and output by name; a key is ``category[/output][:remark]``."""
-    found = {}
-    for key, listed in entry.items():
-        category, _, output = key.partition(":")[0].partition("/")
-        for name in listed:
-            found[name] = category, output or _output(category)
-    return found
-
-
-def _output(category: str) -> str:
-    return "none" if category in ("banned", "absent") else category
-
-
-def _spellings(rows: Iterable[Op]) -> dict[str, dict[str, Op]]:
-    """Return op by spelling: the full one, then without its namespace or overload."""
-    found: dict[str, dict[str, Op]] = {}
-    short: dict[str, dict[str, Op]] = {}
-    for row in rows:
-        for framework, spelled in row.names.items():
-            for name in spelled:
-                found.setdefault(framework, {})[name] = row
-                for brief in _shortened(name):
-                    short.setdefault(framework, {}).setdefault(brief, row)
-    return {framework: {**short.get(framework, {}), **exact} for framework, exact in found.items()}
-
-
-def _shortened(name: str) -> tuple[str, ...]:
-    if name.startswith("aten::"):
-        base = name.partition(".")[0]
-        return base, base.removeprefix("aten::"), name.removeprefix("aten::")
-    return (name.rpartition(".")[2],)
-
-
 def ops() -> tuple[Op, ...]:
     """Return every neutral op, in the order of the table.
 
@@ -256,7 +129,7 @@ def ops() -> tuple[Op, ...]:
         >>> len(ops()), [row.name for row in ops()][:3]
         (105, ['matmul', 'linear', 'bmm'])
     """
-    return tuple(_table().ops.values())
+    return tuple(read_table().ops.values())
 
 
 def op(name: str) -> Op:
@@ -269,7 +142,7 @@ def op(name: str) -> Op:
         >>> op("softmax").category, op("layer_norm").output
         ('full', 'lower')
     """
-    known = _table().ops
+    known = read_table().ops
     if not isinstance(name, str) or name not in known:
         rule = "`op` must be a neutral op name (docs/reference/ops.md lists them)"
         raise _unknown(rule, name, known)
@@ -297,8 +170,8 @@ def match(pattern: str) -> tuple[Op, ...]:
         >>> [row.name for row in match("cum*")]
         ['cumsum', 'cumprod']
     """
-    if pattern in _table().ops:
-        return (_table().ops[pattern],)
+    if pattern in read_table().ops:
+        return (read_table().ops[pattern],)
     found = tuple(
         row for row in ops() if any(fnmatchcase(text, pattern) for text in (row.name, row.group))
     )
@@ -311,7 +184,7 @@ def match(pattern: str) -> tuple[Op, ...]:
 
 def systems() -> tuple[str, ...]:
     """Return the names of the systems in the table."""
-    return tuple(_table().systems)
+    return tuple(read_table().systems)
 
 
 def system(name: str) -> System:
@@ -324,7 +197,7 @@ def system(name: str) -> System:
         >>> system("mindspore_O1").default, system("torch_cpu").mechanism
         ('full', 'op')
     """
-    return _table().systems[check_choice("system", name, systems())]
+    return read_table().systems[check_choice("system", name, systems())]
 
 
 def lists(name: str) -> Mapping[str, tuple[str, ...]]:
@@ -338,7 +211,7 @@ def lists(name: str) -> Mapping[str, tuple[str, ...]]:
         >>> sorted(lists("mindspore_O2")["full/lower"])
         ['nn.BatchNorm1d', 'nn.BatchNorm2d', 'nn.BatchNorm3d', 'nn.LayerNorm']
     """
-    return _table().lists[check_choice("system", name, systems())]
+    return read_table().lists[check_choice("system", name, systems())]
 
 
 def meaning(word: str) -> str:
@@ -348,7 +221,7 @@ def meaning(word: str) -> str:
         >>> meaning("full")
         'computed in float32'
     """
-    known = _table().categories
+    known = read_table().categories
     return known[check_choice("category", word, known)]
 
 
@@ -379,7 +252,7 @@ def classify(op_: Op | str, system_: str, name: str | None = None) -> OpClass:
         own = (check_choice("name", name.removeprefix("aten::"), own),)
     if not own:
         return OpClass("absent", "none", listed=False, names=(), others=(), source=where.source)
-    table = _table().listed[where.name]
+    table = read_table().listed[where.name]
     hits = {known: table[known] for known in own if known in table}
     category, output = _one(set(hits.values())) if hits else _default(where)
     return OpClass(
@@ -394,7 +267,7 @@ def classify(op_: Op | str, system_: str, name: str | None = None) -> OpClass:
 
 def _default(where: System) -> tuple[str, str]:
     category, _, output = where.default.partition("/")
-    return category, output or _output(category)
+    return category, output or output_of(category)
 
 
 def _one(classes: set[tuple[str, str]]) -> tuple[str, str]:
@@ -428,7 +301,7 @@ def portable() -> Mapping[str, PortableOp]:
         >>> portable()["bce"].note
         'torch bans it on CUDA and Ascend, where it raises; use it with logits'
     """
-    data = _table().portable
+    data = read_table().portable
     found = {}
     for row in ops():
         category, note = data["exceptions"].get(row.name, ("", ""))
@@ -443,7 +316,7 @@ def portable() -> Mapping[str, PortableOp]:
 
 def portable_like() -> str:
     """Return the system whose list the portable one is, but for its exceptions."""
-    return str(_table().portable["like"])
+    return str(read_table().portable["like"])
 
 
 def outcome(op_: Op | str, system_: str, name: str | None = None) -> str:
@@ -460,7 +333,7 @@ def outcome(op_: Op | str, system_: str, name: str | None = None) -> str:
 
 def frameworks() -> tuple[str, ...]:
     """Return the frameworks whose names ``find`` knows."""
-    return tuple(_table().found)
+    return tuple(read_table().found)
 
 
 def names(op_: Op | str, framework: str) -> tuple[str, ...]:
@@ -523,7 +396,7 @@ def find(framework: str, name: str) -> Op:
         >>> find("mindspore", "mindspore.ops.operations.MatMul").name
         'matmul'
     """
-    known = _table().found[check_choice("framework", framework, frameworks())]
+    known = read_table().found[check_choice("framework", framework, frameworks())]
     spelled = _canonical(framework, str(name))
     if spelled not in known and spelled.startswith("aten::"):
         spelled = spelled.partition(".")[0]  # another overload of a known op
