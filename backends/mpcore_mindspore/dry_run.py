@@ -23,8 +23,9 @@ from mpcore_mindspore.casting import apply_plan, check_plan, emulated_parameters
 from mpcore_mindspore.graph_lift import piece_of
 from mpcore_mindspore.graph_trace import Arguments, trace
 from mpcore_mindspore.kernels import VIEWS
-from mpcore_mindspore.recorder import OPS, record
+from mpcore_mindspore.recorder import record
 from mpcore_mindspore.release import Original, original_of
+from mpcore_mindspore.tap import OPS
 from mpcore_mindspore.trial import rounded
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from mpcore_mindspore.graph_source import cell_of, source_of
 from mpcore_mindspore.graph_trace import UNTRACEABLE, Arguments, first_line
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.layers import dtype_name, leaves
-from mpcore_mindspore.recorder import tapped
 from mpcore_mindspore.snapshot import left_alone
+from mpcore_mindspore.tap import tapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from mindspore import Tensor, nn
 from mpcore.errors import BackendError
 from mpcore.tools.inspection.recorder import FORWARD
 from mpcore_mindspore.layers import parameter_paths
-from mpcore_mindspore.recorder import _Tap
+from mpcore_mindspore.tap import Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ class _Listening:
         if calls is None:
             return
         self._step, self._begun = contextlib.ExitStack(), False
-        tap = _Tap(self._model, self._amp, calls)
+        tap = Tap(self._model, self._amp, calls)
         around = tap._around
 
         def call(cell: Any, run: Any, args: Any, kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor
 from mpcore.tools.profiling.timing import compared
 from mpcore_mindspore.casting import FLOATS
 from mpcore_mindspore.layers import dtype_name, leaves
-from mpcore_mindspore.recorder import tapped
+from mpcore_mindspore.tap import tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,8 +13,8 @@ from mindspore import Parameter, Tensor, ops
 from mpcore.backend.profiler import LOSS
 from mpcore_mindspore.casting import FLOATS
 from mpcore_mindspore.layers import leaves
-from mpcore_mindspore.recorder import tapped
 from mpcore_mindspore.step import TrainCell
+from mpcore_mindspore.tap import tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -25,7 +25,8 @@ from mpcore_tensorflow.graph_lift import body_of
 from mpcore_tensorflow.graph_plan import device_type
 from mpcore_tensorflow.graph_trace import Arguments, trace
 from mpcore_tensorflow.layers import check_model
-from mpcore_tensorflow.recorder import OPS, as_inputs, record
+from mpcore_tensorflow.recorder import as_inputs, record
+from mpcore_tensorflow.tap import OPS
 from mpcore_tensorflow.trial import NoGuard, kept
 
 if TYPE_CHECKING:

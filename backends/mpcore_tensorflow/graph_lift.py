@@ -17,7 +17,7 @@ from mpcore.graph.ir import Graph, Node, Value, unique
 from mpcore.tools.inspection.trace import neutral_op
 from mpcore_tensorflow.graph_facts import castable_inputs, grouped
 from mpcore_tensorflow.layers import buffers, kind_of, variable_names
-from mpcore_tensorflow.recorder import OPS
+from mpcore_tensorflow.tap import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

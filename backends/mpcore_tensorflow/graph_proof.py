@@ -16,8 +16,8 @@ from tensorflow.python.framework import op_callbacks
 from mpcore.errors import GraphError
 from mpcore.graph.proof import ORDER, difference, same
 from mpcore_tensorflow.graph_trace import UNTRACEABLE, Arguments, untraceable
-from mpcore_tensorflow.recorder import text
 from mpcore_tensorflow.snapshot import left_alone
+from mpcore_tensorflow.tap import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

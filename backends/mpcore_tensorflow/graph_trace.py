@@ -14,7 +14,7 @@ from keras.src.models.functional import Functional
 from mpcore.errors import GraphError
 from mpcore.graph.part import as_arguments
 from mpcore_tensorflow.layers import walk
-from mpcore_tensorflow.recorder import tapped, text
+from mpcore_tensorflow.tap import tapped, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

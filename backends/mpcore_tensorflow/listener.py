@@ -22,7 +22,7 @@ import tensorflow as tf
 from mpcore.tools.inspection.recorder import BACKWARD, FORWARD
 from mpcore_tensorflow.layers import variable_names
 from mpcore_tensorflow.recorded_graph import Function, Twin, inlined
-from mpcore_tensorflow.recorder import _Tap
+from mpcore_tensorflow.tap import Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ class _Listening:
         self._model, self._amp, self._told = model, amp, told
         self._step: contextlib.ExitStack | None = None
         self._depth, self._ended = 0, False
-        self._tap: _Tap | None = None
+        self._tap: Tap | None = None
         self._twins: dict[int, Twin | None] = {}  # None: a function that has none
         self._functions: list[Any] = []  # theirs: their ids stay
         self._twin: Twin | None = None
@@ -109,7 +109,7 @@ class _Listening:
     def _open(self, calls: Any) -> None:
         if self._step is None:
             return
-        tap = self._tap = _Tap(self._model, calls)
+        tap = self._tap = Tap(self._model, calls)
         self._step.enter_context(_heard(tap, self._first))
         self._step.enter_context(calls.running(FORWARD))
         gradient = partial(self._gradient, tap, calls)
@@ -123,7 +123,7 @@ class _Listening:
         return self._amp is None and not calls.request.ops and not tf.distribute.has_strategy()
 
     def _function_called(
-        self, tap: _Tap, calls: Any, original: Any, function: Function, *args: Any, **kwargs: Any
+        self, tap: Tap, calls: Any, original: Any, function: Function, *args: Any, **kwargs: Any
     ) -> Any:
         """Let the twin of a function make the step, if it has one."""
         if self._twin is not None:

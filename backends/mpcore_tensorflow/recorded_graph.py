@@ -17,7 +17,7 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 
 from mpcore.tools.inspection.recorder import BACKWARD, FORWARD
 from mpcore_tensorflow import channels
-from mpcore_tensorflow.recorder import _Seen, _Tap, tapped, text
+from mpcore_tensorflow.tap import Tap, _Seen, tapped, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +130,7 @@ class Script:
         told.updates(grads, self.settings | {"groups": [group]})
 
 
-class _TracedTap(_Tap):
+class _TracedTap(Tap):
     """Hears the layers of a function that is being traced."""
 
     def __init__(self, model: keras.Model, script: Script) -> None:

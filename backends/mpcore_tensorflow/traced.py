@@ -11,7 +11,7 @@ import tensorflow as tf
 from mpcore.backend.profiler import LOSS
 from mpcore.tools.inspection.trace import widest, words
 from mpcore_tensorflow.layers import walk
-from mpcore_tensorflow.recorder import TAPE, Scopes, tapped, text
+from mpcore_tensorflow.tap import TAPE, Scopes, tapped, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

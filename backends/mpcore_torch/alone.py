@@ -24,7 +24,7 @@ from mpcore.policy.plan import Plan
 from mpcore_torch.casting import apply_plan, cast_floats
 from mpcore_torch.layers import device_of, leaves, list_layers
 from mpcore_torch.op_list import Action, op_list_of, region
-from mpcore_torch.recorder import OPS, layer_calls
+from mpcore_torch.tap import OPS, layer_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

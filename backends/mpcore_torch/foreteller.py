@@ -9,7 +9,7 @@ from mpcore.graph.part import as_arguments
 from mpcore.tools.inspection.dtypes import Dtypes
 from mpcore_torch.dry_run import dry_run
 from mpcore_torch.layers import device_of
-from mpcore_torch.recorder import OPS
+from mpcore_torch.tap import OPS
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 
 from mpcore.tools.inspection.recorder import BACKWARD, FORWARD
 from mpcore_torch.layers import parameter_names
-from mpcore_torch.recorder import _Tap
+from mpcore_torch.tap import Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ class _Listening:
     def __init__(self, model: nn.Module, amp: TorchAmp | None, told: Told) -> None:
         self._model, self._amp, self._told = model, amp, told
         self._step: contextlib.ExitStack | None = None
-        self._inside, self._tap = False, cast("_Tap | None", None)
+        self._inside, self._tap = False, cast("Tap | None", None)
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -62,7 +62,7 @@ class _Listening:
         if calls is None:
             return
         self._step = contextlib.ExitStack()
-        self._tap = _Tap(self._model, calls, self._tap)
+        self._tap = Tap(self._model, calls, self._tap)
         self._step.enter_context(self._tap.open())
         self._step.enter_context(calls.running(FORWARD))
         self._step.enter_context(_backward_heard(self._loss, partial(calls.running, BACKWARD)))

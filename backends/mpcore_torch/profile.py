@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from mpcore.backend.profiler import CAST, LOSS, KernelTime, OpTime, Recording, summed
 from mpcore.tools.inspection.trace import neutral_op, widest, words
 from mpcore_torch.layers import device_of, leaves
-from mpcore_torch.recorder import layer_calls
 from mpcore_torch.replay import timed
+from mpcore_torch.tap import layer_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from mpcore.tools.inspection.trace import widest
 from mpcore.tools.profiling.timing import compared
-from mpcore_torch.recorder import KernelMode, dtypes_of
+from mpcore_torch.tap import KernelMode, dtypes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
