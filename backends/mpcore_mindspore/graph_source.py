@@ -6,15 +6,10 @@ The same text is what runs under by="graph", what ``ms.jit`` compiles, and what
 
 from __future__ import annotations
 
-import ast
 import atexit
 import base64
-import contextlib
-import inspect
-import re
 import sys
 import tempfile
-import textwrap
 import zlib
 from functools import cache
 from itertools import count
@@ -23,17 +18,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mindspore import ops
-from mindspore.ops._utils.arg_handler import str_to_enum
 from mindspore.ops.auto_generate import gen_ops_prim
 from mindspore.ops.operations.manually_defined import ops_def
 
 from mpcore.errors import GraphError
 from mpcore.graph.clip import CLIP
 from mpcore_mindspore.graph_lift import Slot
+from mpcore_mindspore.graph_primitives import maker_of, signature_of, spelled, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from mpcore.graph.ir import Cast, Graph, GraphPlan, Node
     from mpcore_mindspore.graph_lift import Call, Piece
@@ -114,26 +108,22 @@ def source_of(
     graph: Graph | None = None,
     plan: GraphPlan | None = None,
     *,
-    name: str = "Lowered",
     title: str = "A network with its casts.",
-    owned: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the module whose class ``name`` runs a graph; it is made of Parameters by name.
+    """Return the module whose class ``Lowered`` runs a graph; it is made of Parameters by name.
 
     Args:
         piece: what was lifted.
         graph: the graph to run; the piece's own where it is None.
         plan: where casts lie; None for none.
-        name: of the class.
         title: what the module says of itself.
-        owned: names of Parameters that stand for others, by the name of the value.
     """
-    return _Writer(piece, graph or piece.graph, plan, name, title, owned or {}).text()
+    return _Writer(piece, graph or piece.graph, plan, title).text()
 
 
-def cell_of(text: str, params: Mapping[str, Any], name: str = "Lowered") -> Any:
+def cell_of(text: str, params: Mapping[str, Any]) -> Any:
     """Return the Cell that ``source_of`` wrote, over these Parameters."""
-    return vars(module_of(text))[name](params)
+    return vars(module_of(text))["Lowered"](params)
 
 
 def module_of(text: str) -> ModuleType:
@@ -164,12 +154,9 @@ class _Writer:
         piece: Piece,
         graph: Graph,
         plan: GraphPlan | None,
-        name: str,
         title: str,
-        owned: Mapping[str, Any],
     ) -> None:
-        self.piece, self.graph, self.plan, self.name = piece, graph, plan, name
-        self.title, self.owned = title, owned
+        self.piece, self.graph, self.plan, self.title = piece, graph, plan, title
         self.made: list[str] = []  # lines of __init__
         self.runs: list[str] = []  # lines of construct
         self.names: dict[str, str] = {}  # value -> Python name
@@ -218,7 +205,7 @@ class _Writer:
         head += _CLIP if "ClipGradient" in self.uses else ""
         init = ["super().__init__(auto_prefix=False)", *self.made]
         body = [
-            f"class {self.name}(nn.Cell):",
+            "class Lowered(nn.Cell):",
             f'    """{len(self.graph.nodes)} calls of primitives."""',
             "",
             "    def __init__(self, params):",
@@ -335,7 +322,7 @@ class _Writer:
     def _called(self, node: Node, call: Call, values: Mapping[str, str]) -> str:
         args = [_written(item, values) for item in call.args]
         if call.name == "Cast":
-            return f"ops.cast({args[0]}, ms.{_type_name(call.args[1])})"
+            return f"ops.cast({args[0]}, ms.{type_name(call.args[1])})"
         if call.name == "Dropout" and len(args) == 4:  # one generator for all calls of one Cell
             own = node.path if node.layer == "Dropout" else ""
             member = self._member(f"ops.Dropout{call.args[1:]!r}", "dropout", of=own)
@@ -343,11 +330,11 @@ class _Writer:
         draws = node.order >= 0 and not node.state
         cls = getattr(gen_ops_prim, call.name, getattr(ops_def, call.name, None))
         if cls is None or (call.attrs and cls.__module__ != ops_def.__name__):
-            member = self._member(_made_with(call), call.name, alone=draws)
+            member = self._member(maker_of(call), call.name, alone=draws)
             return f"{member}({', '.join(args)})"
-        order, made_with = _signature(cls, len(args))
+        order, made_with = signature_of(cls, len(args))
         named = zip(order, call.args, args, strict=False)
-        args = [_spelled(cls, n, item, text) for n, item, text in named] + args[len(order) :]
+        args = [spelled(cls, n, item, text) for n, item, text in named] + args[len(order) :]
         if len(order) < len(args):
             msg = f"{node.name}: MindSpore's {call.name} cannot be called with {len(args)} inputs"
             raise GraphError(msg)
@@ -364,111 +351,6 @@ class _Writer:
             inner = ", ".join(self._filled(item, outputs) for item in result)
             return f"({inner},)" if len(result) == 1 else f"({inner})"
         return repr(result)
-
-
-_RENAMED = {"data_format": "format", "strides": "stride"}
-
-
-def _made_with(call: Call) -> str:
-    """Return what makes a primitive that takes its settings when it is made.
-
-    Its class knows more than its attributes say; where the class makes others of them, the bare
-    primitive has them as they are.
-    """
-    cls = getattr(ops, call.name, None)
-    if isinstance(cls, type) and issubclass(cls, ops.Primitive):
-        names = list(inspect.signature(cls).parameters)
-        given = {n: call.attrs.get(n, call.attrs.get(_RENAMED.get(n, ""))) for n in names}
-        if None not in given.values():
-            for found in (given, {n: _spatial(x) for n, x in given.items()}):
-                if _makes(cls, found, call.attrs):
-                    return f"ops.{call.name}({', '.join(f'{k}={v!r}' for k, v in found.items())})"
-    attributes = "".join(f", {k}={v!r}" for k, v in sorted(call.attrs.items()))
-    return f"primitive({call.name!r}{attributes})"
-
-
-def _spatial(value: Any) -> Any:
-    """Return the last two of four sizes: MindSpore puts those of batch and channel before them."""
-    return value[2:] if isinstance(value, tuple) and len(value) == 4 else value
-
-
-def _makes(cls: Any, given: Mapping[str, Any], attrs: Mapping[str, Any]) -> bool:
-    try:
-        made = cls(**given).attrs
-    except (ValueError, TypeError):
-        return False
-    known = {key: value for key, value in made.items() if key in attrs and "names" not in key}
-    return all(attrs[key] == value for key, value in known.items())
-
-
-@cache
-def _signature(cls: Any, number: int) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the arguments of a generated primitive in its own order, and those of its making.
-
-    The order is that of the call that its method makes: ``[input, self.axis]``.
-    """
-    made_with = frozenset(list(inspect.signature(cls.__init__).parameters)[1:])
-    given = list(inspect.signature(cls.__call__).parameters)[1:]
-    if given == ["args"]:  # written by hand: what it is made with comes last
-        inputs = [f"input_{i}" for i in range(number - len(made_with))]
-        return (*inputs, *list(inspect.signature(cls.__init__).parameters)[1:]), made_with
-    if not made_with:
-        return tuple(given), made_with
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls.__call__)))
-    for node in ast.walk(tree):
-        items: Iterable[Any] = ()
-        if isinstance(node, ast.Call):
-            lists = [x for x in node.args if isinstance(x, ast.List)]
-            items = lists[0].elts if lists else node.args
-        members = [_read_name(item) for item in items]
-        if made_with <= set(members):
-            return tuple(name for name in members if name != "self"), made_with
-    msg = f"MindSpore's {cls.__name__} is written in a way that is not known"
-    raise GraphError(msg)
-
-
-_WORDS = (
-    "NCHW NHWC NCDHW NDHWC ND pad same valid none mean sum constant reflect edge circular "
-    "symmetric replicate bilinear nearest bicubic linear zeros border reflection add max min "
-    "prod amax amin tanh leading trunc floor"
-)
-
-
-@cache
-def _classes(module: ModuleType) -> dict[str, str]:
-    """Return the source of each class of a module: ``inspect`` parses 30,000 lines for one."""
-    _, *parts = re.split(r"^class (\w+)\(", inspect.getsource(module), flags=re.MULTILINE)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def _spelled(cls: Any, name: str, item: Any, text: str) -> str:
-    """Return an argument as Python takes it: MindIR has numbers for words and dtypes."""
-    if not isinstance(item, int) or isinstance(item, bool):
-        return text
-    said = _classes(sys.modules[cls.__module__]).get(cls.__name__, "")
-    about = [line for line in said.splitlines() if f'"{name}"' in line or f"'{name}'" in line]
-    if any("dtype_to_type_id" in line for line in about):
-        return f"ms.{_type_name(item)}"
-    if not any("str_to_enum" in line for line in about):
-        return text
-    for word in (spelled for each in _WORDS.split() for spelled in (each, each.upper())):
-        with contextlib.suppress(ValueError):  # no word of this argument
-            if str_to_enum(cls.__name__, name, word) == item:
-                return repr(word)
-    msg = f"`{name}` of MindSpore's {cls.__name__} has the value {item}, which is not known"
-    raise GraphError(msg)
-
-
-def _read_name(item: Any) -> str:
-    """Return what an argument is called: ``self.axis``, ``axis`` or ``new_generated_axis``."""
-    while isinstance(item, ast.Call):  # converted on the way
-        found = [x for x in item.args if isinstance(x, (ast.Name, ast.Attribute))]
-        if not found:
-            return ""
-        item = found[-1]
-    if isinstance(item, ast.Attribute):
-        return item.attr
-    return item.id.removeprefix("new_generated_") if isinstance(item, ast.Name) else ""
 
 
 def _written(item: Any, values: Mapping[str, str]) -> str:
@@ -502,28 +384,3 @@ def _last(name: str) -> str:
 
 def _is_tensor(value: object) -> bool:
     return hasattr(value, "asnumpy")
-
-
-_TYPES = {
-    30: "bool_",
-    32: "int8",
-    33: "int16",
-    34: "int32",
-    35: "int64",
-    37: "uint8",
-    38: "uint16",
-    39: "uint32",
-    40: "uint64",
-    42: "float16",
-    43: "float32",
-    44: "float64",
-    45: "bfloat16",
-}
-
-
-def _type_name(number: Any) -> str:
-    """Return the name of a dtype that a primitive takes as a number."""
-    if number not in _TYPES:
-        msg = f"a cast to the dtype {number!r} cannot be lifted"
-        raise GraphError(msg)
-    return _TYPES[number]

@@ -52,8 +52,6 @@ _PRODUCTS = words(
     "Conv1DExt Conv2DExt Conv3DExt Conv2DBackpropInput Conv2DTranspose Conv3DTranspose "
     "ConvolutionStr LSTM LSTMV2 GRU GRUV2 DynamicRNN FlashAttentionScore Mm BMM Addmm"
 )
-
-
 _WRITTEN = {"BatchNorm": (0, 3, 4), "LSTM": (0, 1, 2)}
 """Outputs that are numbers; the others are memory that nobody wrote (mindspore 2.10.0, CPU)."""
 

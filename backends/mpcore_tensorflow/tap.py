@@ -57,16 +57,12 @@ _PRODUCTS = words(
     "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput "
     "DepthwiseConv2dNativeBackpropFilter CudnnRNNV3 CudnnRNNBackpropV3"
 )
-
-
 _VIEWS = words(
     "ReadVariableOp Reshape Identity IdentityN Transpose Const Shape ShapeN Pack Unpack Slice "
     "StridedSlice Split SplitV Squeeze ExpandDims StopGradient PreventGradient Placeholder NoOp "
     "AssignVariableOp AssignAddVariableOp AssignSubVariableOp Fill ZerosLike OnesLike "
     "BroadcastTo Empty Range"
 )
-
-
 _MOVES = _VIEWS | words(
     "Cast StridedSliceGrad ConcatV2 Concat Pad PadV2 Tile "
     "ResourceGather ResourceGatherNd GatherV2 GatherNd Gather While StatelessWhile If StatelessIf "
@@ -79,15 +75,11 @@ _MOVES = _VIEWS | words(
     "StatelessRandomUniformV2 StatelessRandomGetKeyCounter MatrixBandPart TensorListResize "
     "TensorListConcatV2 SymbolicGradient DeepCopy"
 )
-
-
 _WRITTEN = {"FusedBatchNormV3": 5}
 """Of these the first outputs are numbers; behind them is memory that nobody wrote."""
 
 
 _COMPUTED = "_mpcore_computed"
-
-
 TAPE = "gradient_tape/"
 """What the names of the backward pass begin with."""
 
@@ -105,11 +97,7 @@ OPS = OpNames(
     _computed,
     meets=frozenset(("Add", "AddV2", "AddN", "Sum")),
 )
-
-
 _DEAF = [0]  # taps with a lower number hear nothing
-
-
 _TAPS = [0]  # taps that are open
 
 

@@ -58,22 +58,16 @@ _PRODUCTS = words(
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _bilinear "
     "_trilinear _grouped_mm _scaled_dot_product_flash_attention_backward mkldnn_linear linear"
 )
-
-
 _VIEWS = words(
     "detach alias view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze "
     "squeeze slice select split split_with_sizes unbind as_strided lift_fresh clone contiguous "
     "empty empty_like empty_strided new_empty new_empty_strided _local_scalar_dense"
 )
-
-
 _MOVES = _VIEWS | words(
     "_to_copy copy_ zeros zeros_like ones ones_like full full_like new_zeros new_ones fill_ zero_ "
     "arange index_put slice_backward select_backward scalar_tensor bernoulli_ eye triu tril cat "
     "masked_fill masked_fill_ new_full record_stream"
 )
-
-
 _SPECIAL = {"div": "truediv", "truediv": "div"}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mpcore.checkpoint.json_file import named
 from mpcore.checkpoint.layer_weights import LayerWeights, flatten, match, unflatten
-from mpcore.checkpoint.state_file import named
 from mpcore.checkpoint.weights_file import LAYERS, Weights, check_weights, weights_path
 from mpcore.errors import CheckpointError, ExperimentError
 

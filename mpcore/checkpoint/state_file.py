@@ -6,39 +6,29 @@ beside it (``mpcore.checkpoint.weights_file``) or, like optimizer state, by the 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 import os
 import re
-import stat
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpcore._lib.files import path_of, write_text
+from mpcore.checkpoint.json_file import named, parse_json, read_json
 from mpcore.errors import CheckpointError, PolicyError
 from mpcore.policy.policy import Policy
 from mpcore.scaling.loss_scale import FIELD_TYPES
+from mpcore.scaling.reachable import check_state, scale_range
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state, narrow
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection
     from pathlib import Path
 
-__all__ = [
-    "FORMAT",
-    "Checkpoint",
-    "check_ours",
-    "check_state",
-    "load_state",
-    "named",
-    "read_json",
-    "save_state",
-    "scale_range",
-]
+__all__ = ["FORMAT", "Checkpoint", "check_ours", "load_state", "save_state"]
 
 FORMAT = "mpcore-state"
 VERSION = 2
@@ -80,10 +70,7 @@ _NEWER = (
     "on_collapse",
     "patience",
 )
-_LARGEST = 1_000_000  # bytes; a state is about two thousand
 _LONGEST = 1000  # list of overflows, and path of a layer in it
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
-_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -231,7 +218,7 @@ class Checkpoint:
     @classmethod
     def from_text(cls, text: str) -> Checkpoint:
         """Return what the text of a file says; see ``from_dict``."""
-        return cls.from_dict(_parse(text.encode("utf-8")))
+        return cls.from_dict(parse_json(text.encode("utf-8")))
 
 
 def _read_overflows(value: Any) -> tuple[tuple[int, str], ...]:
@@ -291,76 +278,6 @@ def load_state(path: str | os.PathLike[str]) -> Checkpoint:
     where = path_of(path, CheckpointError)
     with named(where):
         return Checkpoint.from_dict(read_json(where))
-
-
-def scale_range(rule: LossScale) -> tuple[float, float]:
-    """Return the smallest and the largest scale that ``rule`` can reach.
-
-    Examples:
-        >>> scale_range(LossScale()), scale_range(LossScale.named("keras"))
-        ((1.0, 16777216.0), (0.0, inf))
-    """
-    first = initial_state(rule).scale
-    if rule.kind != "dynamic":
-        return first, first
-    low, high = rule.min_scale, rule.max_scale
-    if rule.quirks.nonfinite_growth != "allow":
-        high = min(high, _FLOAT32_MAX)
-    # MindSpore's manager takes a factor below 1: good steps lead down then, bad ones up.
-    if rule.growth_factor < 1:
-        low = 0.0
-    if (rule.backoff_factor < 1) == (rule.quirks.backoff_op != "mul"):
-        high = math.inf
-    return min(low, first), max(high, first)
-
-
-def check_state(
-    rule: LossScale, state: LossScaleState, names: Mapping[str, str] | None = None
-) -> None:
-    """Raise CheckpointError unless ``state`` is one that ``rule`` can be in.
-
-    Args:
-        rule: the machine.
-        state: numbers on the host.
-        names: what the fields of the state are called in the message.
-    """
-    shown = names or {name: f"state.{name}" for name in LossScaleState._fields}
-    low, high = scale_range(rule)
-    scale = float(state.scale)
-    if not low <= scale <= high:
-        holds = f"{low!r}" if low == high else f"in [{low!r}, {high!r}]"
-        msg = f"`{shown['scale']}` must be {holds} under {rule}, got {scale!r}"
-        raise CheckpointError(msg)
-    if scale != narrow(rule, scale) and scale not in (low, high):
-        near = narrow(rule, scale)
-        kept = rule.quirks.state_dtype
-        msg = f"`{shown['scale']}` must be a {kept} value, got {scale!r}, not {near!r}"
-        raise CheckpointError(msg)
-    for name, (least, most) in _count_ranges(rule, state).items():
-        value = getattr(state, name)
-        if not least <= value <= most:
-            msg = (
-                f"`{shown.get(name, name)}` must be a whole number in [{least}, {most}] under "
-                f"{rule}, got {value!r}"
-            )
-            raise CheckpointError(msg)
-
-
-def _count_ranges(rule: LossScale, state: LossScaleState) -> dict[str, tuple[int, int]]:
-    quirks = rule.quirks
-    moves = rule.kind == "dynamic"
-    shares = moves and quirks.overflow_ratio is not None
-    waits = moves and not shares and quirks.hysteresis > 1
-    most_bad = quirks.hysteresis - 1 if "backoff" in quirks.hysteresis_reset else _INT32_MAX
-    return {
-        "good_steps": (-quirks.growth_warmup, rule.growth_interval - 1 if moves else 0),
-        "skipped_steps": (0, _INT32_MAX),
-        "bad_steps": (0, most_bad if waits else 0),
-        "skips_in_a_row": (0, 0 if quirks.max_skips is None else _INT32_MAX),
-        "steps": (0, _INT32_MAX if shares else 0),
-        "last_change": (-1, state.steps - 1),
-        "overflows": (0, state.steps - state.last_change - 1),
-    }
 
 
 def _idle(rule: LossScale) -> tuple[str, ...]:
@@ -481,58 +398,6 @@ def _read_value(key: str, kind: str, value: Any) -> Any:
 
 
 # --- files
-
-
-@contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Put the file's name before the message of what went wrong in it."""
-    try:
-        yield
-    except CheckpointError as exc:
-        msg = f"{path}: {exc}"
-        raise CheckpointError(msg) from exc
-    except OSError as exc:
-        msg = f"{path}: {exc.strerror or exc}"
-        raise CheckpointError(msg) from exc
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(key for key in names if names.count(key) > 1)
-        msg = f"`{twice}` must stand there once, it stands there {names.count(twice)} times"
-        raise CheckpointError(msg)
-    return data
-
-
-def read_json(path: Path) -> Any:
-    """Return the JSON value in a file; keys are unique, NaN and Infinity are read as floats.
-
-    Raises:
-        CheckpointError: it is no regular file, too large for a state, or not JSON.
-        OSError: it cannot be read.
-    """
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        msg = f"`path` must be a regular file, got a {_kind(status.st_mode)}"
-        raise CheckpointError(msg)
-    if status.st_size > _LARGEST:
-        msg = f"`path` must hold at most {_LARGEST} bytes, got {status.st_size}: it is no state"
-        raise CheckpointError(msg)
-    return _parse(path.read_bytes())
-
-
-def _parse(content: bytes) -> Any:
-    try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as exc:
-        msg = f"`path` must hold a JSON document; it is cut off, or of another kind ({exc})"
-        raise CheckpointError(msg) from exc
-
-
-def _kind(mode: int) -> str:
-    return "folder" if stat.S_ISDIR(mode) else "device or pipe"
 
 
 def check_ours(path: Path) -> None:

@@ -27,13 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpcore._lib.files import path_of, write_file
-from mpcore.checkpoint.state_file import (
-    Checkpoint,
-    check_ours,
-    load_state,
-    named,
-    save_state,
-)
+from mpcore.checkpoint.json_file import named
+from mpcore.checkpoint.state_file import Checkpoint, check_ours, load_state, save_state
 from mpcore.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from mpcore._lib.files import write_text
-from mpcore.checkpoint.state_file import FORMAT, Checkpoint, read_json
+from mpcore.checkpoint.json_file import read_json
+from mpcore.checkpoint.state_file import FORMAT, Checkpoint
 from mpcore.errors import CheckpointError, check_choice
 from mpcore.interop.scaler import detect_format, export_scaler, import_scaler
 from mpcore.interop.scaler_formats import FORMATS

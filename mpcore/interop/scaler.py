@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from mpcore.checkpoint.state_file import check_state
 from mpcore.errors import CheckpointError, check_choice
 from mpcore.interop.scaler_formats import FORMATS, NativeFormat, multiplier, patience
+from mpcore.scaling.reachable import check_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mpcore.checkpoint.state_file import check_state, scale_range
 from mpcore.errors import CheckpointError, PolicyError
 from mpcore.scaling.loss_scale import PRESETS
+from mpcore.scaling.reachable import check_state, scale_range
 from mpcore.scaling.transition import LossScale, LossScaleState, narrow
 
 if TYPE_CHECKING:

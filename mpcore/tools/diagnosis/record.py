@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from mpcore._lib.files import path_of, write_text
-from mpcore.checkpoint.state_file import named
+from mpcore.checkpoint.json_file import named
 from mpcore.errors import BackendError, CheckpointError, check_choice
 
 if TYPE_CHECKING:

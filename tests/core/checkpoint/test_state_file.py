@@ -19,14 +19,9 @@ from hypothesis import strategies as st
 
 import mpcore as mp
 from mpcore import CheckpointError, LossScale, LossScaleError, LossScaleState, Policy
-from mpcore.checkpoint.state_file import (
-    Checkpoint,
-    check_state,
-    load_state,
-    save_state,
-    scale_range,
-)
+from mpcore.checkpoint.state_file import Checkpoint, load_state, save_state
 from mpcore.scaling.loss_scale import PRESETS
+from mpcore.scaling.reachable import check_state, scale_range
 from mpcore.scaling.transition import advance, initial_state
 from mpcore_numpy import SGD, Model
 from mpcore_numpy.amp import NumpyAmp
