@@ -14,7 +14,8 @@ from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
 from mpcore_mindspore.ascend import EmulatedAscend
-from mpcore_mindspore.casting import check_plan, native_of, set_float32
+from mpcore_mindspore.casting import check_plan, native_of
+from mpcore_mindspore.float32 import set_float32
 from mpcore_mindspore.layers import list_layers
 from mpcore_mindspore.stored_low import refuse_low
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from mpcore.backend.backend import Capabilities
     from mpcore.policy.plan import LayerPlan, Plan
-    from mpcore.policy.policy import Policy
     from mpcore_mindspore.release import Original
 
 __all__ = [
@@ -45,7 +44,6 @@ __all__ = [
     "compute_dtypes",
     "emulated_parameters",
     "native_of",
-    "set_float32",
     "store_low",
 ]
 
@@ -314,24 +312,6 @@ def emulated_parameters(net: nn.Cell, plan: Plan, native: frozenset[str]) -> lis
         for entry, param in _planned(net, plan)
         if _emulated(entry.compute, native) and not low_param(param)
     ]
-
-
-def set_float32(policy: Policy, device: str) -> None:
-    """Set what float32 means to the hardware, for the process; only Ascend has another meaning.
-
-    "strict" forbids HF32 in products and convolutions and keeps the dtype that an operation was
-    given; "fast" allows HF32. Products on CPU are IEEE float32 either way. Not run on Ascend.
-
-    Source: mindspore/device_context/ascend/op_precision.py, mindspore 2.10.0.
-    """
-    if device != "Ascend" or policy.float32 == "native":
-        return
-    precision = ms.device_context.ascend.op_precision
-    strict = policy.float32 == "strict"
-    precision.matmul_allow_hf32(not strict)
-    precision.conv_allow_hf32(not strict)
-    if strict:
-        precision.precision_mode("must_keep_origin_dtype")
 
 
 @dataclass(frozen=True, eq=False)

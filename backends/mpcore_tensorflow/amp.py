@@ -19,6 +19,7 @@ from mpcore.step.stagnation import JUDGED_STEPS, measures
 from mpcore_tensorflow.ascend import unsaturated
 from mpcore_tensorflow.casting import plans_in, release_plan
 from mpcore_tensorflow.collapse import CollapseCallback
+from mpcore_tensorflow.float32 import set_float32
 from mpcore_tensorflow.following import Record, packed, places, to_numpy
 from mpcore_tensorflow.gradients import dense
 from mpcore_tensorflow.guarding import check_grappler, unprotect
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from mpcore_tensorflow.master_weights import MasterState
     from mpcore_tensorflow.optimizer import TransactionalOptimizer
 
-__all__ = ["KerasAmp", "set_float32"]
+__all__ = ["KerasAmp"]
 
 _KEPT_STEPS = 16  # compiled steps an amp keeps; a new function object each step would fill memory
 
@@ -485,24 +486,6 @@ class KerasAmp(Amp):
     def autocast(self) -> Iterator[None]:
         """Do nothing: the layers themselves cast. For scripts that run in every backend."""
         yield
-
-
-def set_float32(meaning: str) -> str:
-    """Say what a float32 product is in this process; return what it was, in the same words.
-
-    TensorFlow has one switch for all models. It is of use on GPUs with TF32 alone, where it is
-    on from the start; that has not been run here.
-
-    Args:
-        meaning: ``"strict"`` for IEEE float32, ``"fast"`` for TF32, ``"native"`` to leave it.
-
-    Source: tensorflow/python/framework/config.py of TensorFlow 2.21,
-    ``enable_tensor_float_32_execution``.
-    """
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    if meaning != "native":
-        tf.config.experimental.enable_tensor_float_32_execution(meaning == "fast")
-    return "fast" if before else "strict"
 
 
 class _CompiledStep:

@@ -23,9 +23,10 @@ from mpcore_tensorflow.graph_rewritten import check_rewritten
 from mpcore_tensorflow.guarding import check_unshared, protect, unprotect
 from mpcore_tensorflow.layers import check_model, set_apart, usual_dtype, variable_names, walk
 from mpcore_tensorflow.master_weights import master_state_of, redirect_assignments
-from mpcore_tensorflow.optimizer import Preparation, TransactionalOptimizer
+from mpcore_tensorflow.optimizer import TransactionalOptimizer
 from mpcore_tensorflow.optimizer_state import check_state
 from mpcore_tensorflow.parameter_dtypes import cast_variables
+from mpcore_tensorflow.preparation import Preparation
 from mpcore_tensorflow.replicas import check_strategy
 from mpcore_tensorflow.stored_low import CameLow
 

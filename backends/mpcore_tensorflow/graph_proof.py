@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks
 
 from mpcore.errors import GraphError
 from mpcore.graph.proof import ORDER, difference, same
 from mpcore_tensorflow.graph_trace import UNTRACEABLE, Arguments, untraceable
 from mpcore_tensorflow.snapshot import left_alone
-from mpcore_tensorflow.tap import text
+from mpcore_tensorflow.tap import RanOp, ops_heard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,22 +163,16 @@ def _first_difference(
 def _made(model: keras.Model, call: Any, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
     seen: list[tuple[str, Any]] = []
 
-    def made(
-        kind: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
-    ) -> None:
-        del inputs, attrs, op_name
-        if graph is None and text(kind) not in ("ReadVariableOp", "Identity"):
+    def made(op: RanOp) -> None:
+        if op.graph is None and op.kind not in ("ReadVariableOp", "Identity"):
             seen.extend(
-                (text(kind), np.array(x))
-                for x in outputs
+                (op.kind, np.array(x))
+                for x in op.outputs
                 if x.dtype.is_floating and hasattr(x, "numpy")
             )
 
     with left_alone(model, None), calling(model, call):
         model(*args, **kwargs)  # what is made once is there
-        op_callbacks.add_op_callback(made)
-        try:
+        with ops_heard(made):
             model(*args, **kwargs)
-        finally:
-            op_callbacks.remove_op_callback(made)
     return seen

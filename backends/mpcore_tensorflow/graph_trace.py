@@ -14,7 +14,7 @@ from keras.src.models.functional import Functional
 from mpcore.errors import GraphError
 from mpcore.graph.part import as_arguments
 from mpcore_tensorflow.layers import walk
-from mpcore_tensorflow.tap import tapped, text
+from mpcore_tensorflow.tap import RanOp, tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,12 +138,9 @@ def trace(
         finally:
             stack.pop()
 
-    def made(
-        kind: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
-    ) -> None:
-        del kind, inputs, attrs, outputs
-        if graph is not None:
-            owners[id(graph), text(op_name)] = stack[-1]
+    def made(op: RanOp) -> None:
+        if op.graph is not None:
+            owners[id(op.graph), op.name] = stack[-1]
 
     found: dict[str, Any] = {}
 

@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from mpcore.amp.guard import Guard
 from mpcore.errors import BackendError, MpcoreWarning
 from mpcore.numerics.dtypes import is_low
 from mpcore.numerics.master_weights import MasterWeights
-from mpcore.numerics.overflow import OverflowDetector
 from mpcore.scaling.transition import LossScale, LossScaleState, initial_state
 from mpcore.step.transaction import StepCall
 from mpcore_tensorflow import replicas
 from mpcore_tensorflow.gradients import float32
 from mpcore_tensorflow.guarding import check
 from mpcore_tensorflow.master_weights import CopiedMaster, MasterState, make_master_state
-from mpcore_tensorflow.optimizer_state import Moment, chunks, store_moments
+from mpcore_tensorflow.optimizer_state import chunks, store_moments
+from mpcore_tensorflow.preparation import Preparation, Untracked
 from mpcore_tensorflow.stagnation import LostSums
 from mpcore_tensorflow.step import KerasTransaction
 from mpcore_tensorflow.stored_low import check_moves
 from mpcore_tensorflow.transient import close_all, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     import numpy.typing as npt
 
+    from mpcore.amp.guard import Guard
     from mpcore.policy.policy import Policy
     from mpcore_tensorflow.buffers import BufferGuard
     from mpcore_tensorflow.following import Record
     from mpcore_tensorflow.gradients import Gradient
     from mpcore_tensorflow.transient import Stored
 
-__all__ = ["RELEASED", "Preparation", "TransactionalOptimizer"]
+__all__ = ["RELEASED", "TransactionalOptimizer"]
 
 _FROZEN = "frozen_"  # how the names of frozen weights' master values begin, where they are saved
 
@@ -63,29 +62,6 @@ _UNSEEN = (
     "are not restored when this step is skipped: call the model and apply() in one tf.function, "
     "or use amp.step"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Preparation:
-    """What ``mpcore.prepare`` decided for one optimizer, before it is built.
-
-    Attributes:
-        masters: master-weight states by ``id`` of the 16-bit variable, of all optimizers.
-        frozen: those that no optimizer moves, by their places; they are saved with this one.
-        shared: a built optimizer whose loss scale this one shares; None for its own.
-        guard: puts the model's buffers back; None for a model that was not prepared.
-        detector: how an overflow is noticed.
-        after_step: called after each step that was taken.
-        counts_lost: sum up the updates that rounding lost, for ``take_lost``.
-    """
-
-    masters: Mapping[int, MasterState] = field(default_factory=dict)
-    frozen: Mapping[int, MasterState] = field(default_factory=dict)
-    shared: TransactionalOptimizer | None = None
-    guard: BufferGuard | None = None
-    detector: OverflowDetector = field(default_factory=OverflowDetector)
-    after_step: tuple[Callable[[], Any], ...] = ()
-    counts_lost: bool = False
 
 
 @keras.saving.register_keras_serializable(package="mpcore")
@@ -138,7 +114,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
         self.rule = rule
         self.master = master
         self.optimizer_state = optimizer_state
-        self._untracked = _Untracked()
+        self._untracked = Untracked()
 
     @classmethod
     def prepared(
@@ -204,7 +180,7 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
 
     def release(self) -> None:
         """Give the masters up, and refuse further steps: the model is the user's again."""
-        self._untracked = _Untracked(released=True)
+        self._untracked = Untracked(released=True)
 
     def take_lost(self, steps: int) -> list[tuple[Any, Any]]:
         """Return (variable, counts) summed over the steps of ``apply``, and start anew.
@@ -506,32 +482,3 @@ class TransactionalOptimizer(keras.optimizers.LossScaleOptimizer):  # type: igno
             for array, stored in zip(found, master.beside, strict=True)
         ]
         return found if all(fits) else None
-
-
-@dataclass(eq=False)
-class _Untracked:
-    """What is out of sight of Keras, which would track dictionaries, tuples and optimizers.
-
-    Attributes:
-        preparation: what ``mpcore.prepare`` decided.
-        gate: is open while the inner optimizer moves the model.
-        masters: master-weight states of what this optimizer moves, by ``id`` of the variable.
-        opens: those of them that have no float32 variable.
-        moments: state of the inner optimizer that is stored in bfloat16.
-        saved: what was loaded of frozen weights' master values, until ``prepare`` asks for it.
-        steps: counts the optimizer steps, where stochastic rounding needs them.
-        lost: sums of lost updates, where they are counted.
-        record: where ``apply`` writes what it did, for who follows ``fit``.
-        released: whether the model is the user's again.
-    """
-
-    preparation: Preparation = field(default_factory=Preparation)
-    gate: Guard = field(default_factory=Guard)
-    masters: dict[int, MasterState] = field(default_factory=dict)
-    opens: list[MasterState] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
-    saved: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    steps: keras.Variable | None = None
-    lost: LostSums | None = None
-    record: Record | None = None
-    released: bool = False

@@ -17,7 +17,7 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 
 from mpcore.tools.inspection.recorder import BACKWARD, FORWARD
 from mpcore_tensorflow import channels
-from mpcore_tensorflow.tap import Tap, _Seen, tapped, text
+from mpcore_tensorflow.tap import RanOp, Tap, _Seen, tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,18 +149,9 @@ class _TracedTap(Tap):
             raise NoTwinError(msg)
         return True
 
-    def _ran(
-        self,
-        kind: Any,
-        inputs: Any,
-        attrs: Any,
-        outputs: Any,
-        op_name: Any = None,
-        graph: Any = None,
-    ) -> None:
+    def _ran(self, op: RanOp) -> None:
         """Mark the layout of what an op returned; nothing else is asked of ops."""
-        del op_name, graph
-        channels.after_op(text(kind), attrs, list(inputs), list(outputs))
+        channels.after_op(op.kind, op.attrs, list(op.inputs), list(op.outputs))
 
 
 class Twin:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import keras
 import numpy as np
@@ -43,12 +43,13 @@ if TYPE_CHECKING:
 __all__ = [
     "OPS",
     "TAPE",
+    "RanOp",
     "Scopes",
     "Tap",
     "dtype_of",
     "numbers_of",
+    "ops_heard",
     "tapped",
-    "text",
 ]
 
 _PRODUCTS = words(
@@ -101,10 +102,30 @@ _DEAF = [0]  # taps with a lower number hear nothing
 _TAPS = [0]  # taps that are open
 
 
+class RanOp(NamedTuple):
+    """An operation that ran or was traced, as TensorFlow's op callbacks tell it.
+
+    Attributes:
+        kind: its type.
+        inputs: tensors.
+        attrs: names and values of its attributes in turn, or None.
+        outputs: tensors.
+        name: in its graph.
+        graph: it was traced into; None where it ran eagerly.
+    """
+
+    kind: str
+    inputs: Sequence[Any]
+    attrs: Sequence[Any] | None
+    outputs: Sequence[Any]
+    name: str
+    graph: Any
+
+
 @contextlib.contextmanager
 def tapped(
     around: Callable[[Any, Callable[..., Any], Any, Any], Any],
-    made: Callable[..., None] | None,
+    made: Callable[[RanOp], None] | None,
     *,
     alone: bool = False,
 ) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
@@ -114,7 +135,7 @@ def tapped(
 
     Args:
         around: called with a layer, what calls it, and the arguments; returns what that returned.
-        made: called as TensorFlow's op callbacks are; None to hear layers alone.
+        made: called with an operation; None to hear layers alone.
         alone: whether taps that are open already hear nothing of this: it is no run of a model.
     """
     original, number = keras.layers.Layer.__call__, _TAPS[0]
@@ -134,26 +155,40 @@ def tapped(
             _DEAF[0] = number
         if made is not None:
 
-            def heard(*given: Any, **named: Any) -> None:
+            def heard(op: RanOp) -> None:
                 if number >= _DEAF[0]:
-                    made(*given, **named)
+                    made(op)
 
-            op_callbacks.add_op_callback(heard)
-            stack.callback(op_callbacks.remove_op_callback, heard)
-        yield contextlib.nullcontext if made is None else partial(_unheard, heard)
+            callback = stack.enter_context(ops_heard(heard))
+        yield contextlib.nullcontext if made is None else partial(_unheard, callback)
 
 
 @contextlib.contextmanager
-def _unheard(heard: Callable[..., None]) -> Iterator[None]:
-    op_callbacks.remove_op_callback(heard)
+def ops_heard(made: Callable[[RanOp], None]) -> Iterator[Callable[..., None]]:
+    """Hear every operation of this thread that runs or is traced; yield TensorFlow's callback."""
+
+    def callback(
+        kind: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
+        made(RanOp(_text(kind), inputs, attrs, outputs, _text(op_name), graph))
+
+    op_callbacks.add_op_callback(callback)
+    try:
+        yield callback
+    finally:
+        op_callbacks.remove_op_callback(callback)
+
+
+@contextlib.contextmanager
+def _unheard(callback: Callable[..., None]) -> Iterator[None]:
+    op_callbacks.remove_op_callback(callback)
     try:
         yield
     finally:
-        op_callbacks.add_op_callback(heard)
+        op_callbacks.add_op_callback(callback)
 
 
-def text(value: Any) -> str:
-    """Return a name as op callbacks give it."""
+def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
@@ -306,44 +341,26 @@ class Tap:
             self._seen[key] = _Seen(tensor, turn, self.wanted)
         return self._seen[key]
 
-    def _ran(
-        self,
-        kind: Any,
-        inputs: Any,
-        attrs: Any,
-        outputs: Any,
-        op_name: Any = None,
-        graph: Any = None,
-    ) -> None:
+    def _ran(self, op: RanOp) -> None:
         """Take an op that ran eagerly."""
-        del op_name
-        calls, name = self._calls, text(kind)
-        if graph is not None or calls.phase != FORWARD:
+        calls, name = self._calls, op.kind
+        if op.graph is not None or calls.phase != FORWARD:
             return
-        came = self._found(list(inputs))
-        went = self._found(list(outputs)[: _WRITTEN.get(name)])
+        came = self._found(list(op.inputs))
+        went = self._found(list(op.outputs)[: _WRITTEN.get(name)])
         for tensor in went:
             setattr(tensor, _COMPUTED, True)
-        channels.after_op(name, attrs, list(inputs), went)
+        channels.after_op(name, op.attrs, list(op.inputs), went)
         if not calls.takes(name) or not any(x.dtype.is_floating for x in (*came, *went)):
             return
-        constants = [x for x in (attrs or ())[1::2] if isinstance(x, float)]
+        constants = [x for x in (op.attrs or ())[1::2] if isinstance(x, float)]
         constants += [float(str(x.numpy())) for x in came if _is_constant(x)]
         calls.op(name, [self.seen(x) for x in came], [self.seen(x) for x in went], constants)
 
-    def _traced(
-        self,
-        kind: Any,
-        inputs: Any,
-        attrs: Any,
-        outputs: Any,
-        op_name: Any = None,
-        graph: Any = None,
-    ) -> None:
+    def _traced(self, op: RanOp) -> None:
         """Take an op that was traced."""
-        del attrs, graph
-        calls, kind, name = self._calls, text(kind), text(op_name)
-        came, went = ([_Seen(x, (), []) for x in each] for each in (inputs, outputs))
+        calls, kind, name = self._calls, op.kind, op.name
+        came, went = ([_Seen(x, (), []) for x in each] for each in (op.inputs, op.outputs))
         dtype = _computed(kind, floats_of(came), ()) if calls.takes(kind) else ""
         if calls.phase == BACKWARD:
             owner = self._scopes.owner(name) if dtype else None

@@ -11,7 +11,7 @@ import tensorflow as tf
 from mpcore.backend.profiler import LOSS
 from mpcore.tools.inspection.trace import widest, words
 from mpcore_tensorflow.layers import walk
-from mpcore_tensorflow.tap import TAPE, Scopes, tapped, text
+from mpcore_tensorflow.tap import TAPE, RanOp, Scopes, tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,18 +94,9 @@ class Traced:
             return "backward", layer
         return ("step", None) if layer is None else ("forward", layer)
 
-    def made(
-        self,
-        kind: Any,
-        inputs: Any,
-        attrs: Any,
-        outputs: Any,
-        op_name: Any = None,
-        graph: Any = None,
-    ) -> None:
-        """Take one operation, as TensorFlow's op callbacks tell it."""
-        del attrs, graph
-        kind, name = text(kind), text(op_name)
+    def made(self, heard: RanOp) -> None:
+        """Take one operation."""
+        kind, inputs, _, outputs, name, _ = heard
         if kind == "Placeholder":
             return  # of a branch: it is named after the operation that it stands for
         if self._in_loss:
