@@ -129,7 +129,9 @@ class JaxAmp(Amp):
         self._steps.clear()
         self._released = True
 
-    def _step(self, loss_fn: Any, batch: tuple[Any, ...], call: StepCall) -> StepResult:
+    def _step(
+        self, loss_fn: Callable[..., Any], batch: tuple[Any, ...], call: StepCall
+    ) -> StepResult:
         if self._released:
             msg = "`step` must not be called after `release`: prepare the model again"
             raise BackendError(msg)
@@ -161,7 +163,7 @@ class JaxAmp(Amp):
                     late.append(error)
         return late
 
-    def _compiled(self, loss_fn: Any, call: StepCall) -> Callable[..., Any]:
+    def _compiled(self, loss_fn: Callable[..., Any], call: StepCall) -> Callable[..., Any]:
         key = (tuple(loss_fn.items()) if isinstance(loss_fn, dict) else loss_fn, call)
         if key not in self._steps:
             if len(self._steps) >= _KEPT:  # a lambda in a loop is another function each time
@@ -294,7 +296,7 @@ class JaxAmp(Amp):
 
 
 def _transact(
-    parts: Parts, call: StepCall, loss_fn: Any, moved: Moved, batch: tuple[Any, ...]
+    parts: Parts, call: StepCall, loss_fn: Callable[..., Any], moved: Moved, batch: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], dict[str, jax.Array], Moved]:
     tx = JaxTransaction(parts, moved, call.optimizers)
     *values, grads = tx.transact(call, loss_fn, *batch)

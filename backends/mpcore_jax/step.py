@@ -18,7 +18,7 @@ from mpcore.step.transaction import Transaction
 from mpcore_jax.casting import set_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mpcore.numerics.overflow import OverflowDetector
     from mpcore.scaling.loss_scale import LossScale
@@ -110,7 +110,7 @@ class JaxTransaction(Transaction):
         return total, merged
 
     def _one(
-        self, loss_fn: Any, scale: Any, rows: list[Any], taking: Sequence[str]
+        self, loss_fn: Callable[..., Any], scale: Any, rows: list[Any], taking: Sequence[str]
     ) -> tuple[Any, Arrays]:
         wanted = {name for key in taking for name in self.parts.optimizers[key].names}
         moving = {name: self.moved.params[name] for name in self.moved.params if name in wanted}
@@ -122,7 +122,9 @@ class JaxTransaction(Transaction):
         grads, (loss, self.others) = jax.grad(scaled, has_aux=True)(moving)
         return loss, grads
 
-    def _run(self, loss_fn: Any, moving: Arrays, rows: list[Any]) -> tuple[Any, Arrays]:
+    def _run(
+        self, loss_fn: Callable[..., Any], moving: Arrays, rows: list[Any]
+    ) -> tuple[Any, Arrays]:
         """Let the model's own variables hold traced values while the loss function runs."""
         values = {**self.moved.params, **self.others, **moving}
         with standing_for(self.parts, values):
@@ -148,7 +150,9 @@ class JaxTransaction(Transaction):
         self.others = _choose(clean, self.others, before)
         return clean
 
-    def fold(self, clean: Any, sums: Any, loss: Any, grads: Arrays) -> tuple[Any, Arrays, Any]:
+    def fold(
+        self, clean: jax.Array, sums: Any, loss: jax.Array, grads: Arrays
+    ) -> tuple[Any, Arrays, Any]:
         """Add up; a bad micro-batch adds nothing."""
         grads = {name: grad.astype(jnp.float32) for name, grad in grads.items()}
         if clean is None:
@@ -163,7 +167,7 @@ class JaxTransaction(Transaction):
         total = jnp.where(clean, begun, total)
         return total, {n: summed[n] + grad for n, grad in kept.items()}, count + one
 
-    def unscale(self, grads: Arrays, scale: Any) -> tuple[Arrays, Any, tuple[Any, ...]]:
+    def unscale(self, grads: Arrays, scale: jax.Array) -> tuple[Arrays, Any, tuple[Any, ...]]:
         """Multiply by 1 / scale in float32; look at every element."""
         # One float32 division rounds as one in double and a second rounding: 53 >= 2 * 24 + 2 bits.
         factor = jnp.float32(1) / scale
@@ -174,7 +178,7 @@ class JaxTransaction(Transaction):
         own = [self.parts.optimizers[key].names for key in self.taking]
         return true, norms, tuple(_all_finite([true[n] for n in names]) for names in own)
 
-    def total_norms(self, grads: Arrays, norms: Any) -> tuple[Any, ...]:
+    def total_norms(self, grads: Arrays, norms: jax.Array) -> tuple[Any, ...]:
         """Return the norm of all, or that of each optimizer that is judged alone."""
         each = dict(zip(grads, norms, strict=True))
         return tuple(

@@ -50,11 +50,14 @@ __all__ = [
 FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
 
 
-def _caster(dtype: ms.Type) -> Callable[[Any], Any]:
-    def cast(value: object) -> Any:
+def _caster(*dtypes: ms.Type) -> Callable[[Any], Any]:
+    """Return what casts floats to each dtype in turn; their gradients take the same way back."""
+
+    def cast(value: Any) -> Any:
         if isinstance(value, Tensor):
             if value.dtype in FLOATS:
-                return value.astype(dtype)
+                for dtype in dtypes:
+                    value = value.astype(dtype)
             return value
         if isinstance(value, (tuple, list)):
             return tuple([cast(item) for item in value])
@@ -66,19 +69,7 @@ def _caster(dtype: ms.Type) -> Callable[[Any], Any]:
 
 
 def _rounder(dtype: ms.Type) -> Callable[[Any], Any]:
-    def cast(value: object) -> Any:
-        if isinstance(value, Tensor):
-            if value.dtype in FLOATS:
-                # The gradient of each cast is a cast back: it is rounded on its way too.
-                return value.astype(dtype).astype(ms.float32)
-            return value
-        if isinstance(value, (tuple, list)):
-            return tuple([cast(item) for item in value])
-        if isinstance(value, dict):
-            return {key: cast(item) for key, item in value.items()}
-        return value
-
-    return cast
+    return _caster(dtype, ms.float32)  # a gradient is rounded on its way too
 
 
 def _keep(value: object) -> Any:

@@ -22,12 +22,12 @@ import mindspore as ms
 from mindspore.profiler import ProfilerActivity, tensorboard_trace_handler
 
 from mpcore.backend.backend import find_backend
-from mpcore.backend.profiler import CAST, KernelTime, OpTime, Recording, summed
+from mpcore.backend.profiler import CAST, OpTime, Recording, summed
 from mpcore.errors import BackendError
 from mpcore.tools.inspection.observe import trace_dtypes
 from mpcore.tools.inspection.trace import neutral_op
 from mpcore.tools.profiling.timing import Event, cores, own_times
-from mpcore_mindspore.replay import timed
+from mpcore_mindspore.replay import kernels
 from mpcore_mindspore.timeline import Place, Timeline, watched
 
 if TYPE_CHECKING:
@@ -100,17 +100,6 @@ def record(amp: Amp, loss_fn: Callable[..., Any], batches: Sequence[tuple[Any, .
     alike = summed(found, "op", "phase", "dtype", "layer", "cause")
     source = f"the Profiler of mindspore {ms.__version__}"
     return Recording(len(seconds), tuple(seconds), tuple(alike), source, _NOTES)
-
-
-def kernels(
-    amp: Amp,
-    loss_fn: Callable[..., Any],
-    batch: tuple[Any, ...],
-    heaviest: Sequence[str],
-    low: str,
-) -> list[KernelTime]:
-    """Time forward primitives alone, on what they got; see ``profiling.values.Profiler``."""
-    return timed(amp, loss_fn, batch, heaviest, low)
 
 
 def _events(text: str) -> Iterator[tuple[Event, str]]:

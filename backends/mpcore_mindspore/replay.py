@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpcore.amp.amp import Amp
     from mpcore.backend.profiler import KernelTime
 
-__all__ = ["timed"]
+__all__ = ["kernels"]
 
 
 class _Catch:
@@ -55,26 +55,26 @@ class _Catch:
                 self.calls[name] = (primitive, copies, dtype_name(first.dtype))
 
 
-def timed(
+def kernels(
     amp: Amp,
     loss_fn: Callable[..., Any],
     batch: tuple[Any, ...],
-    wanted: Sequence[str],
+    heaviest: Sequence[str],
     low: str,
 ) -> list[KernelTime]:
-    """Run one step, catch wanted primitives of the forward pass, and time each in two dtypes.
+    """Run one step, catch primitives of its forward pass, and time each in two dtypes.
 
     Args:
         amp: what was prepared; it makes a step.
         loss_fn: as for ``Amp.step``.
         batch: likewise.
-        wanted: names, ``"<primitive> in <layer>"``.
+        heaviest: names, ``"<primitive> in <layer>"``.
         low: the 16-bit dtype; what ran in it is timed in float32 too, the others in it.
     """
-    catch = _Catch(amp.model, wanted)  # type: ignore[attr-defined]
+    catch = _Catch(amp.model, heaviest)  # type: ignore[attr-defined]
     with tapped(catch.around, catch.ran):
         amp.step(loss_fn, *batch).loss  # noqa: B018  # waits for the device
-    return [_compared(name, *catch.calls[name], low) for name in wanted if name in catch.calls]
+    return [_compared(name, *catch.calls[name], low) for name in heaviest if name in catch.calls]
 
 
 def _compared(name: str, primitive: Any, args: Any, dtype: str, low: str) -> KernelTime:

@@ -202,18 +202,10 @@ def op_list_of(model: nn.Module, plan: Plan, device: str) -> OpList | None:
 
 
 def _refuse_lstm(model: nn.Module, plan: Plan, device: str) -> None:
-    # What mpcore_torch.refuse says of the native list.
-    from mpcore_torch.refuse import _onednn_float16
+    from mpcore_torch.refuse import refuse_lstm  # which reads op lists
 
     modules = leaves(model)
     for entry in plan.layers:
         lstm = entry.listed and entry.compute == "float16"
         if lstm and device == "cpu" and isinstance(modules[entry.path], nn.LSTM):
-            if _onednn_float16():
-                return
-            msg = (
-                f"{entry.path or 'the model'} is an LSTM, which fails in float16 autocast on a "
-                "CPU without avx512_fp16 (torch 2.13.0, oneDNN); use by='layer', bfloat16, "
-                "or the rule 'full layer=LSTM'"
-            )
-            raise BackendError(msg)
+            refuse_lstm(entry.path)

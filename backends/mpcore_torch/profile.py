@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from mpcore.backend.profiler import CAST, LOSS, KernelTime, OpTime, Recording, summed
+from mpcore.backend.profiler import CAST, LOSS, OpTime, Recording, summed
 from mpcore.tools.inspection.trace import neutral_op, widest, words
 from mpcore_torch.layers import device_of, leaves
-from mpcore_torch.replay import timed
+from mpcore_torch.replay import kernels
 from mpcore_torch.tap import layer_calls
 
 if TYPE_CHECKING:
@@ -79,17 +79,6 @@ def record(amp: Amp, loss_fn: Callable[..., Any], batches: Sequence[tuple[Any, .
         f"torch.profiler of torch {torch.__version__}",
         notes,
     )
-
-
-def kernels(
-    amp: Amp,
-    loss_fn: Callable[..., Any],
-    batch: tuple[Any, ...],
-    heaviest: Sequence[str],
-    low: str,
-) -> list[KernelTime]:
-    """Time kernels alone, on what they got in one step; see ``profiling.values.Profiler``."""
-    return timed(amp, loss_fn, batch, heaviest, low)
 
 
 @contextlib.contextmanager

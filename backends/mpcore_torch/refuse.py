@@ -79,13 +79,20 @@ def _refuse_lstm(model: nn.Module, plan: Plan) -> None:
         module = modules[entry.path]
         if entry.compute != "op" or not isinstance(module, nn.LSTM):
             continue
-        if module.weight_hh_l0.device.type == "cpu" and not _onednn_float16():
-            msg = (
-                f"{entry.path or 'the model'} is an LSTM, which fails in float16 autocast on a "
-                "CPU without avx512_fp16 (torch 2.13.0, oneDNN); use by='layer', bfloat16, "
-                "or the rule 'full layer=LSTM'"
-            )
-            raise BackendError(msg)
+        if module.weight_hh_l0.device.type == "cpu":
+            refuse_lstm(entry.path)
+
+
+def refuse_lstm(path: str) -> None:
+    """Raise BackendError if an LSTM on this CPU cannot run in a float16 region."""
+    if _onednn_float16():
+        return
+    msg = (
+        f"{path or 'the model'} is an LSTM, which fails in float16 autocast on a CPU without "
+        "avx512_fp16 (torch 2.13.0, oneDNN); use by='layer', bfloat16, or the rule "
+        "'full layer=LSTM'"
+    )
+    raise BackendError(msg)
 
 
 def _onednn_float16() -> bool:

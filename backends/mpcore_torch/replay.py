@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from mpcore.amp.amp import Amp
     from mpcore.backend.profiler import KernelTime
 
-__all__ = ["timed"]
+__all__ = ["kernels"]
 
 
-def timed(
+def kernels(
     amp: Amp,
     loss_fn: Callable[..., Any],
     batch: tuple[Any, ...],
-    wanted: Sequence[str],
+    heaviest: Sequence[str],
     low: str,
 ) -> list[KernelTime]:
-    """Run one step, catch the calls of ``wanted`` kernels, and time each in two dtypes.
+    """Run one step, catch the calls of its heaviest kernels, and time each in two dtypes.
 
     Args:
         amp: what was prepared; it makes a step.
         loss_fn: as for ``Amp.step``.
         batch: likewise.
-        wanted: names as ``kernel_name`` gives them.
+        heaviest: names as ``kernel_name`` gives them.
         low: the 16-bit dtype; kernels that ran in it are timed in float32 too, others in it.
     """
-    caught = _Catch(set(wanted))
+    caught = _Catch(set(heaviest))
     with KernelMode(caught.kernel):
         amp.step(loss_fn, *batch)
     with torch.no_grad():
         return [
-            _compared(name, *caught.calls[name], low) for name in wanted if name in caught.calls
+            _compared(name, *caught.calls[name], low) for name in heaviest if name in caught.calls
         ]
 
 
