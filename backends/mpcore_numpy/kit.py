@@ -98,7 +98,7 @@ def dtype_of(value: npt.NDArray[Any], planned: str) -> str:
 
 
 class NumpyKit:
-    """Implements ``mpcore.backend.kit.FullKit``."""
+    """Implements ``mpcore.backend.kit.Kit``, and what this repository's tests ask besides."""
 
     name = "numpy"
     modes: tuple[str, ...] = ("eager",)

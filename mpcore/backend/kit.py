@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-__all__ = ["FullKit", "Kit"]
+__all__ = ["Kit"]
 
 
 class Kit(Protocol):
@@ -103,36 +103,4 @@ class Kit(Protocol):
 
     def gradients(self, model: Any, grads: Mapping[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
         """Return ``StepResult.grads`` in torch's layouts, by the path of the layer and the name."""
-        ...
-
-
-class FullKit(Kit, Protocol):
-    """What the tests of the whole transaction need besides.
-
-    Attributes:
-        saturating_steps: overflows on the emulated device that a test draws, of which none may be
-            missed.
-    """
-
-    saturating_steps: int
-
-    def losses(self, model: Any) -> dict[str, Callable[..., Any]]:
-        """Return {"a": f, "b": g}, both like ``loss_fn``, but f does without ``boost``."""
-        ...
-
-    def counter(self) -> tuple[Callable[[], Any], Callable[[], int]]:
-        """Return (what adds one to a variable of the framework, what reads it)."""
-        ...
-
-    def memory(self, model: Any) -> tuple[Any, Callable[..., Any], Callable[[], npt.NDArray[Any]]]:
-        """Return what ``restore_on_skip`` is tested with.
-
-        Returns:
-            (a variable of the framework, shape (16,), float32, no part of the model; a loss
-            function like ``loss_fn`` that adds 1 to it in its forward pass; what reads it).
-        """
-        ...
-
-    def emulated_ascend(self) -> Any:
-        """Return the backend's context manager that emulates a saturating device."""
         ...

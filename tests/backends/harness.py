@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy.typing as npt
 import pytest
 
+from mpcore.backend.kit import Kit
 from mpcore.conformance.harness import (
     POLICIES,
     Trained,
@@ -21,6 +25,38 @@ from mpcore.conformance.harness import (
 __all__ = ["POLICIES", "Trained", "X", "Y", "assert_same", "covering", "load_kit", "oracle_weights"]
 
 HERE = Path(__file__).parent
+
+
+class FullKit(Kit, Protocol):
+    """What the tests of the whole transaction need besides.
+
+    Attributes:
+        saturating_steps: overflows on the emulated device that a test draws, of which none may be
+            missed.
+    """
+
+    saturating_steps: int
+
+    def losses(self, model: Any) -> dict[str, Callable[..., Any]]:
+        """Return {"a": f, "b": g}, both like ``loss_fn``, but f does without ``boost``."""
+        ...
+
+    def counter(self) -> tuple[Callable[[], Any], Callable[[], int]]:
+        """Return (what adds one to a variable of the framework, what reads it)."""
+        ...
+
+    def memory(self, model: Any) -> tuple[Any, Callable[..., Any], Callable[[], npt.NDArray[Any]]]:
+        """Return what ``restore_on_skip`` is tested with.
+
+        Returns:
+            (a variable of the framework, shape (16,), float32, no part of the model; a loss
+            function like ``loss_fn`` that adds 1 to it in its forward pass; what reads it).
+        """
+        ...
+
+    def emulated_ascend(self) -> Any:
+        """Return the backend's context manager that emulates a saturating device."""
+        ...
 
 
 def load_kit(name: str):

@@ -16,7 +16,7 @@ from harness import X, Y
 from overflows import Plant, Planter
 
 import mpcore as mp
-from mpcore.tools.diagnosis import post_mortem
+from mpcore.tools.diagnosis.run import case_of, examine, look
 
 # Seeds: Keras compiles each of its steps, and MindSpore's eager kernels are slow to begin.
 SEEDS = {
@@ -149,11 +149,11 @@ def test_fresh_copies_tell_the_same() -> None:
     planter = Planter("torch")
     plant, built, result = planter.draw(0)
 
-    def rebuild(policy: mp.Policy):
-        fresh = planter.build(plant, str(policy))
-        return fresh.model, fresh.amp, fresh.loss_fn
+    def again(policy: mp.Policy | None, request):
+        one = built if policy is None else planter.build(plant, str(policy))
+        return look(one.model, one.amp, one.loss_fn, built.batch, request)
 
-    found = post_mortem(built.model, built.amp, built.loss_fn, built.batch, result, rebuild)
+    found = examine(again, case_of(built.model, built.amp, result))
     assert found.to_dict() == mp.diagnose(built.amp, result).to_dict()
 
 

@@ -19,14 +19,14 @@ from mpcore.tools.diagnosis.words import advice, sentence
 from mpcore.tools.inspection import Inspection, Request, inspect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from mpcore.amp.amp import Amp
     from mpcore.policy.plan import Plan
     from mpcore.scaling.loss_scale import LossScale
     from mpcore.step.result import StepResult
 
-__all__ = ["EVERYTHING", "Case", "case_of", "examine", "look", "post_mortem"]
+__all__ = ["EVERYTHING", "Case", "case_of", "examine", "look"]
 
 EVERYTHING = frozenset(("*",))
 _LOWEST = 2.0**-24
@@ -55,39 +55,6 @@ class Case:
     framework: str = ""
 
 
-def post_mortem(
-    model: Any,
-    amp: Amp,
-    loss_fn: Any,
-    batch: tuple[Any, ...],
-    result: StepResult | None,
-    rebuild: Callable[[Policy], tuple[Any, Amp, Any]],
-) -> PostMortem:
-    """Find out why a step was skipped, with fresh copies of the model to try fixes on.
-
-    Changes nothing: neither ``model`` nor its optimizer, buffers, gradients or loss scale.
-
-    Args:
-        model: the model, its weights as they were before the step (a skip leaves them).
-        amp: what ``prepare`` returned for it.
-        loss_fn: as for ``amp.step``.
-        batch: what ``loss_fn`` was called with.
-        result: of the step; None: the step that would come next.
-        rebuild: returns a fresh (model, amp, loss_fn) at the same weights, prepared under another
-            policy; called once for each fix that is tried.
-
-    Raises:
-        BackendError: the batch does not overflow when it is run again.
-    """
-
-    def again(policy: Policy | None, request: Request) -> Inspection:
-        if policy is None:
-            return look(model, amp, loss_fn, batch, request)
-        return look(*rebuild(policy), batch, request)
-
-    return examine(again, case_of(model, amp, result))
-
-
 def look(
     model: Any, amp: Amp | None, loss_fn: Any, batch: tuple[Any, ...], request: Request
 ) -> Inspection:
@@ -106,7 +73,16 @@ def case_of(model: Any, amp: Amp, result: StepResult | None) -> Case:
 
 
 def examine(again: Again, case: Case) -> PostMortem:
-    """Return what is found about one step; see ``post_mortem``."""
+    """Return why a step was skipped; nothing of what it was run on changes.
+
+    Args:
+        again: inspects the step's batch at the weights that it had, under a policy; None for the
+            step's own.
+        case: what is known of the step.
+
+    Raises:
+        BackendError: the batch does not overflow when it is run again.
+    """
     seen = again(None, Request(ops=EVERYTHING, scale=case.scale))
     reference = again(Policy.named("float32"), Request(ops=EVERYTHING, scale=1.0))
     computes = {entry.path: entry.compute for entry in case.plan.layers}
