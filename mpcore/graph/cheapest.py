@@ -38,14 +38,12 @@ def cheapest(
     words: Mapping[str, Word],
     low: str,
     results: Results,
-    dtypes: Mapping[str, str],
-    costs: Mapping[str, float] | None,
     output: str,
 ) -> GraphPlan:
     """Return the plan that casts least; see ``mpcore.graph.placing``."""
-    sides, listed = sides_of(graph, words, low, results, dtypes, costs or {}, output)
+    sides, listed = sides_of(graph, words, low, results, {}, output)
     for _ in range(_MOST_RETRIES):
-        walk = _Coloured(graph, low, results, dict(dtypes))
+        walk = _Coloured(graph, low, results)
         _, on_low = sides.cut()
         try:
             for node in graph.nodes:
@@ -68,12 +66,14 @@ def sides_of(
     words: Mapping[str, Word],
     low: str,
     results: Results,
-    dtypes: Mapping[str, str],
     costs: Mapping[str, float],
     output: str,
 ) -> tuple[Sides, Walk]:
-    """Return what is to be cut, and the walk by list that it begins with."""
-    listed = Walk(graph, low, results, dict(dtypes))
+    """Return what is to be cut, and the walk by list that it begins with.
+
+    ``costs`` are those of a cast of each value; bytes where one is left out.
+    """
+    listed = Walk(graph, low, results)
     for node in graph.nodes:
         listed.run(node, words[node.name])
     dtypes = dict(listed.now)

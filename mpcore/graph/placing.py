@@ -34,8 +34,6 @@ def place(
     how: str = "exact",
     *,
     results: Results = by_promotion,
-    dtypes: Mapping[str, str] | None = None,
-    costs: Mapping[str, float] | None = None,
     output: str = "",
 ) -> GraphPlan:
     """Return where the casts lie.
@@ -46,14 +44,12 @@ def place(
         low: the 16-bit dtype that ``"lower"`` stands for.
         how: ``"list"``, ``"exact"`` or ``"cheapest"``.
         results: says what comes out of a call.
-        dtypes: of values that come in with another dtype than the graph says.
-        costs: of a cast of each value, for ``"cheapest"``; bytes where it is left out.
         output: dtype that the graph's floating-point outputs are cast to; ``""`` for none.
     """
     check_choice("place", how, HOW)
     if how == "cheapest":
-        return cheapest(graph, words, low, results, dtypes or {}, costs, output)
-    walk = Walk(graph, low, results, dict(dtypes or {}))
+        return cheapest(graph, words, low, results, output)
+    walk = Walk(graph, low, results)
     for node in graph.nodes:
         walk.run(node, words[node.name])
     walk.end(output)

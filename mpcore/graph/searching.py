@@ -22,7 +22,6 @@ from mpcore.policy.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpcore.graph.flow import Results
     from mpcore.graph.ir import Graph, GraphPlan
     from mpcore.graph.timing import Timed
 
@@ -60,7 +59,6 @@ def frontier(
     errors: Mapping[str, float],
     casts: Mapping[str, float],
     *,
-    results: Results = by_promotion,
     base: float = 0.0,
 ) -> tuple[Candidate, ...]:
     """Return the plans that no other beats in both time and error, the fastest first.
@@ -72,12 +70,11 @@ def frontier(
         gains: seconds that a call takes less in it; negative where it takes more.
         errors: that a call brings in it, relative to its result.
         casts: seconds of a cast of each value.
-        results: says what comes out of a call.
         base: seconds of all calls in float32.
     """
     found: list[Candidate] = []
     for price in _prices(gains, errors):
-        sides, _ = sides_of(graph, words, low, results, {}, casts, "")
+        sides, _ = sides_of(graph, words, low, by_promotion, casts, "")
         free = [n for n, side in sides.bound.items() if side is None and n in gains]
         sides.bound.update({n: False for n, side in sides.bound.items() if side is None})
         sides.bound.update(dict.fromkeys(free))
@@ -89,7 +86,7 @@ def frontier(
         if any(chosen == one.words for one in found):
             continue
         try:
-            plan = place(graph, {**words, **chosen}, low, "exact", results=results)
+            plan = place(graph, {**words, **chosen}, low, "exact")
         except GraphError:
             continue  # the framework has no such kernel
         lower = [n for n in chosen if is_16_bit(plan.compute.get(n, ""))]

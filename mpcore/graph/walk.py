@@ -35,7 +35,7 @@ class Walk:
     graph: Graph
     low: str
     results: Results
-    now: dict[str, str]
+    now: dict[str, str] = field(default_factory=dict)
     casts: list[Cast] = field(default_factory=list)
     compute: dict[str, str] = field(default_factory=dict)
     output: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Walk:
         made = self.graph.producer
         for value in self.graph.values:
             if value.name not in made:
-                self.now.setdefault(value.name, value.dtype)
+                self.now[value.name] = value.dtype
                 if value.kind in ("param", "buffer", "const"):
                     self.weak.add(value.name)
 

@@ -17,7 +17,7 @@ from mindspore import ParameterTuple, Tensor, mint, nn  # noqa: E402
 from mindspore.amp import auto_mixed_precision, build_train_network  # noqa: E402
 from zoo_mindspore import ZOO  # noqa: E402
 
-from mpcore_mindspore import backend, casting  # noqa: E402
+from mpcore_mindspore import backend, float32  # noqa: E402
 from mpcore_mindspore.executors import _pynative_executor  # noqa: E402
 from mpcore_mindspore.layers import leaves, list_layers  # noqa: E402
 
@@ -705,8 +705,8 @@ def test_float32_is_pinned_on_ascend(word, expected, monkeypatch):
         precision_mode=lambda value: calls.append(("mode", value)),
     )
     monkeypatch.setattr(ms.device_context.ascend, "op_precision", fake)
-    casting.set_float32(mp.Policy(float32=word), "CPU")
+    float32.set_float32(mp.Policy(float32=word), "CPU")
     assert calls == []
-    casting.set_float32(mp.Policy(float32=word), "Ascend")
+    float32.set_float32(mp.Policy(float32=word), "Ascend")
     assert calls == expected
-    assert backend.set_float32 is casting.set_float32
+    assert backend.set_float32 is float32.set_float32

@@ -21,9 +21,9 @@ def plan_by_colours(graph, words, low, results):
     """Return grappler's plan of a graph; ``words`` say what a list of torch binds."""
     kinds = {node.name: _kind(node, words[node.name], low) for node in graph.nodes}
     allowed = _allowed(graph, kinds)
-    sides, _ = sides_of(graph, words, low, results, {}, {}, "")
+    sides, _ = sides_of(graph, words, low, results, {}, "")
     while True:
-        walk = _Coloured(graph, low, results, {})
+        walk = _Coloured(graph, low, results)
         for node in graph.nodes:
             on = allowed[node.name] if sides.has_side(node) else None
             try:

@@ -34,16 +34,13 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def observe_experiment(
-    experiment: Experiment, name: str, policy: Any, *, strict: bool = True
-) -> Observation:
+def observe_experiment(experiment: Experiment, name: str, policy: Any) -> Observation:
     """Prepare an experiment's model in one backend, run one batch, and return what ran.
 
     Args:
         experiment: the experiment.
         name: of the backend; its framework is loaded into this process.
         policy: the policy.
-        strict: as for ``mpcore.prepare``.
 
     Raises:
         BackendError: the backend cannot honour the policy, or cannot be observed.
@@ -52,5 +49,5 @@ def observe_experiment(
     with quietly():
         setup = Setup(experiment, name, data)
         model = setup.model()
-        amp = prepare(model, setup.optimizer(model), policy, strict=strict)
+        amp = prepare(model, setup.optimizer(model), policy)
         return observe(amp, *next(setup.batches(1)), loss_fn=setup.loss(model))

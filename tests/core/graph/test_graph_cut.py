@@ -63,7 +63,7 @@ def _bounded(seeds: range) -> list[int]:
     for seed in seeds:
         graph, words = random_graph(4 + seed % 9, seed)
         output = ("float32", "bfloat16")[seed % 2]
-        sides, _ = sides_of(graph, words, "bfloat16", by_promotion, {}, {}, output)
+        sides, _ = sides_of(graph, words, "bfloat16", by_promotion, {}, output)
         found, _ = sides.cut()
         plan = place(graph, words, "bfloat16", "cheapest", output=output)
         if found != _cheapest(graph, output) or plan.cost > found:

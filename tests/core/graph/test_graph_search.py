@@ -27,7 +27,7 @@ def _wrong(seeds: range) -> list[int]:
     found = []
     for seed in seeds:
         graph, words = random_graph(4 + seed % 7, seed)
-        sides, _ = sides_of(graph, words, "bfloat16", by_promotion, {}, {}, "float32")
+        sides, _ = sides_of(graph, words, "bfloat16", by_promotion, {}, "float32")
         rng = random.Random(seed)
         free = [n.name for n in graph.nodes if sides.has_side(n) and sides.bound[n.name] is None]
         sides.weights = {name: float(rng.randint(-200, 200)) for name in free}

@@ -32,19 +32,14 @@ _KINDS = {
 }
 
 
-def from_settings(match: Match, *, forward: bool = True) -> Iterator[RootCause]:
-    """Yield a cause for each setting that differs.
-
-    Args:
-        match: an aligned call.
-        forward: those that the forward pass shows; else those that the update shows.
-    """
+def from_settings(match: Match) -> Iterator[RootCause]:
+    """Yield a cause for each setting of a call that differs and that the forward pass shows."""
     pair = match.pair
     if pair.reference is None or pair.own is None:
         return
     category = pair.reference.category
     for name, values in differing(pair).items():
-        if (name in FORWARD) != forward:
+        if name not in FORWARD:
             continue
         kind = _KINDS.get(name, "other setting")
         if category == "dropout" or (name in ("rate", "training") and category != "norm"):
@@ -55,7 +50,7 @@ def from_settings(match: Match, *, forward: bool = True) -> Iterator[RootCause]:
             kind,
             pair.reference.path,
             pair.own.path,
-            "forward" if forward else "update",
+            "forward",
             (told(values, name),),
             f"set {name} to {values[0]} in {pair.own.path or 'the model'}",
             "likely",
