@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from mpcore.backend.layout import arranged, as_tuple, examples
+from mpcore.backend.layout import arranged, in_parts
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.errors import BackendError
 from mpcore_jax import layouts
@@ -138,15 +138,11 @@ class JaxDriver:
     def predict(
         self, model: nnx.Module, amp: JaxAmp, x: Arrays, layout: Layout, target_layout: str = ""
     ) -> npt.NDArray[np.float32]:
-        """Return the output in evaluation mode, 256 examples at a time."""
-        count = len(as_tuple(x)[0])
+        """Return the output in evaluation mode."""
         model.eval()
-        parts = []
-        for start in range(0, count, 256):
-            rows = slice(start, start + 256)
-            parts.append(np.asarray(model(*_inputs(examples(x, rows), layout)), np.float32))
+        found = in_parts(lambda rows: np.asarray(model(*_inputs(rows, layout)), np.float32), x)
         model.train()
-        return np.concatenate(parts)
+        return found
 
 
 def _inputs(arrays: Arrays, layout: Layout) -> list[Any]:

@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mpcore.backend.layout import arranged, as_tuple, classes_last, examples
+from mpcore.backend.layout import arranged, classes_last, in_parts
 from mpcore.checkpoint.held_layers import Held, collect, hold, spread
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.checkpoint.places import Place
@@ -186,17 +186,17 @@ class MindsporeDriver:
         layout: Layout,
         target_layout: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Return the output in evaluation mode, 256 examples at a time."""
+        """Return the output in evaluation mode."""
 
-        def part(start: int) -> npt.NDArray[np.float32]:
-            rows = _inputs(examples(x, slice(start, start + 256)), layout)
-            return classes_last(model(*rows).astype(ms.float32).asnumpy(), target_layout)
+        def run(rows: Arrays) -> npt.NDArray[np.float32]:
+            found = model(*_inputs(rows, layout)).astype(ms.float32).asnumpy()
+            return classes_last(found, target_layout)
 
         model.set_train(False)
         with amp.autocast():
-            parts = [part(i) for i in range(0, len(as_tuple(x)[0]), 256)]
+            outputs = in_parts(run, x)
         model.set_train()
-        return np.concatenate(parts)
+        return outputs
 
 
 def _inputs(arrays: Arrays, layout: Layout) -> list[Any]:

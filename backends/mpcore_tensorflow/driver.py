@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from mpcore.backend.layout import arranged, as_tuple, examples, per_tensor
+from mpcore.backend.layout import arranged, in_parts, per_tensor
 from mpcore.checkpoint.held_layers import Held, collect
 from mpcore.checkpoint.layer_weights import Slots
 from mpcore.checkpoint.places import Place
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KerasDriver"]
 
-_EXAMPLES = 256  # at a time in predict, to bound memory
 _IMAGE, _FLAT = "_mpcore_image", "_mpcore_flat_image"
 _PASS_ON = ("norm", "activation", "dropout", "softmax", "pooling", "reshape", "container")
 
@@ -205,11 +204,11 @@ class KerasDriver:
         """Return the output in evaluation mode, as float32; classes are last in every layout."""
         del amp, target_layout  # its policy is in the layers
 
-        def part(start: int) -> npt.NDArray[np.float32]:
-            rows = _inputs(examples(x, slice(start, start + _EXAMPLES)), layout)
-            return np.asarray(tf.cast(model(_as_input(rows), training=False), tf.float32))
+        def run(rows: Arrays) -> npt.NDArray[np.float32]:
+            outputs = model(_as_input(_inputs(rows, layout)), training=False)
+            return np.asarray(tf.cast(outputs, tf.float32))
 
-        return np.concatenate([part(i) for i in range(0, len(as_tuple(x)[0]), _EXAMPLES)])
+        return in_parts(run, x)
 
     def _listed(self, model: Any, *, statistics: bool) -> list[Held[list[Part]]]:
         if model not in self._images:

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_map
 
-from mpcore.backend.layout import arranged, as_tuple, classes_last, examples
+from mpcore.backend.layout import arranged, classes_last, in_parts
 from mpcore.checkpoint.held_layers import Held, collect, hold, spread
 from mpcore.checkpoint.layer_weights import LayerWeights, Slots
 from mpcore.checkpoint.places import Place
@@ -187,18 +187,17 @@ class TorchDriver:
         layout: Layout,
         target_layout: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Return the output in evaluation mode, 256 examples at a time."""
+        """Return the output in evaluation mode."""
 
-        def part(start: int) -> npt.NDArray[np.float32]:
-            rows = examples(x, slice(start, start + 256))
+        def run(rows: Arrays) -> npt.NDArray[np.float32]:
             found: npt.NDArray[np.float32] = model(*_inputs(rows, layout)).float().numpy()
             return classes_last(found, target_layout)
 
         model.eval()
         with torch.no_grad(), amp.autocast():
-            parts = [part(i) for i in range(0, len(as_tuple(x)[0]), 256)]
+            outputs = in_parts(run, x)
         model.train()
-        return np.concatenate(parts)
+        return outputs
 
 
 def _inputs(arrays: Arrays, layout: Layout) -> list[torch.Tensor]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
 __all__ = [
@@ -17,11 +19,14 @@ __all__ = [
     "as_tuple",
     "classes_last",
     "examples",
+    "in_parts",
     "per_tensor",
 ]
 
 LAYOUTS = ("", "channels_first", "time_major")
 """As they lie; (examples, channels, ...); (examples, time, ...)."""
+
+_AT_A_TIME = 256
 
 Arrays: TypeAlias = "npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]"
 """One array, or several: of a model with several inputs, or of a loss with several targets."""
@@ -43,6 +48,14 @@ def per_tensor(layout: Layout, count: int) -> tuple[str, ...]:
 def examples(arrays: Arrays, rows: Any) -> Arrays:
     """Return the ``rows`` of every array."""
     return tuple(a[rows] for a in arrays) if isinstance(arrays, tuple) else arrays[rows]
+
+
+def in_parts(
+    run: Callable[[Arrays], npt.NDArray[np.float32]], arrays: Arrays
+) -> npt.NDArray[np.float32]:
+    """Return what ``run`` makes of all examples; it gets 256 at a time, to bound memory."""
+    starts = range(0, len(as_tuple(arrays)[0]), _AT_A_TIME)
+    return np.concatenate([run(examples(arrays, slice(i, i + _AT_A_TIME))) for i in starts])
 
 
 def arranged(

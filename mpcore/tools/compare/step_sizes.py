@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpcore.tools.divergence.rows import relative
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -92,7 +94,7 @@ def step_sizes(reference: StepTensors, own: StepTensors) -> StepSizes:
     A tensor smaller than a hundredth of the average one of its quantity is measured against that:
     gradients that are zero but for rounding have no direction.
     """
-    found: StepSizes = {"loss": {"": Apart(_relative(reference.loss, own.loss))}}
+    found: StepSizes = {"loss": {"": Apart(relative(reference.loss, own.loss))}}
     if reference.skipped or own.skipped:
         return found
     grads = _pairs(reference.grads or [], own.grads or [])
@@ -115,13 +117,6 @@ def same_tensors(one: Sequence[LayerWeights], other: Sequence[LayerWeights]) -> 
 
 def _statistic(name: str) -> bool:
     return name.endswith(STATISTICS)
-
-
-def _relative(reference: float, own: float) -> float:
-    if reference == own or (isnan(reference) and isnan(own)):
-        return 0.0
-    away = abs(own - reference) / max(abs(reference), 1e-12)
-    return inf if isnan(away) else away
 
 
 _Arrays = tuple["npt.NDArray[Any]", "npt.NDArray[Any]"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
     Places = npt.NDArray[np.bool_]
 
-__all__ = ["BENT", "kink", "kink_proof"]
+__all__ = ["BENT", "kink", "kink_proof", "whole"]
 
 BENT = ("activation", "pooling")
 """Categories of layers whose derivative jumps."""
@@ -97,13 +97,14 @@ def _inside(
 
 
 def _call(call: LayerCall, scale: float) -> _Call | None:
-    x, came, handed = map(_whole, (call.inputs, call.grad_outputs, call.grad_inputs))
+    x, came, handed = map(whole, (call.inputs, call.grad_outputs, call.grad_inputs))
     if x is None or came is None or handed is None or handed.shape != x.shape:
         return None
     return _Call(x, came / scale, handed / scale)
 
 
-def _whole(tensors: Sequence[TensorSummary | None]) -> Array | None:
+def whole(tensors: Sequence[TensorSummary | None]) -> Array | None:
+    """Return the numbers of the first tensor that has all of them."""
     values = next((t.values for t in tensors if t is not None and t.values is not None), None)
     return None if values is None else np.asarray(values, np.float64)
 
@@ -139,7 +140,7 @@ def _behind(
 
     What comes back is zero on one side alone, at just the outputs that lie on two sides of zero.
     """
-    found = [_whole(call.outputs) for call in calls] + [_whole(c.grad_outputs) for c in calls]
+    found = [whole(call.outputs) for call in calls] + [whole(c.grad_outputs) for c in calls]
     y, other, came, back = found
     if y is None or other is None or came is None or back is None:
         return ""

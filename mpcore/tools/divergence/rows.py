@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mpcore.tools.divergence.evidence import Evidence
     from mpcore.tools.inspection import LayerCall, TensorSummary
 
-__all__ = ["Match", "Row", "Table", "tabulate"]
+__all__ = ["Match", "Row", "Table", "relative", "tabulate"]
 
 _BUFFERS = ("running_mean", "running_var")
 _ROUNDED = 4.0  # roundings of a weight that are allowed for in its update
@@ -170,7 +170,9 @@ class Table:
         """Return one row a layer, in forward order; of several calls the worst counts."""
         found: dict[str, Row] = {}
         paths = list(dict.fromkeys(m.path for m in self.matches))
-        by_layer = [_by_layer(kind, paths) for kind in (self.grads, self._all_updates())]
+        by_layer = [
+            _by_layer(kind, paths) for kind in (self.grads, self._updates_and(self.statistics))
+        ]
         for match in self.matches:
             old = found.get(match.path)
             row = _row(match)
@@ -182,14 +184,11 @@ class Table:
 
     def moves(self) -> dict[str, Distance]:
         """Return the worst move of the parameters of each layer, of all steps."""
-        found = dict(self.updates)
-        for path, distance in self.later.items():
-            found[path] = _larger([found.get(path), distance]) or distance
-        return found
+        return self._updates_and(self.later)
 
-    def _all_updates(self) -> dict[str, Distance]:
+    def _updates_and(self, others: dict[str, Distance]) -> dict[str, Distance]:
         found = dict(self.updates)
-        for path, distance in self.statistics.items():
+        for path, distance in others.items():
             found[path] = _larger([found.get(path), distance]) or distance
         return found
 
@@ -210,7 +209,7 @@ def tabulate(
     losses = reference.inspection.loss, own.inspection.loss
     exact = tolerances.same_backend and all(match.same_bits("outputs") for match in matches)
     loss = _SAME_LOSS if exact else tolerances.loss()
-    table = Table(matches, [], loss=(_relative(*losses), loss))
+    table = Table(matches, [], loss=(relative(*losses), loss))
     if not (reference.weights and own.weights):
         return table
     layers = align_weights(reference.weights[0], own.weights[0])
@@ -232,7 +231,8 @@ def tabulate(
     return table
 
 
-def _relative(reference: float, own: float) -> float:
+def relative(reference: float, own: float) -> float:
+    """Return how far a loss is from the reference's, relative to that; inf where one is NaN."""
     if reference == own or (reference != reference and own != own):
         return 0.0
     away = abs(own - reference) / max(abs(reference), 1e-12)

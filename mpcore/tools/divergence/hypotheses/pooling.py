@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.capabilities.differences import differences_of
+from mpcore.tools.divergence.kinks import whole
 from mpcore.tools.divergence.root_cause import RootCause
 from mpcore.tools.divergence.ties import paired
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Iterator
 
     from mpcore.tools.divergence.first import First
     from mpcore.tools.divergence.root_cause import Case
-    from mpcore.tools.inspection import LayerCall, TensorSummary
+    from mpcore.tools.inspection import LayerCall
 
 __all__ = ["from_pooling"]
 
@@ -50,15 +49,10 @@ def from_pooling(case: Case, first: First) -> Iterator[RootCause]:
 
 
 def _arrays(call: LayerCall, scale: float) -> tuple[Any, Any] | None:
-    x, handed = (_whole(tensors) for tensors in (call.inputs, call.grad_inputs))
+    x, handed = (whole(tensors) for tensors in (call.inputs, call.grad_inputs))
     if x is None or handed is None or x.shape != handed.shape or x.ndim < 3:
         return None
     return x, handed / scale
-
-
-def _whole(tensors: Sequence[TensorSummary | None]) -> npt.NDArray[np.float64] | None:
-    values = next((t.values for t in tensors if t is not None and t.values is not None), None)
-    return None if values is None else np.asarray(values, np.float64)
 
 
 def _tied(a: tuple[Any, Any] | None, b: tuple[Any, Any] | None) -> int:
