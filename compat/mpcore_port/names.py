@@ -82,6 +82,7 @@ class Names:
         self._callers: dict[str, list[cst.Call]] = {}
         self._known: dict[cst.CSTNode, str | None] = {}
         self._scope_at: dict[cst.CSTNode, Scope] = {}
+        self._places: dict[cst.CSTNode, int] = {}
         self.top = Scope("module", module)
         Binder(self).read()
 
@@ -209,19 +210,36 @@ class Names:
         return next((b for b in self.meanings(node) if b.kind == "import"), None)
 
     def meanings(self, node: cst.Name) -> list[Binding]:
-        """Return what a name means; without its import behind ``model = model.RNNModel(...)``."""
+        """Return what a name means; without its import behind ``optim = torch.optim.SGD(...)``."""
         found = self.scope(node).find(node.value)
-        if len(found) < 2 or all(binding.kind == "import" for binding in found):
+        kinds = {binding.kind for binding in found}
+        if "import" not in kinds or not kinds & {"value", "element"}:
             return found
-        for binding in found:
-            value = binding.value
-            if binding.kind != "value" or not isinstance(value, cst.Call):
-                continue
-            root = self.root(value.func)
-            if isinstance(root, cst.Name) and root.value == node.value:
-                inside = node is root or any(above is value for above in self.ancestors(node))
-                return found if inside else [b for b in found if b.kind != "import"]
-        return found
+        made = next((b for b in found if self._is_made_anew(b, node.value)), None)
+        if made is None or not isinstance(made.value, cst.Call):
+            return found
+        if made.value in self.ancestors(node):
+            return found
+        root = self.root(made.value.func)
+        of_itself = isinstance(root, cst.Name) and root.value == node.value
+        if not of_itself and not self._is_before(made.node, node):
+            return found
+        return [binding for binding in found if binding.kind != "import"]
+
+    def _is_made_anew(self, binding: Binding, name: str) -> bool:
+        """Return whether an imported name gets what a call gives, not where the import fails."""
+        if binding.kind not in ("value", "element") or not isinstance(binding.value, cst.Call):
+            return False
+        root = self.root(binding.value.func)
+        if binding.kind == "value" and isinstance(root, cst.Name) and root.value == name:
+            return True
+        return self.enclosing(binding.node, cst.Try) is None
+
+    def _is_before(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        """Return whether one node stands in front of another in the text."""
+        if not self._places:
+            self._places = {node: place for place, node in enumerate(self.parents)}
+        return self._places[first] < self._places[second]
 
     # --- what a value is ----------------------------------------------------------------------
 

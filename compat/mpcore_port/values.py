@@ -187,7 +187,7 @@ class Values:
             return "neutral"
         if node.value == "self":
             return "own"
-        kinds = [self._binding(b, node.value) for b in self.names.scope(node).find(node.value)]
+        kinds = [self._binding(b, node.value) for b in self.names.meanings(node)]
         return self._joined(kinds) if kinds else UNKNOWN
 
     def _named(self, name: str) -> str:

@@ -26,6 +26,7 @@ from mpcore_port_runtime.loading import *  # noqa: F403
 from mpcore_port_runtime.losses import *  # noqa: F403
 from mpcore_port_runtime.modules import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
+from mpcore_port_runtime.profiling import *  # noqa: F403
 from mpcore_port_runtime.random import *  # noqa: F403
 from mpcore_port_runtime.rates import *  # noqa: F403
 from mpcore_port_runtime.reductions import *  # noqa: F403

@@ -22,6 +22,7 @@ __all__ = [
     "device",
     "device_count",
     "device_name",
+    "device_of",
     "get_rank",
     "get_world_size",
     "grad_reducer",
@@ -71,6 +72,16 @@ class Device:
         """Return torch's way of writing it."""
         return self.type if self.index is None else f"{self.type}:{self.index}"
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are of one kind, and no two numbers: one without is any."""
+        if not isinstance(other, Device) or self.type != other.type:
+            return False
+        return self.index is None or other.index is None or self.index == other.index
+
+    def __hash__(self) -> int:
+        """Return a number that equal ones share."""
+        return hash(self.type)
+
 
 def device(name: Any = "cpu", index: int | None = None) -> Device:
     """Return a description of a device; MindSpore itself is set by ``ms.set_device``."""
@@ -80,6 +91,15 @@ def device(name: Any = "cpu", index: int | None = None) -> Device:
         return Device("npu", name)
     kind, _, number = str(name).partition(":")
     return Device("cpu" if kind == "cpu" else "npu", int(number) if number else index)
+
+
+def device_of(holder: Any) -> Any:
+    """Return where a tensor lies, the one device of a process; of others their own ``device``."""
+    if not isinstance(holder, ms.Tensor):
+        return holder.device
+    if ms.get_context("device_target") == "CPU":
+        return Device("cpu", None)
+    return Device("npu", int(ms.get_context("device_id")))
 
 
 def is_available() -> bool:

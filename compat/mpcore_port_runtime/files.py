@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from mpcore._lib.files import write_bytes
 from mpcore.errors import CheckpointError
+from mpcore_port_runtime.modules import load_state_dict, state_dict
+from mpcore_port_runtime.refusal import PortWarning
 
-__all__ = ["load", "save"]
+__all__ = ["load", "load_into", "save"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -22,6 +25,7 @@ _PLAIN = (bool, int, float, str, type(None))
 def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
     """Write ``obj`` into a safetensors file, its structure as JSON in the header.
 
+    Of a Cell the weights are written, with a warning: a class would have to be unpickled.
     At every moment the old or the new file is there, whole. ``f`` may be an open file.
 
     Raises:
@@ -39,6 +43,10 @@ def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
 
 
 def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:
+    if isinstance(obj, nn.Cell):
+        text = f"{where}: of {type(obj).__name__} the weights are saved, for load_state_dict"
+        warnings.warn(text, PortWarning, stacklevel=4)
+        obj = state_dict(obj)
     if isinstance(obj, Tensor):
         obj = obj.asnumpy()
     if isinstance(obj, np.ndarray | np.generic):
@@ -78,6 +86,17 @@ def load(f: str | os.PathLike[str] | IO[bytes]) -> Any:
         path = Path(folder) / "checkpoint"
         path.write_bytes(f.read())
         return _read(str(path))
+
+
+def load_into(network: Any, f: str | os.PathLike[str] | IO[bytes]) -> Any:
+    """Return ``network`` with the weights that ``save`` wrote of one like it; its mode stays.
+
+    Raises:
+        CheckpointError: it is another kind of file.
+        BackendError: a name or shape does not fit; nothing has changed.
+    """
+    load_state_dict(network, load(f))
+    return network
 
 
 def _read(path: str) -> Any:

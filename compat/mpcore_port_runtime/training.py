@@ -92,7 +92,7 @@ def loss(forward: Callable[[], Any], *parts: Any, scaler: Any = None) -> Any:
     Args:
         forward: returns a scalar.
         parts: what it calls; the trainable parameters of the Cells among them get gradients,
-            and the Parameters among them.
+            and the Parameters among them; of optimizers what they move.
         scaler: multiplies the loss before the backward pass; if there is none here, but one in
             the process, that one.
 
@@ -145,7 +145,10 @@ def _check_plain(gradient: Any, create_graph: bool) -> None:
 def _parameters_of(parts: Iterable[Any]) -> list[Any]:
     found: dict[int, Any] = {}
     for part in parts:
-        if isinstance(part, nn.Cell):
+        if hasattr(part, "param_groups"):
+            every = (param for group in part.param_groups for param in group["params"])
+            found |= {id(param): param for param in every if param.requires_grad}
+        elif isinstance(part, nn.Cell):
             found |= {id(param): param for param in part.trainable_params()}
         elif isinstance(part, Parameter) and part.requires_grad:
             found[id(part)] = part

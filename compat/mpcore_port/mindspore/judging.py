@@ -14,7 +14,8 @@ from mpcore_port.world import Judge, known_anywhere
 __all__ = ["JUDGE"]
 
 _PYTHON = ("neutral", "optimizer", "scheduler", "scaler", "data")
-_TENSOR = {*ELSEWHERE, "backward", "grad", "shape", "dtype", "data", "ndim", "T", "requires_grad"}
+_TENSOR = {*ELSEWHERE, "backward", "grad", "shape", "dtype", "data", "device", "ndim", "T"}
+_TENSOR.add("requires_grad")
 
 
 def _package(name: str) -> str:

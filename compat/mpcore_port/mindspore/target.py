@@ -13,7 +13,7 @@ from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
-from mpcore_port.mindspore.rules.flags import DeviceFlagRule
+from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
 from mpcore_port.mindspore.rules.indexes import IndexRule
@@ -60,6 +60,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         GroupRule(),
         PackageMessages(),
         DeviceFlagRule(),
+        DeviceOfRule(),
         ForwardRule(),
         StatementRule(),
         ImportRule(),

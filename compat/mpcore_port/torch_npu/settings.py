@@ -173,8 +173,11 @@ class Group(Rule):
         return changed
 
 
+_CPU_ALONE = "none on numbers; times of the CPU alone: torch_npu.profiler.profile has the NPU's"
+
+
 class Profiler(Rule):
-    """``experimental_config`` of CUDA's profiler goes; tables that NPU's has not are refused."""
+    """Settings of CUDA's profiler go; tables that NPU's has not are refused."""
 
     name = "profiler"
     reason = "NPU's profiler has settings of its own"
@@ -209,6 +212,8 @@ class Profiler(Rule):
         if name == "torch.autograd.profiler.profile":
             flag = arguments(old, ()).get("use_cuda")
             if flag is not None and string_of(flag) is None and code_of(flag) != "False":
-                reason = "asks CUDA's profiler; use torch_npu.profiler.profile"
-                return at.refuse_now(self, old, reason)
+                given = [a for a in new.args if a.keyword and a.keyword.value == "use_cuda"]
+                changed = new.with_changes(args=without(new.args, given))
+                at.note(self, old, changed, "changed", "asks CUDA's profiler", _CPU_ALONE)
+                return changed
         return None

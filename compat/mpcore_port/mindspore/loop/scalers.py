@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.loop.prepared import Prepared
     from mpcore_port.rule import At, Kind, Rule
 
-__all__ = ["Scalers"]
+__all__ = ["Scalers", "made_in_branches"]
 
 _LOWERED = (
     "the network runs under the policy wherever it is called, in evaluation too; a skipped step "
@@ -28,6 +28,32 @@ _LOWERED = (
 _SWITCHED = "switched off, it skips steps with non-finite gradients too; torch takes them"
 _ACTS = {"scale", "unscale_", "step", "update"}
 _OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
+
+
+def made_in_branches(at: At) -> list[tuple[cst.If, str]]:
+    """Return the branches that alone give a name its scaler, each with the name."""
+    calls = (call for call in at.names.calls if at.names.called(call) in SCALERS)
+    return [found for call in calls if (found := _in_one_branch(call, at)) is not None]
+
+
+def _in_one_branch(call: cst.Call, at: At) -> tuple[cst.If, str] | None:
+    statement = at.names.parents.get(call)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0].target
+    branch = at.names.enclosing(call, cst.If)
+    home = at.names.enclosing(call, cst.FunctionDef)
+    if branch is None or at.names.enclosing(branch, cst.FunctionDef) is not home:
+        return None
+    if isinstance(target, cst.Name):
+        alone = len(at.names.scope(target).find(target.value)) == 1
+        return (branch, target.value) if alone else None
+    text = code_of(target)
+    assigned = (node for node in at.names.parents if isinstance(node, cst.Assign))
+    others = (node for node in assigned if node is not statement)
+    if any(code_of(one.target) == text for other in others for one in other.targets):
+        return None
+    return branch, text
 
 
 class _Compared(Walker):
@@ -54,7 +80,7 @@ class Scalers:
         self._told: set[int] = set()
         self.made = [call for call in at.names.calls if at.names.called(call) in SCALERS]
         self._made = {id(call) for call in self.made}
-        self._alone = dict(filter(None, map(self._in_one_branch, self.made)))
+        self._alone = {id(branch): name for branch, name in made_in_branches(at)}
 
     def _maker(self, call: cst.Call) -> str:
         if self.prepared is not None:
@@ -96,23 +122,6 @@ class Scalers:
     def is_optional(self) -> bool:
         """Whether a scaler is made in one branch, and nothing stands for it in the other."""
         return bool(self._alone)
-
-    def _in_one_branch(self, call: cst.Call) -> tuple[int, str] | None:
-        """Return the branch that alone gives a name its scaler, and the name."""
-        statement = self.at.names.parents.get(call)
-        if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
-            return None
-        target = code_of(statement.targets[0].target)
-        branch = self.at.names.enclosing(call, cst.If)
-        home = self.at.names.enclosing(call, cst.FunctionDef)
-        if branch is None or self.at.names.enclosing(branch, cst.FunctionDef) is not home:
-            return None
-        others = [
-            n for n in self.at.names.parents if isinstance(n, cst.Assign) and n is not statement
-        ]
-        if any(code_of(one.target) == target for other in others for one in other.targets):
-            return None
-        return id(branch), target
 
     def _none(self) -> str:
         return f"{need(self.at, 'ms', 'torch')}.amp.StaticLossScaler(1.0)"

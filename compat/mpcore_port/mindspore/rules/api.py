@@ -17,12 +17,12 @@ from mpcore_port.mindspore.rules.place import (
     by_name,
     is_leaf,
     is_numpy_count,
-    is_whole_network,
     named,
     need,
     trained_leaves,
     wording,
 )
+from mpcore_port.mindspore.rules.saved import listed, weights_alone
 from mpcore_port.names import code_of
 from mpcore_port.packages import imported, package_of
 
@@ -81,19 +81,12 @@ class CallRule(PortRule):
             return None  # ParentRule's
         if row is None:
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
-        if is_optimizer_base(name) and any(is_leaf(part, at) for part in _listed(old)):
+        if is_optimizer_base(name) and any(is_leaf(part, at) for part in listed(old)):
             return new.with_changes(func=at.refuse(self, old.func, _LEAF))
         if row.remove or _sets_default(name, old):
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
                 return None  # StatementRule takes the line away
-        whole = name == "torch.save" and any(is_whole_network(at, part) for part in _saved(old))
-        listed = bool(_listed(old))  # as `[model, optimizer]`
-        if whole and (listed or "torch.load" in map(at.names.called, at.names.calls)):
-            return new.with_changes(func=at.refuse(self, old.func, _WHOLE))
-        if whole:
-            new = _with_states(old, new, at)
-            row = replace(row, effect=_WEIGHTS)
         if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
             return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
         if row.to and row.expr and not _is_listed(old):  # a type: sizes, or values of any kind
@@ -102,6 +95,7 @@ class CallRule(PortRule):
         if _SIZED_LAYER.fullmatch(name):
             new = _counted(old, new, at)
         try:
+            new, row = weights_alone(old, new, row, at) or (new, row)
             made = map_call(named(at, row), new)
         except Refused as exc:
             return new.with_changes(func=at.refuse(self, old.func, str(exc)))
@@ -179,46 +173,7 @@ def _is_listed(call: cst.Call) -> bool:
     return len(args) == 1 and not args[0].star and isinstance(args[0].value, (cst.List, cst.Tuple))
 
 
-def _with_states(old: cst.Call, new: cst.Call, at: At) -> cst.Call:
-    """Return ``torch.save`` with the states of networks in the place of the networks."""
-    state = cst.parse_expression(wording(at, "port.state_dict"))
-
-    def stated(before: Any, now: Any) -> Any:
-        return cst.Call(state, [cst.Arg(now)]) if is_whole_network(at, before) else now
-
-    first, value = new.args[0], old.args[0].value
-    if isinstance(value, cst.Dict) and isinstance(first.value, cst.Dict):
-        pairs = zip(value.elements, first.value.elements, strict=True)
-        elements = [
-            now.with_changes(value=stated(before.value, now.value)) for before, now in pairs
-        ]
-        made: Any = first.value.with_changes(elements=elements)
-    else:
-        made = stated(value, first.value)
-    return new.with_changes(args=[first.with_changes(value=made), *new.args[1:]])
-
-
-_WEIGHTS = "a network's weights alone are saved: load them by load_state_dict into one that is made"
-_WHOLE = "networks are not saved whole: save their state_dict(), and load it into one that is made"
-
-
-def _saved(call: cst.Call) -> list[cst.BaseExpression]:
-    """Return what is saved: the first argument, or what a dictionary there holds."""
-    if not call.args or call.args[0].star:
-        return []
-    value = call.args[0].value
-    if isinstance(value, cst.Dict):
-        return [e.value for e in value.elements if isinstance(e, cst.DictElement)]
-    return _listed(call) or [value]
-
-
 _LEAF = "a tensor that wants a gradient is no Parameter: make it an nn.Parameter"
-
-
-def _listed(call: cst.Call) -> list[cst.BaseExpression]:
-    """Return what stands in the list that is a call's first argument."""
-    value = call.args[0].value if call.args else None
-    return [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else []
 
 
 _WITH = {

@@ -1,17 +1,19 @@
-"""Flags of tensors that MindSpore has not."""
+"""What tensors say about their device, and MindSpore's say otherwise."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule, wording
+from mpcore_port.mindspore.rules.place import PortRule, is_plain_object, wording
+from mpcore_port.names import code_of, dotted, string_of
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["ELSEWHERE", "DeviceFlagRule"]
+__all__ = ["ELSEWHERE", "DeviceFlagRule", "DeviceOfRule"]
 
 
 ELSEWHERE = ("is_xpu", "is_mps", "is_xla", "is_ipu", "is_hpu", "is_meta", "is_mkldnn", "is_vulkan")
@@ -37,3 +39,57 @@ class DeviceFlagRule(PortRule):
         effect = "True for tensors that torch would have kept on the CPU, where there is a device"
         at.note(self, old, made, "changed", "", effect)
         return made
+
+
+_SETTINGS = re.compile(
+    r"(^|[._])(a|args?|cfg|conf|config|flags|hps?|hparams|opts?|options|self)$", re.I
+)
+
+
+class DeviceOfRule(PortRule):
+    """``x.device`` is a word in MindSpore; ``x.device.type == "cuda"`` asks for more than that."""
+
+    name = "device of a tensor"
+    reason = "a tensor of MindSpore names its device by a word"
+    visits = (cst.Attribute, cst.ComparisonTarget)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Map one attribute that is read, or the word that a kind of device is compared with."""
+        if isinstance(old, cst.ComparisonTarget):
+            return self._compared(old, new, at)
+        if old.attr.value != "device" or at.names.qualified(old) is not None:
+            return None
+        if _SETTINGS.search(dotted(old.value)) or is_plain_object(at, old.value):
+            return None
+        if not _is_asked(old, at):
+            return None
+        made = cst.parse_expression(wording(at, f"port.device_of({code_of(new.value)})"))
+        at.note(self, old, made)
+        return made
+
+    def _compared(self, old: cst.ComparisonTarget, new: cst.ComparisonTarget, at: At) -> Any:
+        whole = at.names.parents.get(old)
+        left = whole.left if isinstance(whole, cst.Comparison) else None
+        if not isinstance(left, cst.Attribute) or left.attr.value != "type":
+            return None
+        if string_of(old.comparator) != "cuda" or not isinstance(
+            old.operator, (cst.Equal, cst.NotEqual)
+        ):
+            return None
+        word = cst.SimpleString('"npu"')
+        at.note(self, old.comparator, word, reason="the kind of the device in the port")
+        return new.with_changes(comparator=word)
+
+
+def _is_asked(old: cst.Attribute, at: At) -> bool:
+    """Return whether a device is read for itself, not to have something made or moved there."""
+    parent: Any = at.names.parents.get(old)
+    if isinstance(parent, (cst.AssignTarget, cst.AugAssign, cst.Del)):
+        return False
+    if isinstance(parent, cst.Call):
+        return parent.func is not old
+    if isinstance(parent, cst.Arg):
+        call: Any = at.names.parents.get(parent)
+        moved = isinstance(call, cst.Call) and code_of(call.func).rpartition(".")[2] == "to"
+        return not moved and (parent.keyword is None or parent.keyword.value != "device")
+    return True

@@ -497,8 +497,11 @@ def parameters_read(node: cst.CSTNode, at: At) -> list[str]:
     return found
 
 
-def _runs(statement: cst.CSTNode, at: At) -> bool:
-    """Return whether a statement runs a network, a loss, or an autocast region."""
+def _runs(statement: cst.CSTNode, at: At, inside: tuple[cst.CSTNode, ...] = ()) -> bool:
+    """Return whether a statement runs a network, a loss, or an autocast region.
+
+    Functions of the file are looked into; ``inside`` are those that it was found in.
+    """
     if at.once(trained_leaves) and parameters_read(statement, at):
         return True
     for call in calls_in(statement):
@@ -512,6 +515,8 @@ def _runs(statement: cst.CSTNode, at: At) -> bool:
         if name is not None:
             continue
         func = call.func
+        if isinstance(func, cst.Subscript):  # one of several networks
+            return True
         if isinstance(func, cst.Name):
             kinds = {b.kind for b in at.names.meanings(func)}
             if kinds and not kinds & {"def", "class", "import"}:
@@ -519,6 +524,9 @@ def _runs(statement: cst.CSTNode, at: At) -> bool:
             if "def" in kinds and (
                 "loss" in func.value or any(is_module(at, a.value) for a in call.args)
             ):
+                return True
+            bodies = [n for n in at.names.functions.get(func.value, []) if n not in inside]
+            if "def" in kinds and any(_runs(n.body, at, (*inside, *bodies)) for n in bodies):
                 return True
         elif isinstance(func, cst.Attribute):
             text = dotted(func)

@@ -30,7 +30,15 @@ __all__ = [
     "is_plain_object",
     "is_port",
 ]
-__all__ += ["is_whole_network", "may_be_network", "named", "need", "trained_leaves", "wording"]
+__all__ += [
+    "is_whole_network",
+    "may_be_network",
+    "named",
+    "need",
+    "trained_leaves",
+    "unmoved",
+    "wording",
+]
 
 _NOT_RUN = "mint has no kernel for most layers on CPU: not run, not compared"
 _LOADER = "torch.utils.data.DataLoader"
@@ -207,7 +215,7 @@ def is_module(at: At, node: cst.BaseExpression) -> bool:
     made = at.names.call_names(node)
     if any(name.startswith("torch.nn.") for name in made):
         return True
-    inner = _unmoved(next(iter(at.names.origins(node)), None))
+    inner = unmoved(next(iter(at.names.origins(node)), None))
     if inner is not None and at.names.class_named(inner) is not None:
         return is_module(at, inner)
     text = dotted(node)
@@ -319,6 +327,7 @@ def is_next(node: cst.CSTNode, at: At) -> bool:
 
 def is_whole_network(at: At, node: Any) -> bool:
     """Return whether ``node`` surely is a network itself, or is called one and no state of it."""
+    node = unmoved(node) or node
     if not isinstance(node, (cst.Name, cst.Attribute)):
         return False
     if at.names.class_named(node) is not None or any(
@@ -379,7 +388,7 @@ def _copied(at: At, node: Any) -> Any:
     return None
 
 
-def _unmoved(node: Any) -> Any:
+def unmoved(node: Any) -> Any:
     """Return what ``x.to(...).eval()`` is called on: ``x``; None where nothing is called so."""
     inner = None
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):

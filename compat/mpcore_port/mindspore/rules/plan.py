@@ -26,6 +26,7 @@ from mpcore_port.mindspore.rules.flow import (
 )
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
+from mpcore_port.scan import is_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -275,7 +276,7 @@ class _Planner:
         if any(jumps(block.body[place]) for place in places):
             self._refuse(sink, "a jump stands between the statements that make its loss: move it")
             return
-        parts = self._parts(block, part, sink)
+        parts = self._parts(block, part, sink) or self._stepping(sink)
         if not parts:
             self._refuse(sink, "no network is in sight that its loss comes from")
             return
@@ -362,6 +363,23 @@ class _Planner:
         for node in [*nodes, sink.loss]:
             self._candidates(node, local, found, set())
         return [self._held(text, nodes) for text in found]
+
+    def _stepping(self, sink: Sink) -> list[str]:
+        """Return the optimizers that step in the same function: what they move gets gradients."""
+        home = self.names.enclosing(sink.call, cst.FunctionDef)
+        found: list[str] = []
+        for call in self.names.callers("step"):
+            func = call.func
+            if self.names.enclosing(call, cst.FunctionDef) is not home:
+                continue
+            if not isinstance(func, cst.Attribute) or self.names.called(call) is not None:
+                continue
+            held = call.args[0].value if call.args else func.value
+            text = dotted(held)
+            made = self.names.call_names(held)
+            if text and text not in found and any(is_optimizer(name) for name in made):
+                found.append(text)
+        return found
 
     def _held(self, text: str, nodes: list[cst.CSTNode]) -> str:
         """Return an attribute as it is, or as one that may not be there: a branch runs it."""

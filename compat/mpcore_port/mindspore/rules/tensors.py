@@ -24,6 +24,7 @@ from mpcore_port.mindspore.rules.place import (
 from mpcore_port.mindspore.tables import Mapping, table
 from mpcore_port.names import code_of
 from mpcore_port.torch_names import EXPORTS
+from mpcore_port.values import vocabulary
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -191,7 +192,7 @@ class MethodRule(PortRule):
         why = "parameters stay float32; give the step a policy, such as port.autocast"
         return new.with_changes(func=at.refuse(self, old.func, why))
 
-    _bfloat16 = _half
+    _bfloat16 = _double = _half
 
     def _cuda(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         made = new.func.value  # type: ignore[attr-defined]
@@ -201,9 +202,13 @@ class MethodRule(PortRule):
     _npu = _cuda
 
     def _float(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        if not is_module(at, old.func.value):  # type: ignore[attr-defined]
+        holder = old.func.value  # type: ignore[attr-defined]
+        if is_module(at, holder):
+            return self._cuda(old, new, at)
+        if not _becomes_network(old, at):
             return None
-        return self._cuda(old, new, at)
+        at.unproven(self, old, "taken for a network by the name that it gets", new.func.value)  # type: ignore[attr-defined]
+        return new.func.value  # type: ignore[attr-defined]
 
     def _to(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         dtypes, unknown = [], []
@@ -255,9 +260,29 @@ class MethodRule(PortRule):
 
 
 _SPECIAL = {
-    "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "npu", "float", "to",
+    "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
     "requires_grad_", "scatter_", "split", "transpose",
 }  # fmt: skip
+
+
+def _becomes_network(call: cst.Call, at: At) -> bool:
+    """Return whether what a call gives is moved and then named as a network is."""
+    if not isinstance(call.func, cst.Attribute) or not isinstance(call.func.value, cst.Call):
+        return False
+    made = call.func.value.func
+    if isinstance(made, cst.Attribute) and made.attr.value in vocabulary()["tensor"]:
+        return False
+    outer: Any = call
+    for above in at.names.ancestors(call):
+        if isinstance(above, cst.Assign):
+            return len(above.targets) == 1 and is_module(at, above.targets[0].target)
+        if isinstance(above, (cst.Attribute, cst.Call)) and code_of(above).startswith(
+            code_of(outer)
+        ):
+            outer = above  # .to(device) behind it
+            continue
+        return False
+    return False
 
 
 def _method(call: cst.Call, name: str, args: list[cst.Arg]) -> cst.Call:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TidyRule"]
 
 _DEVICE = re.compile(r"device", re.I)
+_HOLDS = re.compile(r"device(_of)?\(")
 _KIND = re.compile(r"^(cuda|npu)(:\d+)?$")
 
 
@@ -119,7 +120,7 @@ def _is_idle(name: str, value: cst.BaseExpression, at: At) -> bool:
     """Return whether a name holds a device, or whether there is one, and nobody asks for it."""
     asked = re.search(rf"^\s*{name}\s*=.*(is_available|device|cuda)", at.source.text, re.M)
     code = code_of(value)
-    held = code in ("True", "False") or _KIND.match(string_of(value) or "") or "device(" in code
+    held = code in ("True", "False") or _KIND.match(string_of(value) or "") or _HOLDS.search(code)
     return bool(asked and held and at.once(_uses).get(name, 0) <= 1)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.loop.rule import loops_of
+from mpcore_port.mindspore.loop.scalers import made_in_branches
 from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of
@@ -25,12 +26,22 @@ __all__ = ["TrainingRule"]
 _AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
 
 
+def _lonely(at: At) -> dict[int, str]:
+    """Return by the id of a branch the scaler that it alone makes, of losses in torch's form."""
+    plans, loops = at.once(plans_of), at.once(loops_of)
+    if loops.scalers is not None:
+        return {}
+    held = (plan for block in plans.blocks.values() for plan in block)
+    asked = {plan.sink.scaler for plan in held if id(plan.sink.call) not in loops.claimed}
+    return {id(branch): name for branch, name in made_in_branches(at) if name in asked}
+
+
 class TrainingRule(PortRule):
     """The statements that a loss is made of become a function that MindSpore differentiates."""
 
     name = "training step"
     reason = "MindSpore differentiates functions: port.loss runs this one and keeps its gradients"
-    visits = (cst.IndentedBlock, cst.Module, cst.BaseExpression, cst.Call)
+    visits = (cst.IndentedBlock, cst.Module, cst.BaseExpression, cst.Call, cst.If)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite a block that holds a loss, or the loss of a backward pass."""
@@ -40,6 +51,8 @@ class TrainingRule(PortRule):
                 p for p in plans.blocks.get(id(old), []) if id(p.sink.call) not in loops.claimed
             ]
             return self._block(old, new, at, left)
+        if isinstance(old, cst.If):
+            return self._both_branches(old, new, at)
         if id(old) in loops.inside:
             return None
         why = plans.refused.get(id(old))
@@ -47,6 +60,14 @@ class TrainingRule(PortRule):
             return at.refuse(self, old, why)
         name = plans.losses.get(id(old))
         return None if name is None else cst.Name(name)
+
+    def _both_branches(self, old: cst.If, new: cst.If, at: At) -> Any:
+        """Bind a scaler that one branch alone makes: ``port.loss`` asks for it in both."""
+        target = at.once(_lonely).get(id(old))
+        if target is None or old.orelse is not None:
+            return None
+        line = cst.parse_statement(f"{target} = None")
+        return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
 
     def _block(self, old: Any, new: Any, at: At, plans: list[Plan]) -> Any:
         if not plans:

@@ -1,0 +1,142 @@
+"""Networks that are saved and loaded whole: of them the weights are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.calls import Refused
+from mpcore_port.mindspore.rules.flow import bound_before
+from mpcore_port.mindspore.rules.place import is_whole_network, unmoved, wording
+from mpcore_port.names import code_of, dotted
+
+if TYPE_CHECKING:
+    from mpcore_port.mindspore.tables import Mapping
+    from mpcore_port.rule import At
+
+__all__ = ["listed", "weights_alone"]
+
+_WEIGHTS = "a network's weights alone are saved: load them by load_state_dict into one that is made"
+_INTO = "its weights are loaded into the network of that name, whose mode stays"
+_WHOLE = "networks are not saved whole: save their state_dict(), and load it into one that is made"
+_ASKED = ("eval", "forward", "named_parameters", "parameters", "state_dict", "train")
+_TAKEN_APART = ("get", "items", "keys", "pop", "update", "values")
+
+
+def weights_alone(
+    old: cst.Call, new: cst.Call, row: Mapping, at: At
+) -> tuple[cst.Call, Mapping] | None:
+    """Return a call of ``torch.save`` or ``torch.load`` of whole networks, and its row; or None.
+
+    Raises:
+        Refused: the network that the weights would go into is not known.
+    """
+    if row.name == "torch.load":
+        return _loaded(old, new, row, at)
+    if row.name != "torch.save" or not any(is_whole_network(at, part) for part in _saved(old)):
+        return None
+    first = old.args[0].value
+    if isinstance(first, (cst.List, cst.Tuple, cst.Dict)):  # what a file gives back has no name
+        loads = "torch.load" in map(at.names.called, at.names.calls)
+        if loads or not isinstance(first, cst.Dict):
+            raise Refused(_WHOLE)
+    return _with_states(old, new, at), replace(row, effect=_WEIGHTS)
+
+
+def _saved(call: cst.Call) -> list[cst.BaseExpression]:
+    """Return what is saved: the first argument, or what a dictionary or list there holds."""
+    if not call.args or call.args[0].star:
+        return []
+    value = call.args[0].value
+    if isinstance(value, cst.Dict):
+        return [e.value for e in value.elements if isinstance(e, cst.DictElement)]
+    return listed(call) or [value]
+
+
+def listed(call: cst.Call) -> list[cst.BaseExpression]:
+    """Return what stands in the list that is a call's first argument."""
+    value = call.args[0].value if call.args else None
+    return [e.value for e in value.elements] if isinstance(value, (cst.List, cst.Tuple)) else []
+
+
+def _with_states(old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Return ``torch.save`` with the states of networks in the place of the networks."""
+    state = cst.parse_expression(wording(at, "port.state_dict"))
+
+    def stated(before: Any, now: Any) -> Any:
+        return cst.Call(state, [cst.Arg(now)]) if is_whole_network(at, before) else now
+
+    first, value = new.args[0], old.args[0].value
+    if isinstance(value, cst.Dict) and isinstance(first.value, cst.Dict):
+        pairs = zip(value.elements, first.value.elements, strict=True)
+        elements = [
+            now.with_changes(value=stated(before.value, now.value)) for before, now in pairs
+        ]
+        made: Any = first.value.with_changes(elements=elements)
+    else:
+        made = stated(value, first.value)
+    return new.with_changes(args=[first.with_changes(value=made), *new.args[1:]])
+
+
+def _loaded(old: cst.Call, new: cst.Call, row: Mapping, at: At) -> tuple[cst.Call, Mapping] | None:
+    """Have a network that is loaded whole take the weights, where one of its name is there."""
+    name = _given_to(old, at)
+    if not name or name not in at.once(_whole_ones):
+        return None
+    if not _is_made_before(name, old, at):
+        raise Refused(_WHOLE)
+    held = cst.Arg(
+        cst.parse_expression(name),
+        comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")),
+    )
+    made = new.with_changes(args=[held, *new.args])
+    params = replace(row.params[0], name="network", default=None)
+    return made, replace(row, to="port.load_into", params=(params, *row.params), effect=_INTO)
+
+
+def _given_to(call: cst.Call, at: At) -> str:
+    """Return the name or attribute that alone gets what a call gives, moved to a device or not."""
+    outer: Any = call
+    for above in at.names.ancestors(call):
+        if isinstance(above, cst.Assign):
+            return dotted(above.targets[0].target) if len(above.targets) == 1 else ""
+        moved = isinstance(above, cst.Call) and above.func is outer and unmoved(above) is not None
+        if not moved and not (isinstance(above, cst.Attribute) and above.value is outer):
+            return ""
+        outer = above
+    return ""
+
+
+def _whole_ones(at: At) -> set[str]:
+    """Return the names that are saved as networks, or used as such and never as a state."""
+    saves = (call for call in at.names.calls if at.names.called(call) == "torch.save")
+    parts = [part for call in saves for part in _saved(call)]
+    saved = {dotted(unmoved(part) or part) for part in parts if is_whole_network(at, part)}
+    funcs = [(call, call.func) for call in at.names.calls]
+    methods = [(call, func) for call, func in funcs if isinstance(func, cst.Attribute)]
+    used = {dotted(func) for _, func in funcs}
+    used |= {dotted(func.value) for _, func in methods if func.attr.value in _ASKED}
+    states = {dotted(func.value) for _, func in methods if func.attr.value in _TAKEN_APART}
+    for call, func in methods:
+        if func.attr.value == "load_state_dict" and call.args:
+            states.add(dotted(call.args[0].value))
+    parted = (node for node in at.names.parents if isinstance(node, cst.Subscript))
+    states |= {dotted(node.value) for node in parted if code_of(node).endswith(("']", '"]'))}
+    return (saved | (used - states)) - {""}
+
+
+def _is_made_before(name: str, call: cst.Call, at: At) -> bool:
+    """Return whether a network of that name is surely there when ``call`` runs."""
+    home = at.names.enclosing(call, cst.FunctionDef)
+    if name.startswith("self."):
+        held = at.names.attribute(at.names.enclosing(call, cst.ClassDef), name)
+        homes = [at.names.enclosing(binding.node, cst.FunctionDef) for binding in held]
+        return any(h is not None and h is not home and h.name.value == "__init__" for h in homes)
+    if "." in name:
+        return False
+    values = [binding.value for binding in at.names.scope(call).find(name)]
+    made = [one for one in values if isinstance(one, cst.Call)]
+    networks = [one for one in made if "torch.load" not in code_of(one)]
+    return bool(networks) and name in bound_before(call, home or at.module, at)

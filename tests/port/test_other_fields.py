@@ -1,0 +1,258 @@
+"""What stopped ports of scripts of language, speech and reinforcement learning, smallest cases."""
+
+import runpy
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+import mpcore_port_runtime as port
+from mpcore_port.engine import port_text
+from mpcore_port.targets import Options, load_target
+from mpcore_port_runtime.refusal import PortWarning
+
+TARGET = load_target("mindspore")
+
+
+def ported(script):
+    """Return a port that parses, and whose rules all ran."""
+    found = port_text(script, TARGET, Options())
+    assert not found.failures
+    compile(found.text, "port.py", "exec")
+    return found
+
+
+def loaded(script, folder):
+    """Return what a port leaves behind as a file: MindSpore indexes no tensor in a text's code."""
+    path = folder / "ported.py"
+    path.write_text(ported(script).text, encoding="utf-8")
+    return runpy.run_path(str(path), run_name="port")
+
+
+def kinds(script, kind):
+    """Return the lines of a script that its port says something of."""
+    return [edit.line for edit in ported(script).edits if edit.kind == kind]
+
+
+# --- scalers that one branch alone makes ---------------------------------------------------------
+
+BRANCH = """
+import torch
+from torch import nn
+
+class Net:
+    def train(self, model, optimizer, use_amp):
+        losses = []
+        if use_amp:
+            scaler = torch.cuda.amp.GradScaler()
+        for x in torch.ones(3, 2, 4):
+            if use_amp:
+                with torch.cuda.amp.autocast():
+                    loss = model(x).mean()
+                    losses.append(loss.item())
+            else:
+                loss = model(x).mean()
+                losses.append(loss.item())
+            if len(losses) % 2 == 0:
+                print(loss.item())
+            optimizer.zero_grad()
+            if use_amp:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                loss.backward()
+                optimizer.step()
+        return losses
+"""
+
+
+@pytest.mark.parametrize("use_amp", [False, True])
+def test_a_loop_without_its_flag_needs_no_scaler(use_amp, tmp_path):
+    made = loaded(BRANCH, tmp_path)
+    net = ms.nn.Dense(4, 2)
+    losses = made["Net"]().train(net, port.SGD(net.trainable_params(), lr=0.1), use_amp)
+    assert losses[0] > losses[1] > losses[2]
+
+
+def test_a_scaler_that_every_branch_makes_stays():
+    once = BRANCH.replace(
+        "        if use_amp:\n            scaler", "        if True:\n            scaler"
+    )
+    twice = once.replace("        losses = []\n", "        losses, scaler = [], None\n")
+    assert "scaler = None" in ported(once).text
+    assert "else:\n            scaler = None" not in ported(twice).text
+
+
+# --- names that are imported, and then made anew -------------------------------------------------
+
+ANEW = """
+import torch
+import torch.optim as optim
+from torch import nn
+model = nn.Linear(3, 1)
+first = optim.SGD(model.parameters(), lr=0.5)
+optim = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.ones(2, 4, 3):
+    loss = model(x).mean()
+    loss.backward()
+    optim.step()
+    optim.zero_grad()
+"""
+
+
+def test_a_name_means_what_it_was_given_last():
+    found = ported(ANEW)
+    assert {edit.kind for edit in found.edits} <= {"exact", "changed"}, found.edits
+    assert not found.findings
+    space = {"__name__": "port"}
+    exec(found.text, space)
+    assert space["optim"].param_groups[0]["params"][0] is space["model"].weight
+
+
+def test_what_stands_for_a_package_that_is_not_there_leaves_its_name():
+    script = (
+        "try:\n    from torch.cuda import amp\nexcept ImportError:\n    amp = make()\n"
+        "scaler = amp.GradScaler()\n"
+    )
+    assert "port.GradScaler()" in ported(script).text
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+DEVICE = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+    def forward(self, x):
+        here = torch.zeros(1, device=x.device)
+        return self.lin(x) + here
+def use(model, x, args):
+    device = next(model.parameters()).device
+    kinds = [device.type == "cuda", x.device.type != 'cuda', x.device == device]
+    return kinds, str(x.device), x.to(args.device), x.to(device)
+made = use(Net(), torch.ones(2, 4), torch)
+"""
+
+
+def test_devices_of_tensors_have_a_kind():
+    found = ported(DEVICE.replace(", x.to(args.device)", "").replace(", torch)", ", None)"))
+    assert not [edit for edit in found.edits if edit.kind != "exact"]
+    assert "x.device)" not in found.text.partition("def use")[0]
+    space = {"__name__": "port"}
+    exec(found.text, space)
+    there, text, _ = space["made"]
+    assert there == [False, True, True]
+    assert text == "cpu"
+    assert port.device("cuda") != port.device("cpu")
+    assert port.device("cuda:1") != port.device("cuda:0")
+    assert port.device("cuda") == port.device("cuda:0")
+
+
+def test_settings_keep_their_device():
+    assert "args.device" in ported("import torch\ndevice = args.device\nx = torch.ones(1)\n").text
+
+
+# --- networks that another file makes ------------------------------------------------------------
+
+
+def test_what_is_named_as_a_network_is_no_tensor_of_floats():
+    found = ported(
+        "import torch\nfrom zoo import table\nmodel = table['a'](3).float()\n"
+        "x = torch.ones(2).float()\ny = table.first(x).float()\n"
+    )
+    assert "model = table['a'](3)\n" in found.text
+    assert "x = ops.ones(2).float()" in found.text
+    assert "y = table.first(x).float()" in found.text
+    assert 3 in [edit.line for edit in found.edits if edit.kind == "unproven"]
+
+
+# --- networks that are saved and loaded whole ----------------------------------------------------
+
+WHOLE = """
+import torch
+from torch import nn
+model = nn.Linear(2, 2)
+torch.save(model.cpu(), "net.pt")
+kept = model.weight.clone()
+model.weight.data.zero_()
+with open("net.pt", "rb") as file:
+    model = torch.load(file).to("cpu")
+same = (model.weight == kept).all().item()
+"""
+
+
+def test_a_network_that_is_there_takes_the_weights_of_one_that_was_saved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert loaded(WHOLE, tmp_path)["same"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if flag:\n    net = torch.load(path)\nelse:\n    net = nn.Linear(2, 2)\nnet.eval()\n",
+        "def use(path):\n    net = torch.load(path)\n    return net(1)\n",
+    ],
+)
+def test_a_network_that_is_not_there_is_refused_at_its_line(line):
+    assert kinds(f"import torch\nfrom torch import nn\n{line}", "refused") in ([4], [5])
+
+
+def test_a_state_is_loaded_as_it_was():
+    script = (
+        "import torch\nnet = torch.load('a')\nmodel.load_state_dict(net)\nmodel.eval()\n"
+        "held = torch.load('b')\nmodel.load_state_dict(held['model'])\n"
+    )
+    assert not kinds(script, "refused")
+
+
+def test_a_cell_that_nothing_says_is_one_is_saved_as_its_weights(tmp_path):
+    net = ms.nn.Dense(2, 2)
+    with pytest.warns(PortWarning, match="of Dense the weights are saved"):
+        port.save({"net": net}, tmp_path / "a")
+    np.testing.assert_array_equal(
+        port.load(tmp_path / "a")["net"]["weight"].asnumpy(), net.weight.asnumpy()
+    )
+
+
+# --- losses whose network is out of sight, profilers ---------------------------------------------
+
+SIGHT = """
+import torch
+from torch import nn
+held = {"net": nn.Linear(2, 1)}
+def compute(x):
+    return held["net"](x)
+optimizer = torch.optim.SGD(held["net"].parameters(), lr=0.1)
+with torch.autograd.profiler.profile(False, use_cuda=True) as prof:
+    for x in torch.ones(2, 3, 2):
+        with torch.profiler.record_function("forward"):
+            z = compute(x)
+            E = z.mean()
+        before = E.detach().item()
+        optimizer.zero_grad()
+        E.backward()
+        optimizer.step()
+"""
+
+
+def test_an_optimizer_in_the_same_function_says_what_gets_gradients(tmp_path):
+    assert not kinds(SIGHT, "refused")
+    made = loaded(SIGHT, tmp_path)
+    assert made["prof"] is None
+    after = made["compute"](ms.ops.ones((3, 2))).mean().item()
+    assert after == pytest.approx(made["E"].item() - 0.1 * 3, abs=1e-5)  # two weights and a bias
+
+
+def test_without_one_the_backward_pass_is_refused():
+    lines = SIGHT.replace("        optimizer.step()\n", "")
+    assert 15 in kinds(lines, "refused")
+
+
+def test_profilers_say_that_they_record_nothing():
+    with pytest.warns(PortWarning, match="nothing is recorded"), port.profile() as seen:
+        seen.step()
+    assert seen.key_averages().table() == ""
