@@ -155,3 +155,53 @@ def test_instances_are_normalised_as_in_torch(tmp_path):
     found = beside(INSTANCES, tmp_path, "exact", "changed", "unproven")
     assert "norm=port.InstanceNorm2d" in found.text
     assert not [edit for edit in found.edits if edit.kind == "unproven" and "Norm" in edit.old]
+
+
+# --- methods that change a tensor in place --------------------------------------------------------
+
+IN_PLACE = """import torch
+def matched(x):
+    best, where = x.max(1, keepdim=True)
+    best.squeeze_(1)
+    where.squeeze_(1)
+    best.index_fill_(0, torch.tensor([1]), 2.0)
+    boxes = torch.Tensor([[0.2, 1.4, -3.0, 0.5]]).view(2, 2)
+    boxes.clamp_(max=1, min=0)
+    return best, where, boxes, torch.tensor([1.0, 2.0]).unsqueeze_(0)
+made = matched(torch.arange(12.0).view(3, 4).sin())
+"""
+
+
+def test_what_no_name_holds_is_made_anew(tmp_path):
+    beside(IN_PLACE, tmp_path, "exact", "changed", "unproven")
+
+
+PERHAPS = """import torch
+def f(self, vae, x):
+    x = vae.encode(x).sample().mul_(0.18)
+    y = self.predict(x)
+    y.clamp_(-1.0, 1.0)
+    return y
+"""
+SEEN = """import torch
+def f(self, x, w):
+    a = self.two(x)
+    {}
+    return a
+"""
+
+
+def test_what_another_file_gives_is_made_anew_without_proof():
+    found = ported(PERHAPS, "exact", "unproven")
+    assert ".sample().mul(0.18)" in found.text
+    assert "y = y.clamp(-1.0, 1.0)" in found.text
+    assert {edit.line for edit in found.edits if "made anew" in edit.reason} == {3, 5}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["b = [a]; a.add_(1)", "x.view(-1).add_(1)", "x.float().mul_(3)", "w.data.squeeze_(0)"],
+)
+def test_what_another_name_may_hold_is_refused(line):
+    found = port_text(SEEN.format(line), TARGET)
+    assert [edit.line for edit in found.edits if edit.kind == "refused"] == [4]

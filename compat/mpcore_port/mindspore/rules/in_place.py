@@ -16,9 +16,10 @@ from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.rules.place import PortRule, named, wording
 from mpcore_port.mindspore.tables import table
 from mpcore_port.names import code_of, dotted
+from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mpcore_port.rule import At
 
@@ -45,6 +46,8 @@ _PLAIN = frozenset(
     reciprocal relu round rsqrt sigmoid sin sqrt sub tanh
     """.split()  # noqa: SIM905  # a list of words is read
 )
+_SHAPES = frozenset({"detach", "index_fill", "squeeze", "transpose", "unsqueeze"})
+"""Methods that change more than a Parameter's values: a name is assigned anew, or nothing."""
 _FRESH = _PLAIN | frozenset(
     """
     clone matmul mm bmm sum mean softmax log_softmax cumsum square log1p expm1 erf tril triu
@@ -65,7 +68,7 @@ def plain_call(name: str, old: cst.Call, new: cst.Call, receiver: Any, at: At) -
     """Return the same without changing anything, or None where there is no such code."""
     if name in _MADE:
         return _made(name, old, new, receiver, at)
-    if name[:-1] not in _PLAIN:
+    if name[:-1] not in _PLAIN | _SHAPES:
         return None
     func = cst.Attribute(receiver, cst.Name(name[:-1]))
     call = new.with_changes(func=func)
@@ -107,6 +110,8 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         return _noted(rule, old, made, at, "what it changes is made there, nothing else sees it")
     target = _assigned_to(held, fresh, at)
     if target is not None:
+        if name[:-1] in _SHAPES:
+            return None
         target, before = _put_before(target, at)
         value = plain_call(name, old, new, before, at)
         if value is None:
@@ -122,15 +127,29 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     made = _through_view(name, old, new, at)
     if made is not None:
         return _noted(rule, old, made, at, "no other name holds it: it is made anew")
-    if name != "copy_" and isinstance(held, cst.Name) and _is_alone(held, at):
+    if name == "copy_":
+        return None
+    if _is_perhaps_fresh(held, at):
+        made = plain_call(name, old, new, fresh, at)
+        return _noted(rule, old, made, at, _PERHAPS.format(code_of(held)), sure=False)
+    if isinstance(held, cst.Name):
+        sure = _is_alone(held, at)
+        if not sure and not _is_alone(held, at, _is_perhaps_fresh):
+            return None
         value = plain_call(name, old, new, fresh, at)
         if value is None:
             return None
         if not _is_rebound(old, held, at):
             pair = [cst.LeftParen()], [cst.RightParen()]
             value = cst.NamedExpr(cst.Name(held.value), value, lpar=pair[0], rpar=pair[1])
-        return _noted(rule, old, value, at, "no other name holds it: it is made anew")
+        why = "no other name holds it: it is made anew" if sure else _PERHAPS.format(held.value)
+        return _noted(rule, old, value, at, why, sure=sure)
     return None
+
+
+_PERHAPS = (
+    "{} is made anew: nobody looked whether what gave it holds it too, and is changed in torch"
+)
 
 
 def _put_before(target: Any, at: At) -> tuple[Any, Any]:
@@ -183,12 +202,15 @@ def _is_made_tensor(node: Any, at: At) -> bool:
     )
 
 
-def _noted(rule: Any, old: cst.Call, made: Any, at: At, reason: str) -> Any:
+def _noted(rule: Any, old: cst.Call, made: Any, at: At, reason: str, *, sure: bool = True) -> Any:
     if made is None:
         return None
+    if not sure:
+        at.unproven(rule, old, reason, made)
     random = old.func.attr.value in ("normal_", "uniform_")  # type: ignore[attr-defined]
     kind, effect = ("changed", "other random numbers") if random else ("exact", "")
-    at.note(rule, old, made, kind, reason, effect)  # type: ignore[arg-type]
+    if sure:
+        at.note(rule, old, made, kind, reason, effect)  # type: ignore[arg-type]
     if isinstance(made, (cst.BinaryOperation, cst.UnaryOperation)):
         made = made.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return made
@@ -224,7 +246,10 @@ def _is_place(node: Any, at: At) -> bool:
     )
 
 
-def _is_fresh(node: cst.CSTNode, at: At, depth: int = 12) -> bool:
+_DEPTH = 12
+
+
+def _is_fresh(node: cst.CSTNode, at: At, depth: int = _DEPTH) -> bool:
     """Return whether an expression makes a tensor that no name holds."""
     if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)):
         return True
@@ -244,7 +269,10 @@ def _is_fresh(node: cst.CSTNode, at: At, depth: int = 12) -> bool:
     name = node.func.attr.value
     if name.endswith("_") and name[:-1] in _PLAIN | {n[:-1] for n in _MADE}:
         return _is_fresh(node.func.value, at, depth - 1)
-    return name in _FRESH
+    if name in _FRESH:
+        return True
+    # A view, or the same, of what no name holds.
+    return name in EXPORTS["torch.Tensor"] and _is_fresh(node.func.value, at, depth - 1)
 
 
 def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
@@ -293,16 +321,44 @@ def _are_parameters(node: Any, at: At) -> bool:
     )
 
 
-def _is_alone(held: cst.Name, at: At) -> bool:
+def _is_perhaps_fresh(node: Any, at: At, depth: int = _DEPTH) -> bool:
+    """Return whether a call gives a tensor that nobody knows a holder of: no method of tensors."""
+    if _is_fresh(node, at, depth):
+        return True
+    if not isinstance(node, cst.Call) or not isinstance(node.func, (cst.Attribute, cst.Name)):
+        return False
+    if isinstance(node.func, cst.Name):
+        return at.names.called(node) is None and not node.func.value[:1].isupper()
+    method = node.func.attr.value
+    if method.endswith("_") and method[:-1] in _PLAIN | _SHAPES:
+        return _is_perhaps_fresh(node.func.value, at, depth - 1)
+    return at.names.called(node) is None and method not in EXPORTS["torch.Tensor"]
+
+
+def _is_pair(node: Any, at: At) -> bool:
+    """Return whether a call gives several fresh tensors."""
+    if not isinstance(node, cst.Call):
+        return False
+    last = code_of(node.func).rpartition(".")[2]
+    known = (at.names.called(node) or "torch.").startswith("torch.")
+    return known and last in ("max", "min", "sort", "topk", "kthvalue", "median", "mode")
+
+
+def _is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = None) -> bool:
     """Return whether a local name holds fresh tensors only, and hands them to no other name."""
     scope = at.names.scope(held)
     bindings = scope.bindings.get(held.value, [])
     if not bindings or scope.kind == "class":
         return False
     for binding in bindings:
-        if binding.kind != "value" or binding.value is None:
+        is_fresh = fresh or _is_fresh
+        if binding.kind == "element" and fresh is None:
+            is_fresh = _is_pair
+        elif binding.kind not in ("value", "element"):
             return False
-        if _root(binding.value) != held.value and not _is_fresh(binding.value, at):
+        if binding.value is None:
+            return False
+        if _root(binding.value) != held.value and not is_fresh(binding.value, at):
             return False
     return not any(_hands_on(node, at) for node in _uses(held, scope, at))
 
@@ -332,7 +388,7 @@ def _hands_on(node: cst.Name, at: At) -> bool:
     parent = at.names.parents.get(node)
     if isinstance(parent, cst.Element):
         whole = at.names.parents[parent]
-        return not isinstance(at.names.parents.get(whole), cst.Return)
+        return not isinstance(at.names.parents.get(whole), (cst.Return, cst.AssignTarget))
     if isinstance(parent, (cst.Assign, cst.DictElement, cst.Yield, cst.Lambda)):
         return True
     if isinstance(parent, cst.Arg):
