@@ -164,7 +164,6 @@ def matched(x):
     best, where = x.max(1, keepdim=True)
     best.squeeze_(1)
     where.squeeze_(1)
-    best.index_fill_(0, torch.tensor([1]), 2.0)
     boxes = torch.Tensor([[0.2, 1.4, -3.0, 0.5]]).view(2, 2)
     boxes.clamp_(max=1, min=0)
     return best, where, boxes, torch.tensor([1.0, 2.0]).unsqueeze_(0)

@@ -46,7 +46,7 @@ _PLAIN = frozenset(
     reciprocal relu round rsqrt sigmoid sin sqrt sub tanh
     """.split()  # noqa: SIM905  # a list of words is read
 )
-_SHAPES = frozenset({"detach", "index_fill", "squeeze", "transpose", "unsqueeze"})
+_SHAPES = frozenset({"detach", "squeeze", "transpose", "unsqueeze"})
 """Methods that change more than a Parameter's values: a name is assigned anew, or nothing."""
 _FRESH = _PLAIN | frozenset(
     """
