@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.above import own_above
 from mpcore_port.collection import rare_collection
 from mpcore_port.emit import Read, apply_pass, line_map, read
 from mpcore_port.facts import Call, Scan
@@ -186,6 +187,8 @@ def _of_project(found: Sequence[Scanned], folder: Path | None = None) -> Scan:
     beside = set[str]()
     if folder is not None:
         beside = {entry.stem for entry in folder.iterdir() if entry.suffix in (".py", "")}
+        for one in found:
+            beside |= own_above(one.source.text, folder)
     whole = joined(one.scan for one in found)
     return replace(whole, modules=frozenset(modules), beside=frozenset(beside - modules))
 

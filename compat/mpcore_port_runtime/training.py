@@ -29,6 +29,7 @@ __all__ = [
     "clip_grad_value_",
     "loss",
     "step",
+    "with_reduction",
     "without",
     "zero_grad",
 ]
@@ -391,3 +392,16 @@ def clip_grad_value_(parameters: Any, clip_value: float, **_: Any) -> None:
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return ``settings`` without those that mean nothing here."""
     return {name: value for name, value in settings.items() if name not in names}
+
+
+def with_reduction(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return a loss's ``settings`` with what the old ``names`` say as its reduction.
+
+    Source: ``legacy_get_string`` in torch/nn/_reduction.py, torch 2.13.0.
+    """
+    average, reduce = (settings.get(name) for name in ("size_average", "reduce"))
+    kept = without(settings, *names)
+    if average is not None or reduce is not None:
+        told = "sum" if average is False else "mean"
+        kept["reduction"] = "none" if reduce is False else told
+    return kept

@@ -9,8 +9,9 @@ from mindspore import nn
 
 import mpcore_port_runtime as port
 from mpcore.errors import BackendError
-from mpcore_port.engine import port_text
-from mpcore_port.targets import load_target
+from mpcore_port.engine import port_text, port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options, load_target
 
 TARGET = load_target("mindspore")
 
@@ -204,3 +205,36 @@ def test_what_another_file_gives_is_made_anew_without_proof():
 def test_what_another_name_may_hold_is_refused(line):
     found = port_text(SEEN.format(line), TARGET)
     assert [edit.line for edit in found.edits if edit.kind == "refused"] == [4]
+
+
+# --- losses by settings, packages of one's own ----------------------------------------------------
+
+SETTLED = """import torch
+from torch import nn
+x, y = torch.linspace(-1.0, 1.0, 12).view(4, 3), torch.tensor([0, 1, 2, 2])
+made = []
+for kwargs in ({"ignore_index": 2}, {"label_smoothing": 0.1, "size_average": False}, {"reduce": False}):
+    criterion = nn.CrossEntropyLoss(**kwargs)
+    made.append(criterion(x, y))
+"""  # noqa: E501
+
+
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")  # torch's
+def test_a_loss_takes_its_settings_when_it_runs(tmp_path):
+    beside(SETTLED, tmp_path, "exact", "changed", "unproven")
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_package_of_the_project_is_no_package_of_that_name(tmp_path, marked):
+    package = tmp_path / "diffusers"
+    (package / "runs").mkdir(parents=True)
+    (tmp_path / "examples").mkdir()
+    (package / "__init__.py").write_text("", "utf-8")
+    if marked:
+        (tmp_path / "setup.py").write_text("", "utf-8")
+    for folder in ("examples", "diffusers/runs"):
+        script = tmp_path / folder / "train.py"
+        script.write_text("import torch\nfrom diffusers.models import UNet\n", "utf-8")
+        (file,) = port_tree(walk(script), TARGET, Options()).files
+        kinds = {edit.kind for edit in file.edits if edit.line == 2}
+        assert kinds == {"unproven" if marked or "runs" in folder else "refused"}

@@ -6,13 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from mpcore_port.above import imported_names, module_at, nearest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 __all__ = ["Beside", "absolute", "in_order", "needed", "roots"]
 
-_ABOVE = 4  # folders above a script that are looked at
 _MOST = 60  # modules that are followed
 _LONGEST = 400_000  # characters of one
 _DEVICE = re.compile(r"cuda|nccl|apex|cudnn|channels_last|autocast|GradScaler|torch\.backends")
@@ -56,42 +57,12 @@ def roots(tree: ast.AST, folder: Path) -> list[Path]:
         if isinstance(node, ast.ImportFrom) and node.level:
             found.append(_package(folder, node.level)[0])
             continue
-        names = _imported(node)
+        names = imported_names(node)
         for name in names[:1] if isinstance(node, ast.ImportFrom) else names:
-            at = _above(name, folder)
+            at = nearest(name, folder)
             if at is not None:
                 found.append(at)
     return [at for at in dict.fromkeys(found) if at != folder]
-
-
-def _above(name: str, folder: Path) -> Path | None:
-    """Return the nearest folder above that has a module of that name; None if the own one has."""
-    places = [folder, *folder.parents][: _ABOVE + 1]
-    last = next((i for i, at in enumerate(places) if (at / ".git").exists()), len(places))
-    for part in dict.fromkeys((name, name.partition(".")[0])):
-        for at in places[: last + 1]:
-            if part and _module_at(at, part) is not None:
-                return at if at != folder else None
-    return None
-
-
-def _module_at(folder: Path, name: str) -> Path | None:
-    path = folder.joinpath(*name.split("."))
-    if path.with_name(f"{path.name}.py").is_file():
-        return path.with_name(f"{path.name}.py")
-    if (path / "__init__.py").is_file():
-        return path / "__init__.py"
-    has_code = path.is_dir() and next(path.glob("*.py"), None) is not None
-    return path if has_code else None
-
-
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and not node.level:
-        held = node.module or ""
-        return [held, *(f"{held}.{alias.name}" for alias in node.names)]
-    return []
 
 
 def needed(text: str, folder: Path, above: list[Path]) -> list[Path]:
@@ -114,7 +85,7 @@ def _files(text: str, folder: Path, places: list[Path]) -> Iterator[Path]:
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):
-        names = _imported(node)
+        names = imported_names(node)
         at = places
         if isinstance(node, ast.ImportFrom) and node.level:
             up = folder
@@ -125,7 +96,7 @@ def _files(text: str, folder: Path, places: list[Path]) -> Iterator[Path]:
             at = [up]
         for name in filter(None, names):
             for place in at:
-                found = _module_at(place, name)
+                found = module_at(place, name)
                 if found is not None:
                     yield from _with_packages(found, place)
 

@@ -165,6 +165,8 @@ class NativeRule(PortRule):
         wrapped = isinstance(holder, cst.Call) and dotted(holder.func).endswith(".compiled")
         if not wrapped and not isinstance(parent, (cst.Assign, cst.Return)):
             return None
+        if any(arg.star for arg in old.args):  # settings, known when it runs
+            return None
         function = f"{need(at, 'ops')}.{_LOSSES[name]}"
         if not old.args:
             return cst.parse_expression(function)
