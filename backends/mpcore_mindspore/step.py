@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
-import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import ParameterTuple, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.step.micro_batches import uneven
@@ -16,7 +15,7 @@ from mpcore_mindspore.guard import Given, Reaches, check_alone, guarded, undistu
 from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
 from mpcore_mindspore.master_weights import check_mode
 from mpcore_mindspore.overflow import on_all_ranks
-from mpcore_mindspore.stagnation import StoredSample
+from mpcore_mindspore.stagnation import lost_and_moving, new_counts, samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,22 +68,6 @@ def _compiled(cell: TrainCell) -> Callable[..., Any]:
         return cell(*batch)
 
     return ms.jit(run, fullgraph=True)  # type: ignore[no-any-return]
-
-
-def _count(before: ms.Tensor, after: ms.Tensor, grad: ms.Tensor) -> Any:
-    moving = grad != 0
-    lost = ops.logical_and(moving, before == after)
-    return ops.stack([lost.astype(ms.float32).sum(), moving.astype(ms.float32).sum()])
-
-
-def _counts(index: int, bound: OptimizerBinding) -> Any:
-    zeros = Tensor(np.zeros((len(bound.trained), 2), np.float32))
-    return Parameter(zeros, name=f"mpcore.lost.{index}", requires_grad=False)
-
-
-def _samples(bound: OptimizerBinding) -> tuple[StoredSample, ...]:
-    by_low = {id(state.low): state for state in bound.storage.masters}
-    return tuple(StoredSample(param, by_low.get(id(param))) for param in bound.trained)
 
 
 NO_SCALAR = "`loss_fn` must return a scalar: average it"
@@ -224,8 +207,8 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         self.steps = bindings.counter.steps
         self.counts_steps = bindings.counter.moves
         self.measures = bindings.counts_lost
-        self.samples = tuple(_samples(one) for one in bound) if self.measures else ()
-        self.lost = tuple(_counts(n, one) for n, one in enumerate(bound))
+        self.samples = tuple(samples_of(one) for one in bound) if self.measures else ()
+        self.lost = tuple(new_counts(n, one) for n, one in enumerate(bound))
         ends = [sum(len(one.trained) for one in bound[:n]) for n in range(len(bound) + 1)]
         self.spans = tuple(pairwise(ends))
         self.owners = tuple(n for n, one in enumerate(bound) for _ in one.trained)
@@ -613,7 +596,7 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         """Keep the counts of updates that did not change what is stored; return a token."""
         after = self.sampled(index, done)
         counts = [
-            _count(old, after[place], self.samples[index][place].elements(grads[place]))
+            lost_and_moving(old, after[place], self.samples[index][place].elements(grads[place]))
             for place, old in enumerate(before)
         ]
         return ops.depend(done, ops.assign(self.lost[index], ops.stack(counts)))
