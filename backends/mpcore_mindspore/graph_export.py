@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from mpcore.errors import GraphError
-from mpcore.graph.part import Exported, as_arguments, refuse_rewritten
+from mpcore.graph.part import Exported, as_arguments, refuse_after_prepare, refuse_rewritten
 from mpcore_mindspore.graph_forward import put_flags
 from mpcore_mindspore.graph_proof import check_runs, prove, seeded
 from mpcore_mindspore.graph_rewritten import Rewritten
@@ -40,11 +40,7 @@ def refuse_prepared(model: nn.Cell, *, rewritten: bool = False) -> None:
         if isinstance(cell, Rewritten):
             refuse_rewritten(path or type(cell.original).__name__)
     if original_of(model) is not None:
-        msg = (
-            f"`model` must be lifted before it is prepared, this {type(model).__name__} was: "
-            "amp.graphs has what by='graph' made of it; amp.release() gives the network back"
-        )
-        raise GraphError(msg)
+        refuse_after_prepare(model)
 
 
 @eagerly()

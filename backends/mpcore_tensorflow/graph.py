@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from mpcore.errors import GraphError
-from mpcore.graph.part import Lifted, both
+from mpcore.graph.part import Lifted, both, refuse_source
 from mpcore.graph.timing import refuse_timing
 from mpcore_tensorflow.graph_export import export, refuse_prepared
 from mpcore_tensorflow.graph_fold import fold
@@ -123,12 +123,8 @@ def changed(model: keras.Model, change: Change, example: Any, /) -> keras.Model:
 
 def source(model: keras.Model, policy: Policy, example: Any, /) -> str:
     """Raise GraphError: source is written of networks of MindSpore alone."""
-    msg = (
-        f"no source is written of {type(model).__name__}, a model of tf.keras, under {policy}: "
-        "mp.export writes it as a SavedModel"
-    )
     del example
-    raise GraphError(msg)
+    refuse_source(model, "tf.keras", policy, "writes it as a SavedModel")
 
 
 def timed(model: keras.Model, policy: Policy, example: Any, /) -> tuple[Timed, ...]:

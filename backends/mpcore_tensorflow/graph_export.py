@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from mpcore.errors import GraphError
-from mpcore.graph.part import Exported
+from mpcore.graph.part import Exported, refuse_after_prepare
 from mpcore_tensorflow.casting import is_prepared
 from mpcore_tensorflow.graph_build import Built
 from mpcore_tensorflow.graph_forward import Lowering, layers_of
@@ -115,11 +115,7 @@ def refuse_prepared(model: keras.Model, *, rewritten: bool = False) -> None:
     check_model(model)
     refuse_parts(model, rewritten=rewritten)
     if is_prepared(model):
-        msg = (
-            f"`model` must be lifted before it is prepared, this {type(model).__name__} was: "
-            "amp.graphs has what by='graph' made of it; amp.release() gives the model back"
-        )
-        raise GraphError(msg)
+        refuse_after_prepare(model)
 
 
 def _tensors(value: Any) -> list[Any]:

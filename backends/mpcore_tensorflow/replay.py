@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from mpcore.backend.profiler import KernelTime, Spread
-from mpcore.tools.profiling.timing import in_turn
+from mpcore.tools.profiling.timing import compared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from mpcore.backend.profiler import KernelTime
     from mpcore_tensorflow.traced import Made, Traced
 
 __all__ = ["timed"]
+
+_REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 
 
 def timed(traced: Traced, wanted: Sequence[str], low: str) -> list[KernelTime]:
@@ -43,20 +44,17 @@ def _compared(made: Made, low: str) -> KernelTime | None:
     if run is None:
         return None
     other = low if made.dtype != low else "float32"
-    kernel = KernelTime(made.kernel, made.dtype, other, Spread(0.0, 0.0, 0.0))
-    rival = _runner(made.op, {made.dtype: other})
     try:
         run()
-    except (tf.errors.OpError, ValueError, TypeError):
+    except _REFUSALS:
         return None  # random values are no inputs for it
-    try:
-        if rival is not None:
-            rival()
-            return in_turn(kernel, run, rival, _wait)
-        why = "its inputs cannot be made"
-    except (tf.errors.OpError, ValueError, TypeError) as exc:
-        why = " ".join(str(exc).split())[:160]
-    return replace(kernel, now=in_turn(kernel, run, run, _wait).now, refused=why)
+    rival = _runner(made.op, {made.dtype: other}) or _refuse
+    return compared(made.kernel, (made.dtype, other), run, rival, _REFUSALS, _wait)
+
+
+def _refuse() -> None:
+    msg = "its inputs cannot be made"
+    raise ValueError(msg)
 
 
 def _runner(op: Any, change: dict[str, str]) -> Callable[[], Any] | None:

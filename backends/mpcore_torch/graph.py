@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mpcore.errors import GraphError
 from mpcore.graph.fold import fold_batch_norm
-from mpcore.graph.part import Lifted, as_arguments, both
+from mpcore.graph.part import Lifted, as_arguments, both, refuse_after_prepare, refuse_source
 from mpcore_torch.forwards import put_method
 from mpcore_torch.graph_build import build as build_piece
 from mpcore_torch.graph_export import export, exported_piece
@@ -132,22 +131,15 @@ def changed(model: nn.Module, change: Change, example: Any, /) -> nn.Module:
 def _refuse_prepared(model: nn.Module) -> None:
     try:
         refuse_prepared(model)
-    except RuntimeError as exc:
-        msg = (
-            f"`model` must be lifted before it is prepared, this {type(model).__name__} was: "
-            "amp.graphs has what by='graph' made of it; amp.release() gives the model back"
-        )
-        raise GraphError(msg) from exc
+    except RuntimeError:
+        refuse_after_prepare(model)
 
 
 def source(model: nn.Module, policy: Policy, example: Any, /) -> str:
     """Raise GraphError: source is written of networks of MindSpore alone."""
-    msg = (
-        f"no source is written of {type(model).__name__}, a model of torch, under {policy}: "
-        "mp.export writes it to a .pt2 file, whose graph prints itself as code"
-    )
     del example
-    raise GraphError(msg)
+    instead = "writes it to a .pt2 file, whose graph prints itself as code"
+    refuse_source(model, "torch", policy, instead)
 
 
 def fold(model: nn.Module, example: Any, /) -> nn.Module:

@@ -30,7 +30,9 @@ __all__ = [
     "Lifted",
     "as_arguments",
     "both",
+    "refuse_after_prepare",
     "refuse_rewritten",
+    "refuse_source",
 ]
 
 
@@ -105,6 +107,24 @@ Change: TypeAlias = "Callable[[Changed], Changed]"
 def both(first: Change | None, then: Change) -> Change:
     """Return what makes one change after the other."""
     return then if first is None else lambda found: then(first(found))
+
+
+def refuse_after_prepare(model: Any) -> NoReturn:
+    """Raise GraphError: a model is lifted before it is prepared."""
+    msg = (
+        f"`model` must be lifted before it is prepared, this {type(model).__name__} was: "
+        "amp.graphs has what by='graph' made of it; amp.release() gives it back"
+    )
+    raise GraphError(msg)
+
+
+def refuse_source(model: Any, framework: str, policy: Policy, instead: str) -> NoReturn:
+    """Raise GraphError: source is written of networks of MindSpore alone."""
+    msg = (
+        f"no source is written of {type(model).__name__}, a model of {framework}, under {policy}: "
+        f"mp.export {instead}"
+    )
+    raise GraphError(msg)
 
 
 def refuse_rewritten(name: str) -> NoReturn:
