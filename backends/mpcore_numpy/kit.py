@@ -8,7 +8,6 @@ import numpy as np
 
 from mpcore.numerics.dtypes import round_to
 from mpcore.scaling.transition import transition
-from mpcore_numpy.ascend import emulated_ascend
 from mpcore_numpy.model import SGD, Adam, Model
 
 if TYPE_CHECKING:
@@ -98,14 +97,13 @@ def dtype_of(value: npt.NDArray[Any], planned: str) -> str:
 
 
 class NumpyKit:
-    """Implements ``mpcore.backend.kit.Kit``, and what this repository's tests ask besides."""
+    """Implements ``mpcore.backend.kit.Kit``."""
 
     name = "numpy"
     modes: tuple[str, ...] = ("eager",)
     differentiates = False
     changes_model = False
     optimizer_holds_parameters = True
-    saturating_steps = 10_000
 
     def model(self) -> Model:
         """Return the network, the same at each call."""
@@ -142,41 +140,6 @@ class NumpyKit:
         """Return SGD over the parameters of some layers."""
         names = [name for name in model.params if name.partition(".")[0] in layers]
         return SGD(model.params, learning_rate, 0.9, names)
-
-    def losses(self, model: Model) -> dict[str, Callable[..., Any]]:
-        """Return two losses, one without ``boost``."""
-
-        def steady(
-            params: Arrays, buffers: Arrays, cast: Any, scale: Any, x: Any, y: Any, boost: Any
-        ) -> Any:
-            return loss_and_gradients(params, buffers, cast, scale, x, y, np.float32(1))
-
-        return {"a": steady, "b": loss_and_gradients}
-
-    def counter(self) -> tuple[Callable[[], None], Callable[[], int]]:
-        """Return what counts, and what reads the count."""
-        count = np.zeros(())
-
-        def add() -> None:
-            count[...] += 1
-
-        return add, lambda: int(count)
-
-    def memory(
-        self, model: Model
-    ) -> tuple[Any, Callable[..., Any], Callable[[], npt.NDArray[Any]]]:
-        """Return an array, a loss that changes it, and what reads it."""
-        memory = np.zeros(16, "f4")
-
-        def loss_fn(*args: Any) -> Any:
-            memory[...] += 1
-            return loss_and_gradients(*args)
-
-        return memory, loss_fn, memory.copy
-
-    def emulated_ascend(self) -> Any:
-        """Return the emulated device."""
-        return emulated_ascend()
 
     def snapshot(self, model: Model, optimizer: Any, amp: NumpyAmp) -> Arrays:
         """Return copies of all arrays and counts."""
