@@ -96,7 +96,7 @@ class JaxAmp(Amp):
     @property
     def optimizer(self) -> nnx.Optimizer[Any]:
         """The optimizer, if there is one alone."""
-        (only,) = self.optimizers.values()
+        only: nnx.Optimizer[Any] = self._only_optimizer()
         return only
 
     @property

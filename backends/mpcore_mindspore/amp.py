@@ -167,12 +167,7 @@ class MindsporeAmp(Amp):
         Raises:
             BackendError: there are several.
         """
-        self._check_trains("optimizer")
-        if len(self.optimizers) > 1:
-            names = ", ".join(repr(name) for name in self.optimizers)
-            msg = f"`optimizer` must be the only one, there are {names}; read `optimizers[name]`"
-            raise BackendError(msg)
-        return next(iter(self.optimizers.values()))
+        return self._only_optimizer()
 
     @property
     def compiled_steps(self) -> dict[str, str]:

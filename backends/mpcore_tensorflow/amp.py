@@ -125,15 +125,8 @@ class KerasAmp(Amp):
         Raises:
             BackendError: there are several.
         """
-        self._check_trains("optimizer")
-        if len(self.optimizers) > 1:
-            names = ", ".join(f"amp.optimizers[{name!r}]" for name in self.optimizers)
-            msg = (
-                f"`amp.optimizer` is there for one optimizer, this model has {names}; they step "
-                "together in amp.step, model.compile takes one alone"
-            )
-            raise BackendError(msg)
-        return self._first
+        only: TransactionalOptimizer = self._only_optimizer()
+        return only
 
     @property
     def graphs(self) -> tuple[GraphPlan, ...]:

@@ -200,12 +200,8 @@ class TorchAmp(Amp):
         Raises:
             BackendError: there are several; see ``optimizers``.
         """
-        self._check_trains("optimizer")
-        if len(self.optimizers) > 1:
-            first = next(iter(self.optimizers))
-            msg = f"`amp.optimizer` is one of several; use amp.optimizers[{first!r}]"
-            raise BackendError(msg)
-        return next(iter(self.optimizers.values()))
+        only: torch.optim.Optimizer = self._only_optimizer()
+        return only
 
     @cached_property
     def grad_scaler(self) -> AmpGradScaler:

@@ -206,6 +206,19 @@ class Amp(Insurable, ABC):
             )
             raise BackendError(msg)
 
+    def _only_optimizer(self) -> Any:
+        """Return the optimizer, where there is one.
+
+        Raises:
+            BackendError: there are several, or none.
+        """
+        self._check_trains("optimizer")
+        if len(self.optimizers) > 1:
+            each = ", ".join(f"amp.optimizers[{name!r}]" for name in self.optimizers)
+            msg = f"`amp.optimizer` is there for one optimizer, this model has several: read {each}"
+            raise BackendError(msg)
+        return next(iter(self.optimizers.values()))
+
     @property
     def released(self) -> bool:
         """Whether ``release`` was called, or may have been.

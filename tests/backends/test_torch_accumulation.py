@@ -435,7 +435,9 @@ def test_native_steps_the_optimizer_that_saw_nothing():
 
 def test_optimizer_attribute_is_for_one():
     _, amp = two()
-    with pytest.raises(mp.BackendError, match=r"is one of several; use amp\.optimizers\['a'\]"):
+    with pytest.raises(
+        mp.BackendError, match=r"this model has several: read amp\.optimizers\['a'\]"
+    ):
         _ = amp.optimizer
     _, amp = ready()
     assert amp.optimizer is amp.optimizers["optimizer"]
