@@ -238,3 +238,79 @@ def test_a_package_of_the_project_is_no_package_of_that_name(tmp_path, marked):
         (file,) = port_tree(walk(script), TARGET, Options()).files
         kinds = {edit.kind for edit in file.edits if edit.line == 2}
         assert kinds == {"unproven" if marked or "runs" in folder else "refused"}
+
+
+# --- what writers, indices and types take ---------------------------------------------------------
+
+TAKEN = """import numpy as np
+import torch
+def filled(x, y):
+    x[..., np.r_[:2, 4:6]] = torch.zeros(2, 3, 4)
+    x[0, 0, 3 + y[0].to(torch.int16).cpu().numpy()] = 7
+    return x, (x < 3).type(x.type()).sum()
+made = filled(torch.ones(2, 3, 6), torch.tensor([2.0, 1.0]))
+"""
+
+
+def test_arrays_of_numpy_are_no_indices_and_a_type_may_be_another_tensors(tmp_path):
+    found = beside(TAKEN, tmp_path, "exact", "changed", "unproven")
+    assert ".astype(x.dtype)" in found.text
+
+
+def test_a_type_that_is_asked_for_alone_has_no_equal():
+    found = port_text("import torch\ndef f(x): return x.type() == 'torch.FloatTensor'\n", TARGET)
+    assert [edit.kind for edit in found.edits if edit.line == 2] == ["refused"]
+
+
+WRITERS = """import torch
+from tensorboardX import SummaryWriter
+import tensorboardX as tb
+writer = SummaryWriter("{0}", comment="a")
+writer.add_scalar("loss", torch.ones(1), 2)
+writer.add_image("picture", torch.zeros(3, 4, 4))
+writer.close()
+other = tb.SummaryWriter(logdir="{0}", flush_secs=3)
+other.close()
+made = []
+"""
+
+
+def test_writers_of_tensorboardx_take_tensors(tmp_path):
+    script = WRITERS.format(tmp_path / "runs")
+    assert ported(script, "exact", "changed").text.count("port.SummaryWriter") == 2
+    (tmp_path / "ported.py").write_text(port_text(script, TARGET).text, "utf-8")
+    runpy.run_path(str(tmp_path / "ported.py"), run_name="port")
+    assert list((tmp_path / "runs").iterdir())
+
+
+# --- networks that run between a loss and its step ------------------------------------------------
+
+BETWEEN = """import torch
+from torch import nn
+net = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+criterion = nn.MSELoss()
+def train(batches, log):
+    for x, y in batches:
+        out = net(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        {}
+        optimizer.step()
+        log(loss.item(), out)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("out = net(x)", ["it runs a network between loss and step"]),
+        ("other = criterion(out, y + 1)", []),
+    ],
+)
+def test_a_network_that_runs_before_its_step_does_not_run_behind_it(line, why):
+    found = ported(BETWEEN.format(line), "exact", "changed")
+    shaped = [edit.reason for edit in found.edits if "torch's form" in edit.reason]
+    assert [reason.partition(": ")[2] for reason in shaped] == why
+    assert ("port.loss" in found.text) is bool(why)

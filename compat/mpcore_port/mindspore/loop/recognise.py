@@ -23,6 +23,7 @@ from mpcore_port.mindspore.rules.flow import (
     plain_values,
     read,
 )
+from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 
@@ -74,7 +75,7 @@ def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
     made = {id(line) for g in steps.groups for f in g.forwards for line in f.lines}
     for group in steps.groups:
         _check_zeros(group, steps)
-        steps.late[id(group)] = [one for f in group.forwards for one in _late(f, group, made)]
+        steps.late[id(group)] = [one for f in group.forwards for one in _late(f, group, made, at)]
     _name(steps.groups)
     return steps
 
@@ -410,7 +411,7 @@ def _below(block: Block | None, top: Block) -> bool:
 # --- what stands between ------------------------------------------------------------------------
 
 
-def _late(forward: Forward, group: Group, every_loss: set[int]) -> list[Line]:
+def _late(forward: Forward, group: Group, every_loss: set[int], at: At) -> list[Line]:
     """Return lines between a loss and its step that have to come behind the step.
 
     They read what the loss is made of, or change what it reads; all others stay in front of it.
@@ -419,6 +420,7 @@ def _late(forward: Forward, group: Group, every_loss: set[int]) -> list[Line]:
     first, last = (block.lines.index(forward.lines[place]) for place in (0, -1))
     reads = {name for line in forward.lines for name in read(line.node)}
     changed = {name for line in forward.lines for name in assigned(line.node)}
+    networks = {n for one in forward.lines for n in _networks(one.source or one.node, at)}
     made: set[str] = set()
     late: list[Line] = []
     for place in range(first, _end(group, forward)):
@@ -433,11 +435,24 @@ def _late(forward: Forward, group: Group, every_loss: set[int]) -> list[Line]:
             if read(line.node) & (made | moved) or sets & (reads | changed | moved):
                 if place < last and sets & (reads | changed):
                     raise NotPlain(line.node, "it changes what the loss is made of")
+                if _networks(line.source or line.node, at) & networks:
+                    raise NotPlain(line.node, "it runs a network between loss and step")
                 _check_late(line, group)
                 late.append(line)
             elif _mode(line.node) and place < last:
                 raise NotPlain(line.node, "a network changes its mode between parts of the loss")
     return late
+
+
+def _networks(node: Any, at: At) -> set[str]:
+    """Return the networks that a statement runs, as code; losses of torch hold no weights."""
+    funcs = [call.func for call in calls_in(node) if is_module(at, call.func)]
+    losses = [func for func in funcs if _is_loss(at.names.call_names(func))]
+    return {code_of(func) for func in funcs if all(func is not one for one in losses)}
+
+
+def _is_loss(made: set[str]) -> bool:
+    return bool(made) and all(name.endswith("Loss") for name in made)
 
 
 def _end(group: Group, forward: Forward) -> int:

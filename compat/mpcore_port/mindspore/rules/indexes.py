@@ -15,6 +15,7 @@ __all__ = ["IndexRule"]
 
 _ARRAYS = ("arange", "argsort", "array", "asarray", "flatnonzero", "random.permutation", "unique")
 _SIZED = {"random.choice": 2, "random.randint": 3}  # a number where no size is given
+_ROWS = ("numpy.r_", "numpy.mgrid")
 _SAME = ("astype", "copy", "flatten", "ravel", "reshape")
 _DEPTH = 6
 
@@ -35,7 +36,10 @@ class IndexRule(PortRule):
             index: Any = element.slice
             value = before.slice.value if isinstance(before.slice, cst.Index) else None
             if value is not None and _is_array(value, at):
-                func = cst.Attribute(index.value, cst.Name("tolist"))
+                held = index.value
+                if isinstance(held, cst.BinaryOperation) and not held.lpar:
+                    held = held.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+                func = cst.Attribute(held, cst.Name("tolist"))
                 element = element.with_changes(slice=index.with_changes(value=cst.Call(func)))
                 changed = True
             elements.append(element)
@@ -55,6 +59,10 @@ def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
         return bool(origins) and all(
             one is not node and _is_array(one, at, depth - 1) for one in origins
         )
+    if isinstance(node, cst.BinaryOperation):
+        return _is_array(node.left, at, depth - 1) or _is_array(node.right, at, depth - 1)
+    if isinstance(node, cst.Subscript) and at.names.qualified(node.value) in _ROWS:
+        return True
     if isinstance(node, cst.Subscript):
         is_part = len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Slice)
         return is_part and _is_array(node.value, at, depth - 1)
@@ -64,6 +72,8 @@ def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
     if module == "numpy":
         named = any(arg.keyword is not None and arg.keyword.value == "size" for arg in node.args)
         return last in _ARRAYS or (last in _SIZED and (named or len(node.args) >= _SIZED[last]))
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value == "numpy":
+        return not node.args  # of a tensor: an array, or a number of numpy's
     if isinstance(node.func, cst.Attribute) and node.func.attr.value in _SAME:
         return _is_array(node.func.value, at, depth - 1)
     return False

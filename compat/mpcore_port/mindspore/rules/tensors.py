@@ -43,6 +43,23 @@ def _is_old_type(call: cst.Call, at: At) -> bool:
     return all(name.startswith("torch.") and name.endswith("Tensor") for name in named)
 
 
+def _type_asked(call: cst.Call) -> Any:
+    """Return ``y`` of ``x.type(y.type())``."""
+    inner = call.args[0].value if len(call.args) == 1 and not call.args[0].star else None
+    if not isinstance(inner, cst.Call) or inner.args or not isinstance(inner.func, cst.Attribute):
+        return None
+    return inner.func.value if inner.func.attr.value == "type" else None
+
+
+def _is_type_of_another(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``y.type()`` in ``x.type(y.type())``."""
+    arg = at.names.parents.get(call)
+    around = at.names.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(around, cst.Call) or not isinstance(around.func, cst.Attribute):
+        return False
+    return around.func.attr.value == "type" and _type_asked(around) is not None
+
+
 _WRAPPED = {
     "parameters": "port.parameters",
     "named_parameters": "port.named_parameters",
@@ -98,6 +115,13 @@ class MethodRule(PortRule):
             made = cst.Call(new.args[0].value, [cst.Arg(new.func.value)])
             at.note(self, old, made, reason="a type of tensors makes one of another")
             return made
+        if name == "type" and _type_asked(old) is not None:
+            dtype = f"{code_of(_type_asked(new))}.dtype"
+            made = _method(new, "astype", [cst.Arg(cst.parse_expression(dtype))])
+            at.note(self, old, made)
+            return made
+        if name == "type" and not old.args and _is_type_of_another(old, at):
+            return None  # ported with the call around it
         row = table("methods").get(f"Tensor.{name}")
         if row is not None:
             return self._mapped(row, old, new, at)
