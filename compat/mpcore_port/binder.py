@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Binder"]
 
+# What everybody calls these; a star brings them along without a word.
+_USUAL = {"torch": "torch", "np": "numpy"}
+
 
 class Binder:
     """Fill ``Names`` in one walk over the tree."""
@@ -27,24 +30,29 @@ class Binder:
         """Walk over the whole module."""
         self.names._scopes[self.names.module] = self.scope
         self._children(self.names.module)
-        self._torch_of_a_star()
+        if self.names.stars:
+            self._of_a_star()
 
-    def _torch_of_a_star(self) -> None:
-        """Bind ``torch``, where the file has it by ``from data import *`` alone."""
-        if not self.names.stars or self.names.called_torch is None:
-            return
+    def _of_a_star(self) -> None:
+        """Bind ``torch`` and ``np``, where the file has them by ``from data import *`` alone."""
         everywhere = [self.names.top, *self.names._scopes.values()]
-        if any("torch" in scope.bindings for scope in everywhere):
-            return
-        binding = Binding("import", self.names.called_torch, qualified="torch")
-        binding.scope = self.names.top
-        self.names.top.bindings["torch"] = [binding]
+        bound = {name for scope in everywhere for name in scope.bindings}
+        for name, node in self.names.usual.items():
+            if name not in bound:
+                binding = Binding("import", node, qualified=_USUAL[name])
+                binding.scope = self.names.top
+                self.names.top.bindings[name] = [binding]
 
     def _children(self, node: cst.CSTNode) -> None:
         for child in children_of(node):
             self.names.parents[child] = node
-            if type(child) is cst.Name and child.value == "torch" and type(node) is cst.Attribute:
-                self.names.called_torch = child
+            if (
+                type(child) is cst.Name
+                and child.value in _USUAL
+                and type(node) is cst.Attribute
+                and node.value is child
+            ):
+                self.names.usual[child.value] = child
             self._node(child)
 
     def _node(self, node: cst.CSTNode) -> None:

@@ -60,7 +60,7 @@ class Names:
         imports: every import statement's bindings, in order.
         classes, functions: definitions by name, of any scope.
         stars: modules that everything was imported from.
-        called_torch: a use of the name ``torch``; it may come with a star.
+        usual: a use of ``torch`` and one of ``np``; they may come with a star.
         calls: all calls, in order.
     """
 
@@ -74,7 +74,7 @@ class Names:
         self.functions: dict[str, list[cst.FunctionDef]] = {}
         self.imports: list[tuple[str, Binding]] = []
         self.stars: list[str] = []
-        self.called_torch: cst.Name | None = None
+        self.usual: dict[str, cst.Name] = {}
         self.calls: list[cst.Call] = []
         self._scopes: dict[cst.CSTNode, Scope] = {}
         self._attributes: dict[tuple[cst.CSTNode | None, str], list[Binding]] = {}
@@ -358,12 +358,13 @@ class Names:
                     if isinstance(returned, cst.Tuple) and binding.index < len(returned.elements):
                         values.append(returned.elements[binding.index].value)
         elif binding.kind == "param":
-            values += self._passed(binding)
+            values += self.passed(binding)
             if binding.value is not None and not _is_none(binding.value):
                 values.append(binding.value)
         return values
 
-    def _passed(self, binding: Binding) -> list[cst.BaseExpression]:
+    def passed(self, binding: Binding) -> list[cst.BaseExpression]:
+        """Return what the calls of the file hand to a parameter; nothing for what is none."""
         function = self.enclosing(binding.node, cst.FunctionDef)
         if function is None or not isinstance(binding.node, cst.Param):
             return []

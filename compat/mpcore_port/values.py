@@ -262,7 +262,7 @@ class Values:
                 return "own"
             if function.name.value == "forward" and self.is_network(owner):
                 return "tensor"
-        passed = self.names._passed(binding)
+        passed = self.names.passed(binding)
         if not passed:
             return UNKNOWN
         default = [binding.value] if binding.value is not None else []

@@ -19,6 +19,7 @@ __all__ = [
     "Embedding",
     "LogSoftmax",
     "ModuleDict",
+    "ModuleList",
     "NLLLoss",
     "Softmax",
     "Upsample",
@@ -141,6 +142,38 @@ def embedding_of(embeddings: Any, freeze: bool = True, padding_idx: int | None =
     made.embedding_table.set_data(embeddings.astype(made.embedding_table.dtype))
     made.embedding_table.requires_grad = not freeze
     return made
+
+
+class ModuleList(nn.CellList):  # type: ignore[misc]
+    """A list of Cells that grows after it was given to another Cell.
+
+    nn.CellList names Parameters of what comes later by their place in the list alone, and of two
+    such lists an optimizer refuses the second.
+    """
+
+    def __init__(self, modules: Any = ()) -> None:
+        super().__init__(list(modules))
+        self._path = ""
+
+    def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
+        """Take the name that the Cell around has for this list."""
+        super().update_parameters_name(prefix, recurse)
+        self._path = prefix
+
+    def append(self, cell: Any) -> ModuleList:
+        """Put a Cell behind the others."""
+        super().append(cell)
+        cell.update_parameters_name(f"{self._path}{len(self) - 1}.")
+        return self
+
+    def extend(self, cells: Any) -> ModuleList:
+        """Put Cells of any iterable behind the others."""
+        for cell in cells:
+            self.append(cell)
+        return self
+
+    def __iadd__(self, cells: Any) -> ModuleList:
+        return self.extend(cells)
 
 
 class ModuleDict(nn.Cell):  # type: ignore[misc]

@@ -44,7 +44,12 @@ _TORCH = {
     InstanceNorm3d: _NORM | _STATISTICS,
     nn.LayerNorm: _NORM,
     nn.GroupNorm: _NORM,
-    nn.Embedding: {"embedding_table": "weight"},
+    nn.Embedding: {
+        "embedding_table": "weight",
+        "vocab_size": "num_embeddings",
+        "embedding_size": "embedding_dim",
+    },
+    nn.Dense: {"in_channels": "in_features", "out_channels": "out_features"},
     nn.PReLU: {"w": "weight"},
 }
 _INNER = {  # Cells that hold what torch holds itself, or under another name

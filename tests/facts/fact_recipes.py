@@ -826,7 +826,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "Tensor.take": {"index": ["i"]},
     "Tensor.diff": {"n": ["1", "2"], "prepend": None, "append": None},
     "Tensor.quantile": {"q": ["0.3"]},
-    "Tensor.numpy": {"force": ["True"]},
+    "Tensor.numpy": {"self": ["i"], "force": ["True"]},
     "Tensor.clone": {},
     "Tensor.contiguous": {},
     "Tensor.hypot": {"other": ["b"]},

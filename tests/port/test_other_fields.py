@@ -256,3 +256,75 @@ def test_profilers_say_that_they_record_nothing():
     with pytest.warns(PortWarning, match="nothing is recorded"), port.profile() as seen:
         seen.step()
     assert seen.key_averages().table() == ""
+
+
+# --- lists that grow, sizes of layers ------------------------------------------------------------
+
+GROWING = """
+import torch
+from torch import nn
+class Wide(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * self.in_features
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.norms, self.layers = nn.ModuleList(), nn.ModuleList()
+        for _ in range(2):
+            self.norms.append(nn.Linear(4, 4))
+            self.layers.extend(nn.Linear(4, 4) for _ in range(2))
+        self.last = Wide(4, 2)
+    def forward(self, ids):
+        x = self.table(ids) * self.table.embedding_dim ** 0.5
+        for norm, layer in zip(self.norms, self.layers):
+            x = layer(norm(x))
+        return self.last(x) + self.last.out_features
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, nesterov=False)
+sizes = [layer.in_features for layer in net.layers], net.table.num_embeddings
+out = net(torch.zeros(3, dtype=torch.int64)).shape
+args_size = args.in_features
+"""
+
+
+def test_lists_that_grow_have_names_of_their_own_and_layers_their_sizes(tmp_path):
+    script = GROWING.replace("args_size = args.in_features\n", "")
+    made = loaded(script, tmp_path)
+    names = [param.name for param in made["net"].trainable_params()]
+    assert len(names) == len(set(names)) == 15
+    assert set(port.state_dict(made["net"])) >= {"norms.1.weight", "layers.3.bias"}
+    assert made["sizes"] == ([4, 4, 4, 4], 5)
+    assert tuple(made["out"]) == (3, 2)
+    assert "args.in_features" in ported(GROWING).text
+
+
+# --- arrays of numpy as places, numpy that comes with a star -------------------------------------
+
+PLACES = """
+import torch
+from helpers import *
+def take(x, mask, u):
+    places = np.where(mask > 0)
+    ids = np.array([0, 1])
+    for one in u:
+        first = u[one]
+    return x[places], x[np.nonzero(mask)], x[ids], first
+"""
+
+
+def test_places_of_numpy_are_lists_and_what_a_loop_gives_stays(tmp_path, monkeypatch):
+    (tmp_path / "helpers.py").write_text("import numpy as np\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = ported(PLACES.replace("ids = np", "one = np").replace("x[ids]", "x[one]"))
+    assert "first = u[one]" in found.text
+    made = loaded(PLACES, tmp_path)
+    mask = np.array([[0, 1], [1, 0]])
+    x = ms.Tensor([[1.0, 2.0], [3.0, 4.0]])
+    first, second, rows, _ = made["take"](x, mask, {1: 2})
+    assert first.tolist() == second.tolist() == [2.0, 3.0]
+    assert rows.shape == (2, 2)
+
+
+def test_an_array_that_a_tensor_gives_is_a_fact():
+    assert not kinds("import torch\ny = torch.ones(2).numpy()\n", "unproven")

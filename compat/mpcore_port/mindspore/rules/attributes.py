@@ -1,4 +1,4 @@
-"""Attributes that MindSpore calls otherwise: Parameters of norms and tables, fields of results."""
+"""Attributes that MindSpore calls otherwise: of norms and tables, sizes of layers, results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule, is_plain_object, wording
+from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
 from mpcore_port.names import code_of, string_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,17 @@ _NORM = {
     "running_mean": "moving_mean",
     "running_var": "moving_variance",
 }
-_OF = {"torch.nn.Embedding": {"weight": "embedding_table"}, "torch.nn.PReLU": {"weight": "w"}}
+_SIZES = {
+    "torch.nn.Linear": {"in_features": "in_channels", "out_features": "out_channels"},
+    "torch.nn.Embedding": {"num_embeddings": "vocab_size", "embedding_dim": "embedding_size"},
+}
+_SIZE_NAMES = frozenset(name for names in _SIZES.values() for name in names)
+_SIZED = re.compile(r"\b(Linear|Embedding)\b")
+_OF = {
+    "torch.nn.Linear": _SIZES["torch.nn.Linear"],
+    "torch.nn.Embedding": {"weight": "embedding_table"} | _SIZES["torch.nn.Embedding"],
+    "torch.nn.PReLU": {"weight": "w"},
+}
 _SET = (
     "nothing in this file says which layer this is set on: a norm of MindSpore calls it gamma, "
     "beta, moving_mean or moving_variance, an Embedding embedding_table"
@@ -48,7 +58,7 @@ class AttributeRule(PortRule):
         if isinstance(old, cst.Call):
             return self._asked(old, new, at)
         name, parent = old.attr.value, at.names.parents.get(old)
-        if name not in _NORM and name not in _FIELDS:
+        if name not in _NORM and name not in _FIELDS and name not in _SIZE_NAMES:
             return None
         if at.names.qualified(old) is not None or (
             isinstance(parent, cst.Call) and parent.func is old
@@ -57,8 +67,9 @@ class AttributeRule(PortRule):
         if name in _FIELDS:
             return self._field(old, new, at)
         if isinstance(old.value, cst.Name) and old.value.value == "self":
-            return None
-        made: Any = self._parameter(old, new, at)
+            made: Any = self._own_size(old, new, at)
+        else:
+            made = self._parameter(old, new, at)
         if made is not None:
             at.note(self, old, made)
         return made
@@ -85,6 +96,15 @@ class AttributeRule(PortRule):
         at.note(self, old, field, reason="MindSpore returns a plain tuple")
         return field
 
+    def _own_size(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        """Rename a size that a class has from the layer that it is made of."""
+        owner = at.names.enclosing(old, cst.ClassDef)
+        if owner is None or at.names.attribute(owner, code_of(old)):
+            return None
+        names = [_SIZES.get(base, {}) for base in at.names.bases(owner)]
+        own = next((one[old.attr.value] for one in names if old.attr.value in one), "")
+        return new.with_changes(attr=cst.Name(own)) if own else None
+
     def _parameter(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
         layers = layers_of(old.value, at)
         name = old.attr.value
@@ -95,7 +115,10 @@ class AttributeRule(PortRule):
                 return None if own == name else new.with_changes(attr=cst.Name(own))
         elif layers or is_plain_object(at, old.value):
             return None
-        if not _has_such(at):
+        is_size = name in _SIZE_NAMES
+        if is_size and SETTINGS.search(code_of(old.value)):
+            return None
+        if not (_SIZED.search(at.source.around) if is_size else _has_such(at)):
             return None
         if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
             at.unproven(self, old, _SET)  # under a wrong name it would be another attribute

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule, is_plain_object, wording
+from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
 from mpcore_port.names import code_of, dotted, string_of
 
 if TYPE_CHECKING:
@@ -41,11 +40,6 @@ class DeviceFlagRule(PortRule):
         return made
 
 
-_SETTINGS = re.compile(
-    r"(^|[._])(a|args?|cfg|conf|config|flags|hps?|hparams|opts?|options|self)$", re.I
-)
-
-
 class DeviceOfRule(PortRule):
     """``x.device`` is a word in MindSpore; ``x.device.type == "cuda"`` asks for more than that."""
 
@@ -59,7 +53,11 @@ class DeviceOfRule(PortRule):
             return self._compared(old, new, at)
         if old.attr.value != "device" or at.names.qualified(old) is not None:
             return None
-        if _SETTINGS.search(dotted(old.value)) or is_plain_object(at, old.value):
+        if (
+            code_of(old.value) == "self"
+            or SETTINGS.search(dotted(old.value))
+            or is_plain_object(at, old.value)
+        ):
             return None
         if not _is_asked(old, at):
             return None

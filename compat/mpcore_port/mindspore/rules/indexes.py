@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -35,7 +36,13 @@ class IndexRule(PortRule):
         for before, element in zip(old.slice, new.slice, strict=True):
             index: Any = element.slice
             value = before.slice.value if isinstance(before.slice, cst.Index) else None
-            if value is not None and _is_array(value, at):
+            if value is not None and _are_places(value, at):
+                code = f"tuple(one.tolist() for one in {code_of(index.value)})"
+                element = element.with_changes(
+                    slice=index.with_changes(value=cst.parse_expression(code))
+                )
+                changed = True
+            elif value is not None and _is_array(value, at):
                 held = index.value
                 if isinstance(held, cst.BinaryOperation) and not held.lpar:
                     held = held.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -50,14 +57,35 @@ class IndexRule(PortRule):
         return made
 
 
+def _is_followed(node: cst.CSTNode, at: At) -> bool:
+    """Return whether all that a name is given is in sight: no loop gives it, no other file."""
+    given = at.names.held(node)
+    return all(b.kind == "value" or at.names.passed(b) for b in given)
+
+
+def _are_places(node: Any, at: At) -> bool:
+    """Return whether an expression surely is what ``np.where(mask)`` gives: an array an axis."""
+    if isinstance(node, cst.Name) and not _is_followed(node, at):
+        return False
+    calls = [node] if isinstance(node, cst.Call) else at.names.origins(node)
+    return bool(calls) and all(
+        isinstance(one, cst.Call)
+        and at.names.called(one) in ("numpy.where", "numpy.nonzero")
+        and len(one.args) == 1
+        for one in calls
+    )
+
+
 def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
     """Return whether an expression surely is an array of numpy."""
     if depth == 0:
         return False
     if isinstance(node, (cst.Name, cst.Attribute)):
         origins = list(at.names.origins(node))
-        return bool(origins) and all(
-            one is not node and _is_array(one, at, depth - 1) for one in origins
+        return (
+            bool(origins)
+            and _is_followed(node, at)
+            and all(one is not node and _is_array(one, at, depth - 1) for one in origins)
         )
     if isinstance(node, cst.BinaryOperation):
         return _is_array(node.left, at, depth - 1) or _is_array(node.right, at, depth - 1)

@@ -127,6 +127,6 @@ def _is_never_given(node: cst.BaseExpression, at: At) -> bool:
         binding.kind == "param"
         and binding.value is not None
         and code_of(binding.value) == "None"
-        and not at.names._passed(binding)
+        and not at.names.passed(binding)
         for binding in found
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FULL_GRAPH",
+    "SETTINGS",
     "PortRule",
     "by_name",
     "copied",
@@ -63,6 +64,8 @@ _MODULE_NAME = re.compile(
 )
 
 
+SETTINGS = re.compile(r"(^|[._])(args?|cfg|conf|config|flags|hps?|hparams|opts?|options)$", re.I)
+"""What scripts call their settings; they have attributes of any name."""
 FULL_GRAPH = ".jit(fullgraph=True)\n"
 """How a port has MindSpore compile a step; not the full graph has no gradient of what is left."""
 
