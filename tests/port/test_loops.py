@@ -73,7 +73,12 @@ def test_loops_train_as_torch_does(path, options, mode, tmp_path):
     trains_alike(path, options, mode, tmp_path)
 
 
-EACH_CALL = {"gan", "switch_beside", "trainer"}  # steps that are made where they are called
+EACH_CALL = {
+    "gan",
+    "handed",
+    "switch_beside",
+    "trainer",
+}  # steps that are made where they are called
 TWO_OPTIMIZERS = {"joint"}  # MindSpore names the rates of both alike, and refuses them in one graph
 COMPILED = [path for path in LOOPS if path.stem not in EACH_CALL | TWO_OPTIMIZERS]
 
@@ -252,6 +257,105 @@ def test_gradients_of_parameters_that_the_optimizer_does_not_move_are_named():
     assert any(narrow in effect for effect in effects)  # whose they are is known in the function
     read = text.replace("log(largest(model))", "log([p.grad for p in model.parameters()])")
     assert not any(narrow in edit.effect for edit in port_text(read, TARGET).edits)
+
+
+PHASES = (
+    HEAD
+    + """
+def run(batches, training, log):
+    for x, y in batches:
+        with torch.set_grad_enabled({switch}):
+            loss = criterion(model(x), y)
+        {between}
+        if training:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            {behind}
+        log(loss.item())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("switch", "between", "behind", "why"),
+    [
+        ("training", "log(loss)", "pass", ""),
+        ("training", "log(training)", "log('moved')", ""),
+        ("training", "training = log()", "pass", "it changes what decides about the step"),
+        ("log.on", "pass", "pass", "its gradients are recorded under another condition"),
+    ],
+)
+def test_a_condition_decides_whether_there_is_a_step(switch, between, behind, why):
+    text = PHASES.replace("{switch}", switch).replace("{between}", between)
+    found = port_text(text.replace("{behind}", behind), TARGET, PLAIN)
+    assert ("else:\n            loss = forward_fn(x, y)" in found.text) is not why
+    assert [reason for _, reason in kept(found)] == [why] * bool(why)
+
+
+def test_a_switch_of_gradients_behind_a_region_is_the_one_that_python_enters():
+    switch = "(torch.no_grad() if not training else torch.enable_grad())"
+    text = PHASES.replace(
+        "torch.set_grad_enabled({switch})", f"torch.autocast('cuda') and {switch}"
+    )
+    found = port_text(text.replace("{between}", "pass").replace("{behind}", "pass"), TARGET, PLAIN)
+    assert "loss = forward_fn(x, y)" in found.text
+    assert "auto_mixed_precision" not in found.text
+
+
+HANDED = (
+    HEAD
+    + """
+def move(cost{more}):
+    optimizer.zero_grad()
+    cost.backward()
+    {inside}
+    optimizer.step()
+
+def run(batches, log):
+    for x, y in batches:
+        loss = criterion(model(x), y)
+        {call}
+        log(loss)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "inside", "call", "held"),
+    [
+        ("", "pass", "move(loss)", True),
+        (", log=print", "log(cost.item())", "move(loss, log=log)", True),
+        ("", "pass", "moved = move(loss)", False),
+        ("", "return cost", "move(loss)", False),
+        ("", "log = cost.item()", "move(loss)", False),
+        (", *rest", "pass", "move(loss)", False),
+        ("", "pass", "move(loss); log(move)", False),
+    ],
+)
+def test_a_function_that_a_loss_is_handed_to_stands_where_it_is_called(more, inside, call, held):
+    text = HANDED.replace("{more}", more).replace("{inside}", inside).replace("{call}", call)
+    found = port_text(text, TARGET, PLAIN)
+    assert not found.failures
+    assert ("forward_fn" in found.text) is held
+    assert ("def move" not in found.text) is held
+    assert held or [why for _, why in kept(found)] == [
+        "its backward pass is in another function or class"
+    ]
+    assert "log(loss.item())" in found.text or "log(cost" not in inside
+
+
+def test_what_the_statements_of_a_loss_change_is_there_the_next_time():
+    text = HANDED.replace("{more}", "").replace("{inside}", "pass").replace("{call}", "move(loss)")
+    text = text.replace("    for x", "    weight = 0.0\n    for x")
+    text = text.replace(
+        "(x), y)\n", "(x), y)\n        weight = weight + 0.1\n        loss = loss * weight\n"
+    )
+    assert "weight = train_step(x, y, weight)" in port_text(text, TARGET, PLAIN).text
+    asked = text.replace("weight = weight + 0.1", "weight = locals().get('weight', 0) + weight")
+    assert not kept(port_text(asked, TARGET, PLAIN))
+    unbound = asked.replace("    weight = 0.0\n", "")
+    assert "weight is not surely bound" in str(kept(port_text(unbound, TARGET, PLAIN)))
 
 
 APEX = sorted((Path(__file__).parent / "loops" / "apex").glob("*.py"))

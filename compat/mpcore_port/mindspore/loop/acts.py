@@ -10,6 +10,7 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
+from mpcore_port.mindspore.loop.handed import handed_to
 from mpcore_port.mindspore.rules.flow import assigned, read
 from mpcore_port.names import code_of, dotted
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
@@ -35,6 +36,8 @@ _HALVES = {
 }
 """Dtypes of torch that a region of MindSpore's has, by its names."""
 _SAME = {"torch.enable_grad", "torch.set_grad_enabled"}
+_ON = {"torch.enable_grad", *_NULL}
+_OFF = {"torch.no_grad", "torch.inference_mode"}
 
 
 def _is_retained(arg: cst.Arg) -> bool:
@@ -79,6 +82,15 @@ class Acts:
 
     def __init__(self, at: At, sinks: Mapping[int, Sink]) -> None:
         self.at, self.sinks = at, sinks
+        self.handed = handed_to(sinks.values(), at)
+        self.inner: dict[int, Sink] = {}  # backward passes of functions that stand elsewhere
+        self.standing: dict[int, Any] = {}  # by the id of what was put together: where it stands
+
+    def stand(self, node: Any, where: cst.CSTNode) -> None:
+        """Keep in mind where in the script stands what was put together anew."""
+        self.standing[id(node)] = where
+        for child in node.children:
+            self.stand(child, where)
 
     def of(self, small: cst.CSTNode) -> Act | None:
         """Return what one small statement does, or None.
@@ -108,6 +120,10 @@ class Acts:
         raise NotPlain(call, "what a step returns is kept")
 
     def _call(self, call: cst.Call) -> Act | None:
+        if id(call) in self.handed:  # more than one act; whoever asks takes it apart
+            return Act("backward", sink=self.sinks[id(call)])
+        if id(call) in self.inner:
+            return Act("backward", sink=self.inner[id(call)])
         if id(call) in self.sinks:
             if not all(_is_retained(arg) for arg in call.args):
                 raise NotPlain(call, "its backward pass takes arguments")
@@ -209,6 +225,29 @@ class Acts:
         if not regions:
             return found[0]
         return regions[0] if len(regions) == 1 else None
+
+    def graded(self, value: cst.BaseExpression) -> str:
+        """Return the condition under which a context records gradients; "" if it is no switch.
+
+        Of ``autocast(...) and switch`` Python enters the second alone.
+        """
+        names = self.at.names
+        if isinstance(value, cst.BooleanOperation) and isinstance(value.operator, cst.And):
+            plain = names.called(value.left) in {*AUTOCASTS, *_ON, *_OFF}
+            return self.graded(value.right) if plain else ""
+        if isinstance(value, cst.IfExp):
+            sides = names.called(value.body), names.called(value.orelse)
+            if sides[0] in _ON and sides[1] in _OFF:
+                return code_of(value.test)
+            return negated(value.test) if sides[0] in _OFF and sides[1] in _ON else ""
+        if names.called(value) == "torch.set_grad_enabled" and isinstance(value, cst.Call):
+            (arg, *more) = value.args
+            test = "" if more or arg.star or calls_in(arg) else code_of(arg.value)
+            return "" if test in ("True", "False") else test
+        if isinstance(value, cst.Name):
+            held = [binding.value for binding in names.held(value) if binding.kind == "value"]
+            return self.graded(held[0]) if len(held) == 1 and held[0] is not None else ""
+        return ""
 
     def context(self, value: cst.BaseExpression, test: str = "") -> Region | None:
         """Return the region that an expression makes, under ``test``."""

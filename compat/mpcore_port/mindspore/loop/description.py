@@ -73,6 +73,8 @@ class Line:
         inner: the blocks of a compound statement that holds acts, by the attribute's name.
         also: the other branch's backward passes where two branches were one.
         source: what it is in the original tree, if ``node`` was put together.
+        guard: the ``if`` that it is the statement of, where that was taken apart; or None.
+        graded: the condition under which gradients are recorded of it; ``""`` for always.
     """
 
     node: Any
@@ -81,6 +83,8 @@ class Line:
     inner: dict[str, Block] = field(default_factory=dict)
     also: tuple[Any, ...] = ()
     source: Any = None
+    guard: Any = None
+    graded: str = ""
 
 
 @dataclass(eq=False)
@@ -134,6 +138,7 @@ class Group:
         apex: what gives apex's scale as code, ``""`` where apex has no part.
         handed: whether gradients are read behind the step, which hands them back.
         narrow: whether those may be read of parameters that its optimizer does not move.
+        guard: the ``if`` under which there is a step; else its forward pass alone runs. Or None.
     """
 
     forwards: list[Forward]
@@ -148,3 +153,4 @@ class Group:
     apex: str = ""
     handed: bool = False
     narrow: bool = False
+    guard: Any = None

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import Walker
+from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.loop.acts import UNCHANGED, negated
 from mpcore_port.mindspore.loop.description import Block, Line, NotPlain, Region
+from mpcore_port.mindspore.rules.flow import read, slice_of
+from mpcore_port.mindspore.rules.plan import Sink
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.loop.acts import Acts
+    from mpcore_port.mindspore.loop.handed import Handed
 
 __all__ = ["Taken", "every"]
 
@@ -45,12 +48,18 @@ class Taken:
 
     def _lines(self, statement: Any, region: Region | None, home: Block) -> list[Line]:
         if isinstance(statement, cst.SimpleStatementLine):
+            handed = self._handed(statement)
+            if handed is not None:
+                return self._in_place(statement, handed, region, home)
             return self._simple(statement, region)
         if isinstance(statement, cst.With):
             if isinstance(statement.body, cst.IndentedBlock) and self.acts.scales_by_apex(
                 statement
             ):
                 return self._within(statement, region, home)
+            graded = self._graded(statement, region, home)
+            if graded is not None:
+                return graded
             inside = self.acts.region(statement)
             if inside is not None and isinstance(statement.body, cst.IndentedBlock):
                 if inside.enabled == UNCHANGED:
@@ -71,7 +80,38 @@ class Taken:
             merged = self._merged(statement, home)
             if merged is not None:
                 return merged
+            guarded = self._guarded(statement, region, home)
+            if guarded is not None:
+                return guarded
         return [self._compound(statement, region, home)]
+
+    def _handed(self, statement: cst.SimpleStatementLine) -> Handed | None:
+        small = statement.body[0]
+        alone = len(statement.body) == 1 and isinstance(small, cst.Expr)
+        return self.acts.handed.get(id(small.value)) if alone else None  # type: ignore[attr-defined]
+
+    def _in_place(
+        self, statement: Any, handed: Handed, region: Region | None, home: Block
+    ) -> list[Line]:
+        """Return the lines of the function that a statement hands its loss to."""
+        sink = handed.sink
+        assert sink.within is not None  # noqa: S101  # it is in a function
+        scaler = handed.code(sink.within.scaler)
+        self.acts.inner[id(sink.within.call)] = Sink(sink.call, sink.loss, scaler)
+        lines = [one for inner in handed.statements() for one in self._lines(inner, region, home)]
+        for line in lines:
+            if line.inner:
+                raise NotPlain(statement, "its backward pass is in another function or class")
+            own, line.node = line.node, handed.in_place(line.node)
+            if line.act is not None:
+                line.act = handed.act(line.act)
+            if own is not line.node:
+                self.acts.stand(line.node, sink.call)
+        if statement.leading_lines:
+            first = lines[0].node
+            lines[0].node = first.with_changes(leading_lines=statement.leading_lines)
+            self.acts.stand(lines[0].node, sink.call)
+        return lines
 
     def _within(self, statement: Any, region: Region | None, home: Block) -> list[Line]:
         lines = [line for inner in statement.body.body for line in self._lines(inner, region, home)]
@@ -158,6 +198,47 @@ class Taken:
         self.opened.append(statement)
         both = replace(first, of=f"{first.of} | {second.of}")
         return Line(sides[0][0].node, both, region, source=sides[0][0].source)
+
+    def _graded(self, statement: cst.With, region: Region | None, home: Block) -> list[Line] | None:
+        """Return the lines under a switch of gradients alone, each with its condition."""
+        if len(statement.items) != 1 or statement.items[0].asname is not None:
+            return None
+        test = self.acts.graded(statement.items[0].item)
+        if not test or not isinstance(statement.body, cst.IndentedBlock):
+            return None
+        lines = self._within(statement, region, home)
+        if not self.holds(statement):  # else torch itself has them recorded, or raises
+            for line in lines:
+                line.graded = line.graded or test
+        return lines
+
+    def _guarded(self, statement: cst.If, region: Region | None, home: Block) -> list[Line] | None:
+        """Return the lines of ``if training:`` whose loss was made in front of it.
+
+        Evaluation runs the same forward pass, and no step.
+        """
+        body = statement.body
+        if statement.orelse is not None or region is not None:
+            return None
+        if not isinstance(body, cst.IndentedBlock) or calls_in(statement.test):
+            return None
+        lines = self.block(body.body, None, home).lines
+        kinds = [line.act.kind if line.act is not None else "" for line in lines]
+        if kinds.count("backward") != 1 or "step" not in kinds or any(one.inner for one in lines):
+            return None
+        place = kinds.index("backward")
+        sink = lines[place].act.sink  # type: ignore[union-attr]  # a backward pass
+        nodes = [line.node for line in lines[:place] if line.act is None]
+        if sink is None or slice_of(nodes, len(nodes), read(sink.loss), self.acts.at).places:
+            return None
+        self.opened.append(statement)
+        for line in lines:
+            line.guard = line.guard or statement
+        if statement.leading_lines:
+            first = lines[0].node
+            lead = [*statement.leading_lines, *getattr(first, "leading_lines", ())]
+            lines[0].node = first.with_changes(leading_lines=lead)
+        return lines
 
     def _merged(self, statement: cst.If, home: Block) -> list[Line] | None:
         """Return one branch of two that differ in precision alone."""

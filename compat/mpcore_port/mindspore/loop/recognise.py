@@ -118,7 +118,7 @@ def _reads_gradients(line: Line, at: At) -> bool:
         return False
     if _READS.search(_words(line.node)):
         return True
-    called = {dotted(call.func).rpartition(".")[2] for call in calls_in(line.node)}
+    called = {dotted(call.func).removeprefix("self.") for call in calls_in(line.node)}
     own = (one for name in called for one in at.names.functions.get(name, ()))
     return any(_READS.search(_words(one.body)) for one in own)
 
@@ -195,6 +195,8 @@ class _Grouping:
                 raise NotPlain(line.node, "apex scales a loss that moves several optimizers")
             if self.last.clips or self.last.early_clips:
                 raise NotPlain(line.node, "it clips for one of several optimizers")
+            if self.last.guard is not line.guard:
+                raise NotPlain(line.node, "one loss moves optimizers under two conditions")
             self.last.optimizers.append(act.holder)
             self.last.steps.append(line)
             return
@@ -207,6 +209,7 @@ class _Grouping:
             self._take_apex(group, line, act)
         elif scalers != {act.scaler}:
             raise NotPlain(line.node, "its losses are scaled by another scaler than the step's")
+        self._take_guard(group, line, block)
         group.accumulates = len(self.pending) > 1 or self._is_apart(line, block)
         for clip, home in self.clips:
             self._take_clip(group, clip, home, block)
@@ -214,6 +217,29 @@ class _Grouping:
         if act.scaler:
             self.open.setdefault(act.scaler, []).append(group)
         self.last, self.pending, self.clips, self.unscaled = group, [], [], set()
+
+    def _take_guard(self, group: Group, line: Line, block: Block) -> None:
+        """Find the condition under which the losses are differentiated, and see that it stays."""
+        guard = group.guard = line.guard
+        test = code_of(guard.test) if guard is not None else ""
+        for forward in group.forwards:
+            backward = forward.block.lines[_place(forward.block, forward.sink.call)]
+            if backward.guard is not guard:
+                raise NotPlain(line.node, "its backward pass depends on a condition")
+            for one in forward.lines:
+                if one.guard is not None and one.guard is not guard:
+                    raise NotPlain(one.node, "it is made under another condition than the step's")
+                if one.graded and one.graded != test:
+                    raise NotPlain(one.node, "its gradients are recorded under another condition")
+            if guard is None:
+                continue
+            if forward.region is not None and any(one.guard for one in forward.lines):
+                raise NotPlain(guard, "its loss is made under its condition, and in a region")
+            first, last = forward.lines[0], block.lines.index(line)
+            asked = read(guard.test)
+            for one in block.lines[forward.block.lines.index(first) : last]:
+                if set(assigned(one.node)) & asked or ("training" in test and _mode(one.node)):
+                    raise NotPlain(one.node, "it changes what decides about the step")
 
     def _take_apex(self, group: Group, line: Line, act: Any) -> None:
         sinks = [forward.sink for forward in group.forwards]
@@ -420,6 +446,7 @@ def _late(forward: Forward, group: Group, every_loss: set[int], at: At) -> list[
     first, last = (block.lines.index(forward.lines[place]) for place in (0, -1))
     reads = {name for line in forward.lines for name in read(line.node)}
     changed = {name for line in forward.lines for name in assigned(line.node)}
+    changed -= {"_"} - reads
     networks = {n for one in forward.lines for n in _networks(one.source or one.node, at)}
     made: set[str] = set()
     late: list[Line] = []

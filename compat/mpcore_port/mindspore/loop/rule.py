@@ -32,6 +32,8 @@ _AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, 
 
 _SHARDED = ("FullyShardedDataParallel", "fully_shard")
 _INSIDE = "a part of the step's function, where gradients are values"
+_STANDS = "its statements stand where it was called: a step's function makes its loss"
+_NO_CALLER = "a caller in another file finds no such function"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
 _APEX = (
@@ -55,6 +57,7 @@ class Loops:
         inside: ids of the functions and losses of those calls.
         scalers: what becomes of the scalers; None if they stay torch's.
         why: where something is in the way, and what.
+        gone: functions whose statements stand where they were called, by their ids.
     """
 
     written: dict[int, tuple[Steps, Written]] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class Loops:
     inside: set[int] = field(default_factory=set)
     scalers: Scalers | None = None
     why: list[tuple[Any, str]] = field(default_factory=list)
+    gone: dict[int, cst.FunctionDef] = field(default_factory=dict)
 
 
 def loops_of(at: At) -> Loops:
@@ -87,6 +91,10 @@ class _Finding:
             if steps is not None:
                 done.append(steps)
         self._settle(done, len(scopes))
+        handed = self.acts.handed.values()
+        left = {id(one.function) for one in handed if id(one.sink.call) not in self.found.claimed}
+        gone = (one.function for one in handed if id(one.function) not in left)
+        self.found.gone = {id(function): function for function in gone}
         return self.found
 
     def _scope(self, node: cst.CSTNode) -> Any:
@@ -104,7 +112,7 @@ class _Finding:
             self._check_order(steps)
             return steps
         except NotPlain as exc:
-            self.found.why.append((exc.node, exc.why))
+            self.found.why.append((self.acts.standing.get(id(exc.node), exc.node), exc.why))
             return None
 
     def _check_order(self, steps: Steps) -> None:
@@ -127,6 +135,8 @@ class _Finding:
 
     def _check(self, sink: Any) -> None:
         func = sink.call.func
+        if id(sink.call) in self.acts.handed:
+            return
         if not isinstance(func, cst.Attribute) or func.attr.value != "backward":
             raise NotPlain(sink.call, "its backward pass is in another function or class")
 
@@ -205,8 +215,14 @@ class LoopRule(PortRule):
                 line = code_of(node).partition("\n")[0]
                 place = at.original(node)
                 at.note(self, place, line, reason=f"the loop keeps torch's form: {why}")
+        gone = [one for one in old.body if id(one) in loops.gone]
+        for function in gone:
+            at.note(self, function.name, "", "changed", _STANDS, _NO_CALLER)
         if id(old) not in loops.written:
-            return None
+            if not gone:
+                return None
+            rest = [now for one, now in zip(old.body, new.body, strict=True) if one not in gone]
+            return new.with_changes(body=rest or [cst.SimpleStatementLine([cst.Pass()])])
         steps, written = loops.written[id(old)]
         self._tell(steps, at)
         for group, node, shown in written.firsts:
@@ -245,6 +261,7 @@ def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     found += [_NARROW] if group.narrow else []
     found += [_UNCLIPPED] if group.handed and group.scaler and group.clips else []
     unbound = [name for forward in group.forwards for name in forward.unbound]
+    unbound += [name for name in written.started if name not in unbound]
     found += [_UNBOUND.format(", ".join(unbound))] if unbound else []
     return [*found, _WINDOW] if group in written.windows else found
 

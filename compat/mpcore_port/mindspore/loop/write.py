@@ -38,6 +38,7 @@ __all__ = ["Written", "write_scope"]
 _HALVES = ("float16", "bfloat16")
 _BLANK = (cst.EmptyLine(indent=False),)
 _LOOPS = (cst.For, cst.While)
+_ASKED = re.compile(r"UnboundLocalError|NameError|\blocals\(")
 _PARALLEL = "DistributedDataParallel"
 
 
@@ -50,12 +51,14 @@ class Written:
         firsts: by group, the statement of the original that the report names, and new code.
         again: losses that compute once more what another one has.
         anew: whether ``--jit`` compiles it in each call of its function.
+        started: names that start as None: a loss changes them, and one branch binds them.
         windows: steps whose gradients would outlive the function in torch.
     """
 
     body: list[Any]
     firsts: list[tuple[Group, Any, str]] = field(default_factory=list)
     again: bool = False
+    started: Sequence[str] = ()
     windows: list[Group] = field(default_factory=list)
     anew: bool = False
 
@@ -102,6 +105,9 @@ class _Writer:
             if group.apex:
                 group.scaler, group.updates = fresh(f"scaler{group.suffix}"), True
         self.local = self._attributes()
+        self.started: list[str] = []  # names that are None where the function begins
+        self._guards: dict[int, Any] = {}  # by the id of a statement that is written: its ``if``
+        self._kept: list[Any] = []  # so that an id stands for one statement
         self.plans = [self._plan(group) for group in steps.groups]
         forwards = [f for group in steps.groups for f in group.forwards]
         self.made = {id(line) for f in forwards for line in f.lines}
@@ -128,7 +134,12 @@ class _Writer:
             self._outs(plan)
         for plan in self.plans:
             self._define(plan)
-        found = Written(self._render(self.steps.block), again=self.again)
+        body = self._render(self.steps.block)
+        if self.started:
+            line = cst.parse_statement(f"{' = '.join(self.started)} = None")
+            place = 1 if isinstance(self.steps.node, cst.FunctionDef) and _has_text(body) else 0
+            body.insert(place, line)
+        found = Written(body, again=self.again, started=self.started)
         found.anew = bool(self.at.options.jit) and not isinstance(self.steps.node, cst.Module)
         found.windows = [plan.group for plan in self.plans if self._outlives(plan)]
         for plan in self.plans:
@@ -143,6 +154,7 @@ class _Writer:
         words = ["forward_fn", "grad_fn", "train_step", "accumulated", "accumulate", "apply_grads"]
         if self.parallel:
             words.append("grad_reducer")
+        words += ["scaled_fn", "loss"] if group.guard is not None else []
         words += ["gradients", "parameter", "grad"] if group.handed else []
         names = {word: self.fresh(f"{word}{group.suffix}") for word in words}
         return _Plan(group, self._anchor(group), names)
@@ -185,9 +197,35 @@ class _Writer:
             bound = bound_before(forward.sink.call, self.steps.node, self.at)
             bound |= set(made_in(forward.lines))
             forward.args = [name for name in free if name in bound]
+            self._start(forward)
             rest = [name for name in free if name not in bound]
             if rest and self.at.options.jit:  # a graph would keep what they held first
                 raise NotPlain(forward.sink.call, f"{rest[0]} is bound in one branch alone")
+
+    def _start(self, forward: Forward) -> None:
+        """Have names start as None that a loss changes, and that nothing surely binds before."""
+        own = set(made_in(forward.lines))
+        first = self.at.original(forward.lines[0].node)
+        before = bound_before(first, self.steps.node, self.at)
+        for name in forward.args:
+            if name not in own or name in before or name in self.started:
+                continue
+            asked = any(_ASKED.search(code_of(line.node)) for line in forward.lines)
+            if asked or isinstance(self.steps.node, cst.Module):
+                raise NotPlain(forward.sink.call, f"{name} is not surely bound where its loss is")
+            self.started.append(name)
+
+    def _carried(self, forward: Forward) -> set[str]:
+        """Return names that a loss changes for the next time: no line of its loop binds them."""
+        changed = set(made_in(forward.lines)) & set(forward.args)
+        first = self.at.original(forward.lines[0].node)
+        loop = self.at.names.enclosing(first, *_LOOPS, cst.FunctionDef)
+        if isinstance(loop, _LOOPS):
+            return changed - bound_before(first, loop, self.at)
+        if isinstance(self.steps.node, cst.Module):
+            return set()
+        outer = self.at.names.scope_of(self.steps.node).outer
+        return {name for name in changed if name in outer}
 
     def _changing(self, plan: _Plan) -> set[str]:
         if plan.anchor is not None:
@@ -199,7 +237,9 @@ class _Writer:
         named = {param.name.value for param in params} - {"self"}
         held = {text.partition(".")[0] for text in (*plan.group.optimizers, plan.group.scaler)}
         used = {name for f in plan.group.forwards for line in f.lines for name in _bare(line.node)}
-        return (named & used | set(assigned_first(node))) - held
+        # What the function gives another value is a name of its own: it has to be handed in.
+        own = {name for forward in plan.group.forwards for name in made_in(forward.lines)}
+        return (named & used | own | set(assigned_first(node))) - held
 
     def _outs(self, plan: _Plan) -> None:
         own = {id(line) for f in plan.group.forwards for line in f.lines}
@@ -210,6 +250,7 @@ class _Writer:
             reading |= {name for f in others if f is not forward for name in f.args}
             loss = forward.sink.loss
             made = made_in(forward.lines)
+            reading |= self._carried(forward)
             forward.outs = [name for name in made if name in reading]
             name = code_of(loss)
             if name in forward.outs or name in self.local:
@@ -289,21 +330,50 @@ class _Writer:
         plan.calls[id(group)] = f"{back} = {call}" if back != "*_" else call
 
     def _forward(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> None:
-        values = ", ".join(values_of(forward, plan.group, self.words("ms")))
-        self._function_of(plan, forward, names["forward_fn"], values)
-        region, name = forward.region, names["forward_fn"]
+        group, name = plan.group, names["forward_fn"]
+        bare = group.guard is not None and bool(group.scaler)  # evaluation has no scaler, perhaps
+        values = self._evaluated(forward) if bare else values_of(forward, group, self.words("ms"))
+        self._function_of(plan, forward, name, ", ".join(values))
+        region = forward.region
         if region is not None:
             ms, dtype = self.words("ms"), region.dtype or "float16"
             dtype = f"{ms}.{dtype}" if dtype in _HALVES else dtype
             call = f'{name} = {ms}.amp.auto_mixed_precision({name}, "auto", {dtype})'
             test = self._switch(region)
             plan.definitions += self._spaced(f"if {test}:\n    {call}" if test else call)
-        aux = ", has_aux=True" if len(values_of(forward, plan.group)) > 1 else ""
-        params = self._parameters(plan.group)
+        if bare:
+            name = self._scaled(plan, forward, names)
+        aux = ", has_aux=True" if len(values_of(forward, group)) > 1 else ""
+        params = self._parameters(group)
         text = (
             f"{names['grad_fn']} = {self.words('ms')}.value_and_grad({name}, None, {params}{aux})"
         )
-        plan.definitions += self._spaced(text) if region is None else self._parsed(text)
+        made = self._spaced(text) if region is None or bare else self._parsed(text)
+        if group.guard is not None and not self._decided_later(plan):  # no optimizer, perhaps
+            made = [_only_if(group.guard, self._parsed(text)).with_changes(leading_lines=_BLANK)]
+        plan.definitions += made
+
+    def _evaluated(self, forward: Forward) -> list[str]:
+        """Return what a forward function gives where its loss is not scaled."""
+        return [code_of(forward.sink.loss), *forward.outs]
+
+    def _scaled(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> str:
+        """Write the function that scales what the forward function gives; return its name."""
+        values = values_of(forward, plan.group, self.words("ms"))
+        loss, name, args = names["loss"], names["scaled_fn"], ", ".join(forward.args)
+        whole = _target([loss, *forward.outs])
+        given = f"{plan.group.scaler}.scale({loss}.astype({self.words('ms')}.float32))"
+        back = [given, *([loss] if forward.loss else []), *forward.outs]
+        assert len(back) == len(values)  # noqa: S101  # the same, by other names
+        code = f"def {name}({args}):\n    {whole} = {names['forward_fn']}({args})\n"
+        plan.definitions += self._spaced(code + f"    return {', '.join(back)}\n")
+        return name
+
+    def _decided_later(self, plan: _Plan) -> bool:
+        """Return whether the condition of a step changes behind the place of its functions."""
+        asked = read(plan.group.guard.test)
+        where = plan.anchor.node if plan.anchor is not None else None
+        return where is not None and bool(asked & {*assigned(where), *assigned_first(where)})
 
     def _function_of(self, plan: _Plan, forward: Forward, name: str, values: str) -> None:
         """Write the function that the statements of a loss become."""
@@ -485,9 +555,26 @@ class _Writer:
                 waiting += _comments(line.node) if id(line) not in self.made else []
                 continue
             if waiting and hasattr(made[0], "leading_lines"):
-                made[0] = made[0].with_changes(leading_lines=[*waiting, *made[0].leading_lines])
+                lead = [*waiting, *made[0].leading_lines]
+                made[0] = self._guard(made[0].with_changes(leading_lines=lead), made[0])
                 waiting = []
             found += made
+        return self._under(found)
+
+    def _under(self, nodes: list[Any]) -> list[Any]:
+        """Put statements of one condition, as they stand together, under it again."""
+        found: list[Any] = []
+        last: Any = None
+        for node in nodes:
+            guard = self._guards.get(id(node))
+            if guard is None:
+                found.append(node)
+            elif guard is last:
+                body = [*found[-1].body.body, node]
+                found[-1] = found[-1].with_changes(body=cst.IndentedBlock(body))
+            else:
+                found.append(_only_if(guard, [node]))
+            last = guard
         return found
 
     def _line(self, line: Line) -> list[Any]:
@@ -498,8 +585,15 @@ class _Writer:
                 before += plan.definitions
         own = self._own(line)
         if before and own and not own[0].leading_lines:
-            own[0] = own[0].with_changes(leading_lines=_BLANK)
+            own[0] = self._guard(own[0].with_changes(leading_lines=_BLANK), own[0])
         return [*before, *own]
+
+    def _guard(self, node: Any, like: Any) -> Any:
+        """Have a statement stand under the condition that another one stands under."""
+        if id(like) in self._guards:
+            self._guards[id(node)] = self._guards[id(like)]
+            self._kept.append(node)
+        return node
 
     def _opens(self, plan: _Plan) -> Line:
         """Return the line in front of which functions stand that no loop is around."""
@@ -526,7 +620,31 @@ class _Writer:
                 else:
                     changes[name] = part.with_changes(body=part.body.with_changes(body=body))
             node = node.with_changes(**changes)
-        return [node]
+        return [self._guarded(node, line)]
+
+    def _guarded(self, node: Any, line: Line) -> Any:
+        if line.guard is not None:
+            self._guards[id(node)] = line.guard
+            self._kept.append(node)
+        return node
+
+    def _call(self, plan: _Plan, text: str, forward: Forward) -> list[Any]:
+        """Return a step's call; where it has a condition, else its forward pass alone."""
+        made = self._parsed(text)
+        guard = plan.group.guard
+        if guard is None:
+            return made
+        if any(line.guard is not None for line in forward.lines):
+            rest = [line.node.deep_clone() for line in forward.lines if line.guard is None]
+        else:
+            got = [self._inside(value) for value in self._evaluated(forward)]
+            got = [forward.loss, *got[1:]]
+            call = f"{plan.names['forward_fn']}({', '.join(forward.args)})"
+            back = [name if name.isidentifier() else "_" for name in got]
+            given = f"{', '.join(back)} = {call}" if set(back) != {"_"} else call
+            rest = self._parsed(given)
+        both = _only_if(guard, made).with_changes(orelse=cst.Else(cst.IndentedBlock(rest)))
+        return [both]
 
     def _act(self, line: Line) -> list[Any]:
         if id(line) in self.steps.cleared:
@@ -541,21 +659,37 @@ class _Writer:
             both = verdicts[0]
             for verdict in verdicts[1:]:
                 both = f"{ops}.logical_and({both}, {verdict})"
-            return self._parsed(f"{line.act.scaler}.adjust({both})")
+            return [
+                self._guarded(one, line)
+                for one in self._parsed(f"{line.act.scaler}.adjust({both})")
+            ]
         for plan in self.plans:
             for forward in plan.group.forwards:
                 if _is_backward(line, forward) and plan.group.accumulates:
                     made = self._parsed(plan.calls[id(forward)])
                     return [*made, *self._late(plan.group, forward)]
             if line is plan.group.steps[0]:
-                made = self._parsed(plan.calls[id(plan.group)])
+                first = plan.group.forwards[0]
                 if plan.group.accumulates:
-                    return made
-                return [*made, *self._late(plan.group, plan.group.forwards[0])]
+                    return self._parsed(plan.calls[id(plan.group)])
+                made = self._call(plan, plan.calls[id(plan.group)], first)
+                return [*made, *self._late(plan.group, first)]
         return []
 
     def _late(self, group: Group, forward: Forward) -> list[Any]:
-        return [one.node for one in self.steps.late[id(group)] if one in forward.block.lines]
+        late = [one for one in self.steps.late[id(group)] if one in forward.block.lines]
+        return [self._guarded(one.node, one) for one in late]
+
+
+def _has_text(body: list[Any]) -> bool:
+    """Return whether a function begins with its docstring."""
+    first = body[0].body if body and isinstance(body[0], cst.SimpleStatementLine) else ()
+    return bool(first) and isinstance(getattr(first[0], "value", None), cst.SimpleString)
+
+
+def _only_if(guard: Any, body: list[Any]) -> Any:
+    """Return ``if`` with other statements; its comments stand with those."""
+    return guard.with_changes(body=cst.IndentedBlock(body), leading_lines=())
 
 
 def _is_backward(line: Line, forward: Forward) -> bool:

@@ -45,6 +45,8 @@ class Sink:
     scaler: str = ""
     holders: str = ""
     """Whose gradients apex divides by the scale, as code."""
+    within: Sink | None = None
+    """The backward pass itself, where ``call`` hands the loss to the function that has it."""
 
 
 @dataclass
@@ -127,11 +129,11 @@ class _Planner:
                 continue
             place = self._parameter(sink.loss)
             if place is not None:
-                wrappers.append(place)
+                wrappers.append((*place, sink))
             else:
                 found.append(sink)
-        for function, index, name in wrappers:
-            found += self._through(function, index, name)
+        for function, index, name, sink in wrappers:
+            found += self._through(function, index, name, sink)
         found += self._by_name()
         order = {id(call): place for place, call in enumerate(self.names.calls)}
         return sorted(found, key=lambda sink: order[id(sink.call)])
@@ -189,7 +191,9 @@ class _Planner:
         holder = self.names.enclosing(function, cst.ClassDef, cst.FunctionDef)
         return isinstance(holder, cst.ClassDef)
 
-    def _through(self, function: cst.FunctionDef, index: int, name: str) -> list[Sink]:
+    def _through(
+        self, function: cst.FunctionDef, index: int, name: str, within: Sink
+    ) -> list[Sink]:
         """Return the calls that hand a loss to ``function``."""
         holder = self.names.enclosing(function, cst.ClassDef)
         calls = self.names.callers(function.name.value)
@@ -201,7 +205,7 @@ class _Planner:
                 keyword = arg.keyword.value if arg.keyword else ""
                 meant = keyword == name or (not keyword and not arg.star and place == index)
                 if meant and self._parameter(arg.value) is None:
-                    found.append(Sink(call, arg.value))
+                    found.append(Sink(call, arg.value, within=within))
         return found
 
     def _by_name(self) -> list[Sink]:
