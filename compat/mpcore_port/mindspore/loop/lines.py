@@ -106,6 +106,7 @@ class Taken:
             if line.act is not None:
                 line.act = handed.act(line.act)
             if own is not line.node:
+                line.source = line.source or own
                 self.acts.stand(line.node, sink.call)
         if statement.leading_lines:
             first = lines[0].node
