@@ -52,8 +52,15 @@ class Handed:
 
     def act(self, act: Act) -> Act:
         """Return what an act is with the caller's names."""
-        fields = ("holder", "scaler", "limit", "of", "bound", "condition")
-        return replace(act, **{name: self.code(getattr(act, name)) for name in fields})
+        return replace(
+            act,
+            holder=self.code(act.holder),
+            scaler=self.code(act.scaler),
+            limit=self.code(act.limit),
+            of=self.code(act.of),
+            bound=self.code(act.bound),
+            condition=self.code(act.condition),
+        )
 
     def code(self, text: str) -> str:
         """Return code with the caller's names."""
