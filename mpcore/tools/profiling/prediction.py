@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpcore.backend.calls import Said
@@ -54,12 +53,10 @@ class Prediction:
 
     Attributes:
         seconds: of a step.
-        rest: of it, that lies between calls, or that calls alone do not take.
         calls: of each call, alone.
     """
 
     seconds: float
-    rest: float
     calls: tuple[float, ...]
 
 
@@ -94,12 +91,6 @@ class Predictor:
         self._seconds: dict[Way, float] = {}
         self._anchors: dict[str, Way] = {}
         self._ways: dict[str, list[Way]] = {}
-        self._rest: dict[str, float] = {}
-
-    def learn(self, times: Mapping[str, float]) -> None:
-        """Take the measured seconds of whole steps of named policies: what calls do not tell."""
-        self.measure(times)
-        self._rest = {name: seconds - sum(self._alone(name)) for name, seconds in times.items()}
 
     def measure(self, policies: Iterable[str]) -> None:
         """Time the calls of policies that were not timed yet, alike ones in turn."""
@@ -119,9 +110,7 @@ class Predictor:
         """Return what a step under a policy is foretold to take."""
         self.measure([policy])
         calls = self._alone(policy)
-        base = policy.partition(";")[0].strip()
-        rest = self._rest.get(base, median(self._rest.values()) if self._rest else 0.0)
-        return Prediction(sum(calls) + rest, rest, tuple(calls))
+        return Prediction(sum(calls), tuple(calls))
 
     def runs(self, way: Way) -> bool:
         """Return whether a call could be run alone; else it counts as nothing."""

@@ -115,15 +115,6 @@ def test_calls_that_take_the_last_of_a_budget_are_the_last() -> None:
     assert len(planted.asked) == len(CALLS)
 
 
-def test_what_calls_do_not_tell_is_learnt_from_whole_steps() -> None:
-    own, _ = predictor()
-    own.learn({"float32": 11.0, "mixed_bfloat16": 15.0})
-    assert own("float32").seconds == pytest.approx(11.0)
-    found = own("mixed_bfloat16; full path=qkv")
-    assert found.rest == pytest.approx(15.0 - 14.8)
-    assert found.seconds == pytest.approx(9.2 + 0.2)
-
-
 def test_rules_are_told_in_the_order_of_what_they_save() -> None:
     found = foretold(predictor()[0], "mixed_bfloat16", LAYERS, CALLS, "cpu")
     assert [(one.rule, round(one.saves, 6)) for one in found] == [
