@@ -173,8 +173,13 @@ class SummaryWriter:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Return what writes nothing and warns, for graphs, embeddings, sounds and the like."""
-        if not name.startswith("add_"):
+        """Return what writes nothing and warns, for graphs, embeddings, sounds and the like.
+
+        What adds nothing is tensorboardX's own: its files, its scalars.
+        """
+        if name.startswith("_"):
             raise AttributeError(name)
+        if not name.startswith("add_"):
+            return getattr(self._writer, name)
         text = f"SummaryWriter.{name} is torch's own: nothing is written"
         return lambda *_, **__: warnings.warn(text, PortWarning, stacklevel=2)

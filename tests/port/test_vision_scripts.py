@@ -268,6 +268,7 @@ import tensorboardX as tb
 writer = SummaryWriter("{0}", comment="a")
 writer.add_scalar("loss", torch.ones(1), 2)
 writer.add_image("picture", torch.zeros(3, 4, 4))
+folder = writer.file_writer.get_logdir()
 writer.close()
 other = tb.SummaryWriter(logdir="{0}", flush_secs=3)
 other.close()
@@ -314,3 +315,44 @@ def test_a_network_that_runs_before_its_step_does_not_run_behind_it(line, why):
     shaped = [edit.reason for edit in found.edits if "torch's form" in edit.reason]
     assert [reason.partition(": ")[2] for reason in shaped] == why
     assert ("port.loss" in found.text) is bool(why)
+
+
+# --- regions without gradients --------------------------------------------------------------------
+
+TARGETS = """import torch
+from torch import nn
+net = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for p in net.parameters():
+    p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
+shown = []
+def compute(net, x):
+    with torch.no_grad():
+        target = net(x) * 2
+    shown.append(target.mean().item())
+    return ((net(x) - target) ** 2).mean()
+def train(batches):
+    for x in batches:
+        loss = compute(net, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        shown.append(loss.item())
+        with torch.no_grad():
+            shown.append(net(x).sum().item())
+def validate(net, batches):
+    net.eval()
+    total = 0
+    with torch.no_grad():
+        for x in batches:
+            total += net(x).sum().item()
+    return total
+batches = [torch.arange(6.0).view(2, 3).sin(), torch.ones(2, 3)]
+train(batches)
+made = [*shown, validate(net, batches)]
+"""
+
+
+def test_targets_without_gradients_have_none_where_the_loss_shows_a_number(tmp_path):
+    found = beside(TARGETS, tmp_path, "exact", "changed", "unproven")
+    assert found.text.count("no_grad()") == 1  # what is driven, or evaluates, records nothing

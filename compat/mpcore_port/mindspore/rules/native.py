@@ -230,12 +230,40 @@ class NativeRule(PortRule):
             return None
         home: Any = at.names.enclosing(old, cst.FunctionDef)
         text = code_of(home if home is not None else old)
-        if not re.search(r"\.item\(\)|\.asnumpy\(\)|set_train\(False\)|print\(", text):
+        if not _MEASURES.search(text) or not _is_outside(old, home, text, port, at):
             return None
         body: list[Any] = list(new.body.body)
         lead = [*new.leading_lines, *body[0].leading_lines]
         at.note(self, old, "\n".join(code_of(line) for line in body), reason=_NO_GRAD)
         return cst.FlattenSentinel([body[0].with_changes(leading_lines=lead), *body[1:]])
+
+
+_MEASURES = re.compile(r"\.item\(\)|\.asnumpy\(\)|set_train\(False\)|print\(")
+_LOOPS = (cst.For, cst.While)
+
+
+def _is_outside(region: cst.With, home: Any, text: str, port: str, at: At) -> bool:
+    """Return whether no loss is differentiated through a region: what it gives may be a target.
+
+    A function that runs the gradients of a loss is none that is differentiated, and neither is one
+    that goes through data in evaluation mode.
+    """
+    drives = rf"\bvalue_and_grad\(|\b{port}\.loss\(|\.train_cell\("
+    if home is None or re.search(drives, text):
+        return True
+    around = at.names.enclosing(region, *_LOOPS, cst.FunctionDef)
+    loops = isinstance(around, _LOOPS) or _loops_in(region)
+    return loops and "set_train(False)" in text
+
+
+def _loops_in(region: cst.With) -> bool:
+    waiting: list[Any] = [region.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _LOOPS):
+            return True
+        waiting += node.children
+    return False
 
 
 def becomes_partial(call: cst.Call, name: str | None) -> bool:
