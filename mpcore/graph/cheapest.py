@@ -197,7 +197,7 @@ class Sides:
         if math.isinf(cost):
             msg = "`rules` bind one call to both dtypes; see mp.explain"
             raise GraphError(msg)
-        side = network.low_side(widest=True)
+        side = network.low_side()
         return cost, {name: side[vertex] for name, vertex in at.items()}
 
     def _connect(self, network: Network, at: dict[str, int], name: str) -> None:

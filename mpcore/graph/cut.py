@@ -17,7 +17,7 @@ class Network:
         >>> a = network.vertex()
         >>> network.edge(0, a, 3.0)
         >>> network.edge(a, 1, 2.0)
-        >>> network.cut(), network.low_side(widest=True)[a]
+        >>> network.cut(), network.low_side()[a]
         (2.0, True)
     """
 
@@ -50,10 +50,8 @@ class Network:
                 total += flow
         return total
 
-    def low_side(self, *, widest: bool) -> list[bool]:
-        """Return by vertex whether it is on the source's side; the largest such side, or least."""
-        if not widest:
-            return [level >= 0 for level in self._levels(0)]
+    def low_side(self) -> list[bool]:
+        """Return by vertex whether it is on the source's side, the largest such side."""
         return [level < 0 for level in self._levels(1, backwards=True)]
 
     def _levels(self, start: int, *, backwards: bool = False) -> list[int]:
