@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["Status", "status_of"]
 
 _SHOWN = 4  # lines that a status names
+_OF_RESULTS = frozenset(
+    {
+        "attribute",
+        "device methods",
+        "format",
+        "method",
+        "portable methods",
+        "setting",
+        "training mode",
+    }
+)
+"""Rules for what an expression gives: their edits begin where its first name does."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,8 @@ def status_of(source: Source, edits: Sequence[Edit], failures: Sequence[str] = (
     refused = [edit for edit in edits if edit.kind == "refused"]
     if failures:
         return Status("does not run", "stops", (), unproven)
-    mapped = {(edit.line, edit.column) for edit in edits if edit.kind in ("exact", "changed")}
+    named = [edit for edit in edits if edit.rule not in _OF_RESULTS]
+    mapped = {(edit.line, edit.column) for edit in named if edit.kind in ("exact", "changed")}
     stops, sure = _stops(source, refused, mapped)
     if not stops:
         text = f"runs, {_count(len(unproven))} unproven" if unproven else "runs"

@@ -356,3 +356,20 @@ made = [*shown, validate(net, batches)]
 def test_targets_without_gradients_have_none_where_the_loss_shows_a_number(tmp_path):
     found = beside(TARGETS, tmp_path, "exact", "changed", "unproven")
     assert found.text.count("no_grad()") == 1  # what is driven, or evaluates, records nothing
+
+
+# --- names of refused imports ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use", ["Net.from_pretrained('a').to('cuda')", "Net('a').cuda()", "Net.of('a').eval()"]
+)
+def test_a_method_of_what_a_refused_name_gives_maps_no_name(use):
+    script = f"import torch\nfrom diffusers.models import Net\nx = torch.ones(2)\nnet = {use}\n"
+    found = port_text(script, TARGET)
+    assert found.status == "does not run"
+
+
+def test_a_name_that_has_an_equal_does_not_stop():
+    script = "import torch\nfrom apex import amp, optimizers\nx = amp.scale_loss\n"
+    assert "does not run" not in port_text(script, TARGET).status
