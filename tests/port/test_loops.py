@@ -79,7 +79,10 @@ EACH_CALL = {
     "switch_beside",
     "trainer",
 }  # steps that are made where they are called
-TWO_OPTIMIZERS = {"joint"}  # MindSpore names the rates of both alike, and refuses them in one graph
+TWO_OPTIMIZERS = {
+    "joint",
+    "teacher",
+}  # MindSpore names the rates of both alike, and refuses them in one graph
 COMPILED = [path for path in LOOPS if path.stem not in EACH_CALL | TWO_OPTIMIZERS]
 
 

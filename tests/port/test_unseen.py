@@ -194,6 +194,49 @@ def test_a_detached_value_is_not_computed_again_by_weights_that_moved():
     assert any("before an optimizer's step" in edit.reason for edit in kept.edits)
 
 
+LEARNS = """import torch
+import torch.nn.functional as F
+def turn(teacher, student, t_opt, s_opt, t_scaler, s_scaler, batches):
+    for x, y in batches:
+        with torch.autocast("cuda"):
+            guess = teacher(x)
+            seen = student(x)
+            old = seen[:4]
+            before = F.cross_entropy({}, y)
+            s_loss = F.cross_entropy(seen, guess.detach().argmax(1))
+        s_scaler.scale(s_loss).backward()
+        s_scaler.step(s_opt)
+        s_scaler.update()
+        with torch.autocast("cuda"):
+            with torch.no_grad():
+                new = student(x)
+            gain = before - F.cross_entropy(new.detach(), y)
+            loss = gain * F.cross_entropy(guess, y)
+        t_scaler.scale(loss).backward()
+        t_scaler.step(t_opt)
+        t_scaler.update()
+        {}.zero_grad()
+        student.zero_grad()
+"""
+
+
+def test_numbers_of_before_and_behind_a_step_are_made_where_they_stand():
+    text = ported(LEARNS.format("old.detach()", "teacher")).text
+    body = text[text.index("    for x, y in batches:") :]
+    order = ["= train_step_s(", "before = ", "new = student(x)", "gain = ", "train_step_t("]
+    places = [body.index(words) for words in order]
+    assert places == sorted(places)
+    assert body.count("with port.autocast():") == 2
+    assert text.count("seen = student(x)") == 1
+
+
+@pytest.mark.parametrize(("value", "zeroed"), [("old", "teacher"), ("old.detach()", "other")])
+def test_a_student_that_its_teachers_loss_runs_again_keeps_torchs_form(value, zeroed):
+    found = ported(LEARNS.format(value, zeroed))
+    assert "forward_fn" not in found.text
+    assert any("the loop keeps torch's form" in edit.reason for edit in found.edits)
+
+
 def test_what_runs_before_a_step_is_not_run_behind_it():
     found = ported(MOVED.format("out"))
     assert any("student runs before an optimizer's step" in edit.reason for edit in found.edits)

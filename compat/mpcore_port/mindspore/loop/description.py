@@ -74,6 +74,7 @@ class Line:
         also: the other branch's backward passes where two branches were one.
         source: what it is in the original tree, if ``node`` was put together.
         guard: the ``if`` that it is the statement of, where that was taken apart; or None.
+        within: the region that it is a statement of, where that was taken apart; or None.
         graded: the condition under which gradients are recorded of it; ``""`` for always.
     """
 
@@ -84,6 +85,7 @@ class Line:
     also: tuple[Any, ...] = ()
     source: Any = None
     guard: Any = None
+    within: Any = None
     graded: str = ""
 
 

@@ -63,8 +63,11 @@ class Taken:
             inside = self.acts.region(statement)
             if inside is not None and isinstance(statement.body, cst.IndentedBlock):
                 if inside.enabled == UNCHANGED:
-                    inside = region
-                return self._within(statement, inside, home)
+                    return self._within(statement, region, home)
+                lines = self._within(statement, inside, home)
+                for line in lines:
+                    line.within = line.within or statement
+                return lines
         zero = self.acts.zeroing(statement)
         if zero is not None:
             return [Line(statement, zero, region, source=statement)]

@@ -17,11 +17,14 @@ from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
 from mpcore_port.mindspore.rules.flow import (
     assigned,
+    carrying,
     constant,
     jumps,
     needed_again,
     plain_values,
     read,
+    values_alone,
+    weights_run,
 )
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
@@ -47,6 +50,7 @@ class Steps:
         late: lines that read what a loss is made of, and come behind the step, by its group.
         joint: lines that move a scale that several groups share, and the groups.
         cleared: lines outside of a window's loop that zero what it has added up, and its group.
+        valued: lines that make numbers of networks, which a later loss is handed.
         opened: regions and branches that are gone, their lines apart.
     """
 
@@ -56,6 +60,7 @@ class Steps:
     late: dict[int, list[Line]] = field(default_factory=dict)
     joint: dict[int, list[Group]] = field(default_factory=dict)
     cleared: dict[int, Group] = field(default_factory=dict)
+    valued: set[int] = field(default_factory=set)
     opened: list[Any] = field(default_factory=list)
 
 
@@ -71,11 +76,13 @@ def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
     steps.opened = [one for one in taken.opened if _is_used(one, steps)]
     _Grouping(steps, at).run()
     for place, group in enumerate(steps.groups):
-        _hand_in(group, steps.groups[:place], at)
+        _hand_in(group, steps, place, at)
     made = {id(line) for g in steps.groups for f in g.forwards for line in f.lines}
     for group in steps.groups:
-        _check_zeros(group, steps)
-        steps.late[id(group)] = [one for f in group.forwards for one in _late(f, group, made, at)]
+        _check_zeros(group, steps, at)
+        steps.late[id(group)] = [
+            one for f in group.forwards for one in _late(f, group, made, steps, at)
+        ]
     _name(steps.groups)
     return steps
 
@@ -324,35 +331,80 @@ class _Grouping:
 _BEFORE = "a value that is detached there is of before an optimizer's step"
 
 
-def _hand_in(later: Group, before: list[Group], at: At) -> None:
+def _hand_in(later: Group, steps: Steps, number: int, at: At) -> None:
     """Take the lines of steps before out of a loss that needs their values alone.
 
     A generator's pictures, say: its own step has moved it since. What a later loss differentiates
     is computed again; torch itself refuses that where an optimizer has moved the weights.
     """
+    before = steps.groups[:number]
     earlier = {id(line) for group in before for forward in group.forwards for line in forward.lines}
+    moved = {name for group in before for name in _moved(group, at)}
     for forward in later.forwards:
-        rest = [line for line in forward.lines if id(line) not in earlier]
-        shared = [line for line in forward.lines if id(line) in earlier]
-        made = {name for line in shared for name in assigned(line.node)}
-        made -= plain_values([line.node for line in shared], at)
-        nodes = [*(line.node for line in rest), forward.sink.loss]
-        if not rest or not shared:
-            continue
-        if constant(nodes, made):
-            forward.lines[:] = rest
-            continue
-        again = needed_again([line.node for line in shared], nodes, made)
-        if again is None:
-            raise NotPlain(forward.sink.call, _BEFORE)
-        kept = {id(node) for node in again} | {id(line.node) for line in rest}
-        forward.lines[:] = [line for line in forward.lines if id(line.node) in kept]
+        try:
+            lines = _with_own(forward, earlier, moved, at)
+        except NotPlain:
+            _leave_values(forward, steps, earlier, at)
+            lines = _with_own(forward, earlier, moved, at)
+        forward.lines[:] = lines
+
+
+def _moved(group: Group, at: At) -> set[str]:
+    """Return what a step moves, by name: all that its losses differentiate, if nothing says."""
+    call = maker_of(stepping(group.steps[0]), at)
+    model = model_of(call) if call is not None else ""
+    return {model} if model and len(group.optimizers) == 1 else _differentiated(group, at)
+
+
+def _with_own(forward: Forward, earlier: set[int], moved: set[str], at: At) -> list[Line]:
+    """Return the lines of a loss without those that steps before hand to it.
+
+    Raises:
+        NotPlain: what one of them gives is needed both as it was and computed again, or is
+            computed by what has moved since.
+    """
+    rest = [line for line in forward.lines if id(line) not in earlier]
+    shared = [line for line in forward.lines if id(line) in earlier]
+    made = {name for line in shared for name in assigned(line.node)}
+    made -= plain_values([line.node for line in shared], at)
+    nodes = [*(line.node for line in rest), forward.sink.loss]
+    if not rest or not shared:
+        return forward.lines
+    if constant(nodes, made):
+        return rest
+    again = needed_again([line.node for line in shared], nodes, made, in_order=True)
+    if again is None:
+        raise NotPlain(forward.sink.call, _BEFORE)
+    stale = sorted(name for node in again for name in weights_run(node, at) & moved)
+    if stale:
+        why = f"{stale[0]} runs before an optimizer's step that moves it"
+        raise NotPlain(forward.sink.call, why)
+    kept = {id(node) for node in again} | {id(line.node) for line in rest}
+    return [line for line in forward.lines if id(line.node) in kept]
+
+
+def _leave_values(forward: Forward, steps: Steps, earlier: set[int], at: At) -> None:
+    """Leave numbers where they are made that networks give of before another's step.
+
+    A student's loss of before and of behind its step, say, by which its teacher learns.
+    """
+    nodes = [line.node for line in forward.lines]
+    alone = values_alone(nodes, forward.sink.loss, at)
+    left = [forward.lines[place] for place in sorted(alone)]
+    needed = set(read(forward.sink.loss))
+    kept: list[Line] = []
+    for place in range(len(nodes) - 1, -1, -1):
+        if place not in alone and set(assigned(nodes[place])) & needed:
+            kept.insert(0, forward.lines[place])
+            needed |= read(nodes[place])
+    forward.lines[:] = kept
+    steps.valued |= {id(line) for line in left if id(line) not in earlier}
 
 
 # --- gradients that are zeroed ------------------------------------------------------------------
 
 
-def _check_zeros(group: Group, steps: Steps) -> None:
+def _check_zeros(group: Group, steps: Steps, at: At) -> None:
     """Refuse what adds up gradients in a way that a step's function does not."""
     home = group.forwards[0].block
     where = next(block for line, block in every(steps.block) if line is group.steps[0])
@@ -374,6 +426,7 @@ def _check_zeros(group: Group, steps: Steps) -> None:
             start = max(others, default=-1)
             own = [home.lines.index(line) for line in _own(group, inside)]
             good = [p for p in good if start < p < backward] or own
+            good = good or _left_alone(group, inside, steps, at)
         if not good:
             raise NotPlain(group.steps[0].node, "its gradients are not zeroed in its block")
         return
@@ -403,6 +456,31 @@ def _is_of(line: Line, group: Group, steps: Steps) -> bool:
     if group.optimizers == [holder]:
         return True
     raise NotPlain(line.node, "gradients of several optimizers are zeroed outside of their loop")
+
+
+def _left_alone(group: Group, inside: list[Line], steps: Steps, at: At) -> list[int]:
+    """Return places behind a step that zero what no other loss of the scope adds gradients to.
+
+    They zero a network by its name, which the group's loss differentiates and no other does.
+    """
+    lines = group.forwards[0].block.lines
+    step, found = lines.index(group.steps[-1]), []
+    for line in inside:
+        holder = line.act.holder if line.act is not None else ""
+        users = [one for one in steps.groups if holder in _differentiated(one, at)]
+        if lines.index(line) > step and [group] == users:
+            found.append(lines.index(line))
+    return found
+
+
+def _differentiated(group: Group, at: At) -> set[str]:
+    """Return the networks, by name, that the gradient of a group's losses goes through."""
+    found: set[str] = set()
+    for forward in group.forwards:
+        nodes = [line.node for line in forward.lines]
+        places = carrying(nodes, forward.sink.loss, at)
+        found |= {name for place in places for name in weights_run(nodes[place], at)}
+    return found
 
 
 def _own(group: Group, inside: list[Line]) -> list[Line]:
@@ -437,7 +515,7 @@ def _below(block: Block | None, top: Block) -> bool:
 # --- what stands between ------------------------------------------------------------------------
 
 
-def _late(forward: Forward, group: Group, every_loss: set[int], at: At) -> list[Line]:
+def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at: At) -> list[Line]:
     """Return lines between a loss and its step that have to come behind the step.
 
     They read what the loss is made of, or change what it reads; all others stay in front of it.
@@ -459,6 +537,9 @@ def _late(forward: Forward, group: Group, every_loss: set[int], at: At) -> list[
             made |= sets
         elif line.act is None and id(line) not in every_loss:
             moved = {name for one in late for name in (*assigned(one.node), *read(one.node))}
+            given = id(line) in steps.valued and not read(line.node) & (made | moved)
+            if given and sets & reads:
+                continue  # what the loss is handed is made in front of its step
             if read(line.node) & (made | moved) or sets & (reads | changed | moved):
                 if place < last and sets & (reads | changed):
                     raise NotPlain(line.node, "it changes what the loss is made of")

@@ -623,8 +623,9 @@ class _Writer:
         return [self._guarded(node, line)]
 
     def _guarded(self, node: Any, line: Line) -> Any:
-        if line.guard is not None:
-            self._guards[id(node)] = line.guard
+        around = line.guard or (line.within if id(line) in self.steps.valued else None)
+        if around is not None:
+            self._guards[id(node)] = around
             self._kept.append(node)
         return node
 

@@ -25,6 +25,7 @@ __all__ = [
     "assigned",
     "assigned_first",
     "bound_before",
+    "carrying",
     "constant",
     "detaches",
     "jumps",
@@ -36,6 +37,8 @@ __all__ = [
     "read_first",
     "slice_of",
     "surely_made",
+    "values_alone",
+    "weights_run",
 ]
 
 _COUNTED = re.compile(
@@ -216,14 +219,23 @@ def attached(nodes: Iterable[cst.CSTNode], names: set[str]) -> set[str]:
 
 
 def needed_again(
-    lines: Sequence[Any], nodes: Sequence[cst.CSTNode], names: set[str]
+    lines: Sequence[Any],
+    nodes: Sequence[cst.CSTNode],
+    names: set[str],
+    *,
+    in_order: bool = False,
 ) -> list[Any] | None:
     """Return which of ``lines`` a later loss of ``nodes`` has to compute again, in order.
 
     What it reads detached is of before: None where a line makes that, and what is needed as well.
+    With ``in_order`` what ``nodes`` bind before they read it is their own.
     """
     wanted = attached(nodes, names)
-    before = {name for node in nodes for name in read(node)} & names - wanted
+    bound: set[str] = set()
+    before: set[str] = set()
+    for node in nodes:
+        before |= (read_first(node, bound) if in_order else read(node)) & names - wanted
+        bound |= set(assigned_first(node))
     again: list[Any] = []
     for line in reversed(lines):
         made = set(assigned(line))
@@ -233,6 +245,55 @@ def needed_again(
             again.insert(0, line)
             wanted |= read(line) & names  # noise, labels and the like stay as they were drawn
     return again
+
+
+def carrying(nodes: Sequence[Any], loss: cst.CSTNode, at: At) -> set[int]:
+    """Return the places of statements that a gradient of ``loss`` goes through, to weights."""
+    every = {name for node in nodes for name in assigned(node)}
+    graded: set[str] = set()  # names that may have a gradient
+    for node in nodes:
+        if weights_run(node, at) or attached([node], every) & graded:
+            graded |= set(assigned(node))
+    wanted = attached([loss], every)
+    found: set[int] = set()
+    for place in range(len(nodes) - 1, -1, -1):
+        if set(assigned(nodes[place])) & wanted & graded:
+            found.add(place)
+            wanted |= attached([nodes[place]], every)
+    return found
+
+
+def values_alone(nodes: Sequence[Any], loss: cst.CSTNode, at: At) -> set[int]:
+    """Return the places of statements that make numbers by networks, without a gradient.
+
+    A network runs in them, or they read what such ones make, and they read nothing that the
+    loss differentiates.
+    """
+    graded = carrying(nodes, loss, at)
+    found: set[int] = set()
+    alone: set[str] = set()
+    inside: set[str] = set()
+    for place, node in enumerate(nodes):
+        made, reads = set(assigned(node)), read(node)
+        depends = place in graded or bool(reads & inside)
+        if not depends and (weights_run(node, at) or reads & alone):
+            found.add(place)
+            alone |= made
+            inside -= made
+        else:
+            inside |= made if depends else set()
+            alone -= made
+    return found
+
+
+def weights_run(node: cst.CSTNode, at: At) -> set[str]:
+    """Return what a statement calls, as code, that may hold weights."""
+    calls = (call for call in calls_in(node) if not _is_plain(call, at, functional=True))
+    return {name for call in calls for name in (code_of(call.func), *_networks(call, at))}
+
+
+def _networks(call: cst.Call, at: At) -> list[str]:
+    return [code_of(one) for one in networks_given(call, at)]
 
 
 def plain_values(nodes: Iterable[cst.CSTNode], at: At) -> set[str]:
@@ -258,11 +319,15 @@ def plain_values(nodes: Iterable[cst.CSTNode], at: At) -> set[str]:
     return plain
 
 
-def _is_plain(call: cst.Call, at: At) -> bool:
-    """Return whether a call surely runs no network: of a package, a builtin, a tensor's method."""
+def _is_plain(call: cst.Call, at: At, *, functional: bool = False) -> bool:
+    """Return whether a call surely runs no network: of a package, a builtin, a tensor's method.
+
+    Of torch.nn that are functions, where ``functional`` is true: they hold no weights.
+    """
     named = [at.names.called(call)] if at.names.called(call) else at.names.choices(call.func)
     if named:
-        return all(not str(name).startswith("torch.nn.") for name in named)
+        free = "torch.nn.functional." if functional else "torch.nn.."
+        return all(str(n).startswith(free) or not str(n).startswith("torch.nn.") for n in named)
     func = call.func
     if isinstance(func, cst.Name):
         return func.value in ("len", "int", "float", "range") and not at.names.scope(func).find(
