@@ -348,6 +348,42 @@ def test_a_function_that_a_loss_is_handed_to_stands_where_it_is_called(more, ins
     assert "log(loss.item())" in found.text or "log(cost" not in inside
 
 
+CLEARS = """import torch
+from torch import nn
+class Solver:
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    def clear(self):
+        "Zero the gradients."
+        {clear}
+    def train(self, batches):
+        for x, y in batches:
+            loss = nn.functional.mse_loss(self.net(x), y)
+            {call}
+            loss.backward()
+            self.optimizer.step()
+            print(loss.item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("clear", "call", "held"),
+    [
+        ("self.net.zero_grad()", "self.clear()", True),
+        ("self.optimizer.zero_grad(); self.net.zero_grad()", "self.clear()", True),
+        ("self.optimizer.zero_grad(); self.count = 0", "self.clear()", False),
+        ("self.optimizer.zero_grad()", "self.clear(x)", False),
+        ("self.optimizer.zero_grad()", "x.clear()", False),
+    ],
+)
+def test_a_method_that_does_nothing_but_zero_gradients_is_a_part_of_the_step(clear, call, held):
+    found = port_text(CLEARS.replace("{clear}", clear).replace("{call}", call), TARGET, PLAIN)
+    assert not found.failures
+    assert ("forward_fn" in found.text) is held
+    assert (call not in found.text) is held
+
+
 def test_what_the_statements_of_a_loss_change_is_there_the_next_time():
     text = HANDED.replace("{more}", "").replace("{inside}", "pass").replace("{call}", "move(loss)")
     text = text.replace("    for x", "    weight = 0.0\n    for x")

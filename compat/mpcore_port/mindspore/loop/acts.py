@@ -62,6 +62,17 @@ def _only(block: cst.BaseSuite) -> cst.CSTNode | None:
     return alone
 
 
+def _zeroes(small: Any) -> bool:
+    """Return whether a statement zeroes gradients of something that a name holds everywhere."""
+    call = small.value if isinstance(small, cst.Expr) else None
+    return (
+        isinstance(call, cst.Call)
+        and isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "zero_grad"
+        and bool(dotted(call.func))
+    )
+
+
 def negated(test: cst.BaseExpression) -> str:
     """Return the contrary of a condition, as code."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
@@ -130,6 +141,9 @@ class Acts:
             return Act("backward", sink=self.sinks[id(call)])
         if is_clip(self.at.names.called(call)):
             return self._clip(call)
+        zeros = self.zeros_inside(call)
+        if zeros:  # more than one, perhaps; whoever asks takes it apart
+            return self.of(zeros[0])
         if not isinstance(call.func, cst.Attribute):
             return None
         name, holder = call.func.attr.value, call.func.value
@@ -144,6 +158,24 @@ class Acts:
                 raise NotPlain(call, "the scale is set by hand")
             return Act("update", scaler=code_of(holder))
         return self._step(call, holder) if name == "step" else None
+
+    def zeros_inside(self, call: cst.Call) -> list[Any]:
+        """Return the statements of a function of the module's own that does nothing but zero."""
+        name, names = dotted(call.func), self.at.names
+        own: list[Any] = list(names.functions.get(name.removeprefix("self."), ()))
+        if call.args or len(own) != 1 or own[0].decorators:
+            return []
+        (function,) = own
+        owner = names.enclosing(call, cst.ClassDef) if name.startswith("self.") else None
+        if names.enclosing(function, cst.ClassDef, cst.FunctionDef) is not owner:
+            return []
+        body = function.body.body
+        if not all(isinstance(line, cst.SimpleStatementLine) for line in body):
+            return []
+        found = [small for line in body for small in line.body]
+        if isinstance(getattr(found[0], "value", None), cst.SimpleString):
+            found = found[1:]
+        return found if found and all(map(_zeroes, found)) else []
 
     def _step(self, call: cst.Call, holder: cst.BaseExpression) -> Act | None:
         if is_scaler(self.at, holder):

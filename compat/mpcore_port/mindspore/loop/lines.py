@@ -129,6 +129,12 @@ class Taken:
         return lines
 
     def _simple(self, statement: cst.SimpleStatementLine, region: Region | None) -> list[Line]:
+        small = statement.body[0]
+        if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+            zeros = self.acts.zeros_inside(small.value) if len(statement.body) == 1 else []
+            if zeros:
+                made = map(self.acts.of, zeros)
+                return [Line(statement, act, region, source=small) for act in made]
         acts = [self.acts.of(small) for small in statement.body]
         if len(acts) == 1 or not any(acts):
             act = acts[0] if len(acts) == 1 else None
