@@ -247,6 +247,9 @@ import torch
 def filled(x, y):
     x[..., np.r_[:2, 4:6]] = torch.zeros(2, 3, 4)
     x[0, 0, 3 + y[0].to(torch.int16).cpu().numpy()] = 7
+    places = y.to(torch.int16).cpu().numpy()
+    i, j = places[0], places[1:]
+    x[1, i, j[0]] = 5
     return x, (x < 3).type(x.type()).sum()
 made = filled(torch.ones(2, 3, 6), torch.tensor([2.0, 1.0]))
 """

@@ -92,8 +92,7 @@ def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
     if isinstance(node, cst.Subscript) and at.names.qualified(node.value) in _ROWS:
         return True
     if isinstance(node, cst.Subscript):
-        is_part = len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Slice)
-        return is_part and _is_array(node.value, at, depth - 1)
+        return _is_array(node.value, at, depth - 1)  # a part, or a number of numpy's
     if not isinstance(node, cst.Call):
         return False
     module, _, last = (at.names.called(node) or "").partition(".")
