@@ -15,6 +15,7 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "logged",
     "shown",
 ]
 
@@ -60,3 +61,15 @@ def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
 def shown(value: Any) -> Any:
     """Return the number of a tensor with one, anything else as it is: formats want a number."""
     return value.item() if isinstance(value, Tensor) and value.size == 1 else value
+
+
+def logged(values: Any) -> Any:
+    """Return what a logger takes: numbers and arrays for tensors, in mappings and lists too."""
+    if isinstance(values, Tensor):
+        return values.item() if values.size == 1 else values.asnumpy()
+    if isinstance(values, dict):
+        return {name: logged(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        made = [logged(value) for value in values]
+        return made if isinstance(values, list) else tuple(made)
+    return values

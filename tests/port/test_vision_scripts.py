@@ -1,6 +1,7 @@
 """What scripts of computer vision ask, as the smallest script of each kind, beside torch."""
 
 import runpy
+import sys
 
 import mindspore as ms
 import numpy as np
@@ -376,3 +377,29 @@ def test_a_method_of_what_a_refused_name_gives_maps_no_name(use):
 def test_a_name_that_has_an_equal_does_not_stop():
     script = "import torch\nfrom apex import amp, optimizers\nx = amp.scale_loss\n"
     assert "does not run" not in port_text(script, TARGET).status
+
+
+# --- loggers that know torch's tensors ------------------------------------------------------------
+
+LOGGED = """import torch
+import wandb
+loss, parts = torch.ones(1), [torch.zeros(2)]
+wandb.log({"loss": loss, "parts": parts, "epoch": 1}, step=2)
+wandb.log({"loss": loss.item(), "epoch": 1})
+wandb.log(dict(loss=loss))
+"""
+
+
+def test_loggers_take_numbers_and_arrays(tmp_path, monkeypatch):
+    found = ported(LOGGED, "exact", "changed")
+    assert 'wandb.log({"loss": loss.item(), "epoch": 1})' in found.text
+    seen = []
+    fake = type("wandb", (), {"log": lambda values, step=None: seen.append((values, step))})
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    (tmp_path / "ported.py").write_text(found.text, "utf-8")
+    runpy.run_path(str(tmp_path / "ported.py"), run_name="port")
+    (first, step), (second, _), (third, _) = seen
+    assert (first["loss"], first["epoch"], step) == (1.0, 1, 2)
+    assert isinstance(first["parts"][0], np.ndarray)
+    assert second["loss"] == third["loss"] == 1.0
+    assert port.logged((1, "a")) == (1, "a")

@@ -32,12 +32,26 @@ class ShownRule(PortRule):
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Take the number out of what may be a tensor."""
         if isinstance(old, cst.Call):
-            return self._format(old, new, at)
+            called = at.names.called(old)
+            return self._log(old, new, at) if called in _LOGS else self._format(old, new, at)
         parts = [part.value for part in old.format_spec or () if hasattr(part, "value")]
         if not _NUMBER.search("".join(parts)) or old.conversion:
             return None
         made = self._number(old.expression, new.expression, at)
         return None if made is None else new.with_changes(expression=made)
+
+    def _log(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Have a logger that knows tensors of torch, and no others, take numbers and arrays."""
+        if at.options.plain or not old.args or old.args[0].star:
+            return None
+        place = 1 if at.names.called(old) == "mlflow.log_metric" else 0
+        if place >= len(old.args) or _is_plain(old.args[place].value, at):
+            return None
+        made = cst.parse_expression(wording(at, f"port.logged({code_of(new.args[place].value)})"))
+        at.note(self, old.args[place].value, made, reason=_KNOWS)
+        args = list(new.args)
+        args[place] = args[place].with_changes(value=made)
+        return new.with_changes(args=args)
 
     def _format(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         func = old.func
@@ -84,6 +98,19 @@ class ShownRule(PortRule):
             made = cst.parse_expression(wording(at, f"port.shown({code})"))
         at.note(self, old, made)
         return made
+
+
+_LOGS = ("mlflow.log_metric", "mlflow.log_metrics", "wandb.log", "wandb.run.log")
+_KNOWS = "it knows tensors of torch: those of MindSpore become numbers and arrays"
+
+
+def _is_plain(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether what is logged surely holds no tensor."""
+    if isinstance(node, cst.Dict):
+        return all(_is_plain(element.value, at) for element in node.elements)
+    if isinstance(node, (cst.BaseNumber, cst.SimpleString)) or _PLAIN.search(code_of(node)):
+        return True
+    return at.once(_values).kind(node) == "neutral" and not at.names.origins(node)
 
 
 def _is_one(node: cst.BaseExpression, at: At) -> bool:
