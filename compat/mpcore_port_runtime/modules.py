@@ -9,6 +9,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import Uniform, initializer
 
 from mpcore.errors import BackendError
+from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.instances import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "named_parameters",
     "parameters",
     "requires_grad_",
+    "rounded",
     "state_dict",
 ]
 
@@ -211,6 +213,14 @@ def _load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
         raise BackendError(msg)
     for name, value in state.items():
         ops.assign(targets[name], _tensor(value).astype(targets[name].dtype))
+
+
+def rounded(cell: Any, dtype: Any) -> Any:
+    """Round what a Cell holds to ``dtype`` and back, as ``net.half().float()`` does; return it."""
+    for _, held, _ in _every(cell):
+        if held.dtype in (ms.float32, ms.float64):
+            put(held, held.astype(dtype).astype(held.dtype))
+    return cell
 
 
 def fill(tensor: Any, init: Any) -> Any:

@@ -403,3 +403,33 @@ def test_loggers_take_numbers_and_arrays(tmp_path, monkeypatch):
     assert isinstance(first["parts"][0], np.ndarray)
     assert second["loss"] == third["loss"] == 1.0
     assert port.logged((1, "a")) == (1, "a")
+
+
+# --- networks that are rounded, collectives that give one process the result ----------------------
+
+ROUNDED = """import torch
+from torch import nn
+model = nn.Linear(3, 2)
+for p in model.parameters():
+    p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape) / 3)
+model.half().float()
+made = [model.weight * 1.0, model(torch.ones(1, 3))]
+"""
+
+
+def test_a_network_that_is_halved_and_back_is_rounded(tmp_path):
+    assert "port.rounded(model, ms.float16)" in beside(ROUNDED, tmp_path).text
+
+
+def test_a_network_that_stays_halved_is_refused():
+    found = port_text("from torch import nn\nmodel = nn.Linear(3, 2)\nmodel.half()\n", TARGET)
+    assert [edit.line for edit in found.edits if edit.kind == "refused"] == [3]
+
+
+def test_a_sum_for_one_process_is_one_for_all():
+    script = (
+        "import torch\nimport torch.distributed as dist\nx = torch.ones(2)\ndist.reduce(x, {})\n"
+    )
+    assert "port.all_reduce(x)" in ported(script.format("dst=0"), "exact", "changed").text
+    refused = port_text(script.format("0, group=group"), TARGET)
+    assert [edit.line for edit in refused.edits if edit.kind == "refused"] == [4]

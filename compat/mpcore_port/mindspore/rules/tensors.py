@@ -213,10 +213,21 @@ class MethodRule(PortRule):
     def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         if not is_module(at, old.func.value):  # type: ignore[attr-defined]
             return None
+        if _is_undone(old, at):
+            return self._rounded(old, new, at)
         why = "parameters stay float32; give the step a policy, such as port.autocast"
         return new.with_changes(func=at.refuse(self, old.func, why))
 
     _bfloat16 = _double = _half
+
+    def _rounded(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map ``net.half()`` of ``net.half().float()``, which rounds what the network holds."""
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        dtype = "float16" if name == "half" else name
+        held = code_of(new.func.value)  # type: ignore[attr-defined]
+        made = cst.parse_expression(wording(at, f"port.rounded({held}, ms.{dtype})"))
+        at.note(self, old, made, reason="its parameters are rounded, and are float32 again")
+        return made
 
     def _cuda(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         made = new.func.value  # type: ignore[attr-defined]
@@ -226,6 +237,9 @@ class MethodRule(PortRule):
     _npu = _cuda
 
     def _float(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        inner = old.func.value  # type: ignore[attr-defined]
+        if isinstance(inner, cst.Call) and _is_halved(inner, at):
+            return new.func.value  # type: ignore[attr-defined]  # what has rounded it
         holder = old.func.value  # type: ignore[attr-defined]
         if is_module(at, holder):
             return self._cuda(old, new, at)
@@ -307,6 +321,20 @@ def _becomes_network(call: cst.Call, at: At) -> bool:
             continue
         return False
     return False
+
+
+def _is_halved(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``net.half()`` of a network."""
+    func = call.func
+    named = isinstance(func, cst.Attribute) and func.attr.value in ("half", "bfloat16")
+    return named and not call.args and is_module(at, func.value)  # type: ignore[attr-defined]
+
+
+def _is_undone(call: cst.Call, at: At) -> bool:
+    """Return whether ``.float()`` stands behind ``net.half()``."""
+    func = at.names.parents.get(call)
+    named = isinstance(func, cst.Attribute) and func.value is call and func.attr.value == "float"
+    return named and _is_halved(call, at)
 
 
 def _method(call: cst.Call, name: str, args: list[cst.Arg]) -> cst.Call:
