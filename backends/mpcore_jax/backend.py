@@ -10,6 +10,7 @@ import optax
 from flax import nnx
 
 from mpcore.backend.backend import Capabilities, Support
+from mpcore.backend.parts import InModule
 from mpcore.errors import OptimizerError
 from mpcore_jax.amp import JaxAmp
 from mpcore_jax.modules import list_layers, variables
@@ -30,6 +31,7 @@ class JaxBackend:
     """flax nnx on the devices of XLA. Only its CPU was at hand; GPU and TPU were not run."""
 
     name = "jax"
+    differences: InModule[Differences] = InModule("mpcore_jax.differences")
 
     def capabilities(self, model: Any = None, /) -> Capabilities:
         """Return what the device of ``model`` can do."""
@@ -99,12 +101,6 @@ class JaxBackend:
         from mpcore_jax.driver import JaxDriver
 
         return JaxDriver()
-
-    def differences(self) -> Differences:
-        """Return the proofs of its known differences."""
-        from mpcore_jax import differences
-
-        return differences
 
 
 def _is_optimizer(optimizer: Any) -> bool:

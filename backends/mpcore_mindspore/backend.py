@@ -10,6 +10,7 @@ from mindspore import nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer
 
 from mpcore.backend.backend import Capabilities, Support, refuse_shared
+from mpcore.backend.parts import InModule
 from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore_mindspore.amp import MindsporeAmp
@@ -55,6 +56,17 @@ class MindsporeBackend:
     """MindSpore Cells. Run on CPU; on Ascend it was not run, no such device was at hand."""
 
     name = "mindspore"
+    foreteller: InModule[Foreteller] = InModule("mpcore_mindspore.dry_run")
+    dry_run: InModule[DryRun] = InModule("mpcore_mindspore.dry_run")
+    modes: InModule[Modes[MindsporeAmp]] = InModule("mpcore_mindspore.modes")
+    moves: InModule[Moves] = InModule("mpcore_mindspore.moves")
+    profiler: InModule[Profiler] = InModule("mpcore_mindspore.profile")
+    probe: InModule[Probe] = InModule("mpcore_mindspore.probe")
+    differences: InModule[Differences] = InModule("mpcore_mindspore.differences")
+    listener: InModule[Listener] = InModule("mpcore_mindspore.listener")
+    rebuild: InModule[Rebuild] = InModule("mpcore_mindspore.rebuild")
+    graph: InModule[GraphPart] = InModule("mpcore_mindspore.graph")
+    recorder: InModule[Recorder] = InModule("mpcore_mindspore.recorder")
 
     def capabilities(self, model: nn.Cell | None = None, /) -> Capabilities:
         """Return what the process's device target can do."""
@@ -152,78 +164,12 @@ class MindsporeBackend:
         set_float32(plan.policy, _device())
         return amp
 
-    def foreteller(self) -> Foreteller:
-        """Return what tells multiply-adds before a network is prepared."""
-        from mpcore_mindspore import dry_run
-
-        return dry_run
-
-    def dry_run(self) -> DryRun:
-        """Return what tries a network under a plan."""
-        from mpcore_mindspore import dry_run
-
-        return dry_run
-
     def driver(self) -> Driver[MindsporeAmp]:
         """Return what builds and trains an experiment's model, and reads and writes weights."""
         from mpcore_mindspore.driver import MindsporeDriver
 
         return MindsporeDriver()
 
-    def modes(self) -> Modes[MindsporeAmp]:
-        """Return how steps can be run."""
-        from mpcore_mindspore import modes
-
-        return modes
-
-    def moves(self) -> Moves:
-        """Return what makes steps faster beside precision."""
-        from mpcore_mindspore import moves
-
-        return moves
-
-    def profiler(self) -> Profiler:
-        """Return what tells where the time of a step goes."""
-        from mpcore_mindspore import profile
-
-        return profile
-
-    def probe(self) -> Probe:
-        """Return what ``mpcore doctor`` runs."""
-        from mpcore_mindspore import probe
-
-        return probe
-
-    def differences(self) -> Differences:
-        """Return the proofs of where it is known to differ from other frameworks."""
-        from mpcore_mindspore import differences
-
-        return differences
-
     def callback(self) -> MakeCallback[MindsporeAmp]:
         """Return what makes a callback of ``Model.train``: ``amp`` itself reports its steps."""
         return lambda amp, _: amp.callback()
-
-    def listener(self) -> Listener:
-        """Return what tells the steps of a script of its own."""
-        from mpcore_mindspore import listener
-
-        return listener
-
-    def rebuild(self) -> Rebuild:
-        """Return what writes one layer as code."""
-        from mpcore_mindspore import rebuild
-
-        return rebuild
-
-    def graph(self) -> GraphPart:
-        """Return what lifts networks to graphs, builds them anew, and writes them to files."""
-        from mpcore_mindspore import graph
-
-        return graph
-
-    def recorder(self) -> Recorder:
-        """Return what tells layers, primitives and gradients of a batch."""
-        from mpcore_mindspore import recorder
-
-        return recorder

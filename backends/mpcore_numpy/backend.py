@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpcore.backend.backend import Capabilities, Support, refuse_shared
+from mpcore.backend.parts import InModule
 from mpcore.errors import OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.policy.layer import Layer, ParamInfo
@@ -31,6 +32,7 @@ class NumpyBackend:
     """The executable reference."""
 
     name = "numpy"
+    probe: InModule[Probe] = InModule("mpcore_numpy.probe")
 
     def capabilities(self, model: Any = None, /) -> Capabilities:
         """Return what numpy can do: every 16-bit format by rounding."""
@@ -86,9 +88,3 @@ class NumpyBackend:
     ) -> NumpyAmp:
         """Bind the optimizers; nothing in the model changes."""
         return NumpyAmp(model, optimizers, plan, options, simulated=simulated)
-
-    def probe(self) -> Probe:
-        """Return what ``mpcore doctor`` runs."""
-        from mpcore_numpy import probe
-
-        return probe

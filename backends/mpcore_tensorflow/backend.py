@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mpcore._lib.callers import warn_user
 from mpcore.backend.backend import Capabilities, Support, refuse_shared
+from mpcore.backend.parts import InModule
 from mpcore.errors import BackendError, OptimizerError
 from mpcore.numerics.master_weights import SCHEMES
 from mpcore.numerics.overflow import OverflowDetector, find_detector
@@ -66,6 +67,17 @@ class TensorflowBackend:
     """tf.keras: Keras 3 models on TensorFlow."""
 
     name = "tensorflow"
+    graph: InModule[GraphPart] = InModule("mpcore_tensorflow.graph")
+    foreteller: InModule[Foreteller] = InModule("mpcore_tensorflow.dry_run")
+    dry_run: InModule[DryRun] = InModule("mpcore_tensorflow.dry_run")
+    modes: InModule[Modes[KerasAmp]] = InModule("mpcore_tensorflow.modes")
+    moves: InModule[Moves] = InModule("mpcore_tensorflow.moves")
+    profiler: InModule[Profiler] = InModule("mpcore_tensorflow.profile")
+    probe: InModule[Probe] = InModule("mpcore_tensorflow.probe")
+    differences: InModule[Differences] = InModule("mpcore_tensorflow.differences")
+    listener: InModule[Listener] = InModule("mpcore_tensorflow.listener")
+    rebuild: InModule[Rebuild] = InModule("mpcore_tensorflow.rebuild")
+    recorder: InModule[Recorder] = InModule("mpcore_tensorflow.recorder")
 
     def capabilities(self, model: keras.Model | None = None, /) -> Capabilities:
         """Return what can be done on the default device; Keras does not move models."""
@@ -223,83 +235,17 @@ class TensorflowBackend:
         protect(amp)
         return amp
 
-    def graph(self) -> GraphPart:
-        """Return what lifts models to graphs, builds them anew, and writes them to files."""
-        from mpcore_tensorflow import graph
-
-        return graph
-
-    def foreteller(self) -> Foreteller:
-        """Return what tells multiply-adds before a model is prepared."""
-        from mpcore_tensorflow import dry_run
-
-        return dry_run
-
-    def dry_run(self) -> DryRun:
-        """Return what traces a model under a plan."""
-        from mpcore_tensorflow import dry_run
-
-        return dry_run
-
     def driver(self) -> Driver[KerasAmp]:
         """Return what builds and trains an experiment's model, and reads and writes weights."""
         from mpcore_tensorflow.driver import KerasDriver
 
         return KerasDriver()
 
-    def modes(self) -> Modes[KerasAmp]:
-        """Return how steps can be run."""
-        from mpcore_tensorflow import modes
-
-        return modes
-
-    def moves(self) -> Moves:
-        """Return what makes steps faster beside precision."""
-        from mpcore_tensorflow import moves
-
-        return moves
-
-    def profiler(self) -> Profiler:
-        """Return what tells where the time of a step goes."""
-        from mpcore_tensorflow import profile
-
-        return profile
-
-    def probe(self) -> Probe:
-        """Return what ``mpcore doctor`` runs."""
-        from mpcore_tensorflow import probe
-
-        return probe
-
-    def differences(self) -> Differences:
-        """Return the proofs of where it is known to differ from other frameworks."""
-        from mpcore_tensorflow import differences
-
-        return differences
-
     def callback(self) -> MakeCallback[KerasAmp]:
         """Return what makes a callback of ``fit``."""
         from mpcore_tensorflow.callback import StepCallback
 
         return StepCallback
-
-    def listener(self) -> Listener:
-        """Return what tells the steps of a script of its own."""
-        from mpcore_tensorflow import listener
-
-        return listener
-
-    def rebuild(self) -> Rebuild:
-        """Return what writes one layer as code."""
-        from mpcore_tensorflow import rebuild
-
-        return rebuild
-
-    def recorder(self) -> Recorder:
-        """Return what tells layers, ops and gradients of a batch."""
-        from mpcore_tensorflow import recorder
-
-        return recorder
 
 
 def _warn_lowered(model: keras.Model, plan: Plan) -> None:

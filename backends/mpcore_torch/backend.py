@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mpcore.backend.backend import Capabilities, Support, refuse_shared
+from mpcore.backend.parts import InModule
 from mpcore.errors import OptimizerError
 from mpcore_torch.amp import TorchAmp
 from mpcore_torch.layers import device_of, list_layers, parameter_names
@@ -43,6 +44,17 @@ class TorchBackend:
     """PyTorch on CPU and CUDA. On CUDA it was not run: no such device was at hand."""
 
     name = "torch"
+    modes: InModule[Modes[TorchAmp]] = InModule("mpcore_torch.modes")
+    moves: InModule[Moves] = InModule("mpcore_torch.moves")
+    graph: InModule[GraphPart] = InModule("mpcore_torch.graph")
+    exact: InModule[Exact] = InModule("mpcore_torch.exact")
+    profiler: InModule[Profiler] = InModule("mpcore_torch.profile")
+    probe: InModule[Probe] = InModule("mpcore_torch.probe")
+    listener: InModule[Listener] = InModule("mpcore_torch.listener")
+    rebuild: InModule[Rebuild] = InModule("mpcore_torch.rebuild")
+    recorder: InModule[Recorder] = InModule("mpcore_torch.recorder")
+    foreteller: InModule[Foreteller] = InModule("mpcore_torch.foreteller")
+    dry_run: InModule[DryRun] = InModule("mpcore_torch.dry_run")
 
     def __init__(self) -> None:
         """Know no model yet."""
@@ -140,74 +152,8 @@ class TorchBackend:
 
         return TorchDriver()
 
-    def modes(self) -> Modes[TorchAmp]:
-        """Return how steps can be run."""
-        from mpcore_torch import modes
-
-        return modes
-
-    def moves(self) -> Moves:
-        """Return what makes steps faster beside precision."""
-        from mpcore_torch import moves
-
-        return moves
-
-    def graph(self) -> GraphPart:
-        """Return what lifts models, builds and writes them."""
-        from mpcore_torch import graph
-
-        return graph
-
-    def exact(self) -> Exact:
-        """Return what runs a step in float64."""
-        from mpcore_torch import exact
-
-        return exact
-
-    def profiler(self) -> Profiler:
-        """Return what tells where the time of a step goes."""
-        from mpcore_torch import profile
-
-        return profile
-
     def calls(self) -> CallsOf:
         """Return what runs the calls of a step alone."""
         from mpcore_torch.alone import calls
 
         return calls
-
-    def probe(self) -> Probe:
-        """Return what ``mpcore doctor`` runs."""
-        from mpcore_torch import probe
-
-        return probe
-
-    def listener(self) -> Listener:
-        """Return what tells the steps of a script of its own."""
-        from mpcore_torch import listener
-
-        return listener
-
-    def rebuild(self) -> Rebuild:
-        """Return what writes one layer as code."""
-        from mpcore_torch import rebuild
-
-        return rebuild
-
-    def recorder(self) -> Recorder:
-        """Return what tells layers, kernels and gradients of a batch."""
-        from mpcore_torch import recorder
-
-        return recorder
-
-    def foreteller(self) -> Foreteller:
-        """Return what tells multiply-adds before a model is prepared."""
-        from mpcore_torch import foreteller
-
-        return foreteller
-
-    def dry_run(self) -> DryRun:
-        """Return what runs a model without values."""
-        from mpcore_torch import dry_run
-
-        return dry_run

@@ -2,13 +2,15 @@
 
 A backend has a part if its class has the method of that name; the method returns the part, which
 may be an object or a module, and imports what only this part needs. To add a part: declare its
-Protocol in a file of this package, add a row here, and write the method in the backends.
+Protocol in a file of this package, add a row here, and write the method in the backends; where the
+part is a module, ``InModule`` is the method.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from mpcore.backend.backend import load_backend
 from mpcore.errors import BackendError
@@ -37,6 +39,7 @@ __all__ = [
     "MOVES",
     "PROBE",
     "PROFILER",
+    "InModule",
     "Part",
     "PartMissingError",
 ]
@@ -46,6 +49,21 @@ PartT = TypeVar("PartT")
 
 class PartMissingError(BackendError):
     """A backend does not have a part; nothing is wrong with it."""
+
+
+@dataclass(frozen=True)
+class InModule(Generic[PartT]):
+    """What stands in a backend's class for the method of a part that is a module.
+
+    Attributes:
+        module: its name; it is imported when it is asked for.
+    """
+
+    module: str
+
+    def __call__(self) -> PartT:
+        """Return the module; ``tests/types`` says to a type checker that it is such a part."""
+        return cast("PartT", import_module(self.module))
 
 
 @dataclass(frozen=True)
