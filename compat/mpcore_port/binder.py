@@ -44,25 +44,21 @@ class Binder:
                 self.names.top.bindings[name] = [binding]
 
     def _children(self, node: cst.CSTNode) -> None:
+        parents, by_type = self.names.parents, self.names.by_type
+        child: Any
         for child in children_of(node):
-            self.names.parents[child] = node
-            if (
-                type(child) is cst.Name
-                and child.value in _USUAL
-                and type(node) is cst.Attribute
-                and node.value is child
-            ):
+            kind = type(child)
+            parents[child] = node
+            by_type[kind].append(child)
+            if kind in WHITE:
+                continue
+            if kind is cst.Name and child.value in _USUAL and _is_asked(child, node):
                 self.names.usual[child.value] = child
-            self._node(child)
-
-    def _node(self, node: cst.CSTNode) -> None:
-        if type(node) in WHITE:
-            return
-        handler = _HANDLERS.get(type(node))
-        if handler is not None:
-            handler(self, node)
-        else:
-            self._children(node)
+            handler = _HANDLERS.get(kind)
+            if handler is not None:
+                handler(self, child)
+            else:
+                self._children(child)
 
     def bind(self, name: str, binding: Binding) -> None:
         """Bind ``name`` in the scope that Python would."""
@@ -124,6 +120,11 @@ class Binder:
         scope = Scope(kind, node, self.scope)
         self.names._scopes[node] = scope
         return scope
+
+
+def _is_asked(name: cst.Name, parent: cst.CSTNode) -> bool:
+    """Return whether an attribute is asked of a name."""
+    return type(parent) is cst.Attribute and parent.value is name
 
 
 def _function(self: Binder, node: Any) -> None:

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["WHITE", "Walker", "below", "calls_in", "children_of", "paths_to"]
 
-WHITE = (
-    cst.SimpleWhitespace,
-    cst.ParenthesizedWhitespace,
-    cst.TrailingWhitespace,
-    cst.EmptyLine,
-    cst.Comment,
-    cst.Newline,
+WHITE = frozenset(
+    {
+        cst.SimpleWhitespace,
+        cst.ParenthesizedWhitespace,
+        cst.TrailingWhitespace,
+        cst.EmptyLine,
+        cst.Comment,
+        cst.Newline,
+    }
 )
 
 
@@ -118,15 +120,12 @@ def calls_in(node: cst.CSTNode) -> list[cst.Call]:
     return found.calls
 
 
-def paths_to(
-    wanted: Collection[type[cst.CSTNode]], parents: Mapping[cst.CSTNode, cst.CSTNode]
-) -> set[cst.CSTNode]:
-    """Return the nodes of some exact types and all that stand above one."""
-    found: set[cst.CSTNode] = set()
-    for node in parents:
-        if type(node) in wanted:
-            above: cst.CSTNode | None = node
-            while above is not None and above not in found:
-                found.add(above)
-                above = parents.get(above)
+def paths_to(nodes: Iterable[cst.CSTNode], parents: Mapping[cst.CSTNode, cst.CSTNode]) -> set[int]:
+    """Return the ids of some nodes and of all that stand above one."""
+    found: set[int] = set()
+    for node in nodes:
+        above: cst.CSTNode | None = node
+        while above is not None and id(above) not in found:
+            found.add(id(above))
+            above = parents.get(above)
     return found

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from typer.core import TyperGroup
 
 from mpcore.errors import BackendMissingError, check_choice
-from mpcore_port.collection import rare_collection
+from mpcore_port.collection import no_last_collection, rare_collection
 from mpcore_port.errors import PortError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class _Port(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; all three hold trees until their reports are written."""
+        no_last_collection()
         with rare_collection():
             return super().invoke(ctx)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from mpcore_port.children import children_of, paths_to
 from mpcore_port.imports import add_imports
-from mpcore_port.names import STATEMENTS, Names
-from mpcore_port.places import Places, placed
+from mpcore_port.names import STATEMENTS
+from mpcore_port.reading import Read, Rewritten
 from mpcore_port.refusals import checked
 from mpcore_port.rule import KEEP, At, Edit, Rule
-from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,55 +22,7 @@ if TYPE_CHECKING:
     from mpcore_port.source import Source
     from mpcore_port.targets import Options
 
-__all__ = ["Read", "apply_pass", "line_map", "read"]
-
-
-class Read:
-    """A tree and what is known about it: ``module``, its ``code``, ``names``, ``positions``.
-
-    ``tail`` is white space and comments at the end that libcst would not give back (1.9.0 loses
-    empty lines before a line of blanks there); it is put back as it was.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.module, self.code, self.positions, self.tail = _parsed(text)
-        self.names = Names(self.module, EXPORTS)
-
-    def line(self, node: cst.CSTNode) -> int:
-        """Return the line of a node, from 1."""
-        return int(self.positions[node].start.line)
-
-
-def _parsed(text: str) -> tuple[cst.Module, str, Places, str]:
-    module = cst.parse_module(text)
-    code, positions = placed(module)
-    if code == text:
-        return module, code, positions, ""
-    lines = text.split("\n")
-    for comments in (False, True):
-        end = len(lines)
-        while end and _is_white(lines[end - 1], comments=comments):
-            end -= 1
-        head = "".join(f"{line}\n" for line in lines[:end])
-        if end < len(lines) and text.startswith(head):
-            shorter = cst.parse_module(head)
-            code, places = placed(shorter)
-            if code == head:
-                return shorter, code, places, text[len(head) :]
-    return module, code, positions, ""
-
-
-def _is_white(line: str, *, comments: bool) -> bool:
-    return not line.strip() or (comments and line.lstrip().startswith("#"))
-
-
-def read(text: str) -> Read:
-    """Parse ``text``.
-
-    Raises:
-        libcst.ParserSyntaxError: it is no Python, or newer than libcst knows.
-    """
-    return Read(text)
+__all__ = ["apply_pass", "line_map"]
 
 
 def apply_pass(
@@ -80,18 +32,27 @@ def apply_pass(
     scan: Callable[[], Scan],
     project: Scan,
     options: Options,
-) -> tuple[str, list[Edit], list[str], At]:
-    """Return the new text, the edits, and what went wrong in rules."""
+    *,
+    checks: bool = False,
+) -> tuple[Rewritten | None, list[Edit], list[str], At]:
+    """Return what became of the module, if anything; the edits, and what went wrong in rules.
+
+    With ``checks`` each statement that a rule has made is parsed by itself, and raises where it is
+    no Python.
+    """
     at = At(source, tree.module, tree.code, tree.names, scan, project, options, tree.positions)
-    walk = _Walk(rules, at)
+    walk = _Walk(rules, at, checks=checks)
     module = walk.through(tree.module)
     if not isinstance(module, cst.Module):
         msg = f"{source.path}: a rule took the module away"
         raise TypeError(msg)
     if not walk.touched and not at.says_something:
-        return tree.code + tree.tail, at.edits, walk.failures, at
-    module = add_imports(module, at)
-    return module.code + tree.tail, at.edits, walk.failures, at
+        return None, at.edits, walk.failures, at
+    made = Rewritten(tree, add_imports(module, at))
+    return made, at.edits, walk.failures, at
+
+
+_BLOCKS = (cst.IndentedBlock, cst.Module)
 
 
 class _Given(cst.CSTTransformer):
@@ -120,15 +81,16 @@ class _Walk:
     libcst's own visit makes every node anew, and looks at all of its parts again.
     """
 
-    def __init__(self, rules: Sequence[Rule], at: At) -> None:
-        self.at = at
+    def __init__(self, rules: Sequence[Rule], at: At, *, checks: bool) -> None:
+        self.at, self._checks = at, checks
         self.failures: list[str] = []
-        self._rules = rules
-        self.touched: set[cst.CSTNode | None] = set()
+        self._rules = [rule for rule in rules if not rule.idle(at)]
+        self.touched: set[int] = set()  # ids of statements: a node's hash is a function of Python
         self._by_type: dict[type[cst.CSTNode], list[Rule]] = {}
-        kinds = {type(node) for node in at.names.parents}
-        wanted = {kind for kind in kinds if issubclass(kind, STATEMENTS) or self._of(kind)}
-        self._paths = paths_to(wanted, at.names.parents) | {at.module}
+        by_type = at.names.by_type if self._rules else {}
+        wanted = [kind for kind in by_type if issubclass(kind, STATEMENTS) or self._of(kind)]
+        nodes = itertools.chain.from_iterable(by_type[kind] for kind in wanted)
+        self._paths = paths_to(nodes, at.names.parents)
 
     def through(self, node: cst.CSTNode) -> Any:
         """Return what becomes of a node."""
@@ -136,7 +98,7 @@ class _Walk:
             return node
         made = {}
         for child in children_of(node):
-            if child in self._paths:
+            if id(child) in self._paths:
                 done = self.through(child)
                 if done is not child:
                     made[id(child)] = done
@@ -148,7 +110,7 @@ class _Walk:
             if result is None:
                 continue
             new = result
-            self.touched.add(self.at.names.statement(original_node))
+            self.touched.add(id(self.at.names.statement(original_node)))
             if not isinstance(new, type(original_node)):
                 break
         return self._finish(original_node, new)
@@ -172,11 +134,11 @@ class _Walk:
             return None
 
     def _finish(self, old: cst.CSTNode, new: Any) -> Any:
-        if isinstance(old, (cst.IndentedBlock, cst.Module)) and isinstance(new, type(old)):
-            return fold(new, self.at.dropped)
-        if old in self.touched:
+        if type(old) in _BLOCKS and isinstance(new, type(old)):
+            return fold(new, self.at.dropped) if self.at.dropped else new
+        if self._checks and id(old) in self.touched:
             new = checked(old, new, self.at)
-        if old in self.at.comments and isinstance(old, STATEMENTS):
+        if self.at.comments and old in self.at.comments and isinstance(old, STATEMENTS):
             return _commented(new, self.at.comments[old])
         return new
 
@@ -197,8 +159,10 @@ def _bracketed(node: Any) -> Any:
 
 
 def _is_kept(node: cst.CSTNode) -> bool:
-    lines = getattr(node, "leading_lines", ())
-    return any(line.comment and line.comment.value.startswith(KEEP) for line in lines)
+    lines: Sequence[cst.EmptyLine] = getattr(node, "leading_lines", ())
+    return bool(lines) and any(
+        line.comment and line.comment.value.startswith(KEEP) for line in lines
+    )
 
 
 def _commented(node: Any, comments: list[str]) -> Any:

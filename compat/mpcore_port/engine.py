@@ -11,10 +11,11 @@ import libcst as cst
 
 from mpcore_port.above import own_above
 from mpcore_port.collection import rare_collection
-from mpcore_port.emit import Read, apply_pass, line_map, read
+from mpcore_port.emit import apply_pass, line_map
 from mpcore_port.facts import Call, Scan
 from mpcore_port.findings import Finding, lint_findings, repaired
 from mpcore_port.lines import apart
+from mpcore_port.reading import Read, Rewritten, read
 from mpcore_port.scan import joined, scan
 from mpcore_port.source import Source, Tree, Unread, parse_source
 from mpcore_port.status import Status, status_of
@@ -273,31 +274,36 @@ def port_part(text: str, file: Ported, target: Target, options: Options, project
 def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:
     source, tree = one.source, one.tree
     found: Callable[[], Scan] = lambda: one.scan  # noqa: E731
-    text = apart(source.text, target.name)
+    text = apart(source.text, target.name, tree)
     edits: list[Edit] = []
     failures: list[str] = []
     unmapped: list[Call] = []
     back = line_map(text, source.text)
     known = source.text
+    reading: Callable[[], Read] = partial(read, text)
     for rules in target.passes(options):
         if text != known:
-            tree = read(text)
+            tree = reading()
             found = cache(partial(scan, tree, source.path))
             known = text
-        new, noted, failed, at = apply_pass(rules, source, tree, found, project, options)
+        act = partial(apply_pass, rules, source, tree, found, project, options)
+        made, noted, failed, at = act()
+        broken = _broken(source, made)
+        if broken:  # which of its statements is it: each is parsed by itself
+            made, noted, failed, at = act(checks=True)
+            broken = _broken(source, made)
         edits += [replace(edit, line=back(edit.line)) for edit in noted]
         failures += failed
         unmapped += at.unmapped
-        if new != text:
-            broken = _broken(source, new)
-            if broken:
-                failures.append(
-                    f"{source.path}: the port would not parse ({broken}), the original is kept"
-                )
-                text, edits = source.text, []
-                break
-            back = _composed(back, line_map(new, text))
-            text = new
+        if broken:
+            failures.append(
+                f"{source.path}: the port would not parse ({broken}), the original is kept"
+            )
+            text, edits = source.text, []
+            break
+        if made is not None and made.is_changed:
+            back = _composed(back, line_map(made.text, text))
+            text, reading = made.text, made.read
     if not any(edit.new != edit.old for edit in edits):
         text = source.text  # lines that were taken apart for nothing
     edits = judged(edits, unproven(source, one.tree, edits, project, target.judge))
@@ -343,12 +349,14 @@ def _in_its_words(edits: list[Edit], source: Source) -> list[Edit]:
     return [own(edit) for edit in edits]
 
 
-def _broken(source: Source, new: str) -> str:
-    """Return why ``new`` cannot stand in the place of ``source``; "" if it can."""
-    unread = parse_source(replace(source, text=new))
+def _broken(source: Source, made: Rewritten | None) -> str:
+    """Return why what was made cannot stand in the place of ``source``; "" if it can."""
+    if made is None or not made.is_changed:
+        return ""
+    unread = parse_source(replace(source, text=made.text))
     if unread is not None:
         return unread.reason
-    return source.notebook.broken(source.text, new) if source.notebook is not None else ""
+    return source.notebook.broken(source.text, made.text) if source.notebook is not None else ""
 
 
 def _hint(edit: Edit) -> str:

@@ -16,8 +16,8 @@ from mpcore_port.torch_names import known, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from mpcore_port.emit import Read
     from mpcore_port.facts import Scan
+    from mpcore_port.reading import Read
     from mpcore_port.rule import Edit
 
 __all__ = ["LINTS", "Finding", "lint_findings", "repaired"]
@@ -300,9 +300,9 @@ class _Finder:
 
     def names(self) -> Iterator[_Found]:
         for node in self.tree.names.parents:
-            if not isinstance(node, (cst.Attribute, cst.Name)) or not self.tree.names.is_reference(
-                node
-            ):
+            if type(node) not in (cst.Attribute, cst.Name):
+                continue
+            if not self.tree.names.is_reference(node):
                 continue
             name = self.tree.names.qualified(node)
             if not name or not name.startswith("torch."):

@@ -22,11 +22,14 @@ _BACKWARD = re.compile(
 )
 
 
-def named_losses(text: str) -> str:
-    """Return ``text`` with such lines taken apart; all else stays, byte for byte."""
+def named_losses(text: str, module: cst.Module | None = None) -> str:
+    """Return ``text`` with such lines taken apart; all else stays, byte for byte.
+
+    ``module`` is what ``text`` was parsed to, if it was.
+    """
     if not _BACKWARD.search(text):
         return text
-    return changed(text, _Hoister(text))
+    return changed(text, _Hoister(text), module)
 
 
 class Changer(cst.CSTTransformer):
@@ -35,11 +38,12 @@ class Changer(cst.CSTTransformer):
     found = 0
 
 
-def changed(text: str, by: Changer) -> str:
+def changed(text: str, by: Changer, module: cst.Module | None = None) -> str:
     """Return ``text`` after a transformer; as it is, where libcst would write it otherwise."""
-    module = cst.parse_module(text)
-    if module.code != text:
-        return text
+    if module is None:
+        module = cst.parse_module(text)
+        if module.code != text:
+            return text
     made = module.visit(by)
     return made.code if by.found else text
 

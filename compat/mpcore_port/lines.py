@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from mpcore_port.hoist import Changer, changed, named_losses
 from mpcore_port.packages import imported, package_of
 from mpcore_port.scopes import code_of, dotted
+
+if TYPE_CHECKING:
+    from mpcore_port.reading import Read
 
 __all__ = ["apart", "leaves"]
 
@@ -20,13 +23,16 @@ _RATES = re.compile(r"param_groups|\[\s*['\"]lr['\"]\s*\]")
 _SHARED = re.compile(r"^[^#\n]*(;|:[^\n#]*\b(import|torch|param_groups|lr)\b)", re.M)
 
 
-def apart(text: str, target: str) -> str:
+def apart(text: str, target: str, tree: Read | None = None) -> str:
     """Return ``text`` with lines taken apart that hold an import, a setting or a rate among others.
 
     A rule of ``target`` replaces whole lines; everything else stays as it is, byte for byte.
+    ``tree`` is what the text was read to, if it was.
     """
     if target == "mindspore" and ".backward(" in text:
-        text = _early(named_losses(text))
+        module = tree.module if tree is not None and tree.code == text else None
+        named = named_losses(text, module)
+        text = _early(named, module if named == text else None)
     if not _SHARED.search(text) or not _is_shared(text):
         return text
     return changed(text, _Splitter(target == "mindspore"))
@@ -38,9 +44,9 @@ _LEAVES = re.compile(
 )
 
 
-def _early(text: str) -> str:
+def _early(text: str, module: cst.Module | None) -> str:
     """Return ``text`` with ``else`` blocks of a loss behind an ``if`` that leaves the loop."""
-    return changed(text, _Early()) if _LEAVES.search(text) else text
+    return changed(text, _Early(), module) if _LEAVES.search(text) else text
 
 
 class _Early(Changer):

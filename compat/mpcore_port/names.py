@@ -5,6 +5,7 @@ Nothing is run, and flow is not followed: a name means all that is ever assigned
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -16,6 +17,7 @@ from mpcore_port.scopes import (
     alias_text,
     code_of,
     dotted,
+    expression,
     in_front,
     string_of,
     without,
@@ -32,6 +34,7 @@ __all__ = [
     "alias_text",
     "code_of",
     "dotted",
+    "expression",
     "in_front",
     "string_of",
     "without",
@@ -45,6 +48,7 @@ STATEMENTS = (
     *(cst.Try, cst.TryStar, cst.Match),
 )
 """Statement lines and compound statements, by name: a question about a base class costs more."""
+_STATEMENTS = frozenset(STATEMENTS)
 _DEPTH = 12  # assignments that are followed; x = y = ... longer than that is a riddle
 
 
@@ -57,6 +61,7 @@ class Names:
 
     Attributes:
         parents: parent of every node.
+        by_type: every node but the module by its exact type, in the order of ``parents``.
         imports: every import statement's bindings, in order.
         classes, functions: definitions by name, of any scope.
         stars: modules that everything was imported from.
@@ -70,6 +75,7 @@ class Names:
         self.module = module
         self.exports = exports or {}
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.by_type: defaultdict[type[cst.CSTNode], list[Any]] = defaultdict(list)
         self.classes: dict[str, list[cst.ClassDef]] = {}
         self.functions: dict[str, list[cst.FunctionDef]] = {}
         self.imports: list[tuple[str, Binding]] = []
@@ -100,9 +106,9 @@ class Names:
 
     def statement(self, node: cst.CSTNode) -> Any:
         """Return the statement line (or compound statement) that ``node`` is part of."""
-        if isinstance(node, STATEMENTS):
+        if type(node) in _STATEMENTS:
             return node
-        return next((a for a in self.ancestors(node) if isinstance(a, STATEMENTS)), None)
+        return next((a for a in self.ancestors(node) if type(a) in _STATEMENTS), None)
 
     def scope(self, node: cst.CSTNode) -> Scope:
         """Return the scope that names in ``node`` are looked up in."""
@@ -111,10 +117,10 @@ class Names:
         found, below, outside = self.top, node, False
         kept, plain = [node], True  # behind a parameter answers differ
         for above in self.ancestors(node):
-            if isinstance(above, cst.Param):
+            if type(above) is cst.Param:
                 outside, plain = below is not above.name, False
             elif above in self._scopes:
-                if not outside and not isinstance(below, _AROUND):
+                if not outside and type(below) not in _AROUND:
                     found = self._scopes[above]
                     break
                 outside = False
@@ -140,20 +146,21 @@ class Names:
         that the module defines itself, results of calls, and aliases of now one thing and now
         another have none: None.
         """
-        if node is None or not isinstance(node, (cst.Name, cst.Attribute)):
+        if type(node) is not cst.Name and type(node) is not cst.Attribute:
             return None
-        if node not in self._known:
+        known = self._known.get(node, "")
+        if known == "":
             self._known[node] = None  # x = x ends here
-            self._known[node] = self._qualify(node, 0)
-        return self._known[node]
+            self._known[node] = known = self._qualify(node, 0)
+        return known
 
     def _qualify(self, node: cst.CSTNode, depth: int) -> str | None:
         if depth > _DEPTH:
             return None
-        if isinstance(node, cst.Attribute):
+        if type(node) is cst.Attribute:
             held = self._qualify(node.value, depth + 1)
             return f"{held}.{node.attr.value}" if held else None
-        if not isinstance(node, cst.Name):
+        if type(node) is not cst.Name:
             return None
         found = self.meanings(node)
         for binding in found:
@@ -176,18 +183,19 @@ class Names:
         False inside a longer chain of attributes, and for names that only bind: of imports,
         keywords, parameters, functions and classes.
         """
-        parent = self.parents.get(node)
-        if isinstance(parent, (cst.Attribute, cst.ImportAlias, cst.AsName, cst.ImportFrom)):
+        parent: Any = self.parents.get(node)
+        kind = type(parent)
+        if kind in (cst.Attribute, cst.ImportAlias, cst.AsName, cst.ImportFrom, cst.ClassDef):
             return False
-        if isinstance(parent, cst.Arg):
+        if kind is cst.Arg:
             return parent.keyword is not node
-        if isinstance(parent, (cst.Param, cst.FunctionDef, cst.ClassDef)):
-            return False if isinstance(parent, cst.ClassDef) else getattr(parent, "name", 0) != node
-        return not isinstance(parent, cst.NameItem)
+        if kind is cst.Param or kind is cst.FunctionDef:
+            return parent.name is not node
+        return kind is not cst.NameItem
 
     def root(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the first name of a chain of attributes."""
-        while isinstance(node, cst.Attribute):
+        while type(node) is cst.Attribute:
             node = node.value
         return node
 
@@ -324,6 +332,9 @@ class Names:
             self._trace(part, depth + 1, found, seen)
 
     def _behind(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+        kind = type(node)
+        if kind is cst.Name or kind is cst.Attribute:
+            return [part for binding in self.held(node) for part in self._values(binding)]
         if isinstance(node, cst.IfExp):
             return [node.body, node.orelse]
         if isinstance(node, cst.BooleanOperation):
@@ -334,7 +345,7 @@ class Names:
             found = self.scope(node.func).find(node.func.value)
             returned = [e for b in found for e in self._returns.get(b.node, [])]
             return [] if any(isinstance(b.node, cst.ClassDef) for b in found) else returned
-        return [part for binding in self.held(node) for part in self._values(binding)]
+        return []
 
     def held(self, node: cst.CSTNode) -> list[Binding]:
         """Return the assignments to a name or attribute."""

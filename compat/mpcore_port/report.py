@@ -69,13 +69,10 @@ def _finite(value: Any) -> Any:
 
 def needs(result: Result) -> list[str]:
     """Return what a port imports that its original did not: what must be there when it runs."""
-    found = {
-        _FROM.get(name, name)
-        for file in result.files
-        for name in _NEEDED.findall(file.text)
-        if name not in _NEEDED.findall(file.source.text)
-    }
-    return sorted(found)
+    found: set[str] = set()
+    for file in result.files:
+        found |= {*_NEEDED.findall(file.text)} - {*_NEEDED.findall(file.source.text)}
+    return sorted({_FROM.get(name, name) for name in found})
 
 
 def text(result: Result, *, verbose: bool = False) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.facts import Call, Scan
     from mpcore_port.names import Names
+    from mpcore_port.places import Places
     from mpcore_port.source import Source
     from mpcore_port.targets import Options
 
@@ -82,6 +83,10 @@ class Rule:
     reason: ClassVar[str]
     visits: ClassVar[tuple[type[cst.CSTNode], ...]]
 
+    def idle(self, at: At) -> bool:
+        """Return whether a module surely has nothing for this rule, so that it is not asked."""
+        return False
+
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """Return what stands in place of ``old``, or None to leave ``new`` as it is.
 
@@ -116,7 +121,7 @@ class At:
         scan: Callable[[], Scan],
         project: Scan,
         options: Options,
-        positions: Any,
+        positions: Places,
     ) -> None:
         self.source, self.module, self.names = source, module, names
         self.code = code
@@ -146,7 +151,7 @@ class At:
 
     def line(self, old: cst.CSTNode) -> int:
         """Return the line of an original node, from 1."""
-        return int(self._positions[old].start.line)
+        return self._positions.start(old)[0]
 
     def original(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return a node, or where it was put together the first of its parts that was not."""
@@ -160,7 +165,7 @@ class At:
 
     def column(self, old: cst.CSTNode) -> int:
         """Return the column of an original node, from 0."""
-        return int(self._positions[old].start.column)
+        return self._positions.start(old)[1]
 
     # --- what rules share -------------------------------------------------------------------
 

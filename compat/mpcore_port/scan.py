@@ -16,7 +16,7 @@ from mpcore_port.policy import policy_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mpcore_port.emit import Read
+    from mpcore_port.reading import Read
 
 __all__ = [
     "AUTOCASTS",
@@ -310,8 +310,9 @@ class _Scanner:
 
     def _name(self, node: Any) -> None:
         parent = self.names.parents.get(node)
-        if isinstance(parent, cst.Attribute) or (
-            isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Arg, cst.Param))
+        kind = type(parent)
+        if kind is cst.Attribute or (
+            kind in (cst.ImportAlias, cst.AsName, cst.Arg, cst.Param)
             and getattr(parent, "value", None) is not node
         ):
             return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from mpcore_port.places import spoken
+from mpcore_port.places import spoken, written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -18,22 +19,20 @@ __all__ = [
     "alias_text",
     "code_of",
     "dotted",
+    "expression",
     "in_front",
     "string_of",
     "without",
 ]
 
 
-_EMPTY = cst.Module([])
-
-
 def dotted(node: cst.CSTNode) -> str:
     """Return ``"a.b.c"`` for a chain of attributes on a name, else ``""``."""
     parts: list[str] = []
-    while isinstance(node, cst.Attribute):
+    while type(node) is cst.Attribute:
         parts.append(node.attr.value)
         node = node.value
-    if not isinstance(node, cst.Name):
+    if type(node) is not cst.Name:
         return ""
     parts.append(node.value)
     return ".".join(reversed(parts))
@@ -41,10 +40,16 @@ def dotted(node: cst.CSTNode) -> str:
 
 def code_of(node: cst.CSTNode) -> str:
     """Return the code of a node, without the lines around it."""
-    if isinstance(node, cst.Name) and not node.lpar:
+    if type(node) is cst.Name and not node.lpar:
         return node.value
     code = spoken(node)
-    return (_EMPTY.code_for_node(node) if code is None else code).strip()
+    return (written(node) if code is None else code).strip()
+
+
+@lru_cache(maxsize=4096)
+def expression(code: str) -> cst.BaseExpression:
+    """Return parsed code of a rule; the same node each time, as none is ever changed."""
+    return cst.parse_expression(code)
 
 
 def alias_text(alias: cst.ImportAlias) -> str:
@@ -70,7 +75,7 @@ def in_front(first: cst.Arg, args: Sequence[cst.Arg]) -> list[cst.Arg]:
 
 def string_of(node: cst.CSTNode | None) -> str | None:
     """Return the value of a plain string literal, else None."""
-    if isinstance(node, cst.SimpleString) and not node.prefix.lower().startswith(("b", "rb", "br")):
+    if type(node) is cst.SimpleString and not node.prefix.lower().startswith(("b", "rb", "br")):
         value = node.evaluated_value
         return value if isinstance(value, str) else None
     return None

@@ -6,12 +6,12 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.emit import read
+from mpcore_port.reading import read
 from mpcore_port.scan import scan
 
 if TYPE_CHECKING:
-    from mpcore_port.engine import Result
-    from mpcore_port.rule import Edit
+    from mpcore_port.engine import Ported, Result
+    from mpcore_port.facts import Scan
 
 __all__ = ["key_map", "pinned_defaults"]
 
@@ -25,8 +25,8 @@ def pinned_defaults(result: Result) -> list[dict[str, Any]]:
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for file in result.files:
         for edit in file.edits:
-            call, arguments = _added(edit)
-            if not arguments:
+            call, arguments = _added(edit.old, edit.new)
+            if not arguments or edit.kind == "refused":
                 continue
             key = (file.source.path, call, *arguments, edit.reason)
             row = rows.setdefault(
@@ -34,7 +34,7 @@ def pinned_defaults(result: Result) -> list[dict[str, Any]]:
                 {
                     "file": file.source.path,
                     "call": call,
-                    "arguments": arguments,
+                    "arguments": list(arguments),
                     "reason": edit.reason,
                     "lines": [],
                 },
@@ -43,11 +43,12 @@ def pinned_defaults(result: Result) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _added(edit: Edit) -> tuple[str, list[str]]:
+@lru_cache(maxsize=4096)  # three reports ask for the same
+def _added(before: str, after: str) -> tuple[str, tuple[str, ...]]:
     """Return what an edit calls, and the keyword arguments that say more than the original did."""
-    old, new = _call(edit.old), _call(edit.new)
-    if old is None or new is None or edit.kind == "refused":
-        return "", []
+    old, new = _call(before), _call(after)
+    if old is None or new is None:
+        return "", ()
     said = [ast.unparse(arg) for arg in [*old.args, *(k.value for k in old.keywords)]]
     added = []
     for keyword in new.keywords:
@@ -58,11 +59,12 @@ def _added(edit: Edit) -> tuple[str, list[str]]:
             said.remove(value)
             continue
         added.append(f"{keyword.arg}={value}")
-    return ast.unparse(new.func), added
+    return ast.unparse(new.func), tuple(added)
 
 
-@lru_cache(maxsize=4096)  # three reports ask for the same
 def _call(code: str) -> ast.Call | None:
+    if "(" not in code:
+        return None
     try:
         node = ast.parse(code.strip(), mode="eval").body
     except SyntaxError:
@@ -80,7 +82,7 @@ def key_map(result: Result) -> list[dict[str, Any]]:
     rows = []
     for file in result.files:
         found = file.scan.checkpoints
-        after = _saved(file.text) if found else {}
+        after = _saved(file) if found else {}
         named = {(c.line, c.way) for c in found if c.key}
         for c in found:
             if not c.key and (c.line, c.way) in named:
@@ -92,5 +94,10 @@ def key_map(result: Result) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=256)  # as above
-def _saved(text: str) -> dict[tuple[str, str], str]:
-    return {(c.key, c.way): c.value for c in scan(read(text)).checkpoints}
+def _scanned(text: str) -> Scan:
+    return scan(read(text))
+
+
+def _saved(file: Ported) -> dict[tuple[str, str], str]:
+    after = file.scan if file.text == file.source.text else _scanned(file.text)
+    return {(c.key, c.way): c.value for c in after.checkpoints}

@@ -81,6 +81,8 @@ def _stops(
 
     ``mapped`` are places that were translated: names of a refused import that have an equal.
     """
+    if not refused:
+        return (), False
     reached = Reached(source.text)
     lines: set[int] = set()
     sure = False

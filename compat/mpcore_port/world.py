@@ -19,8 +19,8 @@ from mpcore_port.values import UNKNOWN, Values, vocabulary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mpcore_port.emit import Read
     from mpcore_port.facts import Scan
+    from mpcore_port.reading import Read
     from mpcore_port.source import Source
 
 __all__ = ["RULE", "Judge", "judged", "known_anywhere", "package_reason", "unproven"]
@@ -99,12 +99,12 @@ class _World:
         seen: set[tuple[int, str]] = set()
         for node in self.names.parents:
             for where, old, why in self._judged(node):
-                start = self.tree.positions[where].start
-                key = (start.line, why)
-                if key in seen or start.line in self.refused or start.line in self.gone:
+                line, column = self.tree.positions.start(where)
+                key = (line, why)
+                if key in seen or line in self.refused or line in self.gone:
                     continue
                 seen.add(key)
-                yield (int(start.line), int(start.column)), old, why
+                yield (line, column), old, why
 
     def _judged(self, node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, str, str]]:
         kind = type(node)  # of thousands of nodes: isinstance of libcst's classes is slow
@@ -147,21 +147,15 @@ class _World:
     def _string(self, node: Any) -> Iterator[tuple[cst.CSTNode, str, str]]:
         text = string_of(node) if isinstance(node, cst.SimpleString) else node.value
         said = _SAYS.search(text or "")
-        place = self.tree.positions[node].start
-        if said is None or self._is_bare(node) or (place.line, place.column) in self.done:
+        if said is None or self._is_bare(node) or self.tree.positions.start(node) in self.done:
             return
         whole = self.names.enclosing(node, cst.FormattedString)
-        if whole is not None and self.tree.positions[whole].start.line in self._lines():
-            start = self.tree.positions[whole].start
-            if (start.line, start.column) in self.done:
-                return
+        if whole is not None and self.tree.positions.start(whole) in self.done:
+            return
         call = self.names.enclosing(node, cst.Call)
         command = (self.names.called(call) or "").startswith(_COMMANDS) if call else False
         kept = "a command that is kept says" if command else "a string that is kept says"
         yield node, code_of(node)[:_SHOWN], f"{kept} {said.group()}"
-
-    def _lines(self) -> set[int]:
-        return {line for line, _ in self.done}
 
     def _is_bare(self, node: cst.CSTNode) -> bool:
         parent = self.names.parents[node]
@@ -175,10 +169,10 @@ class _World:
     def _name(self, node: Any) -> Iterator[tuple[cst.CSTNode, str, str]]:
         if not self.names.is_reference(node):
             return
-        place = self.tree.positions[node].start
         name = self.names.qualified(node)
         if name is not None:
-            if (place.line, place.column) in self.done or self.names.imported(node) is None:
+            place = self.tree.positions.start(node)
+            if place in self.done or self.names.imported(node) is None:
                 return
             why = self.judge.name(name) if name.startswith("torch.") else self._used(name)
             if why:
@@ -198,8 +192,7 @@ class _World:
         if called and getattr(self.names.parents[node], "func", None) is not node:
             called = False
         kind = self.values.kind(node.value)
-        place = self.tree.positions[node].start
-        touched = (place.line, code_of(node)) in self.texts
+        touched = (self.tree.line(node), code_of(node)) in self.texts
         if kind == "foreign" and touched:
             return _TRANSLATED
         if kind in ("own", "foreign", "neutral"):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mpcore_port.emit import read
 from mpcore_port.engine import Ported, port_text
+from mpcore_port.reading import read
 from mpcore_port.scan import scan
 from mpcore_port.targets import load_target
 

@@ -204,9 +204,10 @@ def test_cells_that_a_rule_mixes_up_are_not_written(
 ) -> None:
     from mpcore_port import engine
 
-    def swap(*_: object) -> Any:
-        text = real(*_)[0].replace("# %% [cell 2]", "# %% [cell 9]")
-        return text, [], [], type("At", (), {"unmapped": []})
+    def swap(*args: Any, **options: Any) -> Any:
+        made = real(*args, **options)[0]
+        made.text = made.text.replace("# %% [cell 2]", "# %% [cell 9]")
+        return made, [], [], type("At", (), {"unmapped": []})
 
     real = engine.apply_pass
     monkeypatch.setattr(engine, "apply_pass", swap)

@@ -11,7 +11,7 @@ import pytest
 from mpcore import Policy
 from mpcore_port.command import port
 from mpcore_port.command import scan as scan_command
-from mpcore_port.emit import read
+from mpcore_port.reading import read
 from mpcore_port.scan import joined, scan
 from mpcore_port.torch_names import EXPORTS
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.checked import signature
-from mpcore_port.names import code_of
+from mpcore_port.names import code_of, expression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ def map_call(
         raise Refused(row.refuse_all)
     call = _in_order(row, call)
     if row.renames_only and receiver is None:
-        return call.with_changes(func=cst.parse_expression(row.to))
+        return call.with_changes(func=expression(row.to))
     if row.pack:
         call = _packed(row, call)
     call = _said_anew(row, call)
@@ -203,7 +203,7 @@ def _without(row: Mapping, arg: cst.Arg) -> cst.Arg:
     """Leave out of ``**settings`` what has no meaning in MindSpore, when the script runs."""
     dropped = ", ".join(repr(name) for name in row.drop)
     code = f"{row.stars}({code_of(arg.value)}, {dropped})"
-    return arg.with_changes(value=cst.parse_expression(code))
+    return arg.with_changes(value=expression(code))
 
 
 def _same(code: str, default: str | None) -> bool:
@@ -261,7 +261,7 @@ def _expression(
     if missing:
         msg = f"{row.name} without `{sorted(missing)[0]}` has no equal"
         raise Refused(msg)
-    return cst.parse_expression(_SLOT.sub(lambda found: values[found[1]], template))
+    return expression(_SLOT.sub(lambda found: values[found[1]], template))
 
 
 def _stands_alone(row: Mapping, name: str) -> bool:
@@ -306,18 +306,14 @@ def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
     for name, code in (row.pin | row.pin_keyword).items():
         if name not in bound.given:
             code = _SLOT.sub(lambda found: given.get(found[1], found[0]), code)
-            args.append(_keyword(row.keywords.get(name, name), cst.parse_expression(code)))
+            args.append(_keyword(row.keywords.get(name, name), expression(code)))
     extra = dict(row.set)
     for name, more in row.set_if.items():
         if name in bound.given and not _same(given[name], _default(row, name)):
             extra |= more
     said = {arg.keyword.value for arg in args if arg.keyword}
-    args += [
-        _keyword(name, cst.parse_expression(code))
-        for name, code in extra.items()
-        if name not in said
-    ]
-    func = cst.parse_expression(row.to) if row.to else call.func
+    args += [_keyword(name, expression(code)) for name, code in extra.items() if name not in said]
+    func = expression(row.to) if row.to else call.func
     return call.with_changes(func=func, args=_separated(args, call.args))
 
 
@@ -326,7 +322,7 @@ def _default(row: Mapping, name: str) -> str | None:
 
 
 def _changed(template: str, name: str, value: cst.BaseExpression) -> cst.BaseExpression:
-    return cst.parse_expression(template.replace(f"{{{name}}}", _code(value)))
+    return expression(template.replace(f"{{{name}}}", _code(value)))
 
 
 def _as_float(value: cst.BaseExpression) -> cst.BaseExpression:
@@ -334,12 +330,12 @@ def _as_float(value: cst.BaseExpression) -> cst.BaseExpression:
         return cst.Float(f"{value.value}.0")
     if isinstance(value, cst.Float):
         return value
-    return cst.parse_expression(f"float({code_of(value)})")
+    return expression(f"float({code_of(value)})")
 
 
 def _as_tuple(value: cst.List) -> cst.BaseExpression:
     inside = code_of(value).strip()[1:-1].strip().rstrip(",")
-    return cst.parse_expression(f"({inside},)" if len(value.elements) == 1 else f"({inside})")
+    return expression(f"({inside},)" if len(value.elements) == 1 else f"({inside})")
 
 
 def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
@@ -404,7 +400,7 @@ def _conv_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
         sides = [code_of(element.value) for element in value.elements for _ in range(2)]
         single = len(set(sides)) == 1 and row.name.endswith("1d")
         text = sides[0] if single else f"({', '.join(sides)})"
-        return [_keyword("padding", cst.parse_expression(text)).with_changes(comma=arg.comma)]
+        return [_keyword("padding", expression(text)).with_changes(comma=arg.comma)]
     return [_keyword("padding", value).with_changes(comma=arg.comma)]
 
 
@@ -415,7 +411,7 @@ def _batch_norm_momentum(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst
         raise Refused(msg)
     if _same(code, "0.1"):
         return []
-    value = cst.parse_expression(f"1 - {_code(arg.value)}")
+    value = expression(f"1 - {_code(arg.value)}")
     return [_keyword("momentum", value).with_changes(comma=arg.comma)]
 
 
@@ -430,8 +426,8 @@ def _shape_tuple(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
     if isinstance(value, (cst.Integer, cst.Name, cst.Attribute, cst.BinaryOperation)):
         if code.endswith("shape"):
             return [arg]
-        return [arg.with_changes(value=cst.parse_expression(f"({code},)"))]
-    return [arg.with_changes(value=cst.parse_expression(f"port.as_tuple({code})"))]
+        return [arg.with_changes(value=expression(f"({code},)"))]
+    return [arg.with_changes(value=expression(f"port.as_tuple({code})"))]
 
 
 def _function_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:

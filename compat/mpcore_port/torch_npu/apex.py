@@ -38,6 +38,10 @@ class ApexImports(Rule):
     reason = _AMP
     visits = (cst.SimpleStatementLine,)
 
+    def idle(self, at: At) -> bool:
+        """Whether the module says nothing of apex."""
+        return "apex" not in at.code
+
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite one line of imports."""
         small = old.body[0] if len(old.body) == 1 else None
@@ -177,6 +181,10 @@ class ApexParts(Rule):
     name = "apex parts"
     reason = "torch has the same"
     visits = (cst.Call, cst.Attribute, cst.Name)
+
+    def idle(self, at: At) -> bool:
+        """Whether the module says nothing of apex."""
+        return "apex" not in at.code
 
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite one call, or one name that is passed on."""

@@ -44,7 +44,7 @@ class Plan:
 
 def native_plan(at: At) -> Plan | None:
     """Return the plan if the file is that simple, else None; made once a file."""
-    return None if at.options.portable else at.once(_plan)
+    return None if at.options.portable or "apex" not in at.code else at.once(_plan)
 
 
 def _plan(at: At) -> Plan | None:
@@ -155,6 +155,10 @@ class ApexNative(Rule):
     name = "apex O1"
     reason = "apex O1 is autocast in float16 and a dynamic scale: torch has both"
     visits = (cst.SimpleStatementLine, cst.With, cst.IndentedBlock, cst.Module, cst.Call)
+
+    def idle(self, at: At) -> bool:
+        """Whether the module says nothing of apex."""
+        return "apex" not in at.code
 
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite one statement of the plan."""

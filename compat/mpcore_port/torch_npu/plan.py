@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import below
 from mpcore_port.names import string_of
 from mpcore_port.scan import SCALERS, arguments
 from mpcore_port.torch_npu.tables import settings
@@ -82,20 +83,17 @@ def _removals(_: At) -> dict[cst.CSTNode, dict[str, Any] | None]:
 
 def _small(small: cst.BaseSmallStatement, at: At) -> dict[str, Any] | None:
     if isinstance(small, cst.Assign):
-        if _does_something(small.value):
-            return None
         places = [t.target if isinstance(t.target, cst.Attribute) else None for t in small.targets]
         rows = [_row("setting", at.names.qualified(place), at) for place in places]
-        return rows[0] if all(rows) else None
+        return rows[0] if all(rows) and not _does_something(small.value) else None
     if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
         return _row("setting", at.names.called(small.value), at)
     return None
 
 
 def _does_something(node: cst.CSTNode) -> bool:
-    return isinstance(node, (cst.Call, cst.Await, cst.Yield, cst.NamedExpr)) or any(
-        _does_something(child) for child in node.children
-    )
+    acts = (cst.Call, cst.Await, cst.Yield, cst.NamedExpr)
+    return any(type(one) in acts for one in below(node))
 
 
 def context_row(call: cst.CSTNode | None, at: At) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from mpcore_port.mindspore.loop.scalers import Scalers
 from mpcore_port.mindspore.loop.write import write_scope
 from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.place import PortRule, need
-from mpcore_port.mindspore.rules.plan import plans_of
+from mpcore_port.mindspore.rules.plan import plans_of, trains_nothing
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -199,6 +199,10 @@ class LoopRule(PortRule):
     name = "training loop"
     reason = "MindSpore differentiates functions: a step runs one, and applies its gradients"
     visits = (cst.IndentedBlock, cst.Module, cst.If, cst.Call, cst.Comparison, cst.Name, cst.Expr)
+
+    def idle(self, at: At) -> bool:
+        """Whether nothing trains, or the script is a port."""
+        return super().idle(at) or trains_nothing(at)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite the block of a scope, or what is said of a scaler."""

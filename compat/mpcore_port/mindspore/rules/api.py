@@ -23,7 +23,7 @@ from mpcore_port.mindspore.rules.place import (
     wording,
 )
 from mpcore_port.mindspore.rules.saved import listed, weights_alone
-from mpcore_port.names import code_of
+from mpcore_port.names import code_of, expression
 from mpcore_port.packages import imported, package_of
 
 if TYPE_CHECKING:
@@ -186,6 +186,14 @@ def _placed(_: At) -> list[cst.CSTNode]:
     return []
 
 
+_NO_USES = frozenset(
+    {
+        *(cst.Attribute, cst.ImportAlias, cst.AsName, cst.ImportFrom, cst.Import),
+        cst.AssignTarget,
+    }
+)
+
+
 class NameRule(PortRule):
     """A name of torch that is not called: a dtype, a class, a function that is handed on."""
 
@@ -222,7 +230,7 @@ class NameRule(PortRule):
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
         if word.startswith("(") and isinstance(self._holder(old, at), cst.ClassDef):
             return at.refuse(self, old, _ABSTRACT)
-        made = cst.parse_expression(wording(at, word))
+        made = expression(wording(at, word))
         pins = {k: v for k, v in row.pin.items() if "{" not in v} | row.set
         if pins and not self._is_type(old, at):
             given = ", ".join(f"{row.keywords.get(k, k)}={v}" for k, v in pins.items())
@@ -255,16 +263,13 @@ class NameRule(PortRule):
             return None
         return at.refuse(self, old, _no_equal(name))
 
-    def _is_use(self, old: cst.CSTNode, parent: cst.CSTNode | None) -> bool:
-        if isinstance(parent, cst.Attribute):
+    def _is_use(self, old: cst.CSTNode, parent: Any) -> bool:
+        kind = type(parent)
+        if kind in _NO_USES:
             return False
-        if isinstance(parent, (cst.Arg, cst.Param)) and getattr(parent, "keyword", None) is old:
-            return False
-        if isinstance(parent, cst.Param) and parent.name is old:
-            return False
-        return not isinstance(
-            parent, (cst.ImportAlias, cst.AsName, cst.ImportFrom, cst.Import, cst.AssignTarget)
-        ) and not (isinstance(parent, (cst.FunctionDef, cst.ClassDef)) and parent.name is old)
+        if kind is cst.Arg:
+            return parent.keyword is not old
+        return kind not in (cst.Param, cst.FunctionDef, cst.ClassDef) or parent.name is not old
 
     def _is_type(self, old: cst.CSTNode, at: At) -> bool:
         """Whether only the class itself is meant: a base, an annotation, ``isinstance``, ``==``."""
@@ -517,9 +522,11 @@ def _references(at: At) -> dict[str, list[str]]:
     modules = {name for name, binding in at.names.imports if isinstance(binding.node, kinds)}
     found: dict[str, list[str]] = {}
     for node, parent in at.names.parents.items() if modules else ():
+        if type(node) not in (cst.Name, cst.Attribute):
+            continue
         if isinstance(parent, cst.Attribute) and parent.value is node:
             continue
-        if isinstance(node, (cst.Name, cst.Attribute)) and at.names.is_reference(node):
+        if at.names.is_reference(node):
             full = at.names.qualified(node) or ""
             for name in modules:
                 if full == name or full.startswith(f"{name}."):

@@ -79,6 +79,10 @@ class NativeRule(PortRule):
     reason = "with these arguments MindSpore's own does the same"
     visits = (cst.Call, cst.With)
 
+    def idle(self, at: At) -> bool:
+        """Whether nothing is asked of the runtime, or the script is a port."""
+        return super().idle(at) or not at.once(runtime_name)
+
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Replace one call, or a region that says nothing in MindSpore."""
         port = at.once(runtime_name)

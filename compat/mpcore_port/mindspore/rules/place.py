@@ -73,9 +73,13 @@ FULL_GRAPH = ".jit(fullgraph=True)\n"
 class PortRule(Rule):
     """A rule of this target; leaves alone what is a port already."""
 
+    def idle(self, at: At) -> bool:
+        """Whether the script is a port."""
+        return at.once(_is_port)
+
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """See ``act``."""
-        return None if at.once(_is_port) else self.act(old, new, at)
+        return self.act(old, new, at)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Do what ``Rule.leave`` promises."""

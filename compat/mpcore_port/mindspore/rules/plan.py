@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["Plan", "Plans", "Sink", "only", "plans_of"]
+__all__ = ["Plan", "Plans", "Sink", "only", "plans_of", "trains_nothing"]
 
 
 @dataclass
@@ -96,6 +96,11 @@ class Plans:
     losses: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     sinks: list[Sink] = field(default_factory=list)
+
+
+def trains_nothing(at: At) -> bool:
+    """Return whether nothing in a module looks like a backward pass, or like a scaler."""
+    return not at.names.callers("backward") and "scaler" not in at.code.lower()
 
 
 def plans_of(at: At) -> Plans:

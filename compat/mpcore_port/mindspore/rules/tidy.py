@@ -11,7 +11,7 @@ import libcst as cst
 from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.rules.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
-from mpcore_port.names import code_of, string_of
+from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.places import raw
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = ["TidyRule"]
 
 _DEVICE = re.compile(r"device", re.I)
 _HOLDS = re.compile(r"device(_of)?\(")
+_TARGETS = (cst.Name, cst.Attribute, cst.Subscript, cst.Tuple, cst.List)
 _KIND = re.compile(r"^(cuda|npu)(:\d+)?$")
 
 
@@ -85,7 +86,7 @@ def _says_nothing(line: Any, at: At) -> bool:
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
     target = small.targets[0].target
-    if _bare(target) == _bare(small.value):
+    if type(small.value) in _TARGETS and _bare(target) == _bare(small.value):
         return True
     if _is_left_region(target, small.value, at):
         return True
@@ -94,9 +95,12 @@ def _says_nothing(line: Any, at: At) -> bool:
 
 def _is_left_region(target: cst.BaseExpression, value: cst.BaseExpression, at: At) -> bool:
     """Return whether a region is kept that was entered, and now is entered nowhere."""
-    name, code, port = code_of(target), code_of(value), at.once(runtime_name)
+    port = at.once(runtime_name)
+    if not port or type(value) is not cst.Call or dotted(value.func) != f"{port}.autocast":
+        return False
+    name = code_of(target)
     plain = re.fullmatch(r"(self\.)?\w+", name)
-    if not port or not plain or not code.startswith(f"{port}.autocast("):
+    if not plain or not code_of(value).startswith(f"{port}.autocast("):
         return False
     last = name.rpartition(".")[2]
     entered = rf"^\s*with {re.escape(name)}:"
@@ -118,10 +122,12 @@ def _bare(node: cst.BaseExpression) -> str:
 
 def _is_idle(name: str, value: cst.BaseExpression, at: At) -> bool:
     """Return whether a name holds a device, or whether there is one, and nobody asks for it."""
-    asked = re.search(rf"^\s*{name}\s*=.*(is_available|device|cuda)", at.source.text, re.M)
     code = code_of(value)
     held = code in ("True", "False") or _KIND.match(string_of(value) or "") or _HOLDS.search(code)
-    return bool(asked and held and at.once(_uses).get(name, 0) <= 1)
+    if not held or at.once(_uses).get(name, 0) > 1:
+        return False
+    asked = rf"^\s*{name}\s*=.*(is_available|device|cuda)"
+    return bool(re.search(asked, at.source.text, re.M))
 
 
 def _uses(at: At) -> dict[str, int]:

@@ -15,7 +15,7 @@ from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
 from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.place import PortRule, need
-from mpcore_port.mindspore.rules.plan import Plan, only, plans_of
+from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -43,10 +43,14 @@ class TrainingRule(PortRule):
     reason = "MindSpore differentiates functions: port.loss runs this one and keeps its gradients"
     visits = (cst.IndentedBlock, cst.Module, cst.BaseExpression, cst.Call, cst.If)
 
+    def idle(self, at: At) -> bool:
+        """Whether nothing trains, or the script is a port."""
+        return super().idle(at) or trains_nothing(at)
+
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite a block that holds a loss, or the loss of a backward pass."""
         plans, loops = at.once(plans_of), at.once(loops_of)
-        if isinstance(old, (cst.IndentedBlock, cst.Module)):
+        if type(old) is cst.IndentedBlock or type(old) is cst.Module:
             left = [
                 p for p in plans.blocks.get(id(old), []) if id(p.sink.call) not in loops.claimed
             ]
