@@ -397,6 +397,19 @@ def test_what_the_statements_of_a_loss_change_is_there_the_next_time():
     assert "weight is not surely bound" in str(kept(port_text(unbound, TARGET, PLAIN)))
 
 
+@pytest.mark.parametrize(
+    ("line", "values"), [("shown = pred.abs()", "loss, pred"), ("pass", "loss, loss, count")]
+)
+def test_beside_a_loss_comes_a_tensor_as_mindspore_wants_it(line, values):
+    text = HANDED.replace("{more}", "").replace("{inside}", "pass").replace("{call}", "move(loss)")
+    made = "pred = model(x)\n        count = len(pred)\n        loss = criterion(pred, y) / count"
+    text = text.replace("loss = criterion(model(x), y)", made)
+    text = text.replace(
+        "log(loss)", f"log(loss)\n        {line if line != 'pass' else 'log(count)'}"
+    )
+    assert f"        return {values}\n" in port_text(text, TARGET, PLAIN).text
+
+
 APEX = sorted((Path(__file__).parent / "loops" / "apex").glob("*.py"))
 
 

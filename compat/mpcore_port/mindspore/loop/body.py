@@ -21,9 +21,9 @@ def values_of(forward: Forward, group: Group, ms: str = "ms") -> list[str]:
     loss = code_of(forward.sink.loss)
     if group.scaler:
         first = f"{group.scaler}.scale({_operand(forward.sink.loss)}.astype({ms}.float32))"
-        named = [forward.loss] if forward.loss else []
+        named = [forward.loss] if forward.loss else [loss] if forward.twice else []
         return [first, *named, *forward.outs]
-    return [loss, *forward.outs]
+    return [loss, *([loss] if forward.twice else []), *forward.outs]
 
 
 def _operand(node: cst.BaseExpression) -> str:

@@ -111,6 +111,7 @@ class Forward:
         loss: the name that the loss is known by outside; ``""`` if nobody reads it.
         unbound: of ``outs``, what one branch alone binds: None where it does not.
         region: the autocast region that it runs in, or None.
+        twice: whether the loss is among what comes beside it: MindSpore wants a tensor there.
     """
 
     sink: Sink
@@ -121,6 +122,7 @@ class Forward:
     loss: str = ""
     unbound: list[str] = field(default_factory=list)
     region: Region | None = None
+    twice: bool = False
 
 
 @dataclass(eq=False)

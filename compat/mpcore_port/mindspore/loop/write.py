@@ -18,11 +18,12 @@ from mpcore_port.mindspore.rules.flow import (
     assigned,
     assigned_first,
     bound_before,
+    networks_given,
     read,
     surely_made,
 )
 from mpcore_port.mindspore.rules.native import becomes_partial
-from mpcore_port.mindspore.rules.place import FULL_GRAPH
+from mpcore_port.mindspore.rules.place import FULL_GRAPH, is_module
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
@@ -257,6 +258,20 @@ class _Writer:
                 forward.loss = name
                 forward.outs = [out for out in forward.outs if out != name]
             self._branches(forward)
+            forward.twice = bool(forward.outs) and not self._tensors(forward)
+
+    def _tensors(self, forward: Forward) -> set[str]:
+        """Return what comes beside a loss and surely is a tensor: a network or torch gives it."""
+        found: set[str] = set()
+        for line in forward.lines:
+            if any(map(self._gives_tensors, calls_in(line.source or line.node))):
+                found |= set(made_in([line]))
+        return found & set(forward.outs) - set(forward.unbound) - set(self.started)
+
+    def _gives_tensors(self, call: cst.Call) -> bool:
+        named = str(self.at.names.called(call))
+        runs = is_module(self.at, call.func) or networks_given(call, self.at)
+        return named.startswith("torch.") or bool(runs)
 
     def _branches(self, forward: Forward) -> None:
         """Have what one branch alone binds handed in, or be None where it is not bound."""
@@ -363,7 +378,8 @@ class _Writer:
         loss, name, args = names["loss"], names["scaled_fn"], ", ".join(forward.args)
         whole = _target([loss, *forward.outs])
         given = f"{plan.group.scaler}.scale({loss}.astype({self.words('ms')}.float32))"
-        back = [given, *([loss] if forward.loss else []), *forward.outs]
+        beside = bool(forward.loss) or forward.twice
+        back = [given, *([loss] if beside else []), *forward.outs]
         assert len(back) == len(values)  # noqa: S101  # the same, by other names
         code = f"def {name}({args}):\n    {whole} = {names['forward_fn']}({args})\n"
         plan.definitions += self._spaced(code + f"    return {', '.join(back)}\n")
@@ -638,8 +654,9 @@ class _Writer:
         if any(line.guard is not None for line in forward.lines):
             rest = [line.node.deep_clone() for line in forward.lines if line.guard is None]
         else:
-            got = [self._inside(value) for value in self._evaluated(forward)]
-            got = [forward.loss, *got[1:]]
+            bare = bool(plan.group.scaler)
+            values = self._evaluated(forward) if bare else values_of(forward, plan.group)
+            got = [forward.loss, *(self._inside(value) for value in values[1:])]
             call = f"{plan.names['forward_fn']}({', '.join(forward.args)})"
             back = [name if name.isidentifier() else "_" for name in got]
             given = f"{', '.join(back)} = {call}" if set(back) != {"_"} else call
