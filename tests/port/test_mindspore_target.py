@@ -609,3 +609,17 @@ def test_numpys_names_of_a_sums_arguments_are_torchs():
     """torch takes them, and no signature says so: ``mint.sum`` raised."""
     text = port_text("import torch\ny = torch.sum(x, axis=[0], keepdims=True)\n", TARGET).text
     assert "mint.sum(x, dim=[0], keepdim=True)" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("np.prod(shape) * size", "int(size)"), ("2 * size", "size")]
+)
+def test_a_size_may_be_computed_from_itself(value, size):
+    text = (
+        "import numpy as np\nfrom torch import nn\n"
+        f"def net(size, shape):\n    size = {value}\n    size = size // 3\n"
+        "    return nn.Linear(size, 2)\n"
+    )
+    done = port_text(text, load_target("mindspore"))
+    assert not done.failures
+    assert f"nn.Dense({size}, 2)" in done.text

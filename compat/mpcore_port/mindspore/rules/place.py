@@ -264,13 +264,21 @@ _SPACE_SIZE = re.compile(r"_space\b.*\.n$")
 
 def is_numpy_count(node: Any, at: At) -> bool:
     """Return whether a size may be numpy's: MindSpore's layers take numbers of Python alone."""
-    return any(_counts(one, at) for one in (node, *at.names.origins(node)))
+    waiting, asked = [node], set[cst.CSTNode]()
+    while waiting:
+        for one in (part := waiting.pop(), *at.names.origins(part)):
+            if one in asked:
+                continue  # a size that is computed from itself
+            asked.add(one)
+            if isinstance(one, cst.BinaryOperation):
+                waiting += [one.left, one.right]
+            elif _counts(one, at):
+                return True
+    return False
 
 
 def _counts(node: Any, at: At) -> bool:
     """Return whether an expression is a number of numpy by its outermost call, or of a space."""
-    if isinstance(node, cst.BinaryOperation):
-        return is_numpy_count(node.left, at) or is_numpy_count(node.right, at)
     if isinstance(node, cst.Attribute):
         return _SPACE_SIZE.search(code_of(node)) is not None
     if not isinstance(node, cst.Call):
