@@ -328,3 +328,119 @@ def test_places_of_numpy_are_lists_and_what_a_loop_gives_stays(tmp_path, monkeyp
 
 def test_an_array_that_a_tensor_gives_is_a_fact():
     assert not kinds("import torch\ny = torch.ones(2).numpy()\n", "unproven")
+
+
+# --- regions that watch, networks outside of a loss's block, formats, positions ------------------
+
+WATCHED = """
+import torch
+from torch import nn
+model, critic = nn.Linear(2, 1), nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+msg = "{0:>4} {1:>5.3}"
+for x in torch.ones(2, 3, 2):
+    with torch.profiler.record_function("forward"):
+        out = model(x)
+    # anomalies
+    with torch.autograd.set_detect_anomaly(True):
+        loss = critic(out, torch.zeros(3, 1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(msg.format(1, loss))
+"""
+
+
+def test_regions_that_watch_go_and_the_loss_keeps_its_network(tmp_path, capsys):
+    assert not kinds(WATCHED, "refused")
+    made = loaded(WATCHED, tmp_path)
+    first, second = (float(line.split()[1]) for line in capsys.readouterr().out.splitlines())
+    assert second < first
+    assert "# anomalies" in ported(WATCHED).text
+    assert made["loss"].shape == ()
+
+
+OUTSIDE = """
+import torch
+from torch import nn
+model, critic = nn.Linear(2, 1), nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.ones(2, 3, 2):
+    out = model(x){}
+    if flag:
+        loss = critic(out, torch.zeros(3, 1)) + model.weight.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_network_that_runs_outside_of_its_losss_block_is_refused():
+    assert kinds(OUTSIDE.format(""), "refused") == [11]
+    assert not kinds(OUTSIDE.format(".detach()"), "refused")
+
+
+HELD = """
+import torch
+from torch import nn
+class Trainer:
+    def __init__(self):
+        self.model = {"a": nn.Linear(2, 1), "b": nn.Linear(1, 1)}
+        self.optimizer = {k: torch.optim.SGD(m.parameters(), lr=0.1) for k, m in self.model.items()}
+    def step(self, x):
+        loss = self.model["b"](self.model["a"](x)).mean()
+        for one in self.optimizer.values():
+            one.zero_grad()
+        loss.backward()
+        self.optimizer["a"].step()
+        self.optimizer["b"].step()
+        return loss.item()
+trainer = Trainer()
+losses = [trainer.step(torch.ones(3, 2)) for _ in range(3)]
+"""
+
+
+def test_networks_in_a_dictionary_get_gradients(tmp_path):
+    assert not kinds(HELD, "refused")
+    first, second, third = loaded(HELD, tmp_path)["losses"]
+    assert first != second != third
+    assert third < first
+
+
+POSITIONS = """
+import torch
+x = torch.ones(2, 1, 3)
+y = x.squeeze(dim=1), x.amax(keepdim=True, dim=1), x.unsqueeze(1).squeeze(dim=2).shape
+"""
+
+
+def test_arguments_that_have_other_names_are_given_by_position(tmp_path):
+    assert not kinds(POSITIONS, "unproven")
+    made = loaded(POSITIONS, tmp_path)["y"]
+    assert [tuple(one.shape) for one in made[:2]] == [(2, 3), (2, 1, 3)]
+    assert tuple(made[2]) == (2, 1, 3)
+
+
+def test_a_tensor_that_was_an_array_has_a_shape():
+    found = ported(
+        "import numpy as np\nimport torch\ny = np.array([1.0])\n"
+        "y = torch.tensor(y).unsqueeze(1)\nz = torch.randn(y.size())\n"
+    )
+    assert "y.shape" in found.text
+    assert "a.size()" in ported("import numpy as np\nimport torch\na = np.ones(2)\na.size()\n").text
+
+
+def test_values_of_a_network_may_be_of_outside():
+    script = OUTSIDE.format("").replace(
+        "    out = model(x)\n", "    with torch.no_grad():\n        out = model(x)\n"
+    )
+    assert not kinds(script, "refused")
+
+
+def test_methods_with_arguments_of_numpy_stay_as_they_are():
+    script = (
+        "import torch\ndef f(a, b):\n    return a.squeeze(axis=1), b.std(axis=0), b.std(dim=0)\n"
+    )
+    found = ported(script)
+    assert "return a.squeeze(axis=1), b.std(axis=0), port.std(b, 0, True, False)" in found.text
+    assert len(kinds(script, "unproven")) >= 2

@@ -135,6 +135,9 @@ class _Finding:
 
     def _check(self, sink: Any) -> None:
         func = sink.call.func
+        plans = self.at.once(plans_of)
+        if id(sink.call) in plans.torn:
+            raise NotPlain(sink.call, plans.refused[id(func)])
         if id(sink.call) in self.acts.handed:
             return
         if not isinstance(func, cst.Attribute) or func.attr.value != "backward":

@@ -434,6 +434,19 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     ours = ("torch", "apex", "mpcore_port_runtime", "mindspore")
     if not made or any(name.startswith(ours) for name in made):
         return False
-    # What a network of the file gives, one branch of two, is a tensor.
+    # What a network of the file gives, one branch of two, is a tensor; so is x in torch.f(y).x().
     calls = [one for one in at.names.origins(node) if isinstance(one, cst.Call)]
-    return not any(at.names.called(one) is None and is_module(at, one.func) for one in calls)
+    methods = [one for one in calls if at.names.called(one) is None]
+    return not any(is_module(at, one.func) or _begins_with(one, ours, at) for one in methods)
+
+
+def _begins_with(node: Any, roots: tuple[str, ...], at: At) -> bool:
+    """Return whether a chain of methods begins with a call of one of these packages."""
+    while isinstance(node, (cst.Call, cst.Attribute, cst.Subscript)):
+        if isinstance(node, cst.Call):
+            if (at.names.called(node) or "").startswith(roots):
+                return True
+            node = node.func
+        else:
+            node = node.value
+    return False

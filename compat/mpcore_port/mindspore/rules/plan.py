@@ -90,12 +90,14 @@ class Plans:
         losses: by expression, the name that stands in the place of a loss.
         refused: by the function of a backward call, why its loss has no plan.
         sinks: every place where a loss is handed to a backward pass.
+        torn: ids of backward calls whose loss needs a network that runs outside of its block.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
     losses: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     sinks: list[Sink] = field(default_factory=list)
+    torn: set[int] = field(default_factory=set)
 
 
 def trains_nothing(at: At) -> bool:
@@ -285,6 +287,10 @@ class _Planner:
         if any(jumps(block.body[place]) for place in places):
             self._refuse(sink, "a jump stands between the statements that make its loss: move it")
             return
+        if outside := self._made_outside(block, part):
+            self._refuse(sink, _OUTSIDE.format(outside))
+            self.found.torn.add(id(sink.call))
+            return
         parts = self._parts(block, part, sink) or self._stepping(sink)
         if not parts:
             self._refuse(sink, "no network is in sight that its loss comes from")
@@ -373,6 +379,52 @@ class _Planner:
             self._candidates(node, local, found, set())
         return [self._held(text, nodes) for text in found]
 
+    def _made_outside(self, block: Any, part: Slice) -> str:
+        """Return a name that the loss needs and a network makes around its block; "" for none."""
+        below: Any = block
+        for above in self.names.ancestors(block):
+            if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+                break
+            if isinstance(above, (cst.IndentedBlock, cst.Module)):
+                lines = list(above.body)
+                end = next((i for i, line in enumerate(lines) if line is below), 0)
+                found = slice_of(lines, end, part.needed, self.at)
+                runs = [lines[p] for p in found.places if self._surely_runs(lines[p])]
+                made = {name for line in runs for name in assigned_first(line)} & part.needed
+                made -= self._called(block, part)
+                if made and self._differentiates(block, part, made):
+                    return min(made)
+            if isinstance(above, cst.BaseStatement):
+                below = above
+        return ""
+
+    def _surely_runs(self, line: Any) -> bool:
+        """Return whether a statement calls what is known, or named, as a network, for gradients."""
+        if isinstance(line, cst.With) and any(
+            (self.names.called(item.item) or "") in _NO_GRADIENTS for item in line.items
+        ):
+            return False
+        if _VALUES.search(code_of(line)):
+            return False
+        return any(self._is_run(call) for call in calls_in(line))
+
+    def _is_run(self, call: cst.Call) -> bool:
+        """Return whether a call runs a network, and makes none."""
+        func = call.func
+        if self.names.called(call) is not None or not is_module(self.at, func):
+            return False
+        kinds = {b.kind for b in self.names.meanings(func)} if isinstance(func, cst.Name) else set()
+        return not kinds & {"class", "def", "import"}
+
+    def _called(self, block: Any, part: Slice) -> set[str]:
+        """Return the names that the statements of a loss call: networks and losses."""
+        funcs = [c.func for place in part.places for c in calls_in(block.body[place])]
+        return {func.value for func in funcs if isinstance(func, cst.Name)}
+
+    def _differentiates(self, block: Any, part: Slice, names: set[str]) -> bool:
+        """Return whether the loss reads names with their gradients."""
+        return not constant([block.body[place] for place in part.places], names)
+
     def _stepping(self, sink: Sink) -> list[str]:
         """Return the optimizers that step in the same function: what they move gets gradients."""
         home = self.names.enclosing(sink.call, cst.FunctionDef)
@@ -384,9 +436,10 @@ class _Planner:
             if not isinstance(func, cst.Attribute) or self.names.called(call) is not None:
                 continue
             held = call.args[0].value if call.args else func.value
-            text = dotted(held)
+            text = _of_names(held)
             made = self.names.call_names(held)
-            if text and text not in found and any(is_optimizer(name) for name in made):
+            known = any(is_optimizer(name) for name in made)
+            if text and text not in found and (known or (not made and "optim" in text.lower())):
                 found.append(text)
         return found
 
@@ -430,6 +483,9 @@ class _Planner:
 
     def _candidate(self, call: cst.Call, local: set[str], found: list[str], seen: set[int]) -> str:
         func = call.func
+        if isinstance(func, cst.Subscript):  # self.model["generator"](x)
+            text = _of_names(func)
+            return text if text and is_module(self.at, func.value) else ""
         if isinstance(func, cst.Name):
             bindings = self.names.meanings(func)
             kinds = {b.kind for b in bindings}
@@ -531,6 +587,22 @@ class _Planner:
                 moved.append(place)
                 made |= set(assigned(line))
         return moved
+
+
+_NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
+_VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
+_OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
+
+
+def _of_names(node: Any) -> str:
+    """Return the code of a name, an attribute, or a part of one by a constant; "" for others."""
+    if isinstance(node, cst.Subscript):
+        index = node.slice[0].slice if len(node.slice) == 1 else None
+        plain = isinstance(index, cst.Index) and isinstance(
+            index.value, (cst.SimpleString, cst.Integer)
+        )
+        return code_of(node) if plain and dotted(node.value) else ""
+    return dotted(node)
 
 
 _MOVING = frozenset({"backward", "step", "update", "zero_grad", "unscale_", "clip_grad_norm_"})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShownRule"]
 
-_NUMBER = re.compile(r"[deEfFgG%n]$")
+_NUMBER = re.compile(r"[deEfFgG%n]$|\.\d+$")
 _PLAIN = re.compile(r"\.(item|time|elapsed_time|numpy|asnumpy)\(\)$|^(float|int|len)\(|^time\.")
 _MEMORY = re.compile(r"^torch\.cuda\.[a-z_]*memory[a-z_]*\(")
 
@@ -58,7 +58,7 @@ class ShownRule(PortRule):
         if not isinstance(func, cst.Attribute) or func.attr.value != "format":
             return None
         text = string_of(func.value)
-        wanted = _numbers(text or "")
+        wanted = set().union(*map(_numbers, _texts(func.value, at)))
         args = list(new.args)
         for place, before in enumerate(old.args):
             if before.star == "**" and (wanted or text is None) and not at.options.plain:
@@ -111,6 +111,11 @@ def _is_plain(node: cst.BaseExpression, at: At) -> bool:
     if isinstance(node, (cst.BaseNumber, cst.SimpleString)) or _PLAIN.search(code_of(node)):
         return True
     return at.once(_values).kind(node) == "neutral" and not at.names.origins(node)
+
+
+def _texts(node: cst.BaseExpression, at: At) -> list[str]:
+    """Return the texts that ``format`` may be called on: one, or what a name holds."""
+    return [text for one in (node, *at.names.origins(node)) if (text := string_of(one))]
 
 
 def _is_one(node: cst.BaseExpression, at: At) -> bool:

@@ -149,6 +149,11 @@ class MethodRule(PortRule):
         return not (owned and is_module(at, holder))
 
     def _mapped(self, row: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
+        known = {param.name for param in row.params}
+        others = [a.keyword.value for a in old.args if a.keyword and a.keyword.value not in known]
+        if known and others:  # an array's, perhaps: x.std(axis=0)
+            at.unproven(self, old, f"`{others[0]}` of {row.name} is not torch's")
+            return None
         try:
             made = map_call(named(at, row), new, new.func.value)  # type: ignore[attr-defined]
         except Refused as exc:
