@@ -83,6 +83,7 @@ RULED = [
 ]
 
 
+@pytest.mark.day(2)  # each rule is another case of the list
 @pytest.mark.parametrize(("text", "call", "expected"), RULED)
 def test_rules_for_ops(text: str, call, expected: str) -> None:
     assert comes_out(text, call, Tensor(X, ms.float16)) == expected
