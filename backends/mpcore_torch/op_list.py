@@ -206,6 +206,6 @@ def _refuse_lstm(model: nn.Module, plan: Plan, device: str) -> None:
 
     modules = leaves(model)
     for entry in plan.layers:
-        lstm = entry.listed and entry.compute == "float16"
-        if lstm and device == "cpu" and isinstance(modules[entry.path], nn.LSTM):
-            refuse_lstm(entry.path)
+        lstm = entry.listed and isinstance(modules[entry.path], nn.LSTM)
+        if lstm and device == "cpu" and entry.compute in ("float16", "bfloat16"):
+            refuse_lstm(entry.path, entry.compute)

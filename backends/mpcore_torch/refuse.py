@@ -27,7 +27,7 @@ def refuse(model: nn.Module, plan: Plan, optimizers: Iterable[torch.optim.Optimi
     _refuse_sharded_policy(model, plan)
     if plan.policy.by == "model":
         _refuse_wrapped(model)
-    if plan.policy.by in ("op", "graph") and plan.policy.compute == "float16":
+    if plan.policy.by in ("op", "graph") and plan.policy.compute in _LSTM_KERNELS:
         _refuse_lstm(model, plan)
 
 
@@ -80,23 +80,30 @@ def _refuse_lstm(model: nn.Module, plan: Plan) -> None:
         if entry.compute != "op" or not isinstance(module, nn.LSTM):
             continue
         if module.weight_hh_l0.device.type == "cpu":
-            refuse_lstm(entry.path)
+            refuse_lstm(entry.path, plan.policy.compute)
 
 
-def refuse_lstm(path: str) -> None:
-    """Raise BackendError if an LSTM on this CPU cannot run in a float16 region."""
-    if _onednn_float16():
+def refuse_lstm(path: str, dtype: str) -> None:
+    """Raise BackendError if an LSTM on this CPU cannot run in a region of this dtype."""
+    kernel, flag, other = _LSTM_KERNELS[dtype]
+    if _onednn_has(kernel):
         return
     msg = (
-        f"{path or 'the model'} is an LSTM, which fails in float16 autocast on a CPU without "
-        "avx512_fp16 (torch 2.13.0, oneDNN); use by='layer', bfloat16, or the rule "
-        "'full layer=LSTM'"
+        f"{path or 'the model'} is an LSTM, which fails in {dtype} autocast on a CPU without "
+        f"{flag} (torch 2.13.0, oneDNN); use by='layer', {other}or the rule 'full layer=LSTM'"
     )
     raise BackendError(msg)
 
 
-def _onednn_float16() -> bool:
+_LSTM_KERNELS = {
+    "float16": ("_is_mkldnn_fp16_supported", "avx512_fp16", "bfloat16, "),
+    "bfloat16": ("_is_mkldnn_bf16_supported", "avx512", ""),
+}
+"""By dtype: who knows whether oneDNN has the kernels, what they need, what helps besides."""
+
+
+def _onednn_has(kernel: str) -> bool:
     try:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+        return bool(getattr(torch.ops.mkldnn, kernel)())
     except (AttributeError, RuntimeError):  # a build without oneDNN has no such kernel
         return True

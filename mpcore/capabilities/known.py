@@ -76,6 +76,19 @@ KNOWN = (
     Known(
         "torch",
         "cpu",
+        "bfloat16",
+        "absent",
+        "oneDNN refuses an LSTM under bfloat16 autocast on a CPU without avx512",
+        "measured: torch 2.13.0 on an AMD EPYC 7003; outside autocast it runs",
+        types=("LSTM",),
+        by=("op",),
+        versions={"torch": ">=2"},
+        lacks=("avx512bw", "avx_ne_convert", "bf16", "svebf16"),
+        advice="use by='layer', or the rule 'full layer=LSTM'",
+    ),
+    Known(
+        "torch",
+        "cpu",
         "float16",
         "native",
         "computed in float32 inside and slow: matmul takes 30 times as long as float32, "
