@@ -14,6 +14,7 @@ import pytest
 import mpcore as mp
 
 torch = pytest.importorskip("torch")
+from processors_torch import runs_lstm, with_lstm  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.nn.utils import parametrizations, rnn  # noqa: E402
@@ -968,13 +969,14 @@ NATIVE_FAILS = ("bilinear", "weighted_bag")
 
 
 def lstm_in_region(model, policy):
-    return policy == "autocast_float16" and any(isinstance(m, nn.LSTM) for m in model.modules())
+    lstm = any(isinstance(m, nn.LSTM) for m in model.modules())
+    return lstm and policy.startswith("autocast")
 
 
-def natively_trains(model, x):
+def natively_trains(model, x, dtype):
     """With avx512_fp16 oneDNN runs float16 LSTMs; trains those alone whose inputs are float16."""
     try:
-        with torch.autocast("cpu", torch.float16):
+        with torch.autocast("cpu", getattr(torch, dtype)):
             model(x)
     except RuntimeError:
         return False
@@ -995,11 +997,12 @@ def test_module_trains_evaluates_and_stays_near_float32(case, policy):
         ):
             model(x)
         return
-    if lstm_in_region(model, policy) and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
-        with pytest.raises(mp.BackendError, match=r"LSTM.*use by='layer', bfloat16, or the rule"):
+    region = policy.removeprefix("autocast_")
+    if lstm_in_region(model, policy) and not runs_lstm(region):
+        with pytest.raises(mp.BackendError, match=r"LSTM.*use by='layer'.* or the rule"):
             ready(model, policy)
         return
-    if lstm_in_region(model, policy) and not natively_trains(model, x):
+    if lstm_in_region(model, policy) and not natively_trains(model, x, region):
         amp, _ = ready(model, policy)
         with pytest.raises(RuntimeError, match="primitive descriptor for the LSTM"):
             amp.step(square(model), x)
@@ -1356,8 +1359,8 @@ def test_guard_knows_buffers_that_come_go_and_cannot_be_written():
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("root", ["net", "linear", "lstm"])
 def test_copy_of_the_model_uses_its_own_weights_and_begins_no_step(policy, root):
-    if (root, policy) == ("lstm", "autocast_float16"):
-        policy = "autocast_bfloat16"
+    if root == "lstm" and policy.startswith("autocast"):
+        policy = with_lstm("autocast_bfloat16")
     model = {"net": net, "linear": lambda: nn.Linear(8, 4), "lstm": lambda: nn.LSTM(8, 4)}[root]()
     amp, _ = ready(model, policy)
     x, _ = batch()

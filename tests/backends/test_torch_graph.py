@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from graph_casts_torch import Casts, Counted, counted  # noqa: E402
 from graph_models_torch import MODELS, Made, gpt, resnet18  # noqa: E402
+from processors_torch import runs_lstm  # noqa: E402
 from torch import nn  # noqa: E402
 
 import mpcore as mp  # noqa: E402
@@ -114,6 +115,8 @@ def test_a_recurrent_layer_is_lowered_whole_where_casts_are_to_be_few(kind: Any)
         def forward(self, x: Any) -> Any:
             return self.fc(self.rnn(x)[0][:, -1])
 
+    if kind is nn.LSTM and not runs_lstm("bfloat16"):
+        pytest.skip("torch's LSTM fails in bfloat16 autocast on this CPU; prepare refuses it")
     found = {}
     for text in ("mixed_bfloat16", "by=graph, place=exact", "by=graph, place=cheapest"):
         torch.manual_seed(0)

@@ -28,9 +28,9 @@ H, F = torch.float16, torch.float32
 ONEDNN = torch.ops.mkldnn._is_mkldnn_fp16_supported()
 
 
-def _trains_float16_lstm():
+def _trains_lstm(dtype):
     try:
-        with torch.autocast("cpu", torch.float16):
+        with torch.autocast("cpu", dtype):
             built("lstm")(inputs_of("lstm"))
     except RuntimeError:  # oneDNN lacks the kernel: with avx512_fp16, that of training alone
         return False
@@ -118,8 +118,8 @@ def assert_bit_equal(ours, native):
 )
 @every_architecture
 def test_autocast_is_the_native_region(name, level, dtype):
-    if name == "lstm" and dtype == "float16" and not _trains_float16_lstm():
-        pytest.skip("torch's own LSTM fails in float16 autocast on this CPU")
+    if name == "lstm" and not _trains_lstm(getattr(torch, dtype)):
+        pytest.skip(f"torch's own LSTM fails in {dtype} autocast on this CPU")
     x = inputs_of(name)
     region = torch.autocast("cpu", getattr(torch, dtype))
     native = one_pass(built(name), x, region=region)

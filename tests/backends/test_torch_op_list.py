@@ -13,6 +13,7 @@ from mpcore.numerics import ops
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 import zoo  # noqa: E402
+from processors_torch import runs_lstm  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -153,6 +154,8 @@ def test_architectures_have_the_same_dtypes_on_every_device(name: str) -> None:
     entry = ZOO[name]
     model = settled(entry.build())
     x = entry.tensors(entry.batch(zoo.generator(name)))[0]
+    if name == "lstm" and not runs_lstm("bfloat16"):
+        pytest.skip("torch's LSTM fails in bfloat16 autocast on this CPU; prepare refuses it")
     amp = prepared(model, PORTABLE)
     with amp.autocast():
         found = handed_on(model, lambda: model(x))

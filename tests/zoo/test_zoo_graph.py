@@ -17,6 +17,7 @@ FAST = ("gpt",)
 )
 def test_training_by_graph_has_the_bits_of_autocast(framework, name):
     import torch
+    from processors_torch import with_lstm
 
     found = []
     for how in ("op", "graph"):
@@ -25,7 +26,9 @@ def test_training_by_graph_has_the_bits_of_autocast(framework, name):
         x = entry.tensors(entry.batch(zoo.generator(name)))[0]
         options = {"example": x} if how == "graph" else {}
         optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-        amp = mp.prepare(model, optimizer, f"autocast_bfloat16, by={how}", **options)
+        policy = f"autocast_bfloat16, by={how}"
+        policy = with_lstm(policy) if name == "lstm" else policy
+        amp = mp.prepare(model, optimizer, policy, **options)
         seen = []
         for step in range(3):
             torch.manual_seed(step)
