@@ -37,6 +37,7 @@ __all__ = [
     "rms_norm",
     "roll",
     "scaled_dot_product_attention",
+    "scatter",
     "selu",
     "sort",
     "std",
@@ -318,3 +319,13 @@ def diag_embed(input: Any) -> Any:
 def diag(input: Any) -> Any:  # torch's name
     """Return the matrix with a vector on its diagonal, or the diagonal of a matrix."""
     return ops.diag(input) if input.ndim == 1 else input.diagonal()
+
+
+def scatter(input: Any, dim: int, index: Any, src: Any) -> Any:
+    """Return torch.scatter; a number is filled in in the dtype of ``input``.
+
+    MindSpore's own takes no whole number on CPU.
+    """
+    if not isinstance(src, Tensor):
+        src = ops.full(tuple(index.shape), src, dtype=input.dtype)
+    return input.scatter(dim, index, src)

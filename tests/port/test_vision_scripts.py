@@ -433,3 +433,28 @@ def test_a_sum_for_one_process_is_one_for_all():
     assert "port.all_reduce(x)" in ported(script.format("dst=0"), "exact", "changed").text
     refused = port_text(script.format("0, group=group"), TARGET)
     assert [edit.line for edit in refused.edits if edit.kind == "refused"] == [4]
+
+
+# --- numbers that are scattered -------------------------------------------------------------------
+
+SCATTERED = """import torch
+def encoded(label):
+    held = torch.zeros(3, 4)
+    held.scatter_(1, label, 1)
+    fresh = torch.zeros(3, 4).scatter_(1, label, 2)
+    whole = torch.zeros(3, 4, dtype=torch.int64).scatter(1, label, 3)
+    return held, fresh, whole, torch.scatter(held, 1, label, label.float())
+made = encoded(torch.tensor([[1], [0], [2]]))
+"""
+
+
+def test_numbers_are_scattered_as_in_torch(tmp_path):
+    beside(SCATTERED, tmp_path, "exact", "changed", "unproven")
+
+
+@pytest.mark.parametrize(
+    "line", ["x.scatter_(1, y, 1)", "a = self.f(x); a.scatter_(1, y, 1, reduce='add')"]
+)
+def test_what_is_scattered_into_what_another_holds_is_refused(line):
+    found = port_text(f"import torch\ndef f(self, x, y):\n    {line}\n", TARGET)
+    assert [edit.kind for edit in found.edits if edit.line == 3].count("refused") == 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["AloneRule", "DataRule", "in_place"]
+__all__ = ["AloneRule", "DataRule", "in_place", "is_alone"]
 
 _MADE = {
     "copy_": "{0}",  # MindSpore's own takes no part of another tensor on CPU
@@ -133,8 +133,8 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         made = plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, _PERHAPS.format(code_of(held)), sure=False)
     if isinstance(held, cst.Name):
-        sure = _is_alone(held, at)
-        if not sure and not _is_alone(held, at, _is_perhaps_fresh):
+        sure = is_alone(held, at)
+        if not sure and not is_alone(held, at, _is_perhaps_fresh):
             return None
         value = plain_call(name, old, new, fresh, at)
         if value is None:
@@ -176,7 +176,7 @@ def _through_view(name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
     inner = _viewed(held)
     if inner is None or name == "copy_" or not isinstance(at.names.parents.get(old), cst.Expr):
         return None
-    if not _is_made_tensor(inner, at) or not _is_alone(inner, at):
+    if not _is_made_tensor(inner, at) or not is_alone(inner, at):
         return None
     value = plain_call(name, old, new, fresh, at)
     if value is None:
@@ -344,7 +344,7 @@ def _is_pair(node: Any, at: At) -> bool:
     return known and last in ("max", "min", "sort", "topk", "kthvalue", "median", "mode")
 
 
-def _is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = None) -> bool:
+def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = None) -> bool:
     """Return whether a local name holds fresh tensors only, and hands them to no other name."""
     scope = at.names.scope(held)
     bindings = scope.bindings.get(held.value, [])
@@ -446,7 +446,7 @@ class AloneRule(PortRule):
             return None
         if method not in _ANEW and method.removesuffix("_") not in _PLAIN:
             return None
-        if not method.endswith("_") or not _is_alone(held, at):
+        if not method.endswith("_") or not is_alone(held, at):
             return None
         made = new.body[0].value
         if method in _ANEW:

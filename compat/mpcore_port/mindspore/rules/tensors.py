@@ -9,7 +9,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
-from mpcore_port.mindspore.rules.in_place import in_place
+from mpcore_port.mindspore.rules.in_place import in_place, is_alone
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     copied,
@@ -295,13 +295,21 @@ class MethodRule(PortRule):
         return made
 
     def _scatter_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        if isinstance(old.func.value, cst.Call):  # type: ignore[attr-defined]
-            made = _method(new, "scatter", list(new.args))
-            at.note(self, old, made, reason="what it changes is made there, nothing else sees it")
+        held, plain = old.func.value, _method(new, "scatter", list(new.args))  # type: ignore[attr-defined]
+        keywords = {arg.keyword.value for arg in old.args if arg.keyword}
+        alone = isinstance(held, cst.Name) and is_alone(held, at)
+        line = isinstance(at.names.parents.get(old), cst.Expr)
+        whole = len(old.args) == len(_SCATTERED) and keywords <= set(_SCATTERED)
+        if not whole or not (isinstance(held, cst.Call) or (alone and line)):
+            return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format("scatter")))
+        made = self._mapped(table("methods")["Tensor.scatter"], old, plain, at)
+        if not alone:
             return made
-        return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format("scatter")))
+        at.note(self, old, made, reason="no other name holds it: it is made anew")
+        return cst.NamedExpr(held, made)
 
 
+_SCATTERED = ("dim", "index", "src")
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
     "requires_grad_", "scatter_", "split", "transpose",
