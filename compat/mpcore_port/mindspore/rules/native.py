@@ -257,7 +257,20 @@ def _is_outside(region: cst.With, home: Any, text: str, port: str, at: At) -> bo
         return True
     around = at.names.enclosing(region, *_LOOPS, cst.FunctionDef)
     loops = isinstance(around, _LOOPS) or _loops_in(region)
-    return loops and "set_train(False)" in text
+    return loops and ("set_train(False)" in text or _gives_numbers(text))
+
+
+_RETURNED = re.compile(r"^\s*return\b *(.*)$", re.M)
+_NUMBER = re.compile(r"^-?[\d.]+$|\.(item|asnumpy)\(\)$")
+
+
+def _gives_numbers(text: str) -> bool:
+    """Return whether a function returns names of numbers alone, none of them a tensor."""
+    names = [found.strip() for found in _RETURNED.findall(text)]
+    if not names or not all(name.isidentifier() for name in names):
+        return False
+    values = [v for n in names for v in re.findall(rf"^\s*{n} *\+?= *(.+)$", text, re.M)]
+    return bool(values) and all(_NUMBER.search(value.strip()) for value in values)
 
 
 def _loops_in(region: cst.With) -> bool:
