@@ -12,6 +12,7 @@ pytest.importorskip("mindspore")
 from graph_story import told  # noqa: E402
 
 
+@pytest.mark.day  # from a plan to a file: what each part alone leaves open
 def test_the_story_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = told("story_mindspore", tmp_path, monkeypatch)
     assert found["losses"][-1] < found["losses"][0]
