@@ -150,7 +150,6 @@ class Attends(nn.Cell):  # type: ignore[misc]  # mindspore is not followed
         return self.two(y, y, y, need_weights=False)[0]
 
 
-@pytest.mark.day(8)  # each draws from a place of its own
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
