@@ -91,7 +91,7 @@ def train_one_epoch(args, model, criterion, loader, optimizer, scaler, device):
         loss = train_step(images, labels)
         if step % 5 == 0:
             print(f"step {step} loss {loss.item():.6f} scale {scaler.scale_value.item():g}")
-    if device.type == "cuda":
+    if device.type == "npu":
         ms.runtime.synchronize()
         used = ms.runtime.max_memory_allocated() / 2**20
         print(f"{time.time() - started:.1f} s, {used:.0f} MiB")
