@@ -83,7 +83,7 @@ KNOWN = (
         types=("LSTM",),
         by=("op",),
         versions={"torch": ">=2"},
-        lacks=("avx512bw", "avx_ne_convert", "bf16", "svebf16"),
+        lacks=(*_BFLOAT16, "avx512bw", "avx_ne_convert"),
         advice="use by='layer', or the rule 'full layer=LSTM'",
     ),
     Known(

@@ -231,8 +231,10 @@ def test_a_conflict_of_a_framework_that_was_not_looked_at_is_left_out() -> None:
 
 
 def test_the_autocast_lstm_is_a_limit_of_the_cpu() -> None:
-    (line,) = found(Framework("torch", "ok"), torch="2.13.0+cpu")
-    assert line.startswith("limit torch: ")
+    lines = found(Framework("torch", "ok"), torch="2.13.0+cpu")
+    assert all(line.startswith("limit torch: ") for line in lines)
+    assert [" float16 autocast" in line for line in lines] == [True, False]
+    assert [" bfloat16 autocast" in line for line in lines] == [False, True]
     report = Report(replace(ABLE, packages={"torch": "2.13.0"}), (Framework("torch", "ok"),))
     assert examine(report) == []
     unknown = replace(report.machine, flags=None)
