@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpcore_mindspore.graph_lift import Call
 
-__all__ = []
+__all__ = ["maker_of", "signature_of", "spelled", "type_name"]
 
 _RENAMED = {"data_format": "format", "strides": "stride"}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 __all__ = ["imported_names", "module_at", "nearest", "own_above"]
@@ -14,16 +16,16 @@ _ABOVE = 4  # folders above a script that are looked at
 _PROJECT = (".git", "pyproject.toml", "setup.cfg", "setup.py")
 
 
-def own_above(text: str, folder: Path) -> set[str]:
-    """Return names of packages that a script imports and that its project holds above it.
+def own_above(texts: Iterable[str], folder: Path) -> set[str]:
+    """Return names of packages that scripts import and that their project holds above them.
 
-    Those are a package that the script is part of, and packages beside the project's own settings.
+    Those are a package that the scripts are part of, and packages beside the project's settings.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # cells of a notebook, say
-        return set()
-    names = {name.partition(".")[0] for node in ast.walk(tree) for name in imported_names(node)}
+    names: set[str] = set()
+    for text in texts:
+        with contextlib.suppress(SyntaxError, ValueError):  # cells of a notebook, say
+            nodes = ast.walk(ast.parse(text))
+            names |= {name.partition(".")[0] for node in nodes for name in imported_names(node)}
     places = {name: nearest(name, folder) for name in names if name}
     return {name for name, at in places.items() if at is not None and _is_own(at, name, folder)}
 

@@ -188,8 +188,7 @@ def _of_project(found: Sequence[Scanned], folder: Path | None = None) -> Scan:
     beside = set[str]()
     if folder is not None:
         beside = {entry.stem for entry in folder.iterdir() if entry.suffix in (".py", "")}
-        for one in found:
-            beside |= own_above(one.source.text, folder)
+        beside |= own_above((one.source.text for one in found), folder)
     whole = joined(one.scan for one in found)
     return replace(whole, modules=frozenset(modules), beside=frozenset(beside - modules))
 

@@ -65,8 +65,9 @@ def shown(value: Any) -> Any:
 
 def logged(values: Any) -> Any:
     """Return what a logger takes: numbers and arrays for tensors, in mappings and lists too."""
+    values = shown(values)
     if isinstance(values, Tensor):
-        return values.item() if values.size == 1 else values.asnumpy()
+        return values.asnumpy()
     if isinstance(values, dict):
         return {name: logged(value) for name, value in values.items()}
     if isinstance(values, list | tuple):

@@ -14,19 +14,8 @@ from mindspore import nn
 
 import mpcore_port_runtime as port
 from mpcore.errors import BackendError
-from mpcore_port.engine import port_text
-from mpcore_port.targets import Options, load_target
 
-TARGET = load_target("mindspore")
-
-
-def ported(script):
-    """Return a port that parses, and whose rules all ran."""
-    found = port_text(script, TARGET, Options())
-    assert not found.failures
-    compile(found.text, "port.py", "exec")
-    return found
-
+from .ports import ported
 
 # --- samplers -------------------------------------------------------------------------------------
 

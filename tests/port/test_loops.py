@@ -373,6 +373,7 @@ class Solver:
         ("self.net.zero_grad()", "self.clear()", True),
         ("self.optimizer.zero_grad(); self.net.zero_grad()", "self.clear()", True),
         ("self.optimizer.zero_grad(); self.count = 0", "self.clear()", False),
+        ('self.said = "cleared"; self.optimizer.zero_grad()', "self.clear()", False),
         ("self.optimizer.zero_grad()", "self.clear(x)", False),
         ("self.optimizer.zero_grad()", "x.clear()", False),
     ],

@@ -1,32 +1,13 @@
 """What stopped ports of scripts of language, speech and reinforcement learning, smallest cases."""
 
-import runpy
-
 import mindspore as ms
 import numpy as np
 import pytest
 
 import mpcore_port_runtime as port
-from mpcore_port.engine import port_text
-from mpcore_port.targets import Options, load_target
 from mpcore_port_runtime.refusal import PortWarning
 
-TARGET = load_target("mindspore")
-
-
-def ported(script):
-    """Return a port that parses, and whose rules all ran."""
-    found = port_text(script, TARGET, Options())
-    assert not found.failures
-    compile(found.text, "port.py", "exec")
-    return found
-
-
-def loaded(script, folder):
-    """Return what a port leaves behind as a file: MindSpore indexes no tensor in a text's code."""
-    path = folder / "ported.py"
-    path.write_text(ported(script).text, encoding="utf-8")
-    return runpy.run_path(str(path), run_name="port")
+from .ports import loaded, ported
 
 
 def kinds(script, kind):
@@ -69,7 +50,7 @@ class Net:
 
 @pytest.mark.parametrize("use_amp", [False, True])
 def test_a_loop_without_its_flag_needs_no_scaler(use_amp, tmp_path):
-    made = loaded(BRANCH, tmp_path)
+    made = loaded(ported(BRANCH).text, tmp_path)
     net = ms.nn.Dense(4, 2)
     losses = made["Net"]().train(net, port.SGD(net.trainable_params(), lr=0.1), use_amp)
     assert losses[0] > losses[1] > losses[2]
@@ -152,6 +133,15 @@ def test_devices_of_tensors_have_a_kind():
     assert port.device("cuda") == port.device("cuda:0")
 
 
+def test_a_setting_that_says_cuda_is_no_kind_of_device():
+    script = (
+        "import torch\ndef f(args, dev, device, x):\n    y = torch.device('cuda')\n"
+        "    return args.type == 'cuda', x.type == 'cuda', device.type == 'cuda'\n"
+    )
+    found = ported(script).text
+    assert "args.type == 'cuda', x.type == 'cuda', device.type == \"npu\"" in found
+
+
 def test_settings_keep_their_device():
     assert "args.device" in ported("import torch\ndevice = args.device\nx = torch.ones(1)\n").text
 
@@ -187,7 +177,7 @@ same = (model.weight == kept).all().item()
 
 def test_a_network_that_is_there_takes_the_weights_of_one_that_was_saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert loaded(WHOLE, tmp_path)["same"]
+    assert loaded(ported(WHOLE).text, tmp_path)["same"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +231,7 @@ with torch.autograd.profiler.profile(False, use_cuda=True) as prof:
 
 def test_an_optimizer_in_the_same_function_says_what_gets_gradients(tmp_path):
     assert not kinds(SIGHT, "refused")
-    made = loaded(SIGHT, tmp_path)
+    made = loaded(ported(SIGHT).text, tmp_path)
     assert made["prof"] is None
     after = made["compute"](ms.ops.ones((3, 2))).mean().item()
     assert after == pytest.approx(made["E"].item() - 0.1 * 3, abs=1e-5)  # two weights and a bias
@@ -290,7 +280,7 @@ args_size = args.in_features
 
 def test_lists_that_grow_have_names_of_their_own_and_layers_their_sizes(tmp_path):
     script = GROWING.replace("args_size = args.in_features\n", "")
-    made = loaded(script, tmp_path)
+    made = loaded(ported(script).text, tmp_path)
     names = [param.name for param in made["net"].trainable_params()]
     assert len(names) == len(set(names)) == 15
     assert set(port.state_dict(made["net"])) >= {"norms.1.weight", "layers.3.bias"}
@@ -318,7 +308,7 @@ def test_places_of_numpy_are_lists_and_what_a_loop_gives_stays(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     found = ported(PLACES.replace("ids = np", "one = np").replace("x[ids]", "x[one]"))
     assert "first = u[one]" in found.text
-    made = loaded(PLACES, tmp_path)
+    made = loaded(ported(PLACES).text, tmp_path)
     mask = np.array([[0, 1], [1, 0]])
     x = ms.Tensor([[1.0, 2.0], [3.0, 4.0]])
     first, second, rows, _ = made["take"](x, mask, {1: 2})
@@ -353,7 +343,7 @@ for x in torch.ones(2, 3, 2):
 
 def test_regions_that_watch_go_and_the_loss_keeps_its_network(tmp_path, capsys):
     assert not kinds(WATCHED, "refused")
-    made = loaded(WATCHED, tmp_path)
+    made = loaded(ported(WATCHED).text, tmp_path)
     first, second = (float(line.split()[1]) for line in capsys.readouterr().out.splitlines())
     assert second < first
     assert "# anomalies" in ported(WATCHED).text
@@ -402,7 +392,7 @@ losses = [trainer.step(torch.ones(3, 2)) for _ in range(3)]
 
 def test_networks_in_a_dictionary_get_gradients(tmp_path):
     assert not kinds(HELD, "refused")
-    first, second, third = loaded(HELD, tmp_path)["losses"]
+    first, second, third = loaded(ported(HELD).text, tmp_path)["losses"]
     assert first != second != third
     assert third < first
 
@@ -416,7 +406,7 @@ y = x.squeeze(dim=1), x.amax(keepdim=True, dim=1), x.unsqueeze(1).squeeze(dim=2)
 
 def test_arguments_that_have_other_names_are_given_by_position(tmp_path):
     assert not kinds(POSITIONS, "unproven")
-    made = loaded(POSITIONS, tmp_path)["y"]
+    made = loaded(ported(POSITIONS).text, tmp_path)["y"]
     assert [tuple(one.shape) for one in made[:2]] == [(2, 3), (2, 1, 3)]
     assert tuple(made[2]) == (2, 1, 3)
 

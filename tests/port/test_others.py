@@ -13,20 +13,11 @@ import torch
 from mindspore import ops
 
 import mpcore_port_runtime as port
-from mpcore_port.engine import port_text
-from mpcore_port.targets import Options, load_target
 
-TARGET = load_target("mindspore")
+from .ports import ported
+
 TRACES = json.loads((Path(__file__).parent / "traces" / "others.json").read_text("utf-8"))
 SCORES = [[0.5, -1.0, 2.0, 0.1], [1.5, 0.3, -0.7, 0.9], [-0.2, 0.4, 0.6, 3.0]]
-
-
-def ported(script):
-    """Return a port that parses, and whose rules all ran."""
-    found = port_text(script, TARGET, Options())
-    assert not found.failures
-    compile(found.text, "port.py", "exec")
-    return found
 
 
 @pytest.mark.parametrize(("name", "given", "rates"), TRACES["schedules"])

@@ -1,7 +1,6 @@
 """What stopped ports of public scripts when they were run, as the smallest script of each kind."""
 
 import re
-import runpy
 import struct
 
 import mindspore as ms
@@ -11,25 +10,9 @@ import torch
 from PIL import Image
 
 import mpcore_port_runtime as port
-from mpcore_port.engine import port_text
-from mpcore_port.targets import Options, load_target
+from mpcore_port.targets import load_target
 
-TARGET = load_target("mindspore")
-
-
-def ported(script, target=TARGET):
-    """Return a port that parses, and whose rules all ran."""
-    found = port_text(script, target, Options())
-    assert not found.failures
-    compile(found.text, "port.py", "exec")
-    return found
-
-
-def loaded(text, folder):
-    """Return what a port leaves behind as a file: MindSpore indexes no tensor in a text's code."""
-    path = folder / "ported.py"
-    path.write_text(text, encoding="utf-8")
-    return runpy.run_path(str(path), run_name="port")
+from .ports import loaded, ported
 
 
 def run(script, **given):

@@ -2,18 +2,7 @@
 
 import pytest
 
-from mpcore_port.engine import port_text
-from mpcore_port.targets import Options, load_target
-
-TARGET = load_target("mindspore")
-
-
-def ported(script):
-    """Return a port that parses, and whose rules all ran."""
-    found = port_text(script, TARGET, Options())
-    assert not found.failures
-    compile(found.text, "port.py", "exec")
-    return found
+from .ports import ported
 
 
 def said(found, kind):

@@ -1,6 +1,6 @@
 """That each module which a backend names as a part is that part: read by mypy, never run."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import mpcore_jax.differences
 import mpcore_mindspore.differences
@@ -73,7 +73,7 @@ torch: tuple[
     mpcore_torch.foreteller,
     mpcore_torch.dry_run,
 )
-tensorflow: tuple[
+_Parts: TypeAlias = tuple[
     Modes[Any],
     Moves,
     GraphPart,
@@ -85,7 +85,9 @@ tensorflow: tuple[
     Recorder,
     Foreteller,
     DryRun,
-] = (
+]
+
+tensorflow: _Parts = (
     mpcore_tensorflow.modes,
     mpcore_tensorflow.moves,
     mpcore_tensorflow.graph,
@@ -98,19 +100,7 @@ tensorflow: tuple[
     mpcore_tensorflow.dry_run,
     mpcore_tensorflow.dry_run,
 )
-mindspore: tuple[
-    Modes[Any],
-    Moves,
-    GraphPart,
-    Profiler,
-    Probe,
-    Differences,
-    Listener,
-    Rebuild,
-    Recorder,
-    Foreteller,
-    DryRun,
-] = (
+mindspore: _Parts = (
     mpcore_mindspore.modes,
     mpcore_mindspore.moves,
     mpcore_mindspore.graph,

@@ -14,8 +14,10 @@ from mpcore_port.world import Judge, known_anywhere
 __all__ = ["JUDGE"]
 
 _PYTHON = ("neutral", "optimizer", "scheduler", "scaler", "data")
-_TENSOR = {*ELSEWHERE, "backward", "grad", "shape", "dtype", "data", "device", "ndim", "T"}
-_TENSOR.add("requires_grad")
+_TENSOR = {
+    *ELSEWHERE,
+    *("T", "backward", "data", "device", "dtype", "grad", "ndim", "requires_grad", "shape"),
+}
 
 
 def _package(name: str) -> str:

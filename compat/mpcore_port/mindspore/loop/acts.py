@@ -10,7 +10,7 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
-from mpcore_port.mindspore.loop.handed import handed_to
+from mpcore_port.mindspore.loop.handed import handed_to, without_text
 from mpcore_port.mindspore.rules.flow import assigned, read
 from mpcore_port.names import code_of, dotted
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
@@ -169,12 +169,10 @@ class Acts:
         owner = names.enclosing(call, cst.ClassDef) if name.startswith("self.") else None
         if names.enclosing(function, cst.ClassDef, cst.FunctionDef) is not owner:
             return []
-        body = function.body.body
+        body = without_text(function.body.body)
         if not all(isinstance(line, cst.SimpleStatementLine) for line in body):
             return []
         found = [small for line in body for small in line.body]
-        if isinstance(getattr(found[0], "value", None), cst.SimpleString):
-            found = found[1:]
         return found if found and all(map(_zeroes, found)) else []
 
     def _step(self, call: cst.Call, holder: cst.BaseExpression) -> Act | None:

@@ -12,13 +12,13 @@ from mpcore_port.mindspore.rules.flow import assigned_first, read
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from mpcore_port.mindspore.loop.description import Act
     from mpcore_port.mindspore.rules.plan import Sink
     from mpcore_port.rule import At
 
-__all__ = ["Handed", "handed_to"]
+__all__ = ["Handed", "handed_to", "without_text"]
 
 _LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Global, cst.Nonlocal)
 _DEFINES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
@@ -40,11 +40,8 @@ class Handed:
     sink: Sink
 
     def statements(self) -> list[Any]:
-        """Return the function's statements, without its text."""
-        first, *rest = self.function.body.body
-        small = first.body[0] if isinstance(first, cst.SimpleStatementLine) else None
-        is_text = isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
-        return list(rest) if is_text else [first, *rest]
+        """Return the function's statements, without its docstring."""
+        return without_text(self.function.body.body)
 
     def in_place(self, node: Any) -> Any:
         """Return a statement with the caller's names; itself where it has those already."""
@@ -67,6 +64,15 @@ class Handed:
         if not text or not self.given:
             return text
         return code_of(self.in_place(cst.parse_expression(text)))
+
+
+def without_text(body: Sequence[Any]) -> list[Any]:
+    """Return the statements of a function without its docstring."""
+    first = body[0] if body else None
+    alone = isinstance(first, cst.SimpleStatementLine) and len(first.body) == 1
+    small = first.body[0] if alone else None  # type: ignore[union-attr]  # a line
+    has_text = isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
+    return list(body[1:] if has_text else body)
 
 
 class _Given(cst.CSTTransformer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -12,6 +12,7 @@ from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.loop.body import apply_body, values_of
 from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
 from mpcore_port.mindspore.loop.forwards import fixed_names, free_names, made_in
+from mpcore_port.mindspore.loop.handed import without_text
 from mpcore_port.mindspore.loop.lines import every
 from mpcore_port.mindspore.rules.flow import _Read as Reading
 from mpcore_port.mindspore.rules.flow import (
@@ -138,7 +139,8 @@ class _Writer:
         body = self._render(self.steps.block)
         if self.started:
             line = cst.parse_statement(f"{' = '.join(self.started)} = None")
-            place = 1 if isinstance(self.steps.node, cst.FunctionDef) and _has_text(body) else 0
+            in_function = isinstance(self.steps.node, cst.FunctionDef)
+            place = len(body) - len(without_text(body)) if in_function else 0
             body.insert(place, line)
         found = Written(body, again=self.again, started=self.started)
         found.anew = bool(self.at.options.jit) and not isinstance(self.steps.node, cst.Module)
@@ -374,13 +376,11 @@ class _Writer:
 
     def _scaled(self, plan: _Plan, forward: Forward, names: dict[str, str]) -> str:
         """Write the function that scales what the forward function gives; return its name."""
-        values = values_of(forward, plan.group, self.words("ms"))
         loss, name, args = names["loss"], names["scaled_fn"], ", ".join(forward.args)
         whole = _target([loss, *forward.outs])
-        given = f"{plan.group.scaler}.scale({loss}.astype({self.words('ms')}.float32))"
-        beside = bool(forward.loss) or forward.twice
-        back = [given, *([loss] if beside else []), *forward.outs]
-        assert len(back) == len(values)  # noqa: S101  # the same, by other names
+        sink = replace(forward.sink, loss=cst.Name(loss))
+        given = replace(forward, sink=sink, loss=loss if forward.loss else "")
+        back = values_of(given, plan.group, self.words("ms"))
         code = f"def {name}({args}):\n    {whole} = {names['forward_fn']}({args})\n"
         plan.definitions += self._spaced(code + f"    return {', '.join(back)}\n")
         return name
@@ -697,12 +697,6 @@ class _Writer:
     def _late(self, group: Group, forward: Forward) -> list[Any]:
         late = [one for one in self.steps.late[id(group)] if one in forward.block.lines]
         return [self._guarded(one.node, one) for one in late]
-
-
-def _has_text(body: list[Any]) -> bool:
-    """Return whether a function begins with its docstring."""
-    first = body[0].body if body and isinstance(body[0], cst.SimpleStatementLine) else ()
-    return bool(first) and isinstance(getattr(first[0], "value", None), cst.SimpleString)
 
 
 def _only_if(guard: Any, body: list[Any]) -> Any:

@@ -70,6 +70,8 @@ class DeviceOfRule(PortRule):
         left = whole.left if isinstance(whole, cst.Comparison) else None
         if not isinstance(left, cst.Attribute) or left.attr.value != "type":
             return None
+        if not _is_device(left.value, at):  # a setting, say, has the word that it was given
+            return None
         if string_of(old.comparator) != "cuda" or not isinstance(
             old.operator, (cst.Equal, cst.NotEqual)
         ):
@@ -77,6 +79,13 @@ class DeviceOfRule(PortRule):
         word = cst.SimpleString('"npu"')
         at.note(self, old.comparator, word, reason="the kind of the device in the port")
         return new.with_changes(comparator=word)
+
+
+def _is_device(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether an expression is a device, by its name or by what makes it."""
+    last = node.attr if isinstance(node, cst.Attribute) else node
+    named = isinstance(last, cst.Name) and "device" in last.value.lower()
+    return named or "torch.device" in at.names.call_names(node)
 
 
 def _is_asked(old: cst.Attribute, at: At) -> bool:

@@ -326,7 +326,7 @@ def _is_plain(call: cst.Call, at: At, *, functional: bool = False) -> bool:
     """
     named = [at.names.called(call)] if at.names.called(call) else at.names.choices(call.func)
     if named:
-        free = "torch.nn.functional." if functional else "torch.nn.."
+        free = ("torch.nn.functional.",) if functional else ()
         return all(str(n).startswith(free) or not str(n).startswith("torch.nn.") for n in named)
     func = call.func
     if isinstance(func, cst.Name):

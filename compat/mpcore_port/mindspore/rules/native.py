@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import below
 from mpcore_port.mindspore.rules.place import FULL_GRAPH, PortRule, is_next, need
 from mpcore_port.names import code_of, dotted
 
@@ -256,7 +257,7 @@ def _is_outside(region: cst.With, home: Any, text: str, port: str, at: At) -> bo
     if home is None or re.search(drives, text):
         return True
     around = at.names.enclosing(region, *_LOOPS, cst.FunctionDef)
-    loops = isinstance(around, _LOOPS) or _loops_in(region)
+    loops = isinstance(around, _LOOPS) or any(type(n) in _LOOPS for n in below(region.body))
     return loops and ("set_train(False)" in text or _gives_numbers(text))
 
 
@@ -271,16 +272,6 @@ def _gives_numbers(text: str) -> bool:
         return False
     values = [v for n in names for v in re.findall(rf"^\s*{n} *\+?= *(.+)$", text, re.M)]
     return bool(values) and all(_NUMBER.search(value.strip()) for value in values)
-
-
-def _loops_in(region: cst.With) -> bool:
-    waiting: list[Any] = [region.body]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, _LOOPS):
-            return True
-        waiting += node.children
-    return False
 
 
 def becomes_partial(call: cst.Call, name: str | None) -> bool:
