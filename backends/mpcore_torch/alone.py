@@ -11,11 +11,13 @@ from __future__ import annotations
 import copy
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from mpcore.backend.calls import ModelCall, Ready
@@ -23,7 +25,7 @@ from mpcore.errors import MpcoreError
 from mpcore.policy.plan import Plan
 from mpcore_torch.casting import apply_plan, cast_floats
 from mpcore_torch.layers import device_of, leaves, list_layers
-from mpcore_torch.op_list import Action, op_list_of, region
+from mpcore_torch.op_list import OpList, op_list_of, region
 from mpcore_torch.tap import OPS, layer_calls
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ def calls(model: nn.Module, loss_fn: Callable[..., Any], batch: tuple[Any, ...])
     heard = _Heard(model)
     with heard.layers(), heard:
         loss_fn(*batch)
-    return TorchCalls(tuple(heard.calls), heard.samples, device_of(model).type)
+    device = device_of(model).type
+    return TorchCalls(tuple(heard.calls), heard.samples, device, partial(loss_fn, *batch))
 
 
 def _is_float(value: Any) -> bool:
@@ -185,39 +188,48 @@ def _key(name: str, given: _Given) -> str:
     return " ".join(words)
 
 
-class _Acted(dict[str, Any]):
-    """Actions of an op list, which knows those that it was asked for.
+class _Kernels(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
+    """Notes what runs below autograd and autocast, forward and backward.
 
     Attributes:
-        met: each with what happens.
+        ran: each with the shapes and dtypes that came in.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.met: set[str] = set()
+        self.ran: list[str] = []
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the action of a function, None if there is none."""
-        found = super().get(name, default)
-        if isinstance(found, Action):
-            self.met.add(f"{name} {found}")
-        return found
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a kernel and note it."""
+        kwargs = kwargs or {}
+        came = [
+            f"{_dtype(item)}{tuple(item.shape)}" if isinstance(item, torch.Tensor) else f"{item}"
+            for item in tree_leaves((args, kwargs))
+        ]
+        self.ran.append(f"{func} {' '.join(came):.500}")
+        return func(*args, **kwargs)
 
 
 class TorchCalls:
     """Calls of one step; see ``mpcore.backend.calls.Calls``."""
 
     def __init__(
-        self, calls: tuple[ModelCall, ...], samples: dict[str, _Sample], device: str
+        self,
+        calls: tuple[ModelCall, ...],
+        samples: dict[str, _Sample],
+        device: str,
+        forward: Callable[[], Any],
     ) -> None:
         self.calls, self._samples, self._device = calls, samples, device
+        self._forward = forward
 
     def ready(self, index: int, said: Said, came: tuple[str, ...]) -> Ready | None:
         """Return a call with inputs of those dtypes; None where it cannot be run alone."""
         sample = self._samples[self.calls[index].key]
-        acted = _Acted()
         try:
-            called, enter = self._called(sample.called, said, acted)
+            called, enter = self._called(sample.called, said)
         except _REFUSALS:  # what was computed cannot be copied, say
             return None
         tensors = [
@@ -226,12 +238,25 @@ class TorchCalls:
         ]
         for wants in (sample.given.grads, ()):  # what works in place refuses leaves of the graph
             try:
-                return _ready(called, enter, sample.given, tensors, wants, acted)
+                return _ready(called, enter, sample.given, tensors, wants)
             except _REFUSALS:
                 continue
         return None
 
-    def _called(self, called: Any, said: Said, acted: _Acted) -> tuple[Any, Callable[[], Any]]:
+    def forward(self, *, listed: bool) -> Callable[[], Any]:
+        """Return the forward pass of the step, under an op list that meets nothing or under none.
+
+        torch itself takes microseconds for each function that a mode hears.
+        """
+        own = self._forward
+
+        def run() -> Any:
+            with OpList(self._device, {}) if listed else nullcontext():
+                return own()
+
+        return run
+
+    def _called(self, called: Any, said: Said) -> tuple[Any, Callable[[], Any]]:
         """Return what is called as the plan has it, and the region that it is called in."""
         policy = said.policy
         if called is _ROOT:
@@ -246,9 +271,6 @@ class TorchCalls:
             return called, nullcontext
         model = called if isinstance(called, nn.Module) else nn.Identity()
         mode = op_list_of(model, plan, self._device)
-        if mode is not None:
-            acted.update(mode.actions)
-            mode.actions = acted
         dtype = getattr(torch, policy.compute)
         return called, lambda: region(self._device, dtype, mode)
 
@@ -259,7 +281,6 @@ def _ready(
     given: _Given,
     tensors: Sequence[torch.Tensor],
     wants: tuple[bool, ...],
-    acted: _Acted,
 ) -> Ready:
     wants = wants or (False,) * len(tensors)
     inputs = [t.detach().requires_grad_(want) for t, want in zip(tensors, wants, strict=True)]
@@ -274,15 +295,25 @@ def _ready(
         return [one for one in tree_leaves(result) if _is_float(one)]
 
     first = forward()
-    went, met = tuple(_dtype(one) for one in first), frozenset(acted.met)
+    went = tuple(_dtype(one) for one in first)
     places = [i for i, one in enumerate(first) if one.requires_grad]
     grads = [torch.ones_like(first[i]) for i in places]
     if not wanted or not places:
-        return Ready(forward, went, met)
+        return Ready(forward, went, _kernels(forward))
 
     def both() -> None:
         results = forward()
         torch.autograd.grad([results[i] for i in places], wanted, grads, allow_unused=True)
 
     both()
-    return Ready(both, went, met)
+    return Ready(both, went, _kernels(both))
+
+
+def _kernels(run: Callable[[], Any]) -> tuple[str, ...] | None:
+    heard = _Kernels()
+    try:
+        with heard:
+            run()
+    except _REFUSALS:  # what runs below may be of a kind that no mode takes
+        return None
+    return tuple(heard.ran)

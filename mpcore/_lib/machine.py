@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from mpcore._lib.callers import warn_user
 __all__ = [
     "cpu_here",
     "cpuinfo",
+    "keep_freed_memory",
     "onednn_variables",
     "read_cpu",
     "resident",
@@ -29,6 +31,10 @@ _WITHOUT_AMX = (
     ("avx512f", "AVX512_CORE"),
 )
 _CAPS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+
+# Of glibc's mallopt (malloc.h), and the largest that its allocator comes to by itself.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_MMAP_MOST = 32 << 20
 
 _FLAG = re.compile(r"(avx2|avx512f|avx512_(bf16|fp16|vnni)|amx_\w+|avx_vnni|f16c|s?v?e?bf16|\w+hp)")
 
@@ -132,3 +138,16 @@ def resident() -> tuple[int | None, int | None]:
         return None, None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return None, peak if sys.platform == "darwin" else peak * 1024
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep what is freed, for good, as it does once a block of 32 MiB was; if it can.
+
+    Until then each process hands blocks back or keeps them as its sizes happen to come, and a step
+    that gets them anew has a thousand page faults. Return whether it is so now.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another allocator, or no such handle
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _MMAP_MOST) and mallopt(_TRIM_THRESHOLD, 2 * _MMAP_MOST))

@@ -57,12 +57,13 @@ class Ready:
     Attributes:
         run: takes it forward and backward.
         went: dtypes of its float results.
-        acted: of what is said of ops, what met one that it runs; the rest changes nothing.
+        kernels: what it ran, in order, with the shapes and dtypes that came in: calls with the same
+            take as long. ``None`` where that is not known.
     """
 
     run: Callable[[], Any]
     went: tuple[str, ...]
-    acted: frozenset[str] = frozenset()
+    kernels: tuple[str, ...] | None = None
 
 
 class Calls(Protocol):
@@ -76,6 +77,13 @@ class Calls(Protocol):
 
     def ready(self, index: int, said: Said, came: tuple[str, ...], /) -> Ready | None:
         """Return a call with inputs of those dtypes; None where it cannot be run alone."""
+        ...
+
+    def forward(self, *, listed: bool) -> Callable[[], Any]:
+        """Return the forward pass of the step, under an op list that meets nothing or under none.
+
+        What differs is what hearing each function costs.
+        """
         ...
 
 

@@ -92,3 +92,35 @@ def test_a_layer_that_cannot_be_copied_counts_as_nothing() -> None:
     seconds = predictor("mixed_bfloat16").calls
     told = {call.layer: own for call, own in zip(heard.calls, seconds, strict=True)}
     assert told["head"] == 0.0 < told["body"]
+
+
+def test_what_runs_the_same_kernels_is_known_as_such() -> None:
+    batch = (torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 5, dtype=torch.int64))
+    model = Net()
+    heard = CALLS.of("torch")(model, loss_of(model), batch)
+    predictor = Predictor(heard, load_backend("torch").layers(model), "cpu")
+
+    def ways(policy):
+        return [way for way, _ in predictor.ways(policy)]
+
+    own = ways("autocast_bfloat16")
+    assert ways("autocast_bfloat16; full op=exp") == own  # an op that it does not run
+    assert ways("autocast_bfloat16; full op=linear") != own
+
+
+def test_an_op_list_that_meets_nothing_hears_the_whole_forward_pass() -> None:
+    model = torch.nn.Linear(4, 3)
+    heard = CALLS.of("torch")(model, lambda x: model(x).sum(), (torch.ones(2, 4),))
+    seen = []
+
+    class Sees(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    values = []
+    for listed in (False, True):
+        with Sees():
+            values.append(heard.forward(listed=listed)())
+    assert torch.nn.functional.linear in seen
+    assert torch.equal(*values)

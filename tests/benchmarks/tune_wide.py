@@ -5,11 +5,13 @@
     python tests/benchmarks/tune_wide.py foretell ROWS.jsonl FORETOLD.jsonl [MODEL ...]
     python tests/benchmarks/tune_wide.py summary ROWS.jsonl AGAIN.jsonl FORETOLD.jsonl [NAME]
 
-``measure`` takes whole steps of 200 policies of different plans, each in up to eight pairs with
-ANSWER, what tune found: rules by op, by path and by type on top of two named policies, then pairs
-of rules, those of the best single ones first. ``again`` takes those ten that looked fastest in 40
-pairs of five fresh processes each: the best of 200 is noise otherwise. ``foretell`` predicts each
-measured policy from its calls alone, as a search does, in a process of its own. ``summary`` writes
+``measure`` takes whole steps of 200 policies of different plans, each in three pairs with ANSWER,
+what tune found, in each of four fresh processes: rules by op, by path and by type on top of three
+named policies, then pairs of rules, those of the best single ones first. ``again`` takes those ten
+that looked fastest in 40 pairs of five fresh processes each: the best of 200 is noise otherwise.
+``foretell`` predicts each measured policy from its calls alone, as a search does, in a process of
+its own. Halves of a row are of different processes: where a model's memory lies in one process
+moves its time, and that is noise, not what there is to foretell. ``summary`` writes
 results/NAME.json: tune_wide is of idle cores, tune_wide_busy of others. MODEL is one of tune_zoo;
 POLICIES below 200 are drawn at random.
 """
@@ -31,7 +33,7 @@ from typing import Any
 
 import numpy as np
 from results_file import keep
-from tune_rows import Row, go_on, rounds_of, rows_of, spread
+from tune_rows import Row, fresh, go_on, rounds_of, rows_of, spread
 from tune_zoo import file_of
 
 from mpcore.backend.parts import CALLS
@@ -47,7 +49,9 @@ from mpcore.tools.tune.moves import rules_of
 
 FOLDER = Path(tempfile.gettempdir()) / "mpcore-tune-zoo"
 BASES = ("mixed_bfloat16", "autocast_bfloat16", "portable_bfloat16")
-COUNT, PAIRS, TOP, AGAIN = 200, 8, 10, 40
+COUNT, PAIRS, TOP, AGAIN = 200, 3, 10, 40
+MEASURED = 4
+"""Fresh processes that ``measure`` takes pairs in."""
 PROCESSES = 5
 """Of fresh ones that ``again`` takes pairs in: where a model's memory lies in one process moves its
 time by up to 8 % (the mixer in float32 beside itself in float32)."""
@@ -108,15 +112,20 @@ def measured(wide: Wide, reference: Run, policy: str, rng: random.Random) -> Row
 
 
 def measure(model: str, answer: str, path: Path, count: int) -> None:
-    wide, rng = Wide(model), random.Random(0)
-    known = {row["policy"]: row for row in rows_of(path) if row["model"] == model}
+    for process in range(MEASURED):
+        fresh(__file__, "process", model, answer, str(path), str(count), str(process))
+
+
+def process(model: str, answer: str, path: Path, count: int, number: int) -> None:
+    """Measure all policies in this process: the first one finds them, the others take its."""
+    wide, rng = Wide(model), random.Random(number)
+    rows = [row for row in rows_of(path) if row["model"] == model]
+    known = {row["policy"]: row for row in rows if row["process"] == number}
     reference = wide.run(answer)
     reference.warm_up()
     done: dict[str, float] = {}
 
     def take(policy: str, base: str, rule: str) -> None:
-        if len(done) >= count or not wide.is_new(policy):
-            return
         row = known.get(policy)
         if row is None:
             try:
@@ -124,32 +133,63 @@ def measure(model: str, answer: str, path: Path, count: int) -> None:
             except (MpcoreError, RuntimeError, TypeError, ValueError):
                 return  # dtypes meet that the framework does not add
             row = {"model": model, "answer": answer, "policy": policy, "base": base, "rule": rule,
-                   **found, "load": os.getloadavg()[0]}  # fmt: skip
+                   "process": number, **found, "load": os.getloadavg()[0]}  # fmt: skip
             with path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row) + "\n")
         done[policy] = median(row["ratios"])
 
+    if number:
+        others = [row for row in rows if row["process"] == 0]
+        for row in rng.sample(others, len(others)):
+            take(row["policy"], row["base"], row["rule"])
+    else:
+        for policy, base, rule in policies(wide, count, done, rng):
+            take(policy, base, rule)
+    print(json.dumps(sorted(done.items(), key=lambda d: d[1])[:5]), flush=True)
+
+
+def policies(
+    wide: Wide, count: int, done: dict[str, float], rng: random.Random
+) -> Iterator[tuple[str, str, str]]:
+    """Yield policies of different plans until so many are done, with their base and rules."""
+
+    def wanted(base: str, rule: str) -> Iterator[tuple[str, str, str]]:
+        policy = f"{base}; {rule}" if rule else base
+        if len(done) < count and wide.is_new(policy):
+            yield policy, base, rule
+
     for base in ("float32", *BASES):
-        take(base, base, "")
+        yield from wanted(base, "")
     rules = {base: list(wide.singles(base)) for base in BASES}
     drawn = [(base, rule) for base in BASES for rule in rules[base]]
     if count < COUNT:
         drawn += [(b, "; ".join(rng.sample(own, 2))) for b, own in rules.items() for _ in own[::2]]
         random.Random(0).shuffle(drawn)
     for base, rule in drawn:
-        take(f"{base}; {rule}", base, rule)
+        yield from wanted(base, rule)
     pairs = []
     for base in BASES:
         own = sorted(rules[base], key=lambda r: done.get(f"{base}; {r}", 9.0))
         pairs += [(sum(own.index(r) for r in two), base, two) for two in combinations(own, 2)]
     for _, base, two in sorted(pairs):
-        take(f"{base}; {'; '.join(two)}", base, "; ".join(two))
-    print(model, len(done), "policies; the fastest:", sorted(done.items(), key=lambda d: d[1])[:5])
+        yield from wanted(base, "; ".join(two))
+
+
+def joined(rows: list[Row]) -> list[Row]:
+    """Return one row a policy that all processes measured: a median a process in ``medians``."""
+    by: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row["process"]):
+        by.setdefault(row["policy"], []).append(row)
+    return [
+        own[0] | {"medians": [median(row["ratios"]) for row in own]}
+        | {"step": median(row["step"] for row in own)}
+        for own in by.values() if len(own) == MEASURED
+    ]  # fmt: skip
 
 
 def again(model: str, answer: str, path: Path, out: Path) -> None:
-    rows = [row for row in rows_of(path) if row["model"] == model and len(row["ratios"]) > 2]
-    best = sorted(rows, key=lambda row: median(row["ratios"]))[:TOP]
+    rows = joined([row for row in rows_of(path) if row["model"] == model])
+    best = sorted(rows, key=lambda row: fmean(row["medians"]))[:TOP]
     file = file_of(model, FOLDER)
 
     def do(case: Row) -> Row:
@@ -185,7 +225,7 @@ def foretell(models: list[str], path: Path, out: Path) -> None:
         time_kernels_by(time.process_time)
         wide, start = Wide(model), time.process_time()
         predictor = Predictor(wide.calls, wide.layers, "cpu")
-        own = [row["policy"] for row in rows_of(path) if row["model"] == model]
+        own = list(dict.fromkeys(r["policy"] for r in rows_of(path) if r["model"] == model))
         predictor.measure(own)
         row = {
             "model": model,
@@ -200,11 +240,10 @@ def foretell(models: list[str], path: Path, out: Path) -> None:
 def agreed(rows: list[Row], told: dict[str, float]) -> Row:
     """Return the rank correlation of what is foretold with what was measured, and its ceiling.
 
-    The ceiling is the root of what two halves of the pairs agree to, as far as noise allows. Both
-    halves are of one model's minute: where load comes and goes, the ceiling is too high.
+    The ceiling is the root of what two halves of the processes agree to, as far as noise allows.
     """
-    seen = [median(row["ratios"]) for row in rows]
-    halves = [[fmean(row["ratios"][k::2]) for row in rows] for k in (0, 1)]
+    seen = [fmean(row["medians"]) for row in rows]
+    halves = [[fmean(row["medians"][k::2]) for row in rows] for k in (0, 1)]
     agree = spearman(*halves)
     reliability = max(0.0, 2 * agree / (1 + agree))
     found, ceiling = spearman([told[row["policy"]] for row in rows], seen), sqrt(reliability)
@@ -218,7 +257,7 @@ def learnt(rows: list[Row], told: dict[str, float]) -> dict[str, float]:
     As a search does: it has them from its race.
     """
     step = median(row["step"] for row in rows)
-    at = {row["policy"]: step * median(row["ratios"]) for row in rows if not row["rule"]}
+    at = {row["policy"]: step * fmean(row["medians"]) for row in rows if not row["rule"]}
     rest = {policy: seconds - told[policy] for policy, seconds in at.items()}
     return {row["policy"]: told[row["policy"]] + rest[row["base"] or row["policy"]] for row in rows}
 
@@ -226,7 +265,7 @@ def learnt(rows: list[Row], told: dict[str, float]) -> dict[str, float]:
 def summary(rows: list[Row], checked: list[Row], foretold: list[Row], name: str) -> None:
     told: dict[str, Row] = {}
     for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
+        own = joined([row for row in rows if row["model"] == model])
         top = [row for row in checked if row["model"] == model]
         best = min(top, key=lambda row: row["ratio"], default=None)
         told[model] = {"policies": len(own), "answer": own[0]["answer"]}
@@ -253,6 +292,8 @@ def main() -> None:
         foretell(told[2:], Path(told[0]), Path(told[1]))
     elif what == "again":
         again(told[0], told[1], Path(told[2]), Path(told[3]))
+    elif what == "process":
+        process(told[0], told[1], Path(told[2]), int(told[3]), int(told[4]))
     else:
         measure(told[0], told[1], Path(told[2]), int(told[3]) if len(told) > 3 else COUNT)
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mpcore._lib import machine
-from mpcore._lib.machine import onednn_variables, read_cpu, resident, spare_onednn, without_tiles
+from mpcore._lib.machine import (
+    keep_freed_memory,
+    onednn_variables,
+    read_cpu,
+    resident,
+    spare_onednn,
+    without_tiles,
+)
 from mpcore.errors import MpcoreWarning
 
 ANNOUNCED = """processor\t: 0
@@ -86,3 +95,49 @@ def test_memory_of_this_process_is_told_in_bytes() -> None:
     assert after < now
     assert still is not None
     assert still > after + 40e6  # the peak stays
+
+
+FAULTS = """
+import ctypes, resource, sys
+from mpcore._lib.machine import keep_freed_memory
+
+if sys.argv[1] == "kept" and not keep_freed_memory():
+    print("no glibc")
+    sys.exit()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+size = 16 << 20
+
+def turn():
+    blocks = [libc.malloc(size), libc.malloc(size)]
+    for block in blocks:
+        libc.memset(block, 1, size)
+    for block in blocks[::-1]:
+        libc.free(block)
+
+turn()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    turn()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_memory_that_is_freed_is_kept() -> None:
+    def faults(word: str) -> str:
+        command = [sys.executable, "-c", FAULTS, word]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    kept = faults("kept")
+    if kept == "no glibc":
+        pytest.skip("another C library")
+    assert int(kept) < 100
+    assert int(faults("as it is")) > 1000  # else there was nothing to mend
+
+
+def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: object())
+    assert not keep_freed_memory()

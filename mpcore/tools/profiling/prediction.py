@@ -1,13 +1,16 @@
 """How long a step takes under any policy: the sum of its calls, each alone as the plan has it.
 
 What comes into a call is followed from call to call: a call is measured with inputs of the dtypes
-that its producers hand on under the plan, so that its casts are those of its edges.
+that its producers hand on under the plan, so that its casts are those of its edges. An op list
+hears each function of a forward pass: what that costs is measured over a whole one.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpcore.backend.calls import Said
@@ -26,6 +29,8 @@ __all__ = ["Prediction", "Predictor", "Way"]
 
 _ROUNDS = 7  # of which the second is taken: what disturbs makes longer
 _LONG = 1e-3  # seconds of one sample
+_FORWARDS = (5, 24)  # rounds of forward passes with an op list and without; fewer count as nothing
+_HEARING = 1.0  # seconds for them
 _ONE_OP = frozenset(
     {"linear", "conv", "conv_transpose", "embedding", "norm", "activation", "pooling"}
     | {"softmax", "dropout", "reshape"}
@@ -52,7 +57,7 @@ class Prediction:
     """What a step is foretold to take.
 
     Attributes:
-        seconds: of a step.
+        seconds: of a step: of all calls, and of hearing them where the plan has an op list.
         calls: of each call, alone.
     """
 
@@ -91,6 +96,7 @@ class Predictor:
         self._seconds: dict[Way, float] = {}
         self._anchors: dict[str, Way] = {}
         self._ways: dict[str, list[Way]] = {}
+        self._is_listed: dict[str, bool] = {}
 
     def measure(self, policies: Iterable[str]) -> None:
         """Time the calls of policies that were not timed yet, alike ones in turn."""
@@ -110,7 +116,8 @@ class Predictor:
         """Return what a step under a policy is foretold to take."""
         self.measure([policy])
         calls = self._alone(policy)
-        return Prediction(sum(calls), tuple(calls))
+        heard = self._hearing if self._is_listed[policy] else 0.0
+        return Prediction(sum(calls) + heard, tuple(calls))
 
     def runs(self, way: Way) -> bool:
         """Return whether a call could be run alone; else it counts as nothing."""
@@ -130,7 +137,24 @@ class Predictor:
         if found is None:
             plan = resolve_plan(Policy.parse(policy), self._layers, self._device)
             found = self._ways[policy] = self._follow(plan)
+            self._is_listed[policy] = plan.policy.by == "op" and bool(plan.ops)
         return found
+
+    @cached_property
+    def _hearing(self) -> float:
+        """Seconds by which an op list makes a forward pass longer."""
+        self._before()
+        forwards = [self._made.forward(listed=listed) for listed in (False, True)]
+        once = sum(self._sample(run, 1) for run in forwards)
+        fewest, most = _FORWARDS
+        rounds = min(most, int(_HEARING / max(once, 1e-9)))
+        if rounds < fewest:
+            return 0.0
+        rng, took = random.Random(0), [[0.0] * rounds, [0.0] * rounds]
+        for index in range(rounds):
+            for side in rng.sample((0, 1), 2):
+                took[side][index] = self._sample(forwards[side], 1)
+        return max(0.0, float(median(took[1]) - median(took[0])))
 
     def _follow(self, plan: Plan) -> list[Way]:
         entries = {entry.path: replace(entry, path="", rule="") for entry in plan.layers}
@@ -146,12 +170,13 @@ class Predictor:
         return ways
 
     def _way(self, index: int, asked: Way) -> Way:
-        """Return the first way that runs as ``asked`` does: rules that meet no op are none."""
+        """Return the first way that runs as ``asked`` does."""
         if asked not in self._same:
             self._before()
             ready = self._made.ready(index, asked.said, asked.came)
-            acted = frozenset[str]() if ready is None else ready.acted
-            alike = asked.key, replace(asked.said, ops=()), asked.came, acted
+            alike: object = asked
+            if ready is not None and ready.kernels is not None:
+                alike = asked.key, ready.kernels, ready.went
             self._same[asked] = self._first.setdefault(alike, asked)
             self._ready.setdefault(self._same[asked], ready)
         return self._same[asked]

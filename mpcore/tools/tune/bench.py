@@ -9,6 +9,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from mpcore._lib.machine import keep_freed_memory
 from mpcore.backend.backend import load_backend
 from mpcore.backend.layout import as_tuple
 from mpcore.backend.parts import CALLS, PROFILER
@@ -132,6 +133,7 @@ class Bench:
         setup = Setup(self.experiment, self.task.backend, self.data)
         model = setup.model()
         batch = next(iter(setup.batches(1, self.task.batch)))
+        keep_freed_memory()
         heard = calls(model, setup.loss(model), batch)
         return Predictor(heard, self.layers, self.can.device, before=self.check_time)
 

@@ -31,6 +31,7 @@ SECONDS = {
     "sum": {LOW: 0.5, WIDE: 1.0},
 }
 CAST = 0.1
+FORWARD, HEARD = 0.02, 0.005  # seconds of a forward pass, and what an op list adds
 
 
 class Planted:
@@ -53,7 +54,11 @@ class Planted:
             output = compute
         casts = sum(one != compute for one in came) + (output != compute)
         self.asked.append((call.key, came, compute, output))
-        return Ready(lambda: SECONDS[call.key][compute] + CAST * casts, (output,))
+        seconds = SECONDS[call.key][compute] + CAST * casts
+        return Ready(lambda: seconds, (output,), (f"{call.key} {came} {compute} {output}",))
+
+    def forward(self, *, listed):
+        return lambda: FORWARD + HEARD * listed
 
 
 def predictor() -> tuple[Predictor, Planted]:
@@ -77,7 +82,41 @@ def predictor() -> tuple[Predictor, Planted]:
 def test_a_step_is_the_sum_of_its_calls_with_casts_at_their_edges(policy, calls) -> None:
     found = predictor()[0](policy)
     assert found.calls == pytest.approx(calls)
-    assert found.seconds == pytest.approx(sum(calls))
+    heard = HEARD if "op=" in policy else 0.0
+    assert found.seconds == pytest.approx(sum(calls) + heard)
+
+
+def test_a_forward_pass_too_long_to_be_repeated_is_heard_for_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(f"{__name__}.FORWARD", 0.2)
+    found = predictor()[0]("autocast_bfloat16; full op=attention")
+    assert found.seconds == pytest.approx(sum(found.calls))
+
+
+def test_calls_that_run_the_same_kernels_are_timed_once() -> None:
+    class Same(Planted):
+        """Whatever a plan says, the same kernels run; or nobody knows which."""
+
+        known = True
+
+        def ready(self, index, said, came):
+            self.asked.append((said, came))
+            return Ready(lambda: 1.0, (LOW,), ("kernel",) if self.known else None)
+
+    timed = []
+
+    def clock(run, count):
+        timed.append(run)
+        return run()
+
+    for known in (True, False):
+        planted = Same()
+        planted.known = known
+        own = Predictor(planted, LAYERS, "cpu", clock)
+        own("float32")
+        asked, before = len(planted.asked), len(timed)
+        own("mixed_bfloat16")
+        assert len(planted.asked) > asked
+        assert (len(timed) == before) == known
 
 
 def test_alike_calls_are_prepared_and_timed_once() -> None:
