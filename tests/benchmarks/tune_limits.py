@@ -1,9 +1,9 @@
-"""Wall time of searches from the command line: --fast, a short budget, Ctrl-C, and a second call.
+"""Wall time of searches from the command line: whole ones, --fast, a short budget, Ctrl-C, again.
 
     python tests/benchmarks/tune_limits.py ROWS.jsonl SECONDS [EXAMPLE ...]
 
-Each row: seconds of --fast; seconds under --budget SECONDS; whether Ctrl-C after as much left a
-policy; steps that a call repeats after a whole one. ``summary`` in the place of SECONDS writes
+Each row: seconds of a search with its proof, and of --fast; seconds under --budget SECONDS; whether
+Ctrl-C after as much left a policy; steps that a call repeats after a whole one. ``summary`` in the place of SECONDS writes
 results/tune_limits.json from all rows.
 """
 
@@ -55,6 +55,7 @@ def called(folder: Path, path: Path, *options: str, stop: float = 0.0) -> Row:
         told = json.loads((folder / "t.json").read_text(encoding="utf-8"))["found"]
         for found in told.values():  # none where the budget ended before anything was measured
             row |= {"steps": (found.get("cost") or [{}])[0].get("steps")}
+            row |= {"level": found.get("level")}
         (folder / "t.json").unlink()
     return row
 
@@ -62,6 +63,9 @@ def called(folder: Path, path: Path, *options: str, stop: float = 0.0) -> Row:
 def do(case: Row) -> Row:
     path = ROOT / "examples" / case["example"]
     row: Row = {}
+    with tempfile.TemporaryDirectory() as name:
+        row["whole"] = called(Path(name), path)
+        row["whole_again"] = called(Path(name), path, "--budget", "600")
     with tempfile.TemporaryDirectory() as name:
         row["fast"] = called(Path(name), path, "--fast")
         row["again"] = called(Path(name), path, "--fast", "--budget", "600")
@@ -76,6 +80,7 @@ def do(case: Row) -> Row:
 def summary(rows: list[Row]) -> None:
     keep(
         "tune_limits", examples=len(rows), load_of_runs=sorted(r["load"] for r in rows),
+        whole_seconds=[[r["example"], r["whole"]["seconds"], r["whole"]["level"]] for r in rows],
         fast_seconds=[[r["example"], r["fast"]["seconds"]] for r in rows],
         within_budget=sum(r["budget"]["seconds"] <= 1.1 * r["limit"] for r in rows),
         stopped_with_policy=sum(bool(r["stopped"]["policy"]) for r in rows),

@@ -36,6 +36,7 @@ from results_file import keep
 from tune_rows import Row, fresh, go_on, rounds_of, rows_of, spread
 from tune_zoo import file_of
 
+from mpcore._lib.machine import cpu_here, keep_freed_memory
 from mpcore.backend.parts import CALLS
 from mpcore.errors import MpcoreError
 from mpcore.policy.policy import Policy
@@ -223,6 +224,7 @@ def foretell(models: list[str], path: Path, out: Path) -> None:
         if any(row["model"] == model for row in rows_of(out)):
             continue
         time_kernels_by(time.process_time)
+        keep_freed_memory()  # as a search does
         wide, start = Wide(model), time.process_time()
         predictor = Predictor(wide.calls, wide.layers, "cpu")
         own = list(dict.fromkeys(r["policy"] for r in rows_of(path) if r["model"] == model))
@@ -281,7 +283,8 @@ def summary(rows: list[Row], checked: list[Row], foretold: list[Row], name: str)
                 "answer_within_2_percent": best["ratio"] >= 1 / 1.02,
             }
     loads = sorted(row["load"] for row in rows)
-    keep(name, load_of_policies=[loads[0], median(loads), loads[-1]], models=told)
+    spans = [loads[0], median(loads), loads[-1]]
+    keep(name, cpu=cpu_here()[0], load_of_policies=spans, models=told)
 
 
 def main() -> None:
