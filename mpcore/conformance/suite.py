@@ -297,6 +297,8 @@ def test_model_is_prepared_once(kit: Kit) -> None:
     assert mp.prepare(trained.model, trained.optimizer, "mixed_bfloat16") is trained.amp
     with pytest.raises(mp.BackendError, match="must not be prepared twice"):
         mp.prepare(trained.model, trained.optimizer, "float32")
+    with pytest.raises(mp.BackendError, match="prepared twice with another `strict`: call"):
+        mp.prepare(trained.model, trained.optimizer, "mixed_bfloat16", strict=False)
 
 
 def test_unknown_object_is_refused(kit: Kit) -> None:

@@ -209,6 +209,17 @@ def test_dropped_micro_batch_leaves_no_trace_but_the_scale(kit, step_mode, optim
     assert bad.step().stepped
 
 
+def test_window_with_one_good_micro_batch_is_that_batch(kit, step_mode):
+    drop = {"on_bad_micro_batch": "drop"}
+    bad = Trained(kit, FLOAT32, step_mode, options=drop, micro_batches=2)
+    good = Trained(kit, FLOAT32, step_mode, options=drop)
+    x, y = without(0, 2)
+    expected, result = good.step(x=x, y=y), bad.step(x=poisoned(0, 2))
+    assert (result.stepped, result.dropped) == (True, 1)
+    assert result.loss == expected.loss
+    assert_same(good.snapshot(), bad.snapshot())
+
+
 def test_window_of_bad_micro_batches_is_skipped(kit, step_mode):
     drop = {"on_bad_micro_batch": "drop"}
     trained = Trained(kit, FLOAT32, step_mode, options=drop, micro_batches=2)

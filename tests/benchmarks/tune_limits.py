@@ -3,8 +3,8 @@
     python tests/benchmarks/tune_limits.py ROWS.jsonl SECONDS [EXAMPLE ...]
 
 Each row: seconds of a search with its proof, and of --fast; seconds under --budget SECONDS; whether
-Ctrl-C after as much left a policy; steps that a call repeats after a whole one. ``summary`` in the place of SECONDS writes
-results/tune_limits.json from all rows.
+Ctrl-C after as much left a policy; steps that a call repeats after a whole one. ``summary`` in the
+place of SECONDS writes results/tune_limits.json from all rows.
 """
 
 from __future__ import annotations

@@ -419,6 +419,7 @@ def wrong(name: str, **values: Any) -> dict[str, Any]:
         (wrong("torch", scale=10**999), "must be a number >= 0, got 1000"),
         (wrong("torch", growth_factor=0), "`growth_factor` of a torch state must be a finite numb"),
         (wrong("torch", growth_interval=0), "must be a whole number in [1, 2147483647], got 0"),
+        (wrong("torch", growth_interval=2**31), "must be a whole number in [1, 2147483647], got 2"),
         (wrong("torch", _growth_tracker=2000), "`_growth_tracker` must be a whole number in [0, 1"),
         (wrong("torch", _growth_tracker=1.0), "must be a whole number in [0, 2147483647], got 1.0"),
         (wrong("torch_npu", dynamic=1), "`dynamic` of a torch_npu state must be true or false, go"),
