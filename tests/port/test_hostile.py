@@ -41,6 +41,8 @@ def _seen(folder: Path) -> dict[str, bytes]:
     [
         pytest.param(b"x = 1\nprint 'hello'\n", 2, "Python 2", id="print"),
         pytest.param(b"try:\n    f()\nexcept E, e:\n    pass\n", 3, "Python 2", id="except"),
+        # an example of Python 2 in a text of a file that is broken elsewhere
+        pytest.param(b'"""\nprint 1\n"""\nx = (\n', 4, "broken Python", id="in a text"),
         pytest.param(b"def f(:\n    pass\n", 1, "broken Python", id="syntax"),
         pytest.param(b"if x:\n\ty = 1\n        z = 2\n", 3, "broken Python", id="tabs"),
         pytest.param(b"x = 1\ny = '\xe9'\n", 2, "byte 0xe9 is not utf-8", id="latin-1"),

@@ -316,3 +316,17 @@ def test_a_refused_name_raises_whatever_is_asked_of_it(name: str) -> None:
     assert done.status == "does not run"
     with pytest.raises(NotImplementedError):
         exec(done.text.replace("import torch_npu\n", ""), {})
+
+
+def test_a_branch_for_another_device_is_left_out() -> None:
+    head = 'import torch\n\ndevice = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+    for question, word in (("device.type != 'cuda'", "fast"), ("device.type == 'cuda'", "slow")):
+        script = f"{head}note = 'slow' if {question} else 'fast'\n"
+        assert f"note = '{word}'" in ported(Case(script, ()), "mindspore").text
+
+
+def test_a_number_that_is_a_device_needs_torch_npu() -> None:
+    script = "import torch\n\n\ndef move(x):\n    return x.to(0)\n"
+    text = ported(Case(script, ()), "torch_npu").text
+    assert "import torch_npu\n" in text
+    assert 'x.to("npu:0")' in text
