@@ -53,6 +53,7 @@ BASES = ("mixed_bfloat16", "autocast_bfloat16", "portable_bfloat16")
 COUNT, PAIRS, TOP, AGAIN = 200, 3, 10, 40
 MEASURED = 4
 """Fresh processes that ``measure`` takes pairs in."""
+DRAWS = 1000
 PROCESSES = 5
 """Of fresh ones that ``again`` takes pairs in: where a model's memory lies in one process moves its
 time by up to 8 % (the mixer in float32 beside itself in float32)."""
@@ -253,6 +254,14 @@ def agreed(rows: list[Row], told: dict[str, float]) -> Row:
             "of_ceiling": round(found / ceiling, 3) if ceiling else None}  # fmt: skip
 
 
+def uncertain(rows: list[Row], told: dict[str, float]) -> list[float]:
+    """Return the 5th and 95th hundredth of ``of_ceiling`` over policies drawn anew (bootstrap)."""
+    rng = random.Random(0)
+    drawn = ([rng.choice(rows) for _ in rows] for _ in range(DRAWS))
+    found = sorted(agreed(own, told)["of_ceiling"] or 0.0 for own in drawn)
+    return [found[DRAWS // 20], found[-DRAWS // 20]]
+
+
 def learnt(rows: list[Row], told: dict[str, float]) -> dict[str, float]:
     """Return what is foretold with what lies between calls, learnt from the named policies' steps.
 
@@ -274,6 +283,7 @@ def summary(rows: list[Row], checked: list[Row], foretold: list[Row], name: str)
         for row in foretold:
             if row["model"] == model:
                 told[model] |= agreed(own, learnt(own, row["seconds"]))
+                told[model]["of_ceiling_90"] = uncertain(own, learnt(own, row["seconds"]))
                 alone = agreed(own, row["seconds"])["of_ceiling"]
                 told[model] |= {"of_ceiling_without_rest": alone, "cpu_seconds": row["cpu"]}
         if best:
