@@ -21,6 +21,7 @@ from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
+from mpcore_port.mindspore.rules.rows import RowRule
 from mpcore_port.mindspore.rules.settings import SettingRule
 from mpcore_port.mindspore.rules.shown import ShownRule
 from mpcore_port.mindspore.rules.tensors import (
@@ -68,7 +69,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     ]
     return [
         [WatchingRule()],
-        [AcceleratorRule(), AloneRule(), IndexRule()],
+        [AcceleratorRule(), AloneRule(), IndexRule(), RowRule()],
         [TrainingRule(), LoopRule()],
         names,
         [NativeRule(), TidyRule()],
