@@ -30,6 +30,7 @@ _PARTS = (
     "others",
     "patterns",
     "pictures",
+    "torch_nn",
     "vision",
 )
 

@@ -431,7 +431,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.functional.softplus": {"beta": ["2", "0.5"], "threshold": ["1"]},
     "torch.nn.functional.dropout": {
         "input": ["big1"],
-        "p": ["0.2", "0.9"],
+        "p": ["0.2", "0.9", "0"],
         "training": ["False", "True"],
     },
     "torch.nn.functional.gumbel_softmax": {
@@ -525,8 +525,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.InstanceNorm2d": _INSTANCES,
     "torch.nn.InstanceNorm3d": _INSTANCES,
     "torch.nn.GroupNorm": {"num_groups": ["2", "4"], "num_channels": ["4"], "dtype": None},
-    "torch.nn.Dropout": {"p": ["0.2", "0.9", "0.0"]},
-    "torch.nn.Dropout2d": {"p": ["0.2", "0.0"]},
+    "torch.nn.Dropout": {"p": ["0.2", "0.9", "0.0", "0"]},
+    "torch.nn.Dropout2d": {"p": ["0.2", "0.0", "0"]},
     "torch.nn.MaxPool1d": _POOL
     | {"kernel_size": ["2", "3"], "stride": ["1", "3"], "padding": ["1"]},
     "torch.nn.MaxPool2d": _POOL,
@@ -562,6 +562,26 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.LSTM": _RNN | {"dtype": None},
     "torch.nn.GRU": _RNN | {"dtype": None},
     "torch.nn.RNN": _RNN | {"dtype": None},
+    "torch.nn.LSTMCell": {"input_size": ["4"], "hidden_size": ["3"], "dtype": None},
+    "torch.nn.GRUCell": {"input_size": ["4"], "hidden_size": ["3"], "dtype": None},
+    "torch.nn.RNNCell": {
+        "input_size": ["4"],
+        "hidden_size": ["3"],
+        "nonlinearity": ["'relu'", "'tanh'"],
+        "dtype": None,
+    },
+    "torch.nn.EmbeddingBag": {
+        "num_embeddings": ["7"],
+        "embedding_dim": ["3"],
+        "max_norm": None,
+        "norm_type": None,
+        "scale_grad_by_freq": ["False"],
+        "mode": ["'sum'", "'mean'", "'max'"],
+        "sparse": ["False"],
+        "include_last_offset": ["False"],
+        "padding_idx": ["1", "-6"],
+        "dtype": None,
+    },
     "torch.nn.MultiheadAttention": {
         "embed_dim": ["8"],
         "num_heads": ["2"],
@@ -592,6 +612,24 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "norm": ["None", "torch.nn.LayerNorm(8)"],
         "enable_nested_tensor": ["False"],
         "mask_check": ["False"],
+    },
+    "torch.nn.utils.rnn.pad_sequence": {
+        "sequences": ["[v, w[:2], v[1:]]", "(m, k[:1])"],
+        "batch_first": _FLAG,
+        "padding_value": ["0.5", "-2"],
+        "padding_side": ["'left'", "'right'"],
+    },
+    "torch.unique_consecutive": {
+        "input": ["i", "h"],
+        "return_inverse": _FLAG,
+        "return_counts": _FLAG,
+        "dim": ["0", "1", "-1"],
+    },
+    "Tensor.unique_consecutive": {
+        "self": ["i", "h"],
+        "return_inverse": _FLAG,
+        "return_counts": _FLAG,
+        "dim": ["0", "1", "-1"],
     },
     "torch.nn.Sequential": {"args": ["torch.nn.Linear(5, 4), torch.nn.Tanh()"]},
     # optimizers and schedules
@@ -880,7 +918,8 @@ LAYER_INPUTS = {
     "torch.nn.Sequential": ["fe"], "torch.nn.LSTM": ["fe"], "torch.nn.GRU": ["fe"],
     "torch.nn.RNN": ["fe"], "torch.nn.MultiheadAttention": ["mq", "mk", "mk"],
     "torch.nn.TransformerEncoderLayer": ["mq"], "torch.nn.TransformerEncoder": ["mq"],
-    "torch.nn.Flatten": ["vol"],
+    "torch.nn.Flatten": ["vol"], "torch.nn.LSTMCell": ["fb"], "torch.nn.GRUCell": ["fb"],
+    "torch.nn.RNNCell": ["fb"], "torch.nn.EmbeddingBag": ["i"],
 }  # fmt: skip
 
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.checked import signature
+from mpcore_port.mindspore.tables import Mapping
 from mpcore_port.names import code_of, expression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from mpcore_port.mindspore.tables import Mapping
 
 __all__ = ["Refused", "map_call"]
 
@@ -69,6 +68,9 @@ def map_call(
     for name, other in row.missing.items():
         if name not in bound.given and not bound.extra:
             row = replace(row, to=other)
+    if other := _by_given(row, bound):
+        kept = {"params": row.params, "drop": row.drop, "imports": row.imports}
+        row = Mapping(row.name, to=other, reason=row.reason, effect=row.effect, **kept)
     _check(row, bound)
     if row.expr or row.bare:
         return _expression(row, bound, receiver)
@@ -106,7 +108,7 @@ def _said_anew(row: Mapping, call: cst.Call) -> cst.Call:
         param.name
         for param in row.params
         if param.name in given
-        and (param.default == "None" or param.name in row.refuse)
+        and (param.default == "None" or param.name in row.refuse or param.name in row.given)
         and _same(code_of(given[param.name].value), param.default)
     }
     reduction = _reduction(row, given)
@@ -213,6 +215,18 @@ def _same(code: str, default: str | None) -> bool:
         return bool(ast.literal_eval(code) == ast.literal_eval(default))
     except (ValueError, SyntaxError):
         return code == default
+
+
+def _by_given(row: Mapping, bound: _Bound) -> str:
+    """Return the function that takes torch's arguments where one of them asks for it, or ""."""
+    for name, other in row.given.items():
+        value = bound.given[name].value if name in bound.given else None
+        if value is None or _same(code_of(value), _default(row, name)):
+            continue
+        several = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) > 1
+        if name not in row.special or several:
+            return other
+    return ""
 
 
 def _check(row: Mapping, bound: _Bound) -> None:
