@@ -109,7 +109,8 @@ def test_what_a_call_through_a_name_cannot_make_is_named():
 
 def test_a_parameter_with_a_default_in_the_body_is_what_was_given():
     """It was taken for its default alone: a norm that was handed in was never called."""
-    code = "def f(d, norm=None):\n    if norm is None:\n        norm = nn.BatchNorm2d\n    return norm(d)"
+    body = "    if norm is None:\n        norm = nn.BatchNorm2d\n    return norm(d)"
+    code = f"def f(d, norm=None):\n{body}"
     done = port_text(HEAD + code + "\n", TARGET)
     assert "return norm(d)" in done.text
     assert "norm = port.torch_nn.BatchNorm2d" in done.text
