@@ -45,6 +45,7 @@ class Mapping:
         name: full name in torch; of a method ``"Tensor.size"``.
         to: new name; the arguments stay.
         value: what stands for the name where it is not called; "" for ``to``.
+        kind_of: what stands for it where only a type is asked for; "" for the same.
         params: torch's signature; empty where arguments are not looked at.
         keywords: new names of arguments.
         pin: code that is written out for an argument that was left to its default.
@@ -76,6 +77,7 @@ class Mapping:
     name: str
     to: str = ""
     value: str = ""
+    kind_of: str = ""
     params: tuple[Param, ...] = ()
     keywords: dict[str, str] = field(default_factory=dict)
     pin: dict[str, str] = field(default_factory=dict)

@@ -263,6 +263,8 @@ class NameRule(PortRule):
         if made is not None:
             return made
         word = row.to if _is_handed_on(parent) and row.to else row.value or row.to
+        if row.kind_of and (self._is_type(old, at) or asks_for_type(old, at)):
+            word = row.kind_of
         if not word:
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
         if word.startswith("(") and isinstance(self._holder(old, at), cst.ClassDef):
