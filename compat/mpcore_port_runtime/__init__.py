@@ -31,6 +31,7 @@ from mpcore_port_runtime.modules import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
 from mpcore_port_runtime.parameter_list import *  # noqa: F403
 from mpcore_port_runtime.profiling import *  # noqa: F403
+from mpcore_port_runtime.quantiles import *  # noqa: F403
 from mpcore_port_runtime.ragged import *  # noqa: F403
 from mpcore_port_runtime.random import *  # noqa: F403
 from mpcore_port_runtime.rates import *  # noqa: F403

@@ -619,6 +619,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "padding_value": ["0.5", "-2"],
         "padding_side": ["'left'", "'right'"],
     },
+    "torch.quantile": {"q": ["0.3", "torch.tensor([0.25, 0.9])"]},
     "torch.unique_consecutive": {
         "input": ["i", "h"],
         "return_inverse": _FLAG,
@@ -873,7 +874,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "Tensor.roll": {"dims": ["0", "-1"]},
     "Tensor.take": {"index": ["i"]},
     "Tensor.diff": {"n": ["1", "2"], "prepend": None, "append": None},
-    "Tensor.quantile": {"q": ["0.3"]},
+    "Tensor.quantile": {"q": ["0.3", "torch.tensor([0.25, 0.9])"]},
     "Tensor.numpy": {"self": ["i"], "force": ["True"]},
     "Tensor.clone": {},
     "Tensor.contiguous": {},

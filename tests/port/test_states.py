@@ -201,3 +201,22 @@ def test_a_live_state_holds_the_parameters_themselves():
     net = ms.nn.Dense(2, 1)
     port.put(port.live_state_dict(net)["weight"], Tensor([[2.0, 3.0]]))
     np.testing.assert_array_equal(net.weight.asnumpy(), [[2.0, 3.0]])
+
+
+@pytest.mark.parametrize(
+    ("call", "lines"),
+    [("", [3]), ("def g(net, x, opt, s):\n    loss = net(x).mean()\n    f(loss, s)\n", [])],
+)
+def test_a_loss_that_nobody_is_seen_to_hand_in_is_unproven(call, lines):
+    script = f"import torch\ndef f(loss, scaler):\n    scaler.scale(loss).backward()\n{call}"
+    said = [edit.line for edit in ported(script).edits if "handed in" in edit.reason]
+    assert said == lines
+
+
+def test_what_another_optimizers_step_returns_is_returned():
+    class Wrapped:
+        def step(self):
+            return "rates"
+
+    assert port.step(Wrapped()) == "rates"
+    assert port.GradScaler(enabled=False).step(Wrapped()) == "rates"
