@@ -137,7 +137,9 @@ def _row(name: str) -> Any:
 def _settings(case: Case) -> dict[str, Any]:
     row = _row(case.name)
     effect = row.effect if row else ""
-    drops = any(name == "dropout" and case.value_of(name) != "0.0" for name, _, _ in case.moved)
+    drops = any(
+        name == "dropout" and case.value_of(name) not in ("0.0", "0") for name, _, _ in case.moved
+    )
     draws = drops or ("random" in effect and "dropout=0.0" not in case.code)
     return {
         "number": case.number, "code": case.code, "name": case.name, "driver": case.driver,

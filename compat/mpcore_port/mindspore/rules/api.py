@@ -291,7 +291,7 @@ class NameRule(PortRule):
     def _by_maker(self, old: cst.BaseExpression, row: Mapping, at: At) -> Any:
         """Return what takes torch's arguments where a layer's name is called, or compared so."""
         maker = maker_of(row.name)
-        if not maker or asks_for_type(old, at):
+        if not maker or row.to.startswith("mint.") or asks_for_type(old, at):
             return None
         if self._is_type(old, at) and not _may_be_partial(old, at):
             return None
