@@ -432,9 +432,6 @@ def _batch_norm_momentum(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst
 def _shape_tuple(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
     value = arg.value
     if isinstance(value, (cst.Tuple, cst.List)):
-        if len(value.elements) > 1:
-            msg = f"`normalized_shape` of {row.name}: nn.LayerNorm takes the last axis only"
-            raise Refused(msg)
         return [arg]
     code = code_of(value)
     if isinstance(value, (cst.Integer, cst.Name, cst.Attribute, cst.BinaryOperation)):

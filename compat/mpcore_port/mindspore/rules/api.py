@@ -102,6 +102,8 @@ class CallRule(PortRule):
             made = map_call(named(at, row), new)
         except Refused as exc:
             return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+        if isinstance(made, cst.Call) and code_of(made.func) in row.given.values():
+            made = made.with_changes(func=expression(wording(at, code_of(made.func))))
         doubted = doubts(row, old, at) if row.params or not name.endswith("Tensor") else []
         for doubt in doubted:
             if doubt.is_refused:

@@ -211,7 +211,6 @@ def named(at: At, row: Mapping) -> Mapping:
         bare=wording(at, row.bare),
         stars=wording(at, row.stars),
         missing={name: wording(at, other) for name, other in row.missing.items()},
-        given={name: wording(at, other) for name, other in row.given.items()},
     )
 
 
