@@ -69,8 +69,14 @@ def map_call(
         if name not in bound.given and not bound.extra:
             row = replace(row, to=other)
     if other := _by_given(row, bound):
-        kept = {"params": row.params, "drop": row.drop, "imports": row.imports}
-        row = Mapping(row.name, to=other, reason=row.reason, effect=row.effect, **kept)
+        row = Mapping(
+            row.name,
+            to=other,
+            params=row.params,
+            drop=row.drop,
+            reason=row.reason,
+            effect=row.effect,
+        )
     _check(row, bound)
     if row.expr or row.bare:
         return _expression(row, bound, receiver)

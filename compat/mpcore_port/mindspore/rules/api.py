@@ -300,7 +300,7 @@ class NameRule(PortRule):
         made = cst.parse_expression(wording(at, maker))
         parent = at.names.parents.get(old)
         held = at.names.parents.get(parent) if isinstance(parent, cst.Arg) else None
-        whole = held if is_bound(held, at) else old
+        whole: Any = held if is_bound(held, at) else old
         if is_looked_at(whole, at) or self._is_type(old, at):
             at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
         else:

@@ -29,7 +29,7 @@ class SharedRule(PortRule):
             return None
         found = at.names.scope(old.target).find(old.target.value)
         parts = [one.value for one in found if one.kind == "value"]
-        entries = [part for part in parts if _is_entry(part)]
+        entries: list[Any] = [part for part in parts if _is_entry(part)]
         if not entries or at.once(_values).kind(old.target) == "neutral":
             return None
         if any(_is_read_behind(part.value, old, at) for part in entries):

@@ -121,6 +121,7 @@ def _inside(loop: Any, at: At) -> list[cst.CSTNode]:
 
 def _changed(node: Any) -> Any:
     """Return what a statement or call changes in place, as ``v`` in ``v.data.mul_(2)``."""
+    held: cst.BaseExpression
     if isinstance(node, cst.AugAssign):
         held = node.target
     elif isinstance(node.func, cst.Attribute) and node.func.attr.value.endswith("_"):
