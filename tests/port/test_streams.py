@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mpcore_port.mindspore.replay import replay
+from mpcore_port.verify.step import _unlogged
 
 from .ports import ported
 
@@ -31,3 +32,12 @@ def test_what_initialises_attention_does_not_draw_from_the_data(tmp_path):
     losses = [[value for kind, value in run if kind == "loss"] for run in (theirs, mine)]
     assert len(losses[0]) == 2
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_what_a_logger_gets_is_compared_without_what_makes_it_plain():
+    text = (
+        'wandb.log(port.logged({"a": f(x),\n    "b": [y(1)]}), step=port.logged)\nz = logged(2)\n'
+    )
+    plain = 'wandb.log({"a": f(x),\n    "b": [y(1)]}, step=port.logged)\nz = logged(2)'
+    assert _unlogged(text) == plain
+    assert _unlogged("x = (") == "x = ("
