@@ -30,6 +30,7 @@ _PARTS = (
     "others",
     "patterns",
     "pictures",
+    "torch_nn",
     "vision",
 )
 
@@ -59,6 +60,12 @@ def _meaning(tree: ast.Module, name: str) -> str:
     return ""
 
 
+def _imported(tree: ast.Module) -> set[str]:
+    """Return the names that a module has from others, where their page says what they mean."""
+    lines = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name for line in lines for alias in line.names}
+
+
 def _words(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
@@ -68,7 +75,7 @@ def surface() -> dict[str, dict[str, str]]:
     found = {}
     for path in sorted(_folder().glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        names = _names(tree)
+        names = [name for name in _names(tree) if name not in _imported(tree)]
         if path.stem != "__init__" and names:
             found[path.stem] = {name: _meaning(tree, name) for name in names}
     return found

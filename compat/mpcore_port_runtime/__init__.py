@@ -5,12 +5,15 @@ from __future__ import annotations
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import distributions as distributions
+from mpcore_port_runtime import lr_scheduler as lr_scheduler
 from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import pictures as pictures
+from mpcore_port_runtime import torch_nn as torch_nn
 from mpcore_port_runtime import vision as vision
 from mpcore_port_runtime.averages import *  # noqa: F403
+from mpcore_port_runtime.cells import *  # noqa: F403
 from mpcore_port_runtime.compiling import *  # noqa: F403
 from mpcore_port_runtime.contraction import *  # noqa: F403
 from mpcore_port_runtime.cycles import *  # noqa: F403
@@ -26,7 +29,10 @@ from mpcore_port_runtime.loading import *  # noqa: F403
 from mpcore_port_runtime.losses import *  # noqa: F403
 from mpcore_port_runtime.modules import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
+from mpcore_port_runtime.parameter_list import *  # noqa: F403
 from mpcore_port_runtime.profiling import *  # noqa: F403
+from mpcore_port_runtime.quantiles import *  # noqa: F403
+from mpcore_port_runtime.ragged import *  # noqa: F403
 from mpcore_port_runtime.random import *  # noqa: F403
 from mpcore_port_runtime.rates import *  # noqa: F403
 from mpcore_port_runtime.reductions import *  # noqa: F403
@@ -39,5 +45,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 8
+VERSION = 9
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

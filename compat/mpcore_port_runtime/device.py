@@ -14,7 +14,9 @@ from mpcore.errors import BackendError
 __all__ = [
     "DataParallel",
     "DistributedDataParallel",
+    "OptimizedModule",
     "accelerator",
+    "all_gather_object",
     "all_reduce",
     "barrier",
     "data_parallel",
@@ -216,6 +218,19 @@ def all_reduce(tensor: Any, op: str = "sum") -> None:
     kinds |= {"max": ops.ReduceOp.MAX, "min": ops.ReduceOp.MIN}
     made = ops.AllReduce(kinds[op])(tensor)
     tensor.copy_(made / ranks if op == "mean" else made)
+
+
+def all_gather_object(object_list: list[Any], obj: Any) -> None:
+    """Give the list the objects of all processes, in place; of one process its own."""
+    ranks = get_world_size()
+    if ranks > 1:
+        msg = f"all_gather_object was not run in {ranks} processes: gather tensors"
+        raise BackendError(msg)
+    object_list[0] = obj
+
+
+class OptimizedModule:
+    """The class of what torch.compile gives: in a port nothing is of it."""
 
 
 class _Around(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

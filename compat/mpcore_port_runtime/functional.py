@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, mint, ops
 
 from mpcore.errors import BackendError
 
@@ -29,6 +29,7 @@ __all__ = [
     "index_add",
     "interpolate",
     "layer_norm",
+    "lerp",
     "linspace",
     "multinomial",
     "no_grad",
@@ -115,6 +116,11 @@ def layer_norm(
     if bias is not None:
         y = y + bias
     return y.astype(input.dtype)
+
+
+def lerp(input: Any, end: Any, weight: Any) -> Any:  # torch's name
+    """Return torch.lerp; a whole number counts as a float, for which alone there is a kernel."""
+    return mint.lerp(input, end, float(weight) if isinstance(weight, int) else weight)
 
 
 def rms_norm(

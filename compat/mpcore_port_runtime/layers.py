@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import mindspore as ms
 from mindspore import nn, ops
 
 from mpcore_port_runtime.device import get_world_size
-from mpcore_port_runtime.functional import interpolate, selu
+from mpcore_port_runtime.functional import as_tuple, interpolate, layer_norm, selu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ __all__ = [
     "CrossEntropyLoss",
     "Dropout2d",
     "Embedding",
+    "LayerNorm",
     "LogSoftmax",
     "ModuleDict",
     "ModuleList",
@@ -121,6 +123,31 @@ class SELU(nn.Cell):  # type: ignore[misc]
     def construct(self, x: Any) -> Any:
         """Return ``selu(x)``."""
         return selu(x)
+
+
+class LayerNorm(nn.LayerNorm):  # type: ignore[misc]
+    """torch.nn.LayerNorm over several axes, or without a scale or a shift."""
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+    ) -> None:
+        nn.Cell.__init__(self)  # nn.LayerNorm always makes both
+        self.normalized_shape, self.epsilon = as_tuple(normalized_shape), eps
+        self.gamma = ms.Parameter(ops.ones(self.normalized_shape)) if elementwise_affine else None
+        shifted = elementwise_affine and bias
+        self.beta = ms.Parameter(ops.zeros(self.normalized_shape)) if shifted else None
+
+    def construct(self, x: Any) -> Any:
+        """Return ``x`` with its last axes normalised."""
+        return layer_norm(x, self.normalized_shape, self.gamma, self.beta, self.epsilon)
+
+    def extend_repr(self) -> str:
+        """Return what stands between the brackets of ``repr``."""
+        return f"{self.normalized_shape}, eps={self.epsilon}, affine={self.gamma is not None}"
 
 
 class Embedding(nn.Embedding):  # type: ignore[misc]
@@ -232,6 +259,9 @@ class ModuleDict(nn.Cell):  # type: ignore[misc]
 
 class Dropout2d(nn.Dropout2d):  # type: ignore[misc]
     """nn.Dropout2d that takes (N, C) and (N, C, L) too, as torch's does."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p=float(p))
 
     def construct(self, x: Any) -> Any:
         """Return ``x`` with whole channels left out."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
 
 __all__ = [
     "BCEWithLogitsLoss",
     "CosineSimilarity",
     "KLDivLoss",
     "binary_cross_entropy_with_logits",
+    "cosine_similarity",
     "kl_div",
 ]
 
@@ -67,6 +68,24 @@ def kl_div(
     return _reduced(each, reduction)
 
 
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """Return torch.nn.functional.cosine_similarity: each norm is at least ``eps``.
+
+    That is not differentiated, as there.
+
+    Source: ``cosine_similarity`` in aten/src/ATen/native/Distance.cpp, torch 2.13.0.
+    """
+    parts = []
+    for x in (x1, x2):
+        square = (x * x).sum(dim, keepdims=True)
+        some = square > 0  # the root has no gradient at zero
+        root = ops.sqrt(ops.where(some, square, ops.ones_like(square)))
+        norm = ops.where(some, root, ops.zeros_like(root))
+        least = ops.maximum(norm, Tensor(eps, norm.dtype))
+        parts.append(x / (norm + ops.stop_gradient(least - norm)))
+    return (parts[0] * parts[1]).sum(dim)
+
+
 class BCEWithLogitsLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     """torch.nn.BCEWithLogitsLoss."""
 
@@ -100,4 +119,4 @@ class CosineSimilarity(nn.Cell):  # type: ignore[misc]
 
     def construct(self, x1: Any, x2: Any) -> Any:
         """Return the cosines between vectors along one axis."""
-        return ops.cosine_similarity(x1, x2, *self.options)
+        return cosine_similarity(x1, x2, *self.options)

@@ -24,6 +24,7 @@ __all__ = [
     "held",
     "holds",
     "in_training",
+    "live_state_dict",
     "load_state_dict",
     "modules",
     "named_modules",
@@ -151,6 +152,12 @@ def state_dict(holder: Any) -> dict[str, Any]:
         found = {name: param.value().copy() for name, param, _ in _every(holder)}
         return found | {name: buffer.copy() for name, buffer in holder.named_buffers()}
     return dict(holder.state_dict())
+
+
+def live_state_dict(cell: Any) -> dict[str, Any]:
+    """Return the Parameters and buffers themselves, by torch's names: what is put in them stays."""
+    found = {name: param for name, param, _ in _every(cell)}
+    return found | dict(cell.named_buffers())
 
 
 def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> None:

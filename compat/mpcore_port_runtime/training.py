@@ -230,19 +230,17 @@ class GradScaler:
                 finite = finite and bool(ops.isfinite(param.grad).all())
         self._finite[id(optimizer)] = finite
 
-    def step(self, optimizer: Any) -> None:
-        """Run the optimizer unless its gradients overflowed."""
+    def step(self, optimizer: Any) -> Any:
+        """Run the optimizer unless its gradients overflowed; return what its step returns."""
         if not self._enabled:
-            step(optimizer)
-            return
+            return step(optimizer)
         if id(optimizer) in self._stepped:
             msg = "`step` must be called once for each optimizer since the last `update`"
             raise RuntimeError(msg)
         if id(optimizer) not in self._finite:
             self.unscale_(optimizer)
         self._stepped.add(id(optimizer))
-        if self._finite[id(optimizer)]:
-            step(optimizer)
+        return step(optimizer) if self._finite[id(optimizer)] else None
 
     def update(self, new_scale: Any = None) -> None:
         """Move the scale, after all optimizers have stepped."""
@@ -320,18 +318,20 @@ def _scale_for(scaler: Any) -> float:
     return alive[0].get_scale() if alive else 1.0
 
 
-def step(optimizer: Any) -> None:
-    """Run an optimizer on ``param.grad``; anything else that has a ``step`` is stepped."""
+def step(optimizer: Any) -> Any:
+    """Run an optimizer on ``param.grad``; anything else that has a ``step`` is stepped.
+
+    What the step of anything else returns is returned.
+    """
     if not hasattr(optimizer, "parameters") or not isinstance(optimizer, nn.Cell):
-        optimizer.step()
-        return
+        return optimizer.step()
     if getattr(optimizer, "mpcore_skips", False):  # apex: the gradients overflowed
         optimizer.mpcore_skips = False
-        return
+        return None
     grads = [getattr(param, "grad", None) for param in optimizer.parameters]
     if getattr(optimizer, "takes_none", False):
         optimizer(grads)
-        return
+        return None
     without = [
         (param, param.value().copy())
         for param, grad in zip(optimizer.parameters, grads, strict=True)
@@ -341,6 +341,7 @@ def step(optimizer: Any) -> None:
     optimizer(tuple(next(zeros) if grad is None else grad for grad in grads))
     for param, value in without:  # torch passes them by, weight decay and all
         ops.assign(param, value)
+    return None
 
 
 def zero_grad(holder: Any, set_to_none: bool = True) -> None:

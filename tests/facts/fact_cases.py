@@ -99,7 +99,16 @@ def _held_values(name: str, param: str) -> list[str] | None:
     driver = driver_of(name)
     if param in _HELD.get(driver, ()):
         return [param]
-    return values_of(name, param)
+    values = values_of(name, param)
+    return values and [*values, *_whole(values)]
+
+
+def _whole(values: list[str]) -> list[str]:
+    """Return whole numbers beside floats: torch takes both, and settings often hold an int."""
+    kinds = {kind_of(code) for code in values}
+    if not kinds & {"float", "negativefloat"} or kinds & {"int", "negativeint"}:
+        return []
+    return ["0", "1"]
 
 
 def cases_of(name: str, seed: int = 0) -> list[Case]:

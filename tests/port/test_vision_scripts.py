@@ -119,10 +119,23 @@ def test_classes_are_themselves_where_they_are_asked_for(tmp_path):
     assert "partial" not in beside(TYPES, tmp_path).text
 
 
-def test_a_class_that_was_handed_on_is_compared_without_proof():
-    found = ported("from torch import nn\ndef f(act): return act == nn.GELU\n", "exact", "unproven")
-    assert "act == nn.GELU" in found.text
-    assert "partial" in port_text("from torch import nn\nx = [nn.Conv2d]\n", TARGET).text
+HANDED = """from torch import nn
+def named(act=nn.GELU, norm=nn.BatchNorm2d):
+    return [act == nn.GELU, act is nn.ReLU, norm in (nn.BatchNorm2d, nn.LayerNorm)]
+made = named() + named(nn.ReLU, nn.LayerNorm) + [type(nn.GELU()) is nn.GELU]
+"""
+
+
+def test_a_class_that_was_handed_on_is_compared_with_what_was_handed_on(tmp_path):
+    text = beside(HANDED, tmp_path).text
+    assert "act is port.torch_nn.ReLU" in text
+    assert "is nn.GELU" in text
+
+
+def test_a_class_without_torchs_arguments_is_compared_without_proof():
+    found = ported("from torch import nn\ndef f(act): return act == nn.GLU\n", "exact", "unproven")
+    assert "act == nn.GLU" in found.text
+    assert "port.torch_nn" in port_text("from torch import nn\nx = [nn.Conv2d]\n", TARGET).text
 
 
 # --- instances that are normalised ----------------------------------------------------------------

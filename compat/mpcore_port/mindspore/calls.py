@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.checked import signature
+from mpcore_port.mindspore.tables import Mapping
 from mpcore_port.names import code_of, expression
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from mpcore_port.mindspore.tables import Mapping
 
 __all__ = ["Refused", "map_call"]
 
@@ -69,6 +68,15 @@ def map_call(
     for name, other in row.missing.items():
         if name not in bound.given and not bound.extra:
             row = replace(row, to=other)
+    if other := _by_given(row, bound):
+        row = Mapping(
+            row.name,
+            to=other,
+            params=row.params,
+            drop=row.drop,
+            reason=row.reason,
+            effect=row.effect,
+        )
     _check(row, bound)
     if row.expr or row.bare:
         return _expression(row, bound, receiver)
@@ -106,7 +114,7 @@ def _said_anew(row: Mapping, call: cst.Call) -> cst.Call:
         param.name
         for param in row.params
         if param.name in given
-        and (param.default == "None" or param.name in row.refuse)
+        and (param.default == "None" or param.name in row.refuse or param.name in row.given)
         and _same(code_of(given[param.name].value), param.default)
     }
     reduction = _reduction(row, given)
@@ -213,6 +221,18 @@ def _same(code: str, default: str | None) -> bool:
         return bool(ast.literal_eval(code) == ast.literal_eval(default))
     except (ValueError, SyntaxError):
         return code == default
+
+
+def _by_given(row: Mapping, bound: _Bound) -> str:
+    """Return the function that takes torch's arguments where one of them asks for it, or ""."""
+    for name, other in row.given.items():
+        value = bound.given[name].value if name in bound.given else None
+        if value is None or _same(code_of(value), _default(row, name)):
+            continue
+        several = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) > 1
+        if name not in row.special or several:
+            return other
+    return ""
 
 
 def _check(row: Mapping, bound: _Bound) -> None:
@@ -418,9 +438,6 @@ def _batch_norm_momentum(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst
 def _shape_tuple(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
     value = arg.value
     if isinstance(value, (cst.Tuple, cst.List)):
-        if len(value.elements) > 1:
-            msg = f"`normalized_shape` of {row.name}: nn.LayerNorm takes the last axis only"
-            raise Refused(msg)
         return [arg]
     code = code_of(value)
     if isinstance(value, (cst.Integer, cst.Name, cst.Attribute, cst.BinaryOperation)):

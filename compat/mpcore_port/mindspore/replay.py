@@ -289,12 +289,16 @@ def _networks(script: str, kind: Any) -> dict[str, Any]:
 
 
 def _draw_apart(torch: Any) -> None:
-    """Let initialisers draw from a stream of their own."""
+    """Let initialisers draw from a stream of their own, also those that layers hold by name."""
     numbers = iter(range(1, 1_000_000))
+    holders = [one for name, one in sys.modules.items() if name.startswith("torch.nn.")]
     for name in dir(torch.nn.init):
         original = getattr(torch.nn.init, name)
         if name.endswith("_") and not name.startswith("_") and callable(original):
-            setattr(torch.nn.init, name, _apart(torch, original, numbers))
+            made = _apart(torch, original, numbers)
+            for holder in holders:  # MultiheadAttention has xavier_uniform_ of its own
+                if getattr(holder, name, None) is original:
+                    setattr(holder, name, made)
 
 
 def _apart(torch: Any, original: Any, numbers: Any) -> Any:

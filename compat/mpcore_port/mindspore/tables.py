@@ -45,6 +45,7 @@ class Mapping:
         name: full name in torch; of a method ``"Tensor.size"``.
         to: new name; the arguments stay.
         value: what stands for the name where it is not called; "" for ``to``.
+        kind_of: what stands for it where only a type is asked for; "" for the same.
         params: torch's signature; empty where arguments are not looked at.
         keywords: new names of arguments.
         pin: code that is written out for an argument that was left to its default.
@@ -53,12 +54,15 @@ class Mapping:
         set_if: arguments that are written beside another one.
         change: code an argument becomes.
         as_float: arguments that MindSpore wants as a float; torch takes a whole number too.
+        native_floats: the same, of MindSpore's own function where it stands for the runtime's.
         as_tuple: arguments that MindSpore wants as a tuple; torch takes a list too.
         special: name of the function in ``calls.py`` that rewrites an argument.
         drop: arguments that go.
         refuse: arguments that are refused unless they have torch's default, and why.
         require: arguments that must be there, and why.
         missing: new name of the function where an argument is not given.
+        given: new name of the function, with torch's arguments, where an argument is not torch's
+            default; of one that ``special`` rewrites, where it has several elements.
         refuse_all: why the name is refused; "" if it is not.
         remove: why a line with nothing but this call goes.
         positional: how many arguments may stay positional; the rest get their keyword.
@@ -73,6 +77,7 @@ class Mapping:
     name: str
     to: str = ""
     value: str = ""
+    kind_of: str = ""
     params: tuple[Param, ...] = ()
     keywords: dict[str, str] = field(default_factory=dict)
     pin: dict[str, str] = field(default_factory=dict)
@@ -82,11 +87,13 @@ class Mapping:
     change: dict[str, str] = field(default_factory=dict)
     special: dict[str, str] = field(default_factory=dict)
     as_float: tuple[str, ...] = ()
+    native_floats: tuple[str, ...] = ()
     as_tuple: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     refuse: dict[str, str] = field(default_factory=dict)
     require: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
     refuse_all: str = ""
     remove: str = ""
     positional: int = 99
@@ -133,7 +140,7 @@ def _mapping(name: str, row: str | dict[str, Any]) -> Mapping:
         raise ValueError(msg)
     values = dict(row)
     values["params"] = _params(values.get("params", _signature(name, row)))
-    for key in ("drop", "as_float", "as_tuple"):
+    for key in ("drop", "as_float", "as_tuple", "native_floats"):
         values[key] = tuple(values.get(key, ()))
     return Mapping(name, **values)
 

@@ -21,7 +21,10 @@ from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
+from mpcore_port.mindspore.rules.repeats import RepeatRule
+from mpcore_port.mindspore.rules.rows import RowRule
 from mpcore_port.mindspore.rules.settings import SettingRule
+from mpcore_port.mindspore.rules.shared import SharedRule
 from mpcore_port.mindspore.rules.shown import ShownRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
@@ -68,7 +71,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     ]
     return [
         [WatchingRule()],
-        [AcceleratorRule(), AloneRule(), IndexRule()],
+        [AcceleratorRule(), AloneRule(), IndexRule(), RepeatRule(), RowRule(), SharedRule()],
         [TrainingRule(), LoopRule()],
         names,
         [NativeRule(), TidyRule()],

@@ -527,6 +527,9 @@ def _port(
     own = _code(_renamed(done.text, done.text, file.text))
     own = [line for line in own if _is_of_script(line)]
     elsewhere = [line for line in own if line not in there]
+    if elsewhere:  # a logger that is left out of the step is none whose values are made plain
+        there |= set(_code(_unlogged(file.source.shown(file.text))))
+        elsewhere = [line for line in elsewhere if line not in there]
     if elsewhere and (nothing := _given_nothing(step)):
         plain = {_unshown(line, nothing) for line in there}
         elsewhere = [line for line in elsewhere if _unshown(line, nothing) not in plain]
@@ -560,6 +563,30 @@ def _port(
     }
     facts["lines"] = _lines(facts, file)
     return facts, ported
+
+
+def _unlogged(text: str) -> str:
+    """Return a port without ``port.logged(...)`` around what loggers get."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return text
+    cut: list[tuple[int, int, int]] = []  # row, columns
+    open_at: list[bool] = []  # whether a bracket is that of a call that goes
+    words = [token.string for token in tokens]
+    for place, token in enumerate(tokens):
+        row, column = token.start
+        if token.string in ("(", "[", "{") and token.type == tokenize.OP:
+            goes = words[max(place - 2, 0) : place] == [".", "logged"] and place > 2
+            open_at.append(goes)
+            if goes:
+                cut.append((row, tokens[place - 3].start[1], column + 1))
+        elif token.string in (")", "]", "}") and token.type == tokenize.OP and open_at.pop():
+            cut.append((row, column, column + 1))
+    lines = text.splitlines()
+    for row, start, end in sorted(cut, reverse=True):
+        lines[row - 1] = lines[row - 1][:start] + lines[row - 1][end:]
+    return "\n".join(lines)
 
 
 def _code(text: str) -> list[str]:

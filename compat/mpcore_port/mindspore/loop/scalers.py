@@ -290,12 +290,18 @@ class Scalers:
             return cst.parse_expression(f"not {code_of(made)}")
         return None
 
+    def _makes(self, node: Any) -> bool:
+        """Return whether an expression is a new scaler, whichever side of it is taken."""
+        if isinstance(node, cst.IfExp):
+            return self._makes(node.body) or self._makes(node.orelse)
+        return id(node) in self._made
+
     def _stands_for_one(self, old: cst.Name) -> bool:
         """Return whether a None is what a scaler's name gets when there is none."""
         parent = self.at.names.parents.get(old)
         if isinstance(parent, cst.IfExp):
             sides = (parent.body, parent.orelse)
-            return any(id(side) in self._made for side in sides if side is not old)
+            return any(self._makes(side) for side in sides if side is not old)
         if isinstance(parent, cst.Assign):
             return any(self.is_one(target.target) for target in parent.targets)
         return False

@@ -23,6 +23,7 @@ _THERE = {"torch.cuda.is_available", "torch.npu.is_available", "torch.accelerato
 _KINDS = ("cuda", "npu")
 _EFFECT = "the branch for an accelerator runs on every device"
 _DEPTH = 6
+_ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString)
 
 
 class AcceleratorRule(PortRule):
@@ -51,6 +52,8 @@ class AcceleratorRule(PortRule):
         else:
             known = _truth(old, at)
             made = None if known is None else cst.Name(str(known))
+        if made is not None and old.lpar and not made.lpar and not isinstance(made, _ATOMS):
+            made = made.with_changes(lpar=old.lpar, rpar=old.rpar)  # '%d' % (a / b if there else 0)
         if made is None or not _is_outermost(old, at):
             return made
         whole = not isinstance(old, cst.IfExp) or _device(old, at) is not None

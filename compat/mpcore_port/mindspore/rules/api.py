@@ -11,7 +11,8 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
-from mpcore_port.mindspore.rules.partials import bent, unbindable
+from mpcore_port.mindspore.rules.handed import asks_for_type, is_looked_at, maker_of
+from mpcore_port.mindspore.rules.partials import bent, is_bound, unbindable
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     by_name,
@@ -70,6 +71,8 @@ class CallRule(PortRule):
     def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Map one call by its row."""
         name = at.names.called(old)
+        if name is not None and _is_torch(name) and _may_be_another(old.func, at):
+            name = None
         if name is None:
             self._chosen(old, at)
         if not _is_torch(name) or name is None:
@@ -99,6 +102,8 @@ class CallRule(PortRule):
             made = map_call(named(at, row), new)
         except Refused as exc:
             return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+        if isinstance(made, cst.Call) and code_of(made.func) in row.given.values():
+            made = made.with_changes(func=expression(wording(at, code_of(made.func))))
         doubted = doubts(row, old, at) if row.params or not name.endswith("Tensor") else []
         for doubt in doubted:
             if doubt.is_refused:
@@ -125,11 +130,41 @@ class CallRule(PortRule):
 
     def _chosen(self, call: cst.Call, at: At) -> None:
         """Say so where one of several functions is called: no row fits the arguments of all."""
-        named = [name for name in at.names.choices(call.func) if _is_torch(name)]
-        if named and call.args and not all(name.endswith("Tensor") for name in named):
+        whole = at.names.qualified(call.func)
+        named = [n for n in [*at.names.choices(call.func), whole] if n and _is_torch(n)]
+        made = [one for one in _handed(call.func, at) if maker_of(one)]
+        for one in made:
+            if text := self._unfit(one, call, at):
+                at.unproven(self, call, f"through a name it may be {one}: {text}")
+                return
+        others = [name for name in named if name not in made]
+        if others and call.args and not all(name.endswith("Tensor") for name in others):
             at.unproven(
                 self, call, f"{' or '.join(named)}: the arguments are handed on as they are"
             )
+
+    def _unfit(self, name: str, call: cst.Call, at: At) -> str:
+        """Return why MindSpore's layer cannot be made of torch's arguments; "" if it can."""
+        row = by_name(name, at.options)
+        if row is None or any(arg.star for arg in call.args):
+            return ""
+        try:
+            map_call(row, call)
+        except Refused as exc:
+            return str(exc)
+        return next((doubt.text for doubt in doubts(row, call, at) if doubt.is_refused), "")
+
+
+def _may_be_another(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name is a parameter too: ``if norm is None: norm = nn.BatchNorm2d``."""
+    return isinstance(node, cst.Name) and any(b.kind == "param" for b in at.names.held(node))
+
+
+def _handed(node: cst.BaseExpression, at: At) -> list[str]:
+    """Return the full names that a called name may stand for, as far as the file hands them on."""
+    if not isinstance(node, (cst.Name, cst.Attribute)):
+        return []
+    return sorted({name for one in at.names.origins(node) if (name := at.names.qualified(one))})
 
 
 _SIZED_LAYER = re.compile(
@@ -215,8 +250,9 @@ class NameRule(PortRule):
         if (row is None or row.refuse_all) and _goes(old, at):
             return None
         if row is None and name in _BY_NAME and self._is_asked(old, at):
-            made = cst.parse_expression(wording(at, _BY_NAME[name]))
-            at.note(self, old, made, "changed", _CHOSEN, _NINE)
+            word, there = _BY_NAME[name]
+            made = cst.parse_expression(wording(at, word))
+            at.note(self, old, made, "changed", _CHOSEN, there)
             return made
         if row is None:
             return self._unknown(old, name, at)
@@ -225,29 +261,50 @@ class NameRule(PortRule):
         row = named(at, row)
         if keyword := unbindable(old, row, at):
             return at.refuse(self, old, _BOUND.format(keyword))
+        made = self._by_maker(old, row, at)
+        if made is not None:
+            return made
         word = row.to if _is_handed_on(parent) and row.to else row.value or row.to
+        if row.kind_of and (self._is_type(old, at) or asks_for_type(old, at)):
+            word = row.kind_of
         if not word:
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
         if word.startswith("(") and isinstance(self._holder(old, at), cst.ClassDef):
             return at.refuse(self, old, _ABSTRACT)
         made = expression(wording(at, word))
         pins = {k: v for k, v in row.pin.items() if "{" not in v} | row.set
-        if pins and not self._is_type(old, at):
+        asked = self._is_type(old, at) or asks_for_type(old, at)
+        if pins and not asked:
             given = ", ".join(f"{row.keywords.get(k, k)}={v}" for k, v in pins.items())
             at.need("import functools", "mindspore")
             made = cst.parse_expression(f"functools.partial({word}, {given})")
         if is_optimizer_base(name) and isinstance(self._holder(old, at), cst.ClassDef):
             return at.refuse(self, old, _OWN_OPTIMIZER)
-        if (names := bent(row)) and not self._is_type(old, at):
-            said = (
-                f"it is called where this was not looked at; in MindSpore {', '.join(names)} differ"
-            )
+        if (names := bent(row)) and not asked:
+            said = f"{_NOT_SEEN}; in MindSpore {', '.join(names)} differ"
             at.note(self, old, made, "unproven", f"{said}: {row.reason}".removesuffix(": "))
             return made
         if pins and _may_be_partial(old, at):
             at.note(self, old, made, "unproven", _COMPARED)
             return made
         at.note(self, old, made, _kind(row), row.reason, row.effect)
+        return made
+
+    def _by_maker(self, old: cst.BaseExpression, row: Mapping, at: At) -> Any:
+        """Return what takes torch's arguments where a layer's name is called, or compared so."""
+        maker = maker_of(row.name)
+        if not maker or row.to.startswith("mint.") or asks_for_type(old, at):
+            return None
+        if self._is_type(old, at) and not _may_be_partial(old, at):
+            return None
+        made = cst.parse_expression(wording(at, maker))
+        parent = at.names.parents.get(old)
+        held = at.names.parents.get(parent) if isinstance(parent, cst.Arg) else None
+        whole: Any = held if is_bound(held, at) else old
+        if is_looked_at(whole, at) or self._is_type(old, at):
+            at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
+        else:
+            at.note(self, old, made, "unproven", f"{_NOT_SEEN}; {_BY_TORCH}")
         return made
 
     def _unknown(self, old: cst.BaseExpression, name: str, at: At) -> Any:
@@ -291,13 +348,23 @@ class NameRule(PortRule):
         return at.names.parents.get(arg) if arg is not None else None
 
 
-_BY_NAME = {"torch.optim": "port.optimizers"}
+_BY_NAME = {
+    "torch.optim": (
+        "port.optimizers",
+        "Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop and SGD are there",
+    ),
+    "torch.optim.lr_scheduler": (
+        "port.lr_scheduler",
+        "torch's schedules are there, none takes `verbose`",
+    ),
+}
 _CHOSEN = "which one is known when it runs"
-_NINE = "Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop and SGD are there"
 _BOUND = "functools.partial binds `{}`, which is another value in MindSpore: call it in a function"
 _ABSTRACT = "MindSpore's layers have no such class: take the layer that is meant"
 
 
+_NOT_SEEN = "it is called where this was not looked at"
+_BY_TORCH = "it takes torch's arguments where it is called; one that has no equal raises there"
 _COMPARED = "it is compared; where MindSpore's arguments differ, what was handed on is a partial"
 
 

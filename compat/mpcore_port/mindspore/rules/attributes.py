@@ -58,6 +58,8 @@ class AttributeRule(PortRule):
         if isinstance(old, cst.Call):
             return self._asked(old, new, at)
         name, parent = old.attr.value, at.names.parents.get(old)
+        if name == "is_floating_point" and isinstance(new.value, cst.Attribute):
+            return self._of_dtype(old, new, at)
         if name not in _NORM and name not in _FIELDS and name not in _SIZE_NAMES:
             return None
         if at.names.qualified(old) is not None or (
@@ -72,6 +74,14 @@ class AttributeRule(PortRule):
             made = self._parameter(old, new, at)
         if made is not None:
             at.note(self, old, made)
+        return made
+
+    def _of_dtype(self, old: cst.Attribute, new: Any, at: At) -> Any:
+        """Ask the tensor where its dtype is asked: ``x.dtype.is_floating_point``."""
+        if new.value.attr.value != "dtype" or at.names.qualified(old) is not None:
+            return None
+        made = cst.Call(cst.Attribute(new.value.value, old.attr))
+        at.note(self, old, made, reason="dtypes of MindSpore do not say so")
         return made
 
     def _asked(self, old: cst.Call, new: cst.Call, at: At) -> Any:

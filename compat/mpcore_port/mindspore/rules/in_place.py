@@ -14,6 +14,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.rules.place import PortRule, named, wording
+from mpcore_port.mindspore.rules.states import is_live_entry, is_live_name
 from mpcore_port.mindspore.tables import table
 from mpcore_port.names import code_of, dotted
 from mpcore_port.torch_names import EXPORTS
@@ -287,6 +288,8 @@ def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
         return fresh
     if isinstance(held, cst.Subscript) and _are_parameters(held.value, at):
         return fresh
+    if is_live_name(held, at) or is_live_entry(held, at):
+        return fresh
     if _LEAF.search(code_of(held)):
         return fresh
     if isinstance(held, cst.Name):
@@ -498,6 +501,12 @@ class DataRule(PortRule):
             target, operator = new.target, operator_of(new)
         else:
             return None
+        if operator and (is_live_name(old.target, at) or is_live_entry(old.target, at)):
+            held, value = code_of(target), code_of(new.value)
+            code = f"port.put({held}, {held} {operator} ({value}))"
+            made = cst.parse_expression(wording(at, code))
+            at.note(self, old, made, reason="in torch it is the network's own tensor")
+            return cst.Expr(made, semicolon=new.semicolon)
         if not isinstance(target, cst.Attribute) or target.attr.value != "data":
             return None
         holder = code_of(target.value)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import below
-from mpcore_port.mindspore.rules.place import FULL_GRAPH, PortRule, is_next, need
+from mpcore_port.mindspore.rules.floats import with_floats
+from mpcore_port.mindspore.rules.place import FULL_GRAPH, PortRule, by_name, is_next, need
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _FILLED = {"zeros", "ones"}
 _ADAM = {"weight_decay", "amsgrad", "maximize"}
 _MOVING = re.compile(r"\b(OneCycleLR|CyclicLR)\b")
 _NATIVE = {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad"}
+_ABOVE_ZERO = {"RMSprop", "Adagrad"}
+_ZERO = re.compile(r"^0(\.0*)?$")
 _OTHERS = {"Adadelta", "Adamax", "NAdam", "RAdam", "Optimizer"}
 _BY_HAND = re.compile(r"param_groups?\b|\.data\b|add_param_group|\.\w+[a-z]_\(")
 _ALLOWED = re.compile(
@@ -39,6 +42,7 @@ _DRIFT = "its rates are computed in float32: up to 5e-6 off after 100 steps"
 _EFFECTS = dict.fromkeys(_NEAR_RATES, _DRIFT) | {
     "BCEWithLogitsLoss": "on CPU its gradient is wrong once the number of elements changes (2.10.0)"
 }
+_GROUPED = re.compile(r"""['"](betas|eps)['"]\s*:|\bdict\([^()]*\b(betas|eps)\s*=""")
 _IMPORT = re.compile(r"^import mpcore_port_runtime as (\w+)\r?$", re.M)
 
 
@@ -51,10 +55,11 @@ def runtime_name(at: At) -> str:
 def _has_native_optimizers(at: At) -> bool:
     """Return whether MindSpore's optimizers do for the module what torch's did.
 
-    Theirs do not see rates and values that are set by hand, nor betas that change.
+    Theirs do not see rates and values that are set by hand, nor betas that change. Whole numbers
+    in groups would stay such, and with these AdamW moves nothing.
     """
     text = at.source.around
-    if _MOVING.search(text) or _BY_HAND.search(_ALLOWED.sub("(", text)):
+    if _MOVING.search(text) or _BY_HAND.search(_ALLOWED.sub("(", text)) or _GROUPED.search(text):
         return False
     port = at.once(runtime_name)
     for call in at.names.calls:
@@ -69,6 +74,8 @@ def _has_native_optimizers(at: At) -> bool:
         if last == "Adam" and (given & _ADAM or plain > 4):
             return False
         if last == "SGD" and "lr" not in given and plain < 2:
+            return False
+        if last in _ABOVE_ZERO and any(_ZERO.match(code_of(arg.value)) for arg in call.args):
             return False
     return True
 
@@ -132,10 +139,11 @@ class NativeRule(PortRule):
         if name == "BCEWithLogitsLoss" and at.options.plain and not old.args:
             return f"{need(at, 'nn')}.BCEWithLogitsLoss"
         if name in _NATIVE:
-            return self._optimizer(name, new, at)
+            return self._optimizer(name, old, new, at)
         rates = _SAME_RATES | _NEAR_RATES if at.options.plain else _SAME_RATES
         if name in rates and at.once(_has_native_optimizers) and self._only_steps(old, at):
-            return f"{need(at, 'optim')}.lr_scheduler.{name}"
+            func = cst.parse_expression(f"{need(at, 'optim')}.lr_scheduler.{name}")
+            return _floats(f"torch.optim.lr_scheduler.{name}", old, new, at).with_changes(func=func)
         if name == "parameters" and self._is_trained(old, at) and not is_next(old, at):
             return cst.parse_expression(f"{code_of(old.args[0].value)}.trainable_params()")
         if name == "parameters" and at.options.plain and self._is_looped(old, at):
@@ -179,7 +187,7 @@ class NativeRule(PortRule):
             code_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT))
             if arg.keyword
             else f"weight={code_of(arg.value)}"
-            for arg in new.args
+            for arg in _floats(f"torch.nn.{name}", old, new, at).args
         ]
         given = ", ".join(args)
         if at.options.jit and _is_readable(old):  # in a graph, a partial has no gradient
@@ -188,12 +196,13 @@ class NativeRule(PortRule):
         at.need("import functools", "mindspore")
         return cst.parse_expression(f"functools.partial({function}, {given})")
 
-    def _optimizer(self, name: str, new: cst.Call, at: At) -> Any:
+    def _optimizer(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
         if not at.once(_has_native_optimizers):
             return None
         optim = need(at, "optim")
+        new = _floats(f"torch.optim.{name}", old, new, at)
         if name != "Adam":
-            return f"{optim}.{name}"
+            return new.with_changes(func=cst.parse_expression(f"{optim}.{name}"))
         args = ", ".join(
             code_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in new.args
         )
@@ -241,6 +250,13 @@ class NativeRule(PortRule):
         lead = [*new.leading_lines, *body[0].leading_lines]
         at.note(self, old, "\n".join(code_of(line) for line in body), reason=_NO_GRAD)
         return cst.FlattenSentinel([body[0].with_changes(leading_lines=lead), *body[1:]])
+
+
+def _floats(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Write as floats what MindSpore's own takes as nothing else, or takes otherwise."""
+    row = by_name(name)
+    made: cst.Call = with_floats(name, row.native_floats if row else (), new, old, at)
+    return made
 
 
 _MEASURES = re.compile(r"\.item\(\)|\.asnumpy\(\)|set_train\(False\)|print\(")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.rules.handed import maker_of
 from mpcore_port.mindspore.rules.place import PortRule, by_name
 from mpcore_port.names import code_of
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At
 
-__all__ = ["PartialRule", "bent", "unbindable"]
+__all__ = ["PartialRule", "bent", "is_bound", "unbindable"]
 
 _PARTIAL = "functools.partial"
 _ARRAYS = ("device", "dtype")
@@ -29,19 +30,23 @@ def unbindable(old: cst.CSTNode, row: Mapping, at: At) -> str:
     """Return the keyword that ``functools.partial`` cannot bind here; "" if it can bind all."""
     arg = at.names.parents.get(old)
     call: Any = at.names.parents.get(arg) if isinstance(arg, cst.Arg) else None
-    if not _is_partial(call, at) or call.args[0] is not arg:
+    if not is_bound(call, at) or call.args[0] is not arg:
         return ""
     names = (one.keyword.value for one in call.args if one.keyword and not _binds(row, one))
     return next(names, "")
 
 
-def _is_partial(call: Any, at: At) -> bool:
+def is_bound(call: Any, at: At) -> bool:
+    """Return whether a call is ``functools.partial`` of something."""
     return isinstance(call, cst.Call) and at.names.called(call) == _PARTIAL and bool(call.args)
 
 
 def _binds(row: Mapping, arg: cst.Arg) -> bool:
     """Return whether a keyword keeps its value, by its own name or another one."""
     name = arg.keyword.value if arg.keyword is not None else ""
+    if maker_of(row.name):  # it takes torch's arguments
+        default = next((one.default for one in row.params if one.name == name), None)
+        return name not in row.refuse or code_of(arg.value) == default
     if name in (*row.drop, *row.special, *row.change, *row.refuse, *row.set_if, *row.missing):
         return False
     if name in row.as_tuple:
@@ -60,11 +65,16 @@ class PartialRule(PortRule):
 
     def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Rename the keywords, and take the pins of the function into the same call."""
-        if not _is_partial(old, at):
+        if not is_bound(old, at):
             return None
         row = by_name(at.names.qualified(old.args[0].value) or "", at.options)
         given = {arg.keyword.value for arg in old.args if arg.keyword is not None}
-        if row is None or row.refuse_all or not given & {*row.keywords, *row.pin}:
+        if (
+            row is None
+            or row.refuse_all
+            or maker_of(row.name)
+            or not given & {*row.keywords, *row.pin}
+        ):
             return None
         if unbindable(old.args[0].value, row, at):
             return None  # refused where it is named

@@ -90,6 +90,8 @@ class Plans:
         losses: by expression, the name that stands in the place of a loss.
         refused: by the function of a backward call, why its loss has no plan.
         sinks: every place where a loss is handed to a backward pass.
+        handed: by the function of a backward call, the parameter that its loss is, where nothing in
+            the file calls the function.
         torn: ids of backward calls whose loss needs a network that runs outside of its block.
     """
 
@@ -97,6 +99,7 @@ class Plans:
     losses: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     sinks: list[Sink] = field(default_factory=list)
+    handed: dict[int, str] = field(default_factory=dict)
     torn: set[int] = field(default_factory=set)
 
 
@@ -140,7 +143,10 @@ class _Planner:
             else:
                 found.append(sink)
         for function, index, name, sink in wrappers:
-            found += self._through(function, index, name, sink)
+            callers = self._through(function, index, name, sink)
+            if not callers:
+                self.found.handed[id(sink.call.func)] = name
+            found += callers
         found += self._by_name()
         order = {id(call): place for place, call in enumerate(self.names.calls)}
         return sorted(found, key=lambda sink: order[id(sink.call)])
@@ -240,7 +246,7 @@ class _Planner:
         wanted = read(sink.loss)
         found = self._find(sink.call, wanted)
         if found is None:
-            if not self._runs_alone(sink):
+            if self._parameter(sink.loss) is None:  # else it is planned where it is made
                 self._refuse(sink, "what its loss is made of was not found in this function")
             return
         block, part, end = found
@@ -347,10 +353,6 @@ class _Planner:
             if place not in taken and not _moves(block.body[place]):
                 every.add(place)
         return sorted(every)
-
-    def _runs_alone(self, sink: Sink) -> bool:
-        """Whether the loss is handed in from elsewhere, and is planned there."""
-        return self._parameter(sink.loss) is not None
 
     def _refuse(self, sink: Sink, why: str) -> None:
         self.found.refused[id(sink.call.func)] = why

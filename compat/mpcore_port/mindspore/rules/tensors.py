@@ -21,6 +21,7 @@ from mpcore_port.mindspore.rules.place import (
     named,
     wording,
 )
+from mpcore_port.mindspore.rules.states import LIVE, is_live_call, is_part_of_live
 from mpcore_port.mindspore.tables import Mapping, table
 from mpcore_port.names import code_of
 from mpcore_port.torch_names import EXPORTS
@@ -75,6 +76,10 @@ _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
     "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
 )
+_PART = "nothing is changed if this is a part of a tensor; of a list's tensor it is right"
+_OWN_STEP = (
+    "its step has arguments of its own: an optimizer of another file, which nobody looked at"
+)
 _OF_INPUT = (
     "the gradient of a tensor that is no Parameter: write what is made of it as a function, and "
     "take ms.grad(function)(tensor)"
@@ -107,6 +112,8 @@ class MethodRule(PortRule):
         special = getattr(self, f"_{name}", None) if name in _SPECIAL else None
         if special is not None:
             return special(old, new, at)
+        if name == "state_dict" and is_live_call(old, at):
+            return self._wrap(old, new, at, LIVE)
         if name in _WRAPPED:
             return self._wrap(old, new, at, _WRAPPED[name])
         if not self._of_tensor(old, at):
@@ -131,8 +138,11 @@ class MethodRule(PortRule):
             made = in_place(self, old, new, at)
             if made is not None:
                 return made
-            if name != "copy_":
+            if name != "copy_" or is_part_of_live(holder, at):
                 return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format(name[:-1])))
+            if isinstance(holder, cst.Subscript):
+                at.unproven(self, old, _PART)
+                return None
         wrong = [doubt for doubt in doubts(Mapping(f"Tensor.{name}"), old, at) if doubt.is_refused]
         if wrong:
             at.unproven(self, old, wrong[0].text)
@@ -210,9 +220,10 @@ class MethodRule(PortRule):
         if old.args:
             if "scaler" in text:
                 return None
-            return new.with_changes(
-                func=at.refuse(self, old.func, "a closure is called several times a step")
-            )
+            keywords = {arg.keyword.value for arg in old.args if arg.keyword}
+            own = keywords - {"closure"} or isinstance(old.args[0].value, cst.BaseString)
+            why = _OWN_STEP if own else "a closure is called several times a step"
+            return new.with_changes(func=at.refuse(self, old.func, why))
         return self._wrap(old, new, at, "port.step")
 
     def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:

@@ -36,6 +36,12 @@ def _lonely(at: At) -> dict[int, str]:
     return {id(branch): name for branch, name in made_in_branches(at) if name in asked}
 
 
+_HANDED = (
+    "`{}` is handed in: it has gradients where a port has made it by port.loss, and raises "
+    "here where it is computed"
+)
+
+
 class TrainingRule(PortRule):
     """The statements that a loss is made of become a function that MindSpore differentiates."""
 
@@ -58,6 +64,9 @@ class TrainingRule(PortRule):
         if isinstance(old, cst.If):
             return self._both_branches(old, new, at)
         if id(old) in loops.inside:
+            return None
+        if id(old) in plans.handed:
+            at.unproven(self, old, _HANDED.format(plans.handed[id(old)]))
             return None
         why = plans.refused.get(id(old))
         if why is not None:

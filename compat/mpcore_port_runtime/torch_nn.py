@@ -1,0 +1,379 @@
+"""MindSpore's layers by torch's arguments, for layers that are handed on by their name.
+
+``norm_layer=port.torch_nn.LayerNorm`` is called somewhere else, as torch's class would be. Each
+function has torch's signature (torch 2.13.0) and returns MindSpore's own layer, or the runtime's;
+those that do something else in training start in it, as torch's do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import nn
+
+from mpcore_port_runtime import layers
+from mpcore_port_runtime.functional import as_tuple
+
+__all__ = [
+    "CELU",
+    "ELU",
+    "GELU",
+    "SELU",
+    "AvgPool2d",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose2d",
+    "Dropout",
+    "Dropout2d",
+    "GroupNorm",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "MaxPool2d",
+    "Mish",
+    "ReLU",
+    "ReLU6",
+    "SiLU",
+    "Softmax",
+]
+
+
+def _only(name: str, value: Any, *allowed: Any) -> None:
+    """Raise where an argument has a value that MindSpore's layer has no equal of."""
+    if value not in allowed:
+        msg = f"`{name}` must be {allowed[0]!r} in MindSpore's layer, got {value!r}"
+        raise NotImplementedError(msg)
+
+
+def _several(value: Any, axes: int) -> Any:
+    """Return sizes as MindSpore's layers take them: tuples, of one axis a number."""
+    if isinstance(value, int):
+        return value
+    return value[0] if axes == 1 else tuple(value)
+
+
+# --- normalisation --------------------------------------------------------------------------------
+
+
+def _batch_norm(
+    make: Any,
+    num_features: int,
+    eps: float,
+    momentum: float | None,
+    affine: bool,
+    track_running_stats: bool,
+) -> Any:
+    _only("affine", affine, True)
+    _only("track_running_stats", track_running_stats, True)
+    if momentum is None:
+        msg = "`momentum` must be a number: an average over all batches has no equal in MindSpore"
+        raise NotImplementedError(msg)
+    return make(num_features, float(eps), momentum=1.0 - momentum).set_train()
+
+
+def BatchNorm1d(  # noqa: N802  # torch's names, here and below
+    num_features: int,
+    eps: float = 1e-5,
+    momentum: float | None = 0.1,
+    affine: bool = True,
+    track_running_stats: bool = True,
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.BatchNorm1d."""
+    return _batch_norm(nn.BatchNorm1d, num_features, eps, momentum, affine, track_running_stats)
+
+
+def BatchNorm2d(  # noqa: N802
+    num_features: int,
+    eps: float = 1e-5,
+    momentum: float | None = 0.1,
+    affine: bool = True,
+    track_running_stats: bool = True,
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.BatchNorm2d."""
+    return _batch_norm(nn.BatchNorm2d, num_features, eps, momentum, affine, track_running_stats)
+
+
+def BatchNorm3d(  # noqa: N802
+    num_features: int,
+    eps: float = 1e-5,
+    momentum: float | None = 0.1,
+    affine: bool = True,
+    track_running_stats: bool = True,
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.BatchNorm3d."""
+    return _batch_norm(nn.BatchNorm3d, num_features, eps, momentum, affine, track_running_stats)
+
+
+def LayerNorm(  # noqa: N802
+    normalized_shape: Any,
+    eps: float = 1e-5,
+    elementwise_affine: bool = True,
+    bias: bool = True,
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.LayerNorm."""
+    shape = as_tuple(normalized_shape)
+    if elementwise_affine and bias and len(shape) == 1:
+        return nn.LayerNorm(shape, epsilon=float(eps))
+    return layers.LayerNorm(shape, eps, elementwise_affine, bias)
+
+
+def GroupNorm(  # noqa: N802
+    num_groups: int,
+    num_channels: int,
+    eps: float = 1e-5,
+    affine: bool = True,
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.GroupNorm."""
+    _only("affine", affine, True)
+    return nn.GroupNorm(num_groups, num_channels, float(eps))
+
+
+# --- activations ----------------------------------------------------------------------------------
+
+
+def ReLU(inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.ReLU."""
+    return nn.ReLU()
+
+
+def ReLU6(inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.ReLU6."""
+    return nn.ReLU6()
+
+
+def SiLU(inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.SiLU."""
+    return nn.SiLU()
+
+
+def Mish(inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.Mish."""
+    return nn.Mish()
+
+
+def SELU(inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.SELU."""
+    return layers.SELU()
+
+
+def Hardswish(inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.Hardswish."""
+    return nn.HSwish()
+
+
+def Hardsigmoid(inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.Hardsigmoid."""
+    return nn.HSigmoid()
+
+
+def Hardtanh(min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.Hardtanh."""
+    return nn.Hardtanh(min_val, max_val)
+
+
+def GELU(approximate: str = "none") -> Any:  # noqa: N802
+    """Return torch.nn.GELU."""
+    _only("approximate", approximate, "none", "tanh")
+    return nn.GELU(approximate=approximate == "tanh")
+
+
+def LeakyReLU(negative_slope: float = 0.01, inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.LeakyReLU."""
+    return nn.LeakyReLU(alpha=float(negative_slope))
+
+
+def ELU(alpha: float = 1.0, inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.ELU."""
+    _only("alpha", alpha, 1.0)
+    return nn.ELU()
+
+
+def CELU(alpha: float = 1.0, inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.CELU."""
+    return nn.CELU(float(alpha))
+
+
+def Softmax(dim: int | None = None) -> Any:  # noqa: N802
+    """Return torch.nn.Softmax."""
+    return layers.Softmax() if dim is None else nn.Softmax(axis=dim)
+
+
+def Dropout(p: float = 0.5, inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.Dropout; other random numbers."""
+    return nn.Dropout(p=float(p)).set_train()
+
+
+def Dropout2d(p: float = 0.5, inplace: bool = False) -> Any:  # noqa: N802
+    """Return torch.nn.Dropout2d; other random numbers."""
+    return layers.Dropout2d(p=float(p)).set_train()
+
+
+# --- layers with weights, and pools ---------------------------------------------------------------
+
+
+def Linear(  # noqa: N802
+    in_features: int,
+    out_features: int,
+    bias: bool = True,
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.Linear."""
+    _only("dtype", dtype, None)
+    return nn.Dense(in_features, out_features, has_bias=bias)
+
+
+def _sides(padding: Any, stride: Any, axes: int) -> dict[str, Any]:
+    """Return MindSpore's ``pad_mode`` and ``padding``; two sides for each axis of several."""
+    if padding == "valid":
+        return {"pad_mode": "pad", "padding": 0}
+    if padding == "same":
+        _only("stride", stride, 1, (1,) * axes)
+        return {"pad_mode": "same"}
+    if isinstance(padding, int):
+        return {"pad_mode": "pad", "padding": padding}
+    each = tuple(side for side in padding for _ in range(2))
+    return {"pad_mode": "pad", "padding": each[0] if axes == 1 else each}
+
+
+def _conv(make: Any, axes: int, sizes: tuple[int, int], given: dict[str, Any]) -> Any:
+    _only("padding_mode", given.pop("padding_mode"), "zeros")
+    _only("dtype", given.pop("dtype"), None)
+    stride = _several(given["stride"], axes)
+    return make(
+        *sizes,
+        _several(given["kernel_size"], axes),
+        stride=stride,
+        dilation=_several(given["dilation"], axes),
+        group=given["groups"],
+        has_bias=given["bias"],
+        **_sides(given["padding"], stride, axes),
+    )
+
+
+def Conv1d(  # noqa: N802
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    bias: bool = True,
+    padding_mode: str = "zeros",
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.Conv1d."""
+    given = dict(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)  # noqa: C408
+    given |= {"groups": groups, "bias": bias, "padding_mode": padding_mode, "dtype": dtype}
+    return _conv(nn.Conv1d, 1, (in_channels, out_channels), given)
+
+
+def Conv2d(  # noqa: N802
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    bias: bool = True,
+    padding_mode: str = "zeros",
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.Conv2d."""
+    given = dict(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)  # noqa: C408
+    given |= {"groups": groups, "bias": bias, "padding_mode": padding_mode, "dtype": dtype}
+    return _conv(nn.Conv2d, 2, (in_channels, out_channels), given)
+
+
+def Conv3d(  # noqa: N802
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    bias: bool = True,
+    padding_mode: str = "zeros",
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.Conv3d."""
+    given = dict(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)  # noqa: C408
+    given |= {"groups": groups, "bias": bias, "padding_mode": padding_mode, "dtype": dtype}
+    return _conv(nn.Conv3d, 3, (in_channels, out_channels), given)
+
+
+def ConvTranspose2d(  # noqa: N802
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    bias: bool = True,
+    dilation: Any = 1,
+    padding_mode: str = "zeros",
+    device: Any = None,
+    dtype: Any = None,
+) -> Any:
+    """Return torch.nn.ConvTranspose2d."""
+    _only("output_padding", output_padding, 0)
+    given = dict(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)  # noqa: C408
+    given |= {"groups": groups, "bias": bias, "padding_mode": padding_mode, "dtype": dtype}
+    return _conv(nn.Conv2dTranspose, 2, (in_channels, out_channels), given)
+
+
+def MaxPool2d(  # noqa: N802
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    return_indices: bool = False,
+    ceil_mode: bool = False,
+) -> Any:
+    """Return torch.nn.MaxPool2d."""
+    _only("return_indices", return_indices, False)
+    _only("dilation", dilation, 1, (1, 1))
+    padded = {"pad_mode": "pad"} if padding not in (0, (0, 0)) or ceil_mode else {}
+    step = kernel_size if stride is None else stride
+    return nn.MaxPool2d(kernel_size, stride=step, padding=padding, ceil_mode=ceil_mode, **padded)
+
+
+def AvgPool2d(  # noqa: N802
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
+) -> Any:
+    """Return torch.nn.AvgPool2d."""
+    _only("ceil_mode", ceil_mode, False)
+    _only("divisor_override", divisor_override, None)
+    padded = {"pad_mode": "pad"} if padding not in (0, (0, 0)) else {}
+    step = kernel_size if stride is None else stride
+    more = {"padding": padding, "count_include_pad": count_include_pad}
+    return nn.AvgPool2d(kernel_size, step, **more, **padded)

@@ -1,0 +1,65 @@
+"""Values with leading axes of one that are set into a part of a tensor."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from .ports import loaded, ported
+
+ROWS = """import torch
+class Samples:
+    def __init__(self, size):
+        self.held = torch.zeros((4, size))
+        for i in range(4):
+            self.held[i] = torch.full((1, size), 2.0) * 3
+        self.held, self.other = self.held.cpu(), 0
+def filled(v):
+    x, row = torch.zeros(3, 4), v.view(1, 4)
+    x[0] = row
+    x[1] = torch.arange(4.0).unsqueeze(0)
+    x[2, 1:] = torch.ones(1, 1, 3)
+    y = torch.zeros(2, 3)
+    y[:, 0] = torch.ones(1, 2)
+    y[[0, 1]] = torch.ones(1, 3)
+    z = torch.zeros(3, 2, 4)
+    z[1] = torch.ones(1, 4)
+    z[0:2] = torch.ones(1, 2, 4)
+    return x, y, z
+made = [Samples(3).held, *filled(torch.arange(4.0))]
+"""
+
+
+def test_a_row_is_set_without_the_leading_axes(tmp_path):
+    found = ported(ROWS)
+    assert {edit.kind for edit in found.edits} <= {"exact", "unproven"}
+    theirs = {"__name__": "script"}
+    exec(ROWS, theirs)
+    for one, other in zip(loaded(found.text, tmp_path)["made"], theirs["made"], strict=True):
+        assert isinstance(one, ms.Tensor)
+        np.testing.assert_array_equal(one.asnumpy(), other.numpy())
+    assert "x[0] = row[0]" in found.text
+    assert "z[0:2] = ops.ones((1, 2, 4))" in found.text  # a range keeps the axis
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "held = [None] * 2; held[0] = torch.zeros(1, 3)",
+        "held = {}; held[n] = torch.zeros(1, 3)",
+        "held = numpy.zeros((2, 3)); held[0] = torch.zeros(1, 3)",
+        "held = torch.zeros(2, 3); held[0] = torch.zeros(n, 3)",
+        "held = torch.zeros(2, 3); held['a'] = torch.zeros(1, 3)",
+    ],
+)
+def test_what_is_no_row_of_a_tensor_keeps_its_value(line):
+    script = f"import torch\nimport numpy\ndef f(n):\n    {line}\n    return held\n"
+    found = ported(script)
+    assert not [edit for edit in found.edits if edit.rule == "row"]
+    assert "3))[0]" not in found.text
+
+
+def test_a_row_of_what_is_not_known_is_unproven():
+    found = ported("import torch\ndef f(held, i):\n    held[i] = torch.zeros(1, 3)\n")
+    assert [edit.line for edit in found.edits if edit.kind == "unproven"] == [3]
