@@ -20,6 +20,7 @@ from mpcore_port.scopes import (
     expression,
     in_front,
     string_of,
+    target_names,
     without,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "expression",
     "in_front",
     "string_of",
+    "target_names",
     "without",
 ]
 

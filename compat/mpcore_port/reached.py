@@ -13,6 +13,8 @@ import warnings
 from functools import lru_cache
 from typing import Any
 
+from mpcore_port.command_line import option_name
+
 __all__ = ["Reached", "uses"]
 
 _UNKNOWN = object()
@@ -117,14 +119,13 @@ class Reached:
             return
         given = {k.arg: k.value for k in call.keywords}
         long = [n for n in names if str(n).startswith("--")] or names
-        name = _text(given.get("dest")) or str(long[0] if long else "").lstrip("-")
         value: object = _FLAGS.get(_text(given.get("action")))
         if "default" in given:
             default = given["default"]
             value = default.value if isinstance(default, ast.Constant) else _UNKNOWN
         elif given.get("required") is not None or (long and not str(long[0]).startswith("-")):
             value = _UNKNOWN
-        name = name.replace("-", "_")
+        name = option_name([str(n) for n in names], _text(given.get("dest")))
         self._options[name] = _UNKNOWN if name in self._options else value
 
     # --- what is evaluated --------------------------------------------------------------------

@@ -10,12 +10,14 @@ report.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import libcst as cst
 
 from mpcore_port.names import code_of
 from mpcore_port.refusals import REFUSED, STUB, asks_at_once, quoted
+from mpcore_port.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,6 +143,11 @@ class At:
     def scan(self) -> Scan:
         """What was found in the module."""
         return self._scan()
+
+    @cached_property
+    def values(self) -> Values:
+        """What kinds of things the module's expressions are."""
+        return Values(self.names, self.project.modules)
 
     @property
     def says_something(self) -> bool:

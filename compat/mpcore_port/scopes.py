@@ -22,6 +22,7 @@ __all__ = [
     "expression",
     "in_front",
     "string_of",
+    "target_names",
     "without",
 ]
 
@@ -79,6 +80,15 @@ def string_of(node: cst.CSTNode | None) -> str | None:
         value = node.evaluated_value
         return value if isinstance(value, str) else None
     return None
+
+
+def target_names(node: cst.CSTNode) -> list[str]:
+    """Return the names that a target binds: two in ``a, (b, c.d)``."""
+    if isinstance(node, cst.Name):
+        return [node.value]
+    if isinstance(node, (cst.Tuple, cst.List)):
+        return [name for element in node.elements for name in target_names(element.value)]
+    return []
 
 
 @dataclass(eq=False)

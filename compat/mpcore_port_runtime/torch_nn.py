@@ -253,18 +253,27 @@ def _sides(padding: Any, stride: Any, axes: int) -> dict[str, Any]:
     return {"pad_mode": "pad", "padding": each[0] if axes == 1 else each}
 
 
-def _conv(make: Any, axes: int, sizes: tuple[int, int], given: dict[str, Any]) -> Any:
-    _only("padding_mode", given.pop("padding_mode"), "zeros")
-    _only("dtype", given.pop("dtype"), None)
-    stride = _several(given["stride"], axes)
+def _conv(
+    make: Any,
+    axes: int,
+    sizes: tuple[int, int, Any],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    bias: bool,
+) -> Any:
+    into, out, kernel = sizes
+    step = _several(stride, axes)
     return make(
-        *sizes,
-        _several(given["kernel_size"], axes),
-        stride=stride,
-        dilation=_several(given["dilation"], axes),
-        group=given["groups"],
-        has_bias=given["bias"],
-        **_sides(given["padding"], stride, axes),
+        into,
+        out,
+        _several(kernel, axes),
+        stride=step,
+        dilation=_several(dilation, axes),
+        group=groups,
+        has_bias=bias,
+        **_sides(padding, step, axes),
     )
 
 
@@ -282,9 +291,10 @@ def Conv1d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv1d."""
-    given = dict(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)  # noqa: C408
-    given |= {"groups": groups, "bias": bias, "padding_mode": padding_mode, "dtype": dtype}
-    return _conv(nn.Conv1d, 1, (in_channels, out_channels), given)
+    _only("padding_mode", padding_mode, "zeros")
+    _only("dtype", dtype, None)
+    sizes = in_channels, out_channels, kernel_size
+    return _conv(nn.Conv1d, 1, sizes, stride, padding, dilation, groups, bias)
 
 
 def Conv2d(  # noqa: N802
@@ -301,9 +311,10 @@ def Conv2d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv2d."""
-    given = dict(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)  # noqa: C408
-    given |= {"groups": groups, "bias": bias, "padding_mode": padding_mode, "dtype": dtype}
-    return _conv(nn.Conv2d, 2, (in_channels, out_channels), given)
+    _only("padding_mode", padding_mode, "zeros")
+    _only("dtype", dtype, None)
+    sizes = in_channels, out_channels, kernel_size
+    return _conv(nn.Conv2d, 2, sizes, stride, padding, dilation, groups, bias)
 
 
 def Conv3d(  # noqa: N802
@@ -320,9 +331,10 @@ def Conv3d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv3d."""
-    given = dict(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)  # noqa: C408
-    given |= {"groups": groups, "bias": bias, "padding_mode": padding_mode, "dtype": dtype}
-    return _conv(nn.Conv3d, 3, (in_channels, out_channels), given)
+    _only("padding_mode", padding_mode, "zeros")
+    _only("dtype", dtype, None)
+    sizes = in_channels, out_channels, kernel_size
+    return _conv(nn.Conv3d, 3, sizes, stride, padding, dilation, groups, bias)
 
 
 def ConvTranspose2d(  # noqa: N802
@@ -341,9 +353,10 @@ def ConvTranspose2d(  # noqa: N802
 ) -> Any:
     """Return torch.nn.ConvTranspose2d."""
     _only("output_padding", output_padding, 0)
-    given = dict(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)  # noqa: C408
-    given |= {"groups": groups, "bias": bias, "padding_mode": padding_mode, "dtype": dtype}
-    return _conv(nn.Conv2dTranspose, 2, (in_channels, out_channels), given)
+    _only("padding_mode", padding_mode, "zeros")
+    _only("dtype", dtype, None)
+    sizes = in_channels, out_channels, kernel_size
+    return _conv(nn.Conv2dTranspose, 2, sizes, stride, padding, dilation, groups, bias)
 
 
 def MaxPool2d(  # noqa: N802

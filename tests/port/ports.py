@@ -5,6 +5,9 @@ from __future__ import annotations
 import runpy
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from mindspore import Tensor
+
 from mpcore_port.engine import port_text
 from mpcore_port.targets import Options, load_target
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from mpcore_port.engine import Ported
     from mpcore_port.targets import Target
 
-__all__ = ["TARGET", "loaded", "ported"]
+__all__ = ["TARGET", "beside", "compare", "loaded", "ported"]
 
 TARGET = load_target("mindspore")
 
@@ -32,3 +35,21 @@ def loaded(text: str, folder: Path) -> dict[str, Any]:
     path = folder / "ported.py"
     path.write_text(text, encoding="utf-8")
     return runpy.run_path(str(path), run_name="port")
+
+
+def beside(script: str, folder: Path) -> Ported:
+    """Return the port of a script; what both leave behind as ``made`` is equal."""
+    found = ported(script)
+    compare(script, found.text, folder)
+    return found
+
+
+def compare(script: str, text: str, folder: Path, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """Run a script and its port, and hold one list of values, ``made``, against the other."""
+    theirs: dict[str, Any] = {"__name__": "script"}
+    exec(script, theirs)
+    for one, other in zip(loaded(text, folder)["made"], theirs["made"], strict=True):
+        assert isinstance(one, Tensor) or not hasattr(other, "detach"), type(one)
+        own = one.asnumpy() if isinstance(one, Tensor) else one
+        plain = other.detach().numpy() if hasattr(other, "detach") else other
+        np.testing.assert_allclose(own, plain, rtol=rtol, atol=atol)

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import mindspore as ms
-import numpy as np
 import pytest
 
-from .ports import loaded, ported
-
-
-def beside(script, folder):
-    """Return the port of a script; what both leave as ``made`` is equal, gradients too."""
-    found = ported(script)
-    theirs = {"__name__": "script"}
-    exec(script, theirs)
-    for one, other in zip(loaded(found.text, folder)["made"], theirs["made"], strict=True):
-        own = one.asnumpy() if isinstance(one, ms.Tensor) else one
-        plain = other.detach().numpy() if hasattr(other, "detach") else other
-        np.testing.assert_allclose(own, plain, rtol=1e-5, atol=1e-6)
-    return found
-
+from .ports import beside, loaded, ported
 
 TRAINED = """
 for p in net.parameters():

@@ -3,7 +3,6 @@
 import runpy
 import sys
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
@@ -13,6 +12,8 @@ from mpcore.errors import BackendError
 from mpcore_port.engine import port_text, port_tree
 from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
+
+from .ports import compare
 
 TARGET = load_target("mindspore")
 
@@ -28,15 +29,7 @@ def ported(script, *kinds):
 def beside(script, folder, *kinds):
     """Return what a script and its port leave behind as ``made``, as numbers."""
     found = ported(script, *(kinds or ("exact", "changed")))
-    theirs = {"__name__": "script"}
-    exec(script, theirs)
-    path = folder / "ported.py"
-    path.write_text(found.text, encoding="utf-8")
-    mine = runpy.run_path(str(path), run_name="port")["made"]
-    for one, other in zip(mine, theirs["made"], strict=True):
-        numbers = other.detach().numpy() if hasattr(other, "detach") else other
-        own = one.asnumpy() if isinstance(one, ms.Tensor) else one
-        np.testing.assert_allclose(own, numbers, rtol=1e-5, atol=1e-5)
+    compare(script, found.text, folder, atol=1e-5)
     return found
 
 

@@ -68,7 +68,7 @@ def map_call(
     for name, other in row.missing.items():
         if name not in bound.given and not bound.extra:
             row = replace(row, to=other)
-    if other := _by_given(row, bound):
+    if other := _by_given(row, bound):  # it takes torch's arguments: nothing of the row's changes
         row = Mapping(
             row.name,
             to=other,

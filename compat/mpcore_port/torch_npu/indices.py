@@ -11,7 +11,6 @@ from mpcore_port.names import code_of
 from mpcore_port.rule import Rule
 from mpcore_port.scan import arguments
 from mpcore_port.torch_npu.plan import need_npu
-from mpcore_port.values import Values
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -81,14 +80,10 @@ def _is_index(node: cst.BaseExpression, at: At) -> bool:
         found = at.names.origins(node)
         if all(_is_number(origin, at) for origin in found):
             return True
-        values = at.once(_values)
+        values = at.values
         unknown = all(values.kind(o) in ("unknown", "neutral") for o in found)
         return unknown and bool(_RANK.search(code_of(node)))
     return False
-
-
-def _values(at: At) -> Values:
-    return Values(at.names, at.project.modules)
 
 
 def _is_number(node: cst.BaseExpression, at: At) -> bool:

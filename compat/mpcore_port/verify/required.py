@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.command_line import option_name
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, flag_of
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _compared(given: dict[str, ast.expr], option: str, tree: ast.AST) -> list[st
     is_word = kind is None or ast.unparse(kind) == "str"
     if has_value or not is_word or {"choices", "action", "nargs"} & set(given):
         return []
-    name = str(_constant(given.get("dest")) or option.lstrip("-")).replace("-", "_")
+    name = option_name([option], str(_constant(given.get("dest")) or ""))
     for node in ast.walk(tree):
         if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
             continue
@@ -164,8 +165,7 @@ def _parsed(text: str) -> ast.AST:
 def _default(node: ast.Call) -> dict[str, str]:
     names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     given = {k.arg: k.value for k in node.keywords if k.arg}
-    long = next((name for name in names if name.startswith("--")), names[0] if names else "")
-    name = str(_constant(given.get("dest")) or long.lstrip("-")).replace("-", "_")
+    name = option_name(names, str(_constant(given.get("dest")) or ""))
     value = given.get("default")
     if _constant(given.get("action")) in ("store_true", "store_false") and value is None:
         return {name: str(_constant(given["action"]) == "store_false")}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.command_line import option_name
 from mpcore_port.mindspore.checked import signature
 from mpcore_port.mindspore.rules.place import SETTINGS
 from mpcore_port.names import code_of, expression, string_of
@@ -96,13 +97,11 @@ def _options(at: At) -> dict[str, bool]:
             continue
         texts = [string_of(arg.value) or "" for arg in call.args if arg.keyword is None]
         said = {arg.keyword.value: arg.value for arg in call.args if arg.keyword}
-        long = next((text for text in texts if text.startswith("--")), "")
-        name = string_of(said["dest"]) if "dest" in said else long or "".join(texts[:1])
+        key = option_name(texts, (string_of(said["dest"]) or "") if "dest" in said else "")
         kind, default = said.get("type"), said.get("default")
         is_text = isinstance(default, cst.SimpleString)  # it goes through the type
         sure = kind is not None and code_of(kind) == "float" and "nargs" not in said
         sure = sure and (is_text or isinstance(default, cst.Float) or _is_required(said))
-        key = (name or "").lstrip("-").replace("-", "_")
         found[key] = found.get(key, True) and sure
     return found
 

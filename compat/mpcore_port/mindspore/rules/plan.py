@@ -25,7 +25,7 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.place import is_module
-from mpcore_port.names import code_of, dotted
+from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.scan import is_optimizer
 
 if TYPE_CHECKING:
@@ -651,7 +651,7 @@ def _parts(root: Any) -> list[_Part]:
                 if isinstance(value, cst.CSTNode):
                     add(read(value))
             if isinstance(node, cst.For):
-                add((), _targets(node.target))
+                add((), target_names(node.target))
             if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node is not root:
                 add(read(node))
             return True
@@ -673,11 +673,3 @@ def _outside(parts: list[_Part], skipped: set[int]) -> _Outside:
             names |= part.read
             made += part.made
     return _Outside(names, made)
-
-
-def _targets(node: cst.CSTNode) -> list[str]:
-    if isinstance(node, cst.Name):
-        return [node.value]
-    if isinstance(node, (cst.Tuple, cst.List)):
-        return [name for element in node.elements for name in _targets(element.value)]
-    return []

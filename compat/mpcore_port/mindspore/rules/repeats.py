@@ -8,7 +8,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of
-from mpcore_port.values import UNKNOWN, Values
+from mpcore_port.values import UNKNOWN
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -41,14 +41,10 @@ class RepeatRule(PortRule):
 
 def _may_be_tensor(node: Any, at: At) -> bool:
     """Return whether a number surely is a tensor's, or one of what a loop goes through."""
-    kind = at.once(_values).kind(node)
+    kind = at.values.kind(node)
     if kind == "tensor":
         return not (isinstance(node, cst.Call) and code_of(node.func) in ("int", "len"))
     if kind != UNKNOWN or not isinstance(node, cst.Name):
         return False
     found = at.names.scope(node).find(node.value)
     return bool(found) and all(isinstance(b.node, (cst.For, cst.CompFor)) for b in found)
-
-
-def _values(at: At) -> Values:
-    return Values(at.names, at.project.modules)

@@ -8,7 +8,6 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of, string_of
-from mpcore_port.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,12 +156,8 @@ def _holds_objects(node: Any, at: At) -> bool:
     origins = at.names.origins(node)
     if any(isinstance(one, made) or _makes_container(one, at) for one in origins):
         return True
-    return at.once(_values).kind(node) in ("neutral", "own", "module", "optimizer", "loader")
+    return at.values.kind(node) in ("neutral", "own", "module", "optimizer", "loader")
 
 
 def _makes_container(node: Any, at: At) -> bool:
     return isinstance(node, cst.Call) and code_of(node.func) in ("list", "dict", "defaultdict")
-
-
-def _values(at: At) -> Values:
-    return Values(at.names, at.project.modules)

@@ -8,7 +8,6 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import string_of
-from mpcore_port.values import Values
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -30,7 +29,7 @@ class SharedRule(PortRule):
         found = at.names.scope(old.target).find(old.target.value)
         parts = [one.value for one in found if one.kind == "value"]
         entries: list[Any] = [part for part in parts if _is_entry(part)]
-        if not entries or at.once(_values).kind(old.target) == "neutral":
+        if not entries or at.values.kind(old.target) == "neutral":
             return None
         if any(_is_read_behind(part.value, old, at) for part in entries):
             at.unproven(self, old, self.reason)
@@ -51,7 +50,3 @@ def _is_read_behind(holder: cst.Name, place: cst.CSTNode, at: At) -> bool:
     same = [n for n in at.names.by_type[cst.Name] if n.value == holder.value]
     later = [n for n in same if at.names.scope(n) is scope and at.line(n) > at.line(place)]
     return any(not isinstance(at.names.parents.get(n), cst.AssignTarget) for n in later)
-
-
-def _values(at: At) -> Values:
-    return Values(at.names, at.project.modules)

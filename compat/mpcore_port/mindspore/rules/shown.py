@@ -10,7 +10,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule, wording
 from mpcore_port.names import code_of, string_of
-from mpcore_port.values import UNKNOWN, Values
+from mpcore_port.values import UNKNOWN
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -81,7 +81,7 @@ class ShownRule(PortRule):
         return made
 
     def _number(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
-        kind = at.once(_values).kind(old)
+        kind = at.values.kind(old)
         kind = UNKNOWN if kind == "neutral" and _is_filled(old, at) else kind
         if kind not in ("tensor", "torch", UNKNOWN) or _PLAIN.search(code_of(old)):
             return None
@@ -110,7 +110,7 @@ def _is_plain(node: cst.BaseExpression, at: At) -> bool:
         return all(_is_plain(element.value, at) for element in node.elements)
     if isinstance(node, (cst.BaseNumber, cst.SimpleString)) or _PLAIN.search(code_of(node)):
         return True
-    return at.once(_values).kind(node) == "neutral" and not at.names.origins(node)
+    return at.values.kind(node) == "neutral" and not at.names.origins(node)
 
 
 def _texts(node: cst.BaseExpression, at: At) -> list[str]:
@@ -133,10 +133,6 @@ def _is_filled(node: cst.BaseExpression, at: At) -> bool:
         isinstance(one, (cst.Dict, cst.List)) and not one.elements
         for one in at.names.origins(node.value)
     )
-
-
-def _values(at: At) -> Values:
-    return Values(at.names, at.project.modules)
 
 
 def _numbers(text: str) -> set[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.names import code_of
+from mpcore_port.names import code_of, target_names
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -71,7 +71,7 @@ def _live(at: At) -> _Live:
             continue
         loop = _loop_over(call, at)
         if loop is not None:
-            names = _targets(loop.target)
+            names = set(target_names(loop.target))
             if any(_is_changed(node, names, at) for node in _inside(loop, at)):
                 found.loops.add(id(loop))
                 found.calls.add(id(call))
@@ -99,14 +99,6 @@ def _loop_over(call: cst.Call, at: At) -> Any:
         if not isinstance(outer, cst.Call) or code_of(outer.func) not in _AROUND:
             return None
         node = outer
-
-
-def _targets(node: Any) -> set[str]:
-    if isinstance(node, cst.Name):
-        return {node.value}
-    if isinstance(node, (cst.Tuple, cst.List)):
-        return {name for element in node.elements for name in _targets(element.value)}
-    return set()
 
 
 def _inside(loop: Any, at: At) -> list[cst.CSTNode]:
