@@ -22,7 +22,7 @@ from results_file import keep
 
 from mpcore.tools.profiling.duel import FASTER, duel
 from mpcore.tools.tune.confirm import decided
-from mpcore.tools.tune.contest import STEPS, STEPS_NOISY
+from mpcore.tools.tune.contest import STEPS
 from mpcore.tools.tune.race import NOISY, challenge, race, rounds
 
 NAMED = {"mixed": 1.0, "autocast": 1.0, "portable": 1.03, "float32": 1.4}
@@ -65,16 +65,15 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
     found = race({name: here.step(name) for name in named}, seconds=60.0)
     named_best = champion = found.best
     steps = found.steps + 24  # looks and warm-ups
-    most = STEPS_NOISY if found.noise > NOISY else STEPS
     for number, gain in enumerate(gains):
-        if steps + 25 + 86 > most:
+        if steps + 25 + 86 > STEPS:
             break
         here.times[f"rule {number}"] = here.times[named_best] * (1 - gain)
         one = duel(
             here.step(champion),
             here.step(f"rule {number}"),
             seconds=60.0,
-            decide=partial(challenge, briefly=steps + 50 + 86 > most),
+            decide=partial(challenge, briefly=found.noise > NOISY or steps + 50 + 86 > STEPS),
         )
         steps += one.steps + 3
         if one.decision == FASTER:
@@ -93,7 +92,7 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
         steps += more + 6
         processes.append([b / a for a, b in zip(taken[rival], taken[champion], strict=True)])
         told = decided(processes, named=champion == named_best)
-        if told is None and (len(processes) == 4 or (len(processes) > 1 and steps + 29 > most)):
+        if told is None and (len(processes) == 4 or (len(processes) > 1 and steps + 29 > STEPS)):
             told = ""
     answer = champion
     if champion != named_best:

@@ -148,7 +148,7 @@ class Challengers:
         if not full:
             return None
         try:
-            briefly = not self._has_room(_LONG)
+            briefly = self._contest.is_noisy or not self._has_room(_LONG)
             return self._contest.fight("challenge", champion, full, briefly=briefly)
         except FAILURES as exc:
             self._log.tell("refused", policy=full, why=line_of(exc))
