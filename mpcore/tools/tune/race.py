@@ -24,7 +24,7 @@ FAR = 2.0
 """Times the fastest: so far behind, a policy needs no second look."""
 
 NOISY = 0.04
-"""Scatter of a round's ratio, as a standard deviation, beyond which a few per cent cannot be told."""
+"""Scatter of a round's ratio, as a standard deviation, that hides a few per cent."""
 
 _NORMAL = 1.48  # standard deviations of normal numbers in a median deviation
 _EVERY = 2  # rounds between looks
@@ -172,7 +172,7 @@ def challenge(ratios: Sequence[float], *, briefly: bool = False) -> str | None:
 
     Args:
         ratios: its time over the champion's, pair by pair.
-        briefly: whether four pairs must do: no more fit in, or noise hides what is below 5 % anyway.
+        briefly: whether four pairs must do: no more fit in, or noise hides what is below 5 %.
     """
     pairs, (won, _) = len(ratios), counts(ratios)
     if pairs == _FIRST:

@@ -190,10 +190,25 @@ def test_what_does_not_train_is_not_the_answer() -> None:
     assert not any(proof["passed"] for proof in found.of("proof"))
 
 
+@pytest.mark.parametrize(
+    ("raced", "again", "wanted"),
+    [
+        (0.81, 0.75, "autocast_bfloat16"),  # of both together the nearest is faster
+        (0.81, 0.795, "mixed_bfloat16"),
+        (0.85, 0.75, "mixed_bfloat16"),  # it was not near: it is not asked again
+    ],
+)
+def test_a_named_policy_that_was_near_meets_the_winner_again(raced, again, wanted) -> None:
+    own = by_policy(1.0, 0.8, raced, 0.9)
+    processes = Processes(own | {"autocast_bfloat16": again})
+    assert answer(world(own), processes, fast=True).policy == wanted
+    assert ("autocast_bfloat16" in processes.asked[0]) == (raced < 0.84)
+
+
 def test_no_more_is_tried_than_the_steps_allow() -> None:
     own = by_policy(1.0, 0.8, 0.81, 0.85, 0.6, 0.7)
     entries = world(own)
-    entries[0]["steps"] = 139
+    entries[0]["steps"] = 133
     assert answer(entries, Processes(own), fast=True).policy == RULES[0]
     entries[0]["steps"] = 150
     found = answer(entries, Processes(own), fast=True)
