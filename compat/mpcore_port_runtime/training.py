@@ -395,8 +395,15 @@ def step(optimizer: Any) -> Any:
 
 
 def zero_grad(holder: Any, set_to_none: bool = True) -> None:
-    """Forget the gradients of an optimizer's or a Cell's parameters; others do it themselves."""
+    """Forget the gradients of an optimizer's or a Cell's parameters, or of tensors in a list.
+
+    Others do it themselves.
+    """
     del set_to_none
+    if isinstance(holder, (list, tuple)):
+        for tensor in holder:
+            tensor.grad = None
+        return
     if not hasattr(holder, "param_groups") and not hasattr(holder, "trainable_params"):
         holder.zero_grad()
         return

@@ -95,7 +95,7 @@ for x, y in batches:
 def attack(model, x, y):
     x_pgd = Variable(x.data, requires_grad=True)
     for _ in range(3):
-        opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+        opt = torch.optim.SGD([x_pgd], lr=1e-3)
         opt.zero_grad()
         with torch.enable_grad():
             loss = nn.CrossEntropyLoss()(model(x_pgd), y)

@@ -12,6 +12,7 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.handed import asks_for_type, is_looked_at, maker_of
+from mpcore_port.mindspore.rules.inputs import only_forgets
 from mpcore_port.mindspore.rules.partials import bent, is_bound, unbindable
 from mpcore_port.mindspore.rules.place import (
     PortRule,
@@ -85,6 +86,9 @@ class CallRule(PortRule):
         if row is None:
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
         if is_optimizer_base(name) and any(is_leaf(part, at) for part in listed(old)):
+            if only_forgets(old, at):
+                at.note(self, old, new.args[0].value, reason=_FORGETS)
+                return new.args[0].value
             return new.with_changes(func=at.refuse(self, old.func, _LEAF))
         if row.remove or _sets_default(name, old):
             statement = at.names.statement(old)
@@ -208,6 +212,7 @@ def _is_listed(call: cst.Call) -> bool:
     return len(args) == 1 and not args[0].star and isinstance(args[0].value, (cst.List, cst.Tuple))
 
 
+_FORGETS = "no step is taken: its gradients alone are forgotten"
 _LEAF = "a tensor that wants a gradient is no Parameter: make it an nn.Parameter"
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["asked_for", "gradient_call", "inputs_read", "is_input", "reads_gradient"]
+__all__ = ["asked_for", "gradient_call", "inputs_read", "is_input", "only_forgets"]
+__all__ += ["reads_gradient"]
 
 _GRADIENT = "torch.autograd.grad"
 _ORDER = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
@@ -108,6 +109,20 @@ def _assigned(line: Any) -> set[str]:
         return set()
     plain = [one for one in line.body if isinstance(one, cst.Assign)]
     return {name for one in plain for t in one.targets for name in target_names(t.target)}
+
+
+def only_forgets(optimizer: cst.Call, at: At) -> bool:
+    """Return whether all that an optimizer of a list is asked for is ``zero_grad``."""
+    parent = at.names.parents.get(optimizer)
+    target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+    listed = isinstance(optimizer.args[0].value, (cst.List, cst.Tuple))
+    if not isinstance(target, cst.Name) or not listed:
+        return False
+    scope = at.names.scope(target)
+    named = (one for one in at.names.by_type[cst.Name] if one.value == target.value)
+    uses = [one for one in named if one is not target and at.names.scope(one) is scope]
+    above = [at.names.parents.get(one) for one in uses]
+    return all(isinstance(one, cst.Attribute) and one.attr.value == "zero_grad" for one in above)
 
 
 def is_input(node: Any, at: At) -> bool:
