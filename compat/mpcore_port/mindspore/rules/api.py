@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import libcst as cst
 
+from mpcore_port.children import calls_in
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.handed import asks_for_type, is_looked_at, maker_of
@@ -18,6 +19,7 @@ from mpcore_port.mindspore.rules.place import (
     PortRule,
     by_name,
     is_leaf,
+    is_module,
     is_numpy_count,
     named,
     need,
@@ -90,6 +92,8 @@ class CallRule(PortRule):
                 at.note(self, old, new.args[0].value, reason=_FORGETS)
                 return new.args[0].value
             return new.with_changes(func=at.refuse(self, old.func, _LEAF))
+        if name == _VARIABLE and old.args and _is_output(old.args[0].value, at):
+            row = replace(row, expr="ops.stop_gradient({data})", reason=_CUT)
         if row.remove or _sets_default(name, old):
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
@@ -212,6 +216,15 @@ def _is_listed(call: cst.Call) -> bool:
     return len(args) == 1 and not args[0].star and isinstance(args[0].value, (cst.List, cst.Tuple))
 
 
+def _is_output(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a network of the file gives this, or a part of it does."""
+    held = [node, *at.names.origins(node)]
+    calls = (call for one in held for call in calls_in(one))
+    return any(at.names.called(c) is None and is_module(at, c.func) for c in calls)
+
+
+_VARIABLE = "torch.autograd.Variable"
+_CUT = "a Variable of what has gradients is cut off from them"
 _FORGETS = "no step is taken: its gradients alone are forgotten"
 _LEAF = "a tensor that wants a gradient is no Parameter: make it an nn.Parameter"
 
