@@ -22,8 +22,9 @@ from results_file import keep
 
 from mpcore.tools.profiling.duel import FASTER, duel
 from mpcore.tools.tune.confirm import decided
-from mpcore.tools.tune.contest import STEPS, STEPS_NOISY
+from mpcore.tools.tune.contest import STEPS
 from mpcore.tools.tune.race import NOISY, challenge, race, rounds
+from mpcore.tools.tune.search import CLOSE
 
 NAMED = {"mixed": 1.0, "autocast": 1.0, "portable": 1.03, "float32": 1.4}
 FAR = {"mixed": 1.0, "autocast": 1.05, "portable": 1.1, "float32": 0.97}
@@ -65,16 +66,15 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
     found = race({name: here.step(name) for name in named}, seconds=60.0)
     named_best = champion = found.best
     steps = found.steps + 24  # looks and warm-ups
-    most = STEPS_NOISY if found.noise > NOISY else STEPS
     for number, gain in enumerate(gains):
-        if steps + 25 + 86 > most:
+        if steps + 27 + 90 > STEPS:
             break
         here.times[f"rule {number}"] = here.times[named_best] * (1 - gain)
         one = duel(
             here.step(champion),
             here.step(f"rule {number}"),
             seconds=60.0,
-            decide=partial(challenge, briefly=steps + 50 + 86 > most),
+            decide=partial(challenge, briefly=found.noise > NOISY or steps + 51 + 90 > STEPS),
         )
         steps += one.steps + 3
         if one.decision == FASTER:
@@ -83,18 +83,32 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
     rival = named_best if champion != named_best else (
         "float32" if champion != "float32" else "mixed"
     )  # fmt: skip
+    own = found.seconds[named_best]
+    over = {
+        name: median(b / a for a, b in zip(own, seconds, strict=False))
+        for name, seconds in found.seconds.items() if name != named_best
+    }  # fmt: skip
+    tied = min(over, key=lambda name: over[name])
+    if champion != named_best or tied == rival or over[tied] > CLOSE:
+        tied = ""
+    third = "float32" if champion != named_best else tied or rival
     processes: list[list[float]] = []
+    between: list[float] = []
     told = None
     while told is None:
         world = make(times)
         for number, gain in enumerate(gains):
             world.times[f"rule {number}"] = world.times[named_best] * (1 - gain)
-        taken, more = rounds({n: world.step(n) for n in (rival, champion)}, 4, len(processes))
-        steps += more + 6
+        met = dict.fromkeys((rival, champion, third))
+        taken, more = rounds({n: world.step(n) for n in met}, 4, len(processes))
+        steps += more + 3 * len(met)
+        between += [b / a for a, b in zip(taken[champion], taken[third], strict=True)]
         processes.append([b / a for a, b in zip(taken[rival], taken[champion], strict=True)])
         told = decided(processes, named=champion == named_best)
-        if told is None and (len(processes) == 4 or (len(processes) > 1 and steps + 29 > most)):
+        if told is None and (len(processes) == 4 or (len(processes) > 1 and steps + 45 > STEPS)):
             told = ""
+    if tied and over[tied] * median(between) < 1:
+        return {"answer": tied, "steps": steps}
     answer = champion
     if champion != named_best:
         answer = champion if told == FASTER else named_best

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Challengers", "Promise"]
 
-_PROCESSES, _OF_TWO, _OF_THREE = 2, 29, 43  # steps that the confirmation takes
-_LONG, _DUEL, _DROPPED = 50, 25, 14  # steps of a challenge, of a brief one, of one that is dropped
+_PROCESSES, _OF_TWO, _OF_THREE = 2, 30, 45  # steps that the confirmation takes
+_LONG, _DUEL, _DROPPED = 51, 27, 15  # steps of a challenge, of a brief one, of one that is dropped
 
 _GAIN = 0.01  # a promise below that is not worth a duel
 _OFF = 0.15  # of what kernels alone promise to save, by which whole steps may save more
@@ -148,7 +148,7 @@ class Challengers:
         if not full:
             return None
         try:
-            briefly = not self._has_room(_LONG)
+            briefly = self._contest.is_noisy or not self._has_room(_LONG)
             return self._contest.fight("challenge", champion, full, briefly=briefly)
         except FAILURES as exc:
             self._log.tell("refused", policy=full, why=line_of(exc))

@@ -53,6 +53,7 @@ def confirmed(
     winner: str,
     champion: str,
     rival: str,
+    tied: tuple[str, float] | None = None,
 ) -> str:
     """Return who is the answer: the winner where it wins again in each process.
 
@@ -66,9 +67,12 @@ def confirmed(
         winner: of the search.
         champion: the best named policy.
         rival: another named policy: float32, or the next one where float32 is the champion.
+        tied: a third named policy that was near to a winner that is one, with its time over the
+            winner's then: whichever is faster in that and these rounds together is the answer.
     """
     base = champion if winner != champion else rival
-    policies = [*dict.fromkeys((base, winner, *(("float32",) if winner != champion else ())))]
+    third = "float32" if winner != champion else tied[0] if tied else base
+    policies = [*dict.fromkeys((base, winner, third))]
     met, found = _Met(), None
     while found is None:
         entry = _process(bench, contest, afresh, policies, len(met.processes))
@@ -77,6 +81,9 @@ def confirmed(
         found = decided(met.ratios(base, winner), named=winner == champion)
         if len(met.processes) >= _FEWEST and not contest.has_room(entry["steps"]):
             found = found or ""
+    if tied and tied[1] * met.over(winner, tied[0]) < 1:
+        winner = champion = tied[0]
+        found = decided(met.ratios(base, winner), named=True) or ""
     for other in policies:
         if other != winner:
             _tell(bench, met, other, winner, found if other == base else None)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from mpcore.tools.tune.log import Entry, Log
     from mpcore.tools.tune.race import Race
 
-__all__ = ["STEPS", "STEPS_NOISY", "Contest", "spread_of", "told"]
+__all__ = ["STEPS", "Contest", "spread_of", "told"]
 
-STEPS, STEPS_NOISY = 250, 500
-"""Whole steps of a search, at most, and where rounds scatter: then nothing more is tried."""
+STEPS = 250
+"""Whole steps of a search, at most: then nothing more is tried."""
 
 _TIMED = frozenset({"looked", "race", "duel", "again"})
 
@@ -61,7 +61,7 @@ class Contest:
             champion: the policy to beat.
             challenger: the other one.
             either: whether it is asked for both ways.
-            briefly: whether there is room for four pairs of a challenge alone.
+            briefly: as for ``challenge``.
         """
         about = {"stage": stage, "champion": champion, "challenger": challenger}
 
@@ -120,9 +120,13 @@ class Contest:
     def has_room(self, steps: int) -> bool:
         """Return whether so many steps more may be taken, those of earlier searches counted."""
         timed = [entry for entry in self.log.entries if entry["kind"] in _TIMED]
-        noisy = any(entry.get("noise", 0.0) > NOISY for entry in timed)
-        spent = sum(int(entry.get("steps", 0)) for entry in timed)
-        return spent + steps <= (STEPS_NOISY if noisy else STEPS)
+        return sum(int(entry.get("steps", 0)) for entry in timed) + steps <= STEPS
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the rounds of a race scattered so much that a few per cent cannot be told."""
+        races = [entry for entry in self.log.entries if entry["kind"] == "race"]
+        return any(entry.get("noise", 0.0) > NOISY for entry in races)
 
     def counted(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what was measured, with the ``steps`` that it took."""

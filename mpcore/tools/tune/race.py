@@ -24,11 +24,11 @@ FAR = 2.0
 """Times the fastest: so far behind, a policy needs no second look."""
 
 NOISY = 0.04
-"""Scatter of a round's ratio, as a standard deviation, beyond which more rounds are needed."""
+"""Scatter of a round's ratio, as a standard deviation, that hides a few per cent."""
 
 _NORMAL = 1.48  # standard deviations of normal numbers in a median deviation
 _EVERY = 2  # rounds between looks
-_MOST, _MOST_NOISY = 8, 20  # rounds: who is left then is told by the median
+_MOST, _STEPS = 8, 90  # rounds, and steps of all: who is left then is told by the median
 _FAR_ROUNDS = 2  # of a race, first: who is far behind in each is left out
 _CLEAR = 0.10  # slower in all of four rounds, and by so much on the median: left out
 _WITHIN = 0.02  # of two that are nearer together either may lead
@@ -116,7 +116,7 @@ def race(steps: Mapping[str, Callable[[], float]], *, seconds: float, seed: int 
             continue
         noise = noise or _scatter(blocks.seconds)
         late = time.perf_counter() - start > seconds
-        late = late or taken >= (_MOST if noise < NOISY else _MOST_NOISY)
+        late = late or taken >= _MOST or blocks.taken + _EVERY * len(left) * (_BLOCK + 1) > _STEPS
         best = _leader(blocks.seconds, left)
         told = {name: _told(blocks.seconds, best, name) for name in left if name != best}
         decisions |= {name: found for name, found in told.items() if found}
@@ -172,7 +172,7 @@ def challenge(ratios: Sequence[float], *, briefly: bool = False) -> str | None:
 
     Args:
         ratios: its time over the champion's, pair by pair.
-        briefly: whether four pairs are all that there is room for.
+        briefly: whether four pairs must do: no more fit in, or noise hides what is below 5 %.
     """
     pairs, (won, _) = len(ratios), counts(ratios)
     if pairs == _FIRST:

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from mpcore.tools.tune.log import Entry
     from mpcore.tools.tune.task import Task
 
-__all__ = ["search", "single"]
+__all__ = ["CLOSE", "search", "single"]
 
 _DUEL = 30.0  # seconds of one, at most
+CLOSE = 1.05  # over the champion of a race: a policy that is as near meets it again
 
 
 def search(
@@ -113,7 +114,8 @@ class _Search:
             rival = others[0] if champion == "float32" else "float32"
             # Where 16 bits are emulated, float32 need not win again: a step takes a tenth there.
             if winner != "float32" or times[rival] <= FAR * times[winner]:
-                winner = confirmed(b, self.contest, self._afresh, winner, champion, rival)
+                tied = self._tied(champion, rival, times) if winner == champion else None
+                winner = confirmed(b, self.contest, self._afresh, winner, champion, rival, tied)
         self._log.tell("winner", policy=winner, stage="measured")
         if not b.task.fast:
             slower = sorted(times, key=lambda name: times[name])
@@ -130,6 +132,12 @@ class _Search:
         for policy, seconds in times.items():
             self._log.tell("time", policy=policy, ratio=seconds / times["float32"])
         return str(found["best"]), times
+
+    def _tied(self, champion: str, rival: str, times: dict[str, float]) -> tuple[str, float] | None:
+        """Return the named policy that is nearest to the champion, and its time over that one's."""
+        over = {name: seconds / times[champion] for name, seconds in times.items()}
+        nearest = min((name for name in over if name != champion), key=lambda name: over[name])
+        return (nearest, over[nearest]) if nearest != rival and over[nearest] < CLOSE else None
 
     def _looked(self, policy: str) -> Entry:
         """Return what the kernels of a policy promise."""

@@ -11,6 +11,7 @@ import pytest
 
 import mpcore as mp
 from mpcore.tools.experiment.experiment import Experiment
+from mpcore.tools.tune.contest import Contest
 from mpcore.tools.tune.evidence import gather
 from mpcore.tools.tune.search import search
 from mpcore.tools.tune.task import Task
@@ -189,17 +190,46 @@ def test_what_does_not_train_is_not_the_answer() -> None:
     assert not any(proof["passed"] for proof in found.of("proof"))
 
 
+@pytest.mark.parametrize(
+    ("raced", "again", "wanted"),
+    [
+        (0.81, 0.75, "autocast_bfloat16"),  # of both together the nearest is faster
+        (0.81, 0.795, "mixed_bfloat16"),
+        (0.85, 0.75, "mixed_bfloat16"),  # it was not near: it is not asked again
+    ],
+)
+def test_a_named_policy_that_was_near_meets_the_winner_again(raced, again, wanted) -> None:
+    own = by_policy(1.0, 0.8, raced, 0.9)
+    processes = Processes(own | {"autocast_bfloat16": again})
+    assert answer(world(own), processes, fast=True).policy == wanted
+    assert ("autocast_bfloat16" in processes.asked[0]) == (raced < 0.84)
+
+
 def test_no_more_is_tried_than_the_steps_allow() -> None:
     own = by_policy(1.0, 0.8, 0.81, 0.85, 0.6, 0.7)
     entries = world(own)
-    entries[0]["steps"] = 139
+    entries[0]["steps"] = 133
     assert answer(entries, Processes(own), fast=True).policy == RULES[0]
-    entries[0] |= {"steps": 150, "noise": 0.1}  # where rounds scatter it is twice as many
-    assert answer(entries, Processes(own), fast=True).policy == RULES[0]
-    entries[0]["noise"] = 0.01
+    entries[0]["steps"] = 150
     found = answer(entries, Processes(own), fast=True)
     assert found.policy == "mixed_bfloat16"
     assert found.of("promise")
+
+
+@pytest.mark.parametrize(("noise", "briefly"), [(0.1, {True}), (0.01, {False})])
+def test_where_rounds_scatter_four_pairs_must_do(noise, briefly, monkeypatch) -> None:
+    asked, fight = set(), Contest.fight
+
+    def heard(self, stage, champion, challenger, **more):
+        asked.update({more["briefly"]} if stage == "challenge" else ())
+        return fight(self, stage, champion, challenger, **more)
+
+    monkeypatch.setattr(Contest, "fight", heard)
+    own = by_policy(1.0, 0.8, 0.81, 0.85, 0.6, 0.7)
+    entries = world(own)
+    entries[0]["noise"] = noise
+    assert answer(entries, Processes(own), fast=True).policy == RULES[0]
+    assert asked == briefly
 
 
 def test_a_rule_that_wins_takes_another_of_its_base_along() -> None:
