@@ -122,7 +122,8 @@ def only_forgets(optimizer: cst.Call, at: At) -> bool:
     named = (one for one in at.names.by_type[cst.Name] if one.value == target.value)
     uses = [one for one in named if one is not target and at.names.scope(one) is scope]
     above = [at.names.parents.get(one) for one in uses]
-    return all(isinstance(one, cst.Attribute) and one.attr.value == "zero_grad" for one in above)
+    forgets = [isinstance(one, cst.Attribute) and one.attr.value == "zero_grad" for one in above]
+    return bool(forgets) and all(forgets)
 
 
 def is_input(node: Any, at: At) -> bool:
