@@ -52,9 +52,8 @@ def gradient_call(call: cst.Call, at: At) -> tuple[Any, tuple[str, ...]] | None:
         return None
     parts = wanted.elements if isinstance(wanted, (cst.List, cst.Tuple)) else None
     nodes = [wanted] if parts is None else [part.value for part in parts]
-    if not all(isinstance(node, cst.Name) and is_leaf(node, at) for node in nodes):
-        return None
-    return loss, tuple(dict.fromkeys(node.value for node in nodes))
+    names = [node.value for node in nodes if isinstance(node, cst.Name) and is_leaf(node, at)]
+    return (loss, tuple(dict.fromkeys(names))) if len(names) == len(nodes) else None
 
 
 def asked_for(at: At) -> dict[str, list[cst.CSTNode]]:
@@ -76,9 +75,11 @@ def asked_for(at: At) -> dict[str, list[cst.CSTNode]]:
 def reads_gradient(statement: cst.CSTNode, at: At) -> bool:
     """Return whether a gradient of such a tensor is read, or made, in a statement."""
     places = [one for nodes in at.once(asked_for).values() for one in nodes]
+    if not places:
+        return False
     passes = [c for c in calls_in(statement) if at.names.called(c) is None and _is_pass(c)]
     inside = any(above is statement for one in places for above in at.names.ancestors(one))
-    return inside or (bool(places) and bool(passes))
+    return inside or bool(passes)
 
 
 def _is_pass(call: cst.Call) -> bool:

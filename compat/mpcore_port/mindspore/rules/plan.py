@@ -295,9 +295,9 @@ class _Planner:
                 why = "the statements that make its loss leave the function or loop: move the jump"
                 self._refuse(sink, why)
                 return
-        own = [one for place in part.places for one in own_passes(block.body[place], self.at)]
-        if own:
-            self._refuse(sink, _OWN_PASS.format(own[0].name.value))
+        passes = [one for place in part.places for one in own_passes(block.body[place], self.at)]
+        if passes:
+            self._refuse(sink, _OWN_PASS.format(passes[0].name.value))
             return
         if any(_moves(block.body[place], _MOVING - {"zero_grad"}) for place in part.places):
             why = "an optimizer steps among the statements that make its loss: move it out of them"
