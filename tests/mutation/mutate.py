@@ -10,9 +10,10 @@ cases that have the values of its parameters, and keeps which functions run whic
 copies the product of this checkout and the tests of ``--tree`` to a folder of its own, imports the
 framework once, and forks a process for each mutant: it runs the covering test functions until the
 first one fails, with all their parameters, for MindSpore's compiler reads lines that Python never
-runs; then their whole files, for a fixture is run by its first test and read by others. The same plan against two trees of tests says
-which of the two finds more; ``--by-day`` asks the share of ``make test`` first, and all cases
-and long tests only of what that lets live. docs/testing.md has the figures.
+runs; then their whole files, for a fixture is run by its first test and read by others. The same
+plan against two trees of tests says which of the two finds more; ``--by-day`` asks the share of
+``make test`` first, and all cases and long tests only of what that lets live. docs/testing.md has
+the figures.
 """
 
 from __future__ import annotations
