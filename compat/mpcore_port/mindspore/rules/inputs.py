@@ -25,7 +25,6 @@ __all__ += ["reads_gradient"]
 
 _GRADIENT = "torch.autograd.grad"
 _ORDER = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
-_HARMLESS = frozenset({"outputs", "inputs", "grad_outputs", "retain_graph", "create_graph"})
 _OFF = ("None", "False")
 
 
@@ -40,7 +39,7 @@ def gradient_call(call: cst.Call, at: At) -> tuple[Any, tuple[str, ...]] | None:
     given: dict[str, Any] = dict(zip(_ORDER, plain, strict=False))
     given |= {arg.keyword.value: arg.value for arg in call.args if arg.keyword}
     loss, wanted = given.get("outputs"), given.get("inputs")
-    if loss is None or wanted is None or len(plain) > len(_ORDER) or set(given) - _HARMLESS:
+    if loss is None or wanted is None or len(plain) > len(_ORDER) or set(given) - set(_ORDER):
         return None
     weights = given.get("grad_outputs")
     ones = f"torch.ones_like({code_of(loss)})"
@@ -93,9 +92,7 @@ def _is_read(name: str, sink: cst.CSTNode, block: Any, at: At) -> bool:
     """
     scope = at.names.scope(sink)
     reads = [one for one in at.once(asked_for)[name] if at.names.scope(one) is scope]
-    if any(one is sink or at.line(one) > at.line(sink) for one in reads):
-        return True
-    if not reads:
+    if not reads or any(one is sink or at.line(one) > at.line(sink) for one in reads):
         return True
     around = at.names.parents.get(block)
     if isinstance(around, cst.For) and name in target_names(around.target):

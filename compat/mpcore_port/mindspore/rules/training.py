@@ -45,10 +45,6 @@ _HANDED = (
 _GRADIENTS = "port.loss differentiates by these tensors; their gradients are handed out"
 
 
-def _is_gradient(call: cst.Call, at: At) -> bool:
-    return gradient_call(call, at) is not None
-
-
 class TrainingRule(PortRule):
     """The statements that a loss is made of become a function that MindSpore differentiates."""
 
@@ -75,7 +71,7 @@ class TrainingRule(PortRule):
         if id(old) in plans.handed:
             at.unproven(self, old, _HANDED.format(plans.handed[id(old)]))
             return None
-        if isinstance(old, cst.Call) and id(old) in plans.inputs and _is_gradient(old, at):
+        if type(old) is cst.Call and id(old) in plans.inputs and gradient_call(old, at):
             return self._gradients(old, new, at)
         why = plans.refused.get(id(old))
         if why is not None:
