@@ -102,6 +102,22 @@ def _heading(result: Result) -> Iterator[str]:
     yield f"{files} to {result.target}: {counts or 'none'}"
 
 
+_PLACES = 3  # of one failure that are shown
+
+
+def _failed(failures: Sequence[str]) -> list[str]:
+    """Return a line for each way in which a rule failed, with its first places."""
+    places: dict[str, list[str]] = {}
+    for failure in failures:
+        where, _, said = failure.partition(": ")
+        places.setdefault(said, []).append(where)
+    lines = []
+    for said, at in places.items():
+        more = len(at) - _PLACES
+        lines.append(f"  {', '.join(at[:_PLACES])}{f' and {more} more' * (more > 0)}: {said}")
+    return lines
+
+
 def _file(file: Ported, result: Result, *, verbose: bool) -> list[str]:
     lines = [f"{file.source.path}: {file.status}; {result.verified(file.source.path)}"]
     exact = sum(edit.kind == "exact" for edit in file.edits)
@@ -113,7 +129,7 @@ def _file(file: Ported, result: Result, *, verbose: bool) -> list[str]:
         lines.append(f"  {', '.join(counts)}")
     shown = [edit for edit in file.edits if verbose or edit.kind != "exact"]
     lines += [_folded_line(file, edits) for edits in _alike(shown)]
-    lines += [f"  {failure}" for failure in file.failures]
+    lines += _failed(file.failures)
     for finding in file.findings:
         where = file.source.where(finding.line)
         remedy = "repaired by the port" if finding.repaired else finding.remedy

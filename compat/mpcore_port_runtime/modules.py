@@ -250,7 +250,10 @@ def grad_of(param: Any) -> Any:
 
 
 def requires_grad_(cell: Any, requires_grad: bool = True) -> Any:
-    """Freeze a Cell's parameters, or let them learn; return it."""
+    """Freeze a Cell's parameters, or let them learn, or a tensor; return it."""
+    if isinstance(cell, Tensor):
+        cell.requires_grad = requires_grad
+        return cell
     for param in parameters(cell):
         param.requires_grad = requires_grad
     return cell

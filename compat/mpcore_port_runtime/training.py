@@ -20,13 +20,14 @@ from mpcore.scaling.transition import LossScale, LossScaleState, advance, initia
 from mpcore_mindspore.shims import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "GradScaler",
     "backward",
     "clip_grad_norm_",
     "clip_grad_value_",
+    "grad",
     "loss",
     "step",
     "with_reduction",
@@ -70,6 +71,15 @@ class _Pending:
     def __init__(self, params: list[Any], grads: Any, scale: float) -> None:
         self.params, self.grads, self.scale = params, grads, scale
 
+    def of(self, tensor: Any, scale: float) -> Any:
+        """Return the gradient of the loss times ``scale`` by a tensor."""
+        places = [place for place, one in enumerate(self.params) if one is tensor]
+        if not places:
+            msg = "`inputs` must be tensors that the loss was differentiated by, this one was not"
+            raise BackendError(msg)
+        own = self.grads[places[0]]
+        return own if scale == self.scale else own * (scale / self.scale)
+
     def add(self, scale: float) -> None:
         """Add the gradients of the loss times ``scale`` to the parameters."""
         factor = scale / self.scale
@@ -87,40 +97,80 @@ def _averaged(param: Any, grad: Any) -> Any:
     return grad if ranks == 1 else ops.AllReduce()(grad) / ranks
 
 
-def loss(forward: Callable[[], Any], *parts: Any, scaler: Any = None) -> Any:
+def loss(
+    forward: Callable[..., Any], *parts: Any, scaler: Any = None, inputs: Sequence[Any] = ()
+) -> Any:
     """Run ``forward`` and differentiate it; return the loss, float32, shape ().
 
     Args:
-        forward: returns a scalar.
+        forward: takes ``inputs`` and returns a scalar.
         parts: what it calls; the trainable parameters of the Cells among them get gradients,
             and the Parameters among them; of optimizers what they move.
         scaler: multiplies the loss before the backward pass; if there is none here, but one in
             the process, that one.
+        inputs: Tensors that get gradients as well: ``backward`` adds them to their ``grad``, and
+            ``grad`` returns them.
 
     Returns:
         A Tensor that has a method ``backward``.
     """
-    params = _parameters_of(parts)
+    params = _parameters_of(parts) if parts or not inputs else []
     scale = _scale_for(scaler)
     factor = Tensor(scale, ms.float32)
 
-    def scaled() -> Any:
-        value = forward()
+    def scaled(*given: Any) -> Any:
+        value = forward(*given)
         if value.size != 1:
             msg = f"`forward` must return a scalar loss, got shape {tuple(value.shape)}"
             raise BackendError(msg)
         value = value.astype(ms.float32).reshape(())
         return value * factor, value
 
-    grad = ms.value_and_grad(scaled, None, params, has_aux=True)
+    places = tuple(range(len(inputs))) if inputs else None
+    grad = ms.value_and_grad(scaled, places, params or None, has_aux=True)
     try:
-        (_, value), grads = _run(grad, forward)
+        (_, value), grads = _run(lambda: grad(*(one.copy() for one in inputs)), forward)
     except NotCompiled:  # by now it runs eagerly
-        return loss(forward, *parts, scaler=scaler)
+        return loss(forward, *parts, scaler=scaler, inputs=inputs)
     result = Tensor(value)
-    result.mpcore_pending = _Pending(params, grads, scale)
+    result.mpcore_pending = _Pending([*inputs, *params], _flat(grads), scale)
     result.backward = lambda *args, **kwargs: backward(result, *args, **kwargs)
     return result
+
+
+def _flat(grads: Any) -> list[Any]:
+    """Return MindSpore's gradients, of one input or several and of weights, as one list."""
+    if isinstance(grads, Tensor):
+        return [grads]
+    return [one for part in grads for one in _flat(part)]
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: Any = None,
+    create_graph: bool = False,
+) -> tuple[Any, ...]:
+    """Return torch.autograd.grad of what ``loss`` returned by some of its ``inputs``.
+
+    Args:
+        outputs: a loss, or one times the scale of a scaler.
+        inputs: a Tensor, or several; each was among the inputs of ``loss``.
+        grad_outputs: means nothing: a loss has one number, and the gradient of that is one.
+        retain_graph: means nothing, graphs are not kept.
+        create_graph: must be False.
+    """
+    del grad_outputs, retain_graph
+    scale = outputs.scaler.get_scale() if isinstance(outputs, _Scaled) else 1.0
+    value = outputs.value if isinstance(outputs, _Scaled) else outputs
+    pending = getattr(value, "mpcore_pending", None)
+    if pending is None:
+        msg = "`outputs` must be what port.loss returned, this tensor has no gradients"
+        raise BackendError(msg)
+    _check_plain(None, create_graph)
+    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    return tuple(pending.of(one, scale) for one in wanted)
 
 
 def backward(
@@ -345,8 +395,15 @@ def step(optimizer: Any) -> Any:
 
 
 def zero_grad(holder: Any, set_to_none: bool = True) -> None:
-    """Forget the gradients of an optimizer's or a Cell's parameters; others do it themselves."""
+    """Forget the gradients of an optimizer's or a Cell's parameters, or of tensors in a list.
+
+    Others do it themselves.
+    """
     del set_to_none
+    if isinstance(holder, (list, tuple)):
+        for tensor in holder:
+            tensor.grad = None
+        return
     if not hasattr(holder, "param_groups") and not hasattr(holder, "trainable_params"):
         holder.zero_grad()
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import sys
 from functools import cache
@@ -15,6 +16,7 @@ __all__ = [
     "cpu_here",
     "cpuinfo",
     "keep_freed_memory",
+    "kept_memory_variables",
     "onednn_variables",
     "read_cpu",
     "resident",
@@ -138,6 +140,14 @@ def resident() -> tuple[int | None, int | None]:
         return None, None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return None, peak if sys.platform == "darwin" else peak * 1024
+
+
+def kept_memory_variables() -> dict[str, str]:
+    """Return the environment in which glibc keeps what is freed; none where it is not glibc's."""
+    if platform.libc_ver()[0] != "glibc":
+        return {}
+    thresholds = {"MALLOC_MMAP_THRESHOLD_": _MMAP_MOST, "MALLOC_TRIM_THRESHOLD_": 2 * _MMAP_MOST}
+    return {name: str(value) for name, value in thresholds.items()}
 
 
 def keep_freed_memory() -> bool:

@@ -10,9 +10,10 @@ cases that have the values of its parameters, and keeps which functions run whic
 copies the product of this checkout and the tests of ``--tree`` to a folder of its own, imports the
 framework once, and forks a process for each mutant: it runs the covering test functions until the
 first one fails, with all their parameters, for MindSpore's compiler reads lines that Python never
-runs. The same plan against two trees of tests says
-which of the two finds more; ``--by-day`` asks the share of ``make test`` first, and all cases
-and long tests only of what that lets live. docs/testing.md has the figures.
+runs; then their whole files, for a fixture is run by its first test and read by others. The same
+plan against two trees of tests says which of the two finds more; ``--by-day`` asks the share of
+``make test`` first, and all cases and long tests only of what that lets live. docs/testing.md has
+the figures.
 """
 
 from __future__ import annotations
@@ -196,10 +197,10 @@ def run(given: argparse.Namespace) -> None:
             begun = time.monotonic()
             bench.plant(mutant)
             share = ("--by-day",) if given.by_day else ()
-            verdict, by = bench.run(given.framework, tests, given.limit, *share)
+            verdict, by = judged(bench, given, tests, *share)
             found = {"verdict": verdict, "by": by}
             if given.by_day and verdict == "survived":
-                whole, by = bench.run(given.framework, tests, given.limit)
+                whole, by = judged(bench, given, tests)
                 found |= {"whole": whole, "by": by}
             bench.heal(mutant)
             seconds = round(time.monotonic() - begun, 1)
@@ -207,6 +208,20 @@ def run(given: argparse.Namespace) -> None:
             told = " ".join(found.values())
             print(f"{seconds:6.1f} {mutant.name} {told}", flush=True)
             write(given, plan, results)
+
+
+def judged(
+    bench: Bench, given: argparse.Namespace, tests: list[str], *options: str
+) -> tuple[str, str]:
+    """Return what the covering tests say, and where they let a mutant live their whole files.
+
+    A fixture of a module is run by its first test alone, and read by all.
+    """
+    verdict, by = bench.run(given.framework, tests, given.limit, *options)
+    if verdict != "survived":
+        return verdict, by
+    files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+    return bench.run(given.framework, files, given.limit, *options)
 
 
 def judges(file: str, lines: dict[str, list[str]], line: int, named: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from mpcore_port.engine import port_text, port_tree
 from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
 
+_ABORTED = "terminate called without an active exception"
 SCRIPT = Path(__file__).parent / "ranks" / "two_ranks.py"
 
 
@@ -29,7 +30,9 @@ def started(*command: str, folder: Path) -> list[np.ndarray]:
         cwd=folder, env=environment, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     logs = "".join(path.read_text()[-3000:] for path in folder.glob("log/worker_*.log"))
-    assert done.returncode == 0, done.stderr[-3000:] + logs
+    # On a busy machine a thread of torch's gloo may abort its process behind the last line.
+    aborted = command[0] == "torchrun" and _ABORTED in done.stderr
+    assert done.returncode == 0 or aborted, done.stderr[-3000:] + logs
     return [np.loadtxt(folder / f"losses-{rank}.txt") for rank in range(2)]
 
 
@@ -52,7 +55,7 @@ def test_ranks_of_a_port_lose_as_ranks_of_torch_do(tmp_path: Path) -> None:
         f"--master_port={number}", str(port), folder=tmp_path / "mindspore",
     )  # fmt: skip
     for own, other in zip(ours, theirs, strict=True):
-        assert len(own) == 40
+        assert len(own) == len(other) == 40
         np.testing.assert_allclose(own, other, rtol=1e-5)
     assert abs(theirs[0] - theirs[1]).max() > 0.01
 

@@ -155,3 +155,21 @@ def test_diff_and_sarif_show_what_changes_and_what_nobody_checked(tmp_path: Path
         for r in run["results"]
     }
     assert places == {("unproven", 2), ("unproven", 6), ("unproven", 7), ("refused", 9)}
+
+
+def test_a_rule_that_fails_everywhere_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpcore_port.torch_npu.devices import DeviceMethod
+
+    def crash(*_: object) -> None:
+        raise KeyError("no such thing")  # noqa: EM101  # what a rule might raise
+
+    monkeypatch.setattr(DeviceMethod, "leave", crash)
+    (tmp_path / "a.py").write_text("import torch\n" + "x = y.cuda()\n" * 5)
+    port(tmp_path / "a.py", to="torch_npu", output=tmp_path / "b.py", report="text")
+    said = (tmp_path / "b.mpcore-port.txt").read_text().splitlines()
+    lines = [line.strip() for line in said if "failed (" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("a.py:2, a.py:3, a.py:4 and ")
+    assert lines[0].endswith("; the code stays as it is")

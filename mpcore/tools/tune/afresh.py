@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore._lib.process import run_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mpcore.tools.tune.bench import Bench
     from mpcore.tools.tune.log import Entry
@@ -39,7 +39,13 @@ class Afresh:
     told: dict[str, Any]
     start: float
 
-    def rounds(self, bench: Bench, policies: Sequence[str], count: int) -> Entry:
+    def rounds(
+        self,
+        bench: Bench,
+        policies: Sequence[str],
+        count: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> Entry:
         """Return ``seconds`` of rounds by policy, and ``steps``; or ``why`` there are none."""
         left = bench.seconds_left()
         if left < _STARTS * self.start + _LEAST:
@@ -60,5 +66,6 @@ class Afresh:
             Path("afresh.txt"),
             time_limit=limit,
             on_event=keep,
+            environment=environment,
         )
         return {"why": "", **found[0]} if found else {"why": ended.how or "it told nothing"}

@@ -121,7 +121,7 @@ class _Search:
             slower = sorted(times, key=lambda name: times[name])
             self._prune(self._prover.proven([winner, *(p for p in slower if p != winner)]))
             last = [e["policy"] for e in self._log.entries if e["kind"] == "winner"][-1]
-            try_moves(b, last)
+            try_moves(b, last, self._afresh)
 
     def _raced(self, policies: list[str]) -> tuple[str, dict[str, float]]:
         """Return the named policy that leads, and the seconds of a step of each."""

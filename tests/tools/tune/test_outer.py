@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mpcore as mp
+from mpcore._lib.machine import kept_memory_variables
 from mpcore.tools.experiment.experiment import Experiment
 from mpcore.tools.profiling.stepping import Run
 from mpcore.tools.tune.bench import Bench
@@ -36,11 +40,11 @@ def experiment() -> Experiment:
     )  # fmt: skip
 
 
-def tried(budget: float, earlier: list[dict]) -> list[dict]:
+def tried(budget: float, earlier: list[dict], afresh: object = None) -> list[dict]:
     told: list[dict] = []
     task = Task("torch", budget=budget)
     bench = Bench(experiment(), task, lambda **e: told.append(e), lambda _: earlier)
-    try_moves(bench, "mixed_bfloat16")
+    try_moves(bench, "mixed_bfloat16", afresh)
     return [event["found"] for event in told if "found" in event]
 
 
@@ -63,6 +67,50 @@ def test_each_move_is_measured_once_and_told(monkeypatch: pytest.MonkeyPatch) ->
     assert "# beside" in document(answer)
     assert "channels_last" in page("net", {"torch": answer})
     json.dumps(answer.to_dict(), allow_nan=False)
+
+
+class Processes:
+    """Other processes, in which a step takes a second, or less where freed memory is kept."""
+
+    def __init__(self, kept: float, why: str = "") -> None:
+        self._kept, self._why = kept, why
+
+    def rounds(self, bench, policies, count, environment=None) -> dict:
+        if self._why:
+            return {"why": self._why}
+        seconds = self._kept if environment else 1.0
+        return {"why": "", "steps": 0, "seconds": dict.fromkeys(policies, [seconds] * count)}
+
+
+@pytest.mark.skipif(not kept_memory_variables(), reason="no glibc here")
+@pytest.mark.parametrize(("kept", "decided"), [(0.8, "faster"), (1.0, ""), (1.2, "slower")])
+def test_memory_that_is_kept_is_tried_in_other_processes(kept, decided, monkeypatch) -> None:
+    monkeypatch.setattr("torch.compile", lambda model: model)
+    moves = {e["move"]: e for e in tried(1e6, [], Processes(kept)) if e["kind"] == "outer"}
+    found = moves["freed memory kept"]
+    assert (found["ratio"], found["decision"], found["pairs"]) == (kept, decided, 16)
+    assert "MALLOC_TRIM_THRESHOLD_=67108864" in found["how"]
+    assert {"batch=8", "channels_last"} <= set(moves)
+    others = [entry for move, entry in moves.items() if move != "freed memory kept"]
+    lost = tried(1e6, others, Processes(1.0, "it told nothing"))
+    (entry,) = [e for e in lost if e.get("move") == "freed memory kept" and e["kind"] == "outer"]
+    assert entry["why"] == "it told nothing"
+
+
+@pytest.mark.skipif(not kept_memory_variables(), reason="no glibc here")
+def test_memory_is_kept_where_the_variables_say_so() -> None:
+    code = (
+        "import ctypes, resource; block = 8 << 20\n"
+        "libc = ctypes.CDLL(None); libc.malloc.restype = ctypes.c_void_p\n"
+        "libc.free.argtypes = [ctypes.c_void_p]\n"
+        "def faults():\n"
+        "    held = libc.malloc(block); ctypes.memset(held, 1, block); libc.free(held)\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "faults(); a = faults(); print(faults() - a)\n"
+    ).replace("ctypes.memset(held", "ctypes.memset(ctypes.c_void_p(held)")
+    env = {**os.environ, **kept_memory_variables()}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert int(ran.stdout) < 8, ran.stderr
 
 
 def test_a_compiler_that_fails_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from mpcore_port.mindspore.loop.recognise import steps_of_scope
 from mpcore_port.mindspore.loop.scalers import Scalers
 from mpcore_port.mindspore.loop.write import write_scope
 from mpcore_port.mindspore.rules.flow import read
+from mpcore_port.mindspore.rules.own_passes import own_passes
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import plans_of, trains_nothing
 from mpcore_port.names import code_of
@@ -108,6 +109,7 @@ class _Finding:
                     if wrapped:
                         raise NotPlain(sink.call, f"{wrapped[0]} cuts its parameters up")
                     self._check(sink)
+            self._check_passes(scope)
             steps = steps_of_scope(scope, self.acts, self.at)
             self._check_order(steps)
             return steps
@@ -142,6 +144,14 @@ class _Finding:
             return
         if not isinstance(func, cst.Attribute) or func.attr.value != "backward":
             raise NotPlain(sink.call, "its backward pass is in another function or class")
+
+    def _check_passes(self, scope: Any) -> None:
+        """Raise if a call among the steps runs a backward pass of its own: it may not be moved."""
+        for call in self.at.names.calls:
+            if id(call) not in self.sinks and self._scope(call) is scope:
+                for function in own_passes(call, self.at):
+                    why = f"`{function.name.value}` has a backward pass of its own"
+                    raise NotPlain(call, why)
 
     def _settle(self, done: list[Steps], count: int) -> None:
         """Write the scopes; those with scalers all, or none of them."""

@@ -19,6 +19,7 @@ from mpcore_port.mindspore.rules.flow import (
     assigned,
     assigned_first,
     bound_before,
+    needs,
     networks_given,
     read,
     surely_made,
@@ -134,6 +135,7 @@ class _Writer:
             self._arguments(plan)
         for plan in self.plans:
             self._outs(plan)
+        self._check_overwritten()
         for plan in self.plans:
             self._define(plan)
         body = self._render(self.steps.block)
@@ -150,6 +152,20 @@ class _Writer:
             shown = "\n".join(code_of(line) for line in plan.definitions)
             found.firsts.append((plan.group, node, shown))
         return found
+
+    def _check_overwritten(self) -> None:
+        """Raise if statements that are computed again read what they have given out anew."""
+        before: list[Forward] = []
+        for forward in (f for plan in self.plans for f in plan.group.forwards):
+            own = [line.node for line in forward.lines]
+            for one in before:
+                theirs = {id(line.node) for line in one.lines}
+                again = [node for node in own if id(node) in theirs]
+                made = {name for node in again for name in assigned_first(node)}
+                for name in sorted(needs(again) & made & set(one.outs) & set(forward.args)):
+                    why = f"{name} is overwritten among what is computed again"
+                    raise NotPlain(again[0], why)
+            before.append(forward)
 
     # --- where ------------------------------------------------------------------------------
 

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import libcst as cst
 
+from mpcore_port.children import calls_in
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.handed import asks_for_type, is_looked_at, maker_of
+from mpcore_port.mindspore.rules.inputs import only_forgets
 from mpcore_port.mindspore.rules.partials import bent, is_bound, unbindable
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     by_name,
     is_leaf,
+    is_module,
     is_numpy_count,
     named,
     need,
@@ -85,7 +88,12 @@ class CallRule(PortRule):
         if row is None:
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
         if is_optimizer_base(name) and any(is_leaf(part, at) for part in listed(old)):
+            if only_forgets(old, at):
+                at.note(self, old, new.args[0].value, reason=_FORGETS)
+                return new.args[0].value
             return new.with_changes(func=at.refuse(self, old.func, _LEAF))
+        if name == _VARIABLE and old.args and _is_output(old.args[0].value, at):
+            row = replace(row, expr="ops.stop_gradient({data})", reason=_CUT)
         if row.remove or _sets_default(name, old):
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
@@ -208,6 +216,16 @@ def _is_listed(call: cst.Call) -> bool:
     return len(args) == 1 and not args[0].star and isinstance(args[0].value, (cst.List, cst.Tuple))
 
 
+def _is_output(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a network of the file gives this, or a part of it does."""
+    held = [node, *at.names.origins(node)]
+    calls = (call for one in held for call in calls_in(one))
+    return any(at.names.called(c) is None and is_module(at, c.func) for c in calls)
+
+
+_VARIABLE = "torch.autograd.Variable"
+_CUT = "a Variable of what has gradients is cut off from them"
+_FORGETS = "no step is taken: its gradients alone are forgotten"
 _LEAF = "a tensor that wants a gradient is no Parameter: make it an nn.Parameter"
 
 

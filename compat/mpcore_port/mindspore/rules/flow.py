@@ -11,8 +11,10 @@ import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
 from mpcore_port.lines import leaves
+from mpcore_port.mindspore.rules.inputs import asked_for, reads_gradient
+from mpcore_port.mindspore.rules.own_passes import gives_values, own_passes
 from mpcore_port.mindspore.rules.place import is_module, trained_leaves
-from mpcore_port.names import code_of, dotted
+from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.values import vocabulary
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ class _Read(Walker):
         part = node.for_in
         self.walk(part.iter)
         while part is not None:
-            bound |= set(_named(part.target))
+            bound |= set(target_names(part.target))
             inner._each(*(test.test for test in part.ifs))
             part = part.inner_for_in
             inner._each(None if part is None else part.iter)
@@ -380,7 +382,7 @@ def surely_made(node: Any) -> set[str]:
         return {name for line in node.body for name in surely_made(line)}
     if isinstance(node, cst.With):
         named = [item.asname.name for item in node.items if item.asname is not None]
-        return surely_made(node.body) | {name for target in named for name in _named(target)}
+        return surely_made(node.body) | {name for target in named for name in target_names(target)}
     if isinstance(node, cst.If) and node.orelse is not None:
         return surely_made(node.body) & surely_made(node.orelse)
     if isinstance(node, cst.If):
@@ -399,10 +401,10 @@ def bound_before(node: cst.CSTNode, top: Any, at: At) -> set[str]:
                     break
                 found |= surely_made(line)
         if isinstance(above, cst.For):
-            found |= set(_named(above.target))
+            found |= set(target_names(above.target))
         if isinstance(above, cst.With):
             named = [item.asname.name for item in above.items if item.asname is not None]
-            found |= {name for target in named for name in _named(target)}
+            found |= {name for target in named for name in target_names(target)}
         below = above
         if above is top:
             break
@@ -432,17 +434,19 @@ def read_first(node: Any, made: set[str]) -> set[str]:
     if isinstance(node, cst.Else):
         return read_first(node.body, made)
     if isinstance(node, cst.For):
-        known = made | set(assigned_first(node.target)) | set(_named(node.target))
+        known = made | set(assigned_first(node.target)) | set(target_names(node.target))
         return (read(node.iter) - made) | read_first(node.body, known)
     return read(node) - made
 
 
-def _named(target: cst.CSTNode) -> list[str]:
-    if isinstance(target, cst.Name):
-        return [target.value]
-    if isinstance(target, (cst.Tuple, cst.List)):
-        return [name for element in target.elements for name in _named(element.value)]
-    return []
+def needs(nodes: Iterable[cst.CSTNode]) -> set[str]:
+    """Return the names that statements in a row may read of before them."""
+    found: set[str] = set()
+    made: set[str] = set()
+    for node in nodes:
+        found |= read_first(node, made)
+        made |= set(assigned_first(node)) if _surely(node) else set()
+    return found
 
 
 class _Jumps(Walker):
@@ -490,7 +494,7 @@ def slice_of(body: Sequence[Any], end: int, wanted: set[str], at: At) -> Slice:
     """Return the statements before ``end`` that the names ``wanted`` come from.
 
     What only prepares data, before the first statement that runs a network or a loss, is left
-    out.
+    out, unless it is made of a tensor whose gradient is read.
     """
     needed = set(wanted)
     places: list[int] = []
@@ -500,14 +504,30 @@ def slice_of(body: Sequence[Any], end: int, wanted: set[str], at: At) -> Slice:
             continue  # what it makes does not come further
         made = set(assigned(statement))
         if made & needed:
+            if _is_of_before(statement, at):
+                needed -= made
+                continue
             places.insert(0, place)
             # A name that is only changed, or perhaps, is still wanted from before.
             if _surely(statement):
                 needed -= made
             needed |= read(statement)
+    inputs = set(at.once(asked_for))
+    last = max((place for place in range(end) if reads_gradient(body[place], at)), default=-1)
     while places and not _runs(body[places[0]], at):
+        first = body[places[0]]
+        if places[0] > last and inputs & read(first) and not inputs & set(assigned(first)):
+            break
         places.pop(0)
     return Slice(places, needed)
+
+
+def _is_of_before(statement: Any, at: At) -> bool:
+    """Return whether what a statement makes are gradients, or values behind a backward pass."""
+    own = own_passes(statement, at)
+    if own:
+        return all(gives_values(one, at) for one in own)
+    return _surely(statement) and reads_gradient(statement, at)
 
 
 def _surely(statement: Any) -> bool:

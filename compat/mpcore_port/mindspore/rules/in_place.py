@@ -20,8 +20,9 @@ from mpcore_port.names import code_of, dotted
 from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from mpcore_port.names import Binding
     from mpcore_port.rule import At
 
 __all__ = ["AloneRule", "DataRule", "in_place", "is_alone"]
@@ -133,6 +134,13 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     if _is_perhaps_fresh(held, at):
         made = plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, _PERHAPS.format(code_of(held)), sure=False)
+    if isinstance(fresh, cst.NamedExpr) and _root(held) == code_of(fresh.target):
+        # x.sub_(y).div_(z): x was made anew by the first of them
+        value = plain_call(name, old, new, fresh.value, at)
+        if value is None:
+            return None
+        made = fresh.with_changes(value=value)
+        return _noted(rule, old, made, at, "no other name holds it: it is made anew")
     if isinstance(held, cst.Name):
         sure = is_alone(held, at)
         if not sure and not is_alone(held, at, _is_perhaps_fresh):
@@ -353,6 +361,10 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
     bindings = scope.bindings.get(held.value, [])
     if not bindings or scope.kind == "class":
         return False
+    made = _made_before(held, bindings, at)
+    here = at.line(held)
+    if made:
+        bindings = [one for one in bindings if made <= at.line(one.node) <= here]
     for binding in bindings:
         is_fresh = fresh or _is_fresh
         if binding.kind == "element" and fresh is None:
@@ -363,7 +375,32 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
             return False
         if _root(binding.value) != held.value and not is_fresh(binding.value, at):
             return False
-    return not any(_hands_on(node, at) for node in _uses(held, scope, at))
+    uses = _uses(held, scope, at)
+    return not any(
+        _hands_on(node, at) and (not made or made < at.line(node) <= here) for node in uses
+    )
+
+
+def _made_before(held: cst.Name, bindings: Sequence[Binding], at: At) -> int:
+    """Return the line in which the tensor that a name holds here was surely made anew, or 0.
+
+    Each time that this place comes, that line came before it in the same turn of the same loop:
+    what is done with the name behind this place is done with what stands here then.
+    """
+    around = list(at.names.ancestors(held))
+    blocks = [one for one in around if isinstance(one, (cst.IndentedBlock, cst.Module))]
+    lines = [0]
+    for binding in bindings:
+        line = at.names.statement(binding.node)
+        block = at.names.parents.get(line)
+        is_plain = isinstance(binding.node, (cst.Assign, cst.AnnAssign))
+        if not is_plain or not any(block is one for one in blocks) or block is None:
+            continue
+        inside = around[: next(i for i, one in enumerate(around) if one is block)]
+        looped = any(isinstance(one, (cst.For, cst.While)) for one in inside)
+        if not looped and at.line(line) < at.line(held):
+            lines.append(at.line(line))
+    return max(lines)
 
 
 def _root(node: cst.BaseExpression) -> str:

@@ -241,6 +241,9 @@ def _with_parameters(at: At) -> set[str]:
     }
 
 
+_OVER_PARAMETERS = re.compile("param|module|children|model|weights")
+
+
 def is_leaf(node: cst.BaseExpression, at: At) -> bool:
     """Return whether a name holds a tensor that the script wants a gradient of, no Parameter."""
     text = dotted(node)
@@ -251,11 +254,12 @@ def is_leaf(node: cst.BaseExpression, at: At) -> bool:
         return False
     name = re.escape(text)
     wants = rf"(?<![\w.]){name}\.requires_grad(_\((True)?\)|\s*=\s*True)"
-    made = rf"(?<![\w.]){name}\s*=(?!=).*\brequires_grad\s*=\s*True"
+    made = rf"(?<![\w.]){name}\s*=(?!=).*\brequires_grad(_\((True)?\)|\s*=\s*True)"
     if not re.search(f"{wants}|{made}", at.source.text):
         return False
     found = at.names.scope(node).find(text) if isinstance(node, cst.Name) else []
-    return not any(b.kind == "for" for b in found)  # of a loop over parameters
+    loops = (b.node for b in found if isinstance(b.node, (cst.For, cst.CompFor)))
+    return not any(_OVER_PARAMETERS.search(code_of(loop.iter)) for loop in loops)
 
 
 _COUNTS = ("amax", "ceil", "floor", "int32", "int64", "max", "prod", "sum")

@@ -17,6 +17,7 @@ from mpcore_port.mindspore.rules.flow import (
     detaches,
     jumps,
     needed_again,
+    needs,
     networks_given,
     parameters_read,
     plain_values,
@@ -24,6 +25,8 @@ from mpcore_port.mindspore.rules.flow import (
     read_first,
     slice_of,
 )
+from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
+from mpcore_port.mindspore.rules.own_passes import own_passes
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.scan import is_optimizer
@@ -47,6 +50,8 @@ class Sink:
     """Whose gradients apex divides by the scale, as code."""
     within: Sink | None = None
     """The backward pass itself, where ``call`` hands the loss to the function that has it."""
+    gradients: tuple[str, ...] = ()
+    """Tensors that ``call`` returns the gradients of, where it is ``torch.autograd.grad``."""
 
 
 @dataclass
@@ -65,6 +70,12 @@ class Plan:
     missing: list[str] = field(default_factory=list)
     word: str = "nonlocal"
     moved: list[int] = field(default_factory=list)
+    inputs: tuple[str, ...] = ()
+    saved: dict[str, str] = field(default_factory=dict)
+    """Names that its statements overwrite and a later loss needs as they were, under other names"""
+    restored: dict[str, str] = field(default_factory=dict)
+    condition: cst.BaseExpression | None = None
+    """Of the branch that makes the loss, and of another that has its backward pass."""
 
 
 def only(statement: Any, wanted: set[str]) -> Any:
@@ -93,6 +104,7 @@ class Plans:
         handed: by the function of a backward call, the parameter that its loss is, where nothing in
             the file calls the function.
         torn: ids of backward calls whose loss needs a network that runs outside of its block.
+        inputs: names of tensors that a loss is a function of, with the id of its backward call.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
@@ -101,11 +113,13 @@ class Plans:
     sinks: list[Sink] = field(default_factory=list)
     handed: dict[int, str] = field(default_factory=dict)
     torn: set[int] = field(default_factory=set)
+    inputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def trains_nothing(at: At) -> bool:
     """Return whether nothing in a module looks like a backward pass, or like a scaler."""
-    return not at.names.callers("backward") and "scaler" not in at.code.lower()
+    asked = at.names.callers("backward") or at.names.callers("grad")
+    return not asked and "scaler" not in at.code.lower()
 
 
 def plans_of(at: At) -> Plans:
@@ -138,6 +152,8 @@ class _Planner:
             if sink is None:
                 continue
             place = self._parameter(sink.loss)
+            if place is not None and sink.gradients:
+                continue  # refused where it is called
             if place is not None:
                 wrappers.append((*place, sink))
             else:
@@ -149,9 +165,21 @@ class _Planner:
             found += callers
         found += self._by_name()
         order = {id(call): place for place, call in enumerate(self.names.calls)}
-        return sorted(found, key=lambda sink: order[id(sink.call)])
+        # What runs under a condition is computed again for it: the others have to run without.
+        return sorted(found, key=lambda s: (self._branches(s.call), order[id(s.call)]))
+
+    def _branches(self, node: cst.CSTNode) -> int:
+        """Return how many conditions of its function a node stands under."""
+        count = 0
+        for above in self.names.ancestors(node):
+            if isinstance(above, cst.FunctionDef):
+                break
+            count += isinstance(above, cst.If)
+        return count
 
     def _sink(self, call: cst.Call) -> Sink | None:
+        if asked := gradient_call(call, self.at):
+            return Sink(call, *self._unscaled(asked[0]), gradients=asked[1])
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
             return None
         if self.names.called(call) is not None:
@@ -160,12 +188,15 @@ class _Planner:
         of_apex = self._scaled_by_apex(inside)
         if of_apex is not None:
             return Sink(call, *of_apex)
-        scaled = isinstance(inside, cst.Call) and isinstance(inside.func, cst.Attribute)
-        if scaled and inside.func.attr.value == "scale" and len(inside.args) == 1:
-            holder = inside.func.value
-            scaler = code_of(holder) if dotted(holder) else ""
-            return Sink(call, inside.args[0].value, scaler)
-        return Sink(call, inside)
+        return Sink(call, *self._unscaled(inside))
+
+    def _unscaled(self, loss: Any) -> tuple[Any, str]:
+        """Return the loss of ``scaler.scale(loss)`` and its scaler; of another one itself."""
+        scaled = isinstance(loss, cst.Call) and isinstance(loss.func, cst.Attribute)
+        if scaled and loss.func.attr.value == "scale" and len(loss.args) == 1:
+            holder = loss.func.value
+            return loss.args[0].value, code_of(holder) if dotted(holder) else ""
+        return loss, ""
 
     def _scaled_by_apex(self, scaled: Any) -> tuple[cst.BaseExpression, str, str] | None:
         """Return the loss of ``with amp.scale_loss(loss, o) as scaled``, its scaler and ``o``."""
@@ -264,6 +295,10 @@ class _Planner:
                 why = "the statements that make its loss leave the function or loop: move the jump"
                 self._refuse(sink, why)
                 return
+        passes = [one for place in part.places for one in own_passes(block.body[place], self.at)]
+        if passes:
+            self._refuse(sink, _OWN_PASS.format(passes[0].name.value))
+            return
         if any(_moves(block.body[place], _MOVING - {"zero_grad"}) for place in part.places):
             why = "an optimizer steps among the statements that make its loss: move it out of them"
             self._refuse(sink, why)
@@ -297,17 +332,55 @@ class _Planner:
             self._refuse(sink, _OUTSIDE.format(outside))
             self.found.torn.add(id(sink.call))
             return
-        parts = self._parts(block, part, sink) or self._stepping(sink)
-        if not parts:
+        inputs = self._inputs(block, {*places, *again}, sink)
+        if sink.gradients and set(sink.gradients) - set(inputs):
+            self._refuse(sink, "its loss is no function of that tensor where it is made")
+            return
+        parts = [] if sink.gradients else self._parts(block, part, sink) or self._stepping(sink)
+        if not parts and not inputs:
             self._refuse(sink, "no network is in sight that its loss comes from")
             return
         bound = code_of(sink.loss) if simple else self._fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
+        plan.inputs, plan.condition = inputs, self._condition(block, places, sink)
+        if inputs:
+            self.found.inputs[id(sink.call)] = inputs
         if not simple:
             self.found.losses[id(sink.loss)] = bound
+        self._save(plan)
         self._share(plan)
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
+
+    def _inputs(self, block: Any, places: set[int], sink: Sink) -> tuple[str, ...]:
+        """Return the tensors that a loss's function takes: their gradients are read."""
+        lines = [block.body[place] for place in places]
+        names = {name for node in (*lines, sink.loss) for name in read(node)}
+        made = {name for line in lines for name in assigned(line)}
+        return inputs_read(names, made, sink.call, block, min(places), self.at)
+
+    def _save(self, plan: Plan) -> None:
+        """Find what is computed again from names that are overwritten there: ``y = cut(y)``."""
+        wanted = needs(plan.block.body[place] for place in plan.places)
+        lines = [only(plan.block.body[place], wanted) for place in plan.again]
+        made = {name for line in lines for name in assigned_first(line)}
+        for name in sorted(needs(lines) & made):
+            for owner in self.found.blocks[id(plan.block)]:
+                if set(owner.places) & set(plan.again):
+                    fresh = owner.saved.get(name) or self._fresh(f"{name}_before")
+                    owner.saved[name] = plan.restored[name] = fresh
+
+    def _condition(self, block: Any, places: list[int], sink: Sink) -> Any:
+        """Return the condition under which alone a loss is made, where it is that of its use."""
+        wanted = read(sink.loss)
+        makers = [block.body[p] for p in places if set(assigned(block.body[p])) & wanted]
+        if not makers or not all(isinstance(one, cst.If) and not one.orelse for one in makers):
+            return None
+        users = [one for one in self.names.ancestors(sink.call) if isinstance(one, cst.If)]
+        tests = {code_of(one.test) for one in makers}
+        return (
+            makers[0].test if len(tests) == 1 and tests & {code_of(u.test) for u in users} else None
+        )
 
     def _needed(
         self, block: Any, again: list[int], places: list[int], sink: Sink, made: set[str]
@@ -316,9 +389,7 @@ class _Planner:
         if not again or not any(_moves(line) for line in block.body[again[-1] + 1 : places[0]]):
             return again
         nodes = [*(block.body[place] for place in places), sink.loss]
-        lines = [
-            only(block.body[place], {n for node in nodes for n in read(node)}) for place in again
-        ]
+        lines = [only(block.body[place], needs(nodes)) for place in again]
         kept = needed_again(lines, nodes, made)
         if kept is None:
             return None
@@ -328,7 +399,7 @@ class _Planner:
         """Whether what would be computed again has detached values, and weights moved since."""
         if not again:
             return False
-        wanted = {name for place in places for name in read(block.body[place])}
+        wanted = needs(block.body[place] for place in places)
         lines = [only(block.body[place], wanted) for place in again]
         made = {name for line in lines for name in assigned_first(line)}
         steps = any(_moves(line) for line in block.body[again[-1] + 1 : places[0]])
@@ -350,7 +421,8 @@ class _Planner:
         taken = {p for plan in self.found.blocks.get(id(block), []) for p in plan.places}
         every = set(places)
         for place in range(places[0] + 1, places[-1]):
-            if place not in taken and not _moves(block.body[place]):
+            line = block.body[place]
+            if place not in taken and not _moves(line) and not own_passes(line, self.at):
                 every.add(place)
         return sorted(every)
 
@@ -541,7 +613,7 @@ class _Planner:
         every = sorted({*plan.places, *plan.again})
         made: list[str] = []
         before: set[str] = set()
-        wanted = {name for place in plan.places for name in read(plan.block.body[place])}
+        wanted = needs(plan.block.body[place] for place in plan.places)
         for place in every:
             line = plan.block.body[place]
             line = only(line, wanted) if place in plan.again else line
@@ -593,6 +665,7 @@ class _Planner:
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
 _VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
+_OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
 _OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
 
 

@@ -10,6 +10,7 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.in_place import in_place, is_alone
+from mpcore_port.mindspore.rules.inputs import is_input
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     copied,
@@ -284,8 +285,9 @@ class MethodRule(PortRule):
         return made_call
 
     def _requires_grad_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        if not is_module(at, old.func.value):  # type: ignore[attr-defined]
-            return None
+        is_statement = isinstance(at.names.parents.get(old), cst.Expr)
+        if is_statement and not is_module(at, old.func.value):  # type: ignore[attr-defined]
+            return None  # MindSpore's returns nothing
         return self._wrap(old, new, at, "port.requires_grad_")
 
     def _transpose(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -432,7 +434,7 @@ class GradRule(PortRule):
             return None
         if code_of(old.value) == "self":
             return None
-        if is_leaf(old.value, at):
+        if is_leaf(old.value, at) and not is_input(old.value, at):
             return at.refuse(self, old, _OF_INPUT)
         made = cst.parse_expression(wording(at, f"port.grad_of({code_of(new.value)})"))
         at.note(self, old, made)

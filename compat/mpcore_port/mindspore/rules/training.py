@@ -13,7 +13,8 @@ import libcst as cst
 
 from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
-from mpcore_port.mindspore.rules.flow import read
+from mpcore_port.mindspore.rules.flow import needs
+from mpcore_port.mindspore.rules.inputs import gradient_call
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
 from mpcore_port.names import code_of
@@ -40,6 +41,8 @@ _HANDED = (
     "`{}` is handed in: it has gradients where a port has made it by port.loss, and raises "
     "here where it is computed"
 )
+
+_GRADIENTS = "port.loss differentiates by these tensors; their gradients are handed out"
 
 
 class TrainingRule(PortRule):
@@ -68,11 +71,19 @@ class TrainingRule(PortRule):
         if id(old) in plans.handed:
             at.unproven(self, old, _HANDED.format(plans.handed[id(old)]))
             return None
+        if type(old) is cst.Call and id(old) in plans.inputs and gradient_call(old, at):
+            return self._gradients(old, new, at)
         why = plans.refused.get(id(old))
         if why is not None:
             return at.refuse(self, old, why)
         name = plans.losses.get(id(old))
         return None if name is None else cst.Name(name)
+
+    def _gradients(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Write ``torch.autograd.grad`` as the runtime's."""
+        made = new.with_changes(func=cst.Attribute(cst.Name(need(at, "port")), cst.Name("grad")))
+        at.note(self, old, made, reason=_GRADIENTS)
+        return made
 
     def _both_branches(self, old: cst.If, new: cst.If, at: At) -> Any:
         """Bind a scaler that one branch alone makes: ``port.loss`` asks for it in both."""
@@ -105,28 +116,32 @@ class TrainingRule(PortRule):
         return new.with_changes(body=body)
 
     def _lines(self, plan: Plan, old: Any, new: Any, at: At) -> list[Any]:
-        inner: list[Any] = []
+        inner: list[Any] = [
+            cst.parse_statement(f"{name} = {held}") for name, held in plan.restored.items()
+        ]
         if plan.kept:
             names = [cst.NameItem(cst.Name(name)) for name in plan.kept]
             keyword = cst.Global if plan.word == "global" else cst.Nonlocal
-            inner.append(cst.SimpleStatementLine([keyword(names)]))
+            inner.insert(0, cst.SimpleStatementLine([keyword(names)]))
         for place in sorted({*plan.again, *plan.places}):
             line = new.body[place]
             if place in plan.again:
                 line = only(line, self._wanted(plan, old))
             inner.append(line)
-        first = inner[1] if plan.kept else inner[0]
-        lead = getattr(first, "leading_lines", ())
+        begin = len(plan.restored) + bool(plan.kept)
+        lead = getattr(inner[begin], "leading_lines", ())
         if lead:
-            inner[1 if plan.kept else 0] = first.with_changes(leading_lines=())
+            inner[begin] = inner[begin].with_changes(leading_lines=())
         inner.append(cst.SimpleStatementLine([cst.Return(plan.result)]))
-        lines: list[Any] = []
+        lines: list[Any] = [
+            cst.parse_statement(f"{held} = {name}") for name, held in plan.saved.items()
+        ]
         if plan.missing:
             targets = [cst.AssignTarget(cst.Name(name)) for name in plan.missing]
             lines.append(cst.SimpleStatementLine([cst.Assign(targets, cst.Name("None"))]))
         function = cst.FunctionDef(
             cst.Name(plan.function),
-            cst.Parameters(),
+            cst.Parameters([cst.Param(cst.Name(name)) for name in plan.inputs]),
             cst.IndentedBlock(inner),
             lines_after_decorators=(),
         )
@@ -135,13 +150,14 @@ class TrainingRule(PortRule):
         scaler = re.sub(r"^port(?=\.apex\.)", port, plan.sink.scaler)
         scaler = f", scaler={scaler}" if scaler else ""
         given = ", ".join([plan.function, *plan.parts])
-        call = f"{plan.bound} = {port}.loss({given}{scaler})"
-        lines.append(cst.parse_statement(call))
+        inputs = f", inputs=[{', '.join(plan.inputs)}]" if plan.inputs else ""
+        call = f"{plan.bound} = {port}.loss({given}{scaler}{inputs})"
+        if plan.condition is None:
+            lines.append(cst.parse_statement(call))
+        else:
+            lines.append(cst.parse_statement(f"if {code_of(plan.condition)}:\n    {call}"))
         lines[0] = lines[0].with_changes(leading_lines=[*lead])
         return lines
 
     def _wanted(self, plan: Plan, old: Any) -> set[str]:
-        found: set[str] = set()
-        for place in plan.places:
-            found |= read(old.body[place])
-        return found
+        return needs(old.body[place] for place in plan.places)
