@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from mpcore_torch.calls import IDLE, TABLE, TORN  # noqa: E402
+from mpcore_torch.calls import IDLE, TABLE, TORN, Calls  # noqa: E402
 
 pytestmark = pytest.mark.backend("torch")
 
@@ -57,6 +57,17 @@ def assert_same(one, two):
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=0, atol=0, equal_nan=True, msg=name)
+
+
+def test_what_is_loaded_mends_a_torn_step_and_no_other_state():
+    calls = Calls()
+    calls.tear()
+    calls.mend()
+    assert calls.state == IDLE
+    for state in set(TABLE) - {TORN}:
+        calls.state = state
+        calls.mend()
+        assert calls.state == state
 
 
 def test_table_knows_every_call_in_every_state():
