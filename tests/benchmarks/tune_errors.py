@@ -21,11 +21,13 @@ from statistics import fmean, median
 from results_file import keep
 
 from mpcore.tools.profiling.duel import FASTER, duel
+from mpcore.tools.tune.challengers import _DUEL, _LONG, _OF_THREE, _PROCESSES
 from mpcore.tools.tune.confirm import decided
 from mpcore.tools.tune.contest import STEPS
 from mpcore.tools.tune.race import NOISY, challenge, race, rounds
 from mpcore.tools.tune.search import CLOSE
 
+_CONFIRMED = _PROCESSES * _OF_THREE
 NAMED = {"mixed": 1.0, "autocast": 1.0, "portable": 1.03, "float32": 1.4}
 FAR = {"mixed": 1.0, "autocast": 1.05, "portable": 1.1, "float32": 0.97}
 NOISE = {"idle": 0.02, "busy": 0.1, "very busy": 0.2}
@@ -67,14 +69,16 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
     named_best = champion = found.best
     steps = found.steps + 24  # looks and warm-ups
     for number, gain in enumerate(gains):
-        if steps + 27 + 90 > STEPS:
+        if steps + _DUEL + _CONFIRMED > STEPS:
             break
         here.times[f"rule {number}"] = here.times[named_best] * (1 - gain)
         one = duel(
             here.step(champion),
             here.step(f"rule {number}"),
             seconds=60.0,
-            decide=partial(challenge, briefly=found.noise > NOISY or steps + 51 + 90 > STEPS),
+            decide=partial(
+                challenge, briefly=found.noise > NOISY or steps + _LONG + _CONFIRMED > STEPS
+            ),
         )
         steps += one.steps + 3
         if one.decision == FASTER:
@@ -105,7 +109,9 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
         between += [b / a for a, b in zip(taken[champion], taken[third], strict=True)]
         processes.append([b / a for a, b in zip(taken[rival], taken[champion], strict=True)])
         told = decided(processes, named=champion == named_best)
-        if told is None and (len(processes) == 4 or (len(processes) > 1 and steps + 45 > STEPS)):
+        if told is None and (
+            len(processes) == 4 or (len(processes) > 1 and steps + _OF_THREE > STEPS)
+        ):
             told = ""
     if tied and over[tied] * median(between) < 1:
         return {"answer": tied, "steps": steps}

@@ -104,10 +104,11 @@ def test_memory_is_kept_where_the_variables_say_so() -> None:
         "libc = ctypes.CDLL(None); libc.malloc.restype = ctypes.c_void_p\n"
         "libc.free.argtypes = [ctypes.c_void_p]\n"
         "def faults():\n"
-        "    held = libc.malloc(block); ctypes.memset(held, 1, block); libc.free(held)\n"
+        "    held = libc.malloc(block)\n"
+        "    ctypes.memset(ctypes.c_void_p(held), 1, block); libc.free(held)\n"
         "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "faults(); a = faults(); print(faults() - a)\n"
-    ).replace("ctypes.memset(held", "ctypes.memset(ctypes.c_void_p(held)")
+    )
     env = {**os.environ, **kept_memory_variables()}
     ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert int(ran.stdout) < 8, ran.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -76,6 +77,11 @@ class Plan:
     restored: dict[str, str] = field(default_factory=dict)
     condition: cst.BaseExpression | None = None
     """Of the branch that makes the loss, and of another that has its backward pass."""
+
+    @cached_property
+    def wanted(self) -> set[str]:
+        """Names that the statements of ``places`` read of before them."""
+        return needs(self.block.body[place] for place in self.places)
 
 
 def only(statement: Any, wanted: set[str]) -> Any:
@@ -361,8 +367,7 @@ class _Planner:
 
     def _save(self, plan: Plan) -> None:
         """Find what is computed again from names that are overwritten there: ``y = cut(y)``."""
-        wanted = needs(plan.block.body[place] for place in plan.places)
-        lines = [only(plan.block.body[place], wanted) for place in plan.again]
+        lines = [only(plan.block.body[place], plan.wanted) for place in plan.again]
         made = {name for line in lines for name in assigned_first(line)}
         for name in sorted(needs(lines) & made):
             for owner in self.found.blocks[id(plan.block)]:
@@ -613,10 +618,9 @@ class _Planner:
         every = sorted({*plan.places, *plan.again})
         made: list[str] = []
         before: set[str] = set()
-        wanted = needs(plan.block.body[place] for place in plan.places)
         for place in every:
             line = plan.block.body[place]
-            line = only(line, wanted) if place in plan.again else line
+            line = only(line, plan.wanted) if place in plan.again else line
             before |= read_first(line, set(made))
             made += [name for name in assigned_first(line) if name not in made]
         scope_node = self.names.enclosing(plan.sink.call, cst.FunctionDef, cst.ClassDef)

@@ -13,7 +13,6 @@ import libcst as cst
 
 from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
-from mpcore_port.mindspore.rules.flow import needs
 from mpcore_port.mindspore.rules.inputs import gradient_call
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
@@ -99,7 +98,7 @@ class TrainingRule(PortRule):
         bodies: dict[int, list[Any]] = {place: [line] for place, line in enumerate(new.body)}
         for plan in plans:
             last = plan.places[-1]
-            lines = self._lines(plan, old, new, at)
+            lines = self._lines(plan, new, at)
             for place in plan.places:
                 bodies[place] = []
             moved = [line for place in plan.moved for line in bodies[place]]
@@ -115,7 +114,7 @@ class TrainingRule(PortRule):
         body = [line for place in sorted(bodies) for line in bodies[place]]
         return new.with_changes(body=body)
 
-    def _lines(self, plan: Plan, old: Any, new: Any, at: At) -> list[Any]:
+    def _lines(self, plan: Plan, new: Any, at: At) -> list[Any]:
         inner: list[Any] = [
             cst.parse_statement(f"{name} = {held}") for name, held in plan.restored.items()
         ]
@@ -126,7 +125,7 @@ class TrainingRule(PortRule):
         for place in sorted({*plan.again, *plan.places}):
             line = new.body[place]
             if place in plan.again:
-                line = only(line, self._wanted(plan, old))
+                line = only(line, plan.wanted)
             inner.append(line)
         begin = len(plan.restored) + bool(plan.kept)
         lead = getattr(inner[begin], "leading_lines", ())
@@ -158,6 +157,3 @@ class TrainingRule(PortRule):
             lines.append(cst.parse_statement(f"if {code_of(plan.condition)}:\n    {call}"))
         lines[0] = lines[0].with_changes(leading_lines=[*lead])
         return lines
-
-    def _wanted(self, plan: Plan, old: Any) -> set[str]:
-        return needs(old.body[place] for place in plan.places)
