@@ -51,6 +51,8 @@ from mpcore.tools.tune.moves import rules_of
 FOLDER = Path(tempfile.gettempdir()) / "mpcore-tune-zoo"
 BASES = ("mixed_bfloat16", "autocast_bfloat16", "portable_bfloat16")
 COUNT, PAIRS, TOP, AGAIN = 200, 3, 10, 40
+NAMED = 12
+"""Pairs of a named policy in a process, of which a search has as many from its race."""
 MEASURED = 4
 """Fresh processes that ``measure`` takes pairs in."""
 DRAWS = 1000
@@ -95,7 +97,7 @@ class Wide:
 
 
 def measured(wide: Wide, reference: Run, policy: str, rng: random.Random) -> Row:
-    """Return pairs of whole steps over the reference's; two, if both are far behind.
+    """Return pairs of whole steps over the reference's; two, if both of a rule's are far behind.
 
     ``step`` are the seconds of the reference's.
     """
@@ -103,7 +105,8 @@ def measured(wide: Wide, reference: Run, policy: str, rng: random.Random) -> Row
     own.warm_up()
     ratios: list[float] = []
     steps: list[float] = []
-    while len(ratios) < PAIRS and not (len(ratios) == 2 and min(ratios) > 1.15):
+    pairs = PAIRS if ";" in policy else NAMED
+    while len(ratios) < pairs and not (pairs == PAIRS and len(ratios) == 2 and min(ratios) > 1.15):
         took = {}
         for side in rng.sample((0, 1), 2):
             run = (reference, own)[side]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpcore.backend.calls import Said
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Prediction", "Predictor", "Way"]
 
-_ROUNDS = 7  # of which the second is taken: what disturbs makes longer
+_ROUNDS = (7, 19)  # of whose times the lower quartile is taken: what disturbs makes longer
 _LONG = 1e-3  # seconds of one sample
-_FORWARDS = (5, 24)  # rounds of forward passes with an op list and without; fewer count as nothing
-_HEARING = 1.0  # seconds for them
+_TIMING = 3.0  # seconds for all rounds, if they are not too few then
+_FORWARDS = (5, 60)  # rounds of forward passes with an op list and without; fewer count as nothing
+_HEARING = 2.0  # seconds for them
 _ONE_OP = frozenset(
     {"linear", "conv", "conv_transpose", "embedding", "norm", "activation", "pooling"}
     | {"softmax", "dropout", "reshape"}
@@ -100,17 +100,16 @@ class Predictor:
 
     def measure(self, policies: Iterable[str]) -> None:
         """Time the calls of policies that were not timed yet, alike ones in turn."""
-        new: dict[str, list[Way]] = {}
-        for way in {way: None for policy in policies for way in self._of(policy)}:
-            if way not in self._seconds and self._ready[way] is not None:
-                new.setdefault(way.key, []).append(way)
-        for key, ways in new.items():
-            self._before()
-            # The machine drifts: what is timed later is timed beside what was timed first.
-            anchor = self._anchors.setdefault(key, ways[0])
-            took = self._timed([*dict.fromkeys((anchor, *ways))])
+        ways = {way: None for policy in policies for way in self._of(policy)}
+        new = [w for w in ways if w not in self._seconds and self._ready[w] is not None]
+        for way in new:
+            self._anchors.setdefault(way.key, way)
+        # The machine drifts: what is timed later is timed beside what was timed first.
+        anchors = [self._anchors[way.key] for way in new]
+        took = self._timed([*dict.fromkeys((*anchors, *new))])
+        for way, anchor in zip(new, anchors, strict=True):
             drift = self._seconds.get(anchor, took[anchor]) / took[anchor]
-            self._seconds |= {way: took[way] * drift for way in ways}
+            self._seconds[way] = took[way] * drift
 
     def __call__(self, policy: str) -> Prediction:
         """Return what a step under a policy is foretold to take."""
@@ -154,7 +153,7 @@ class Predictor:
         for index in range(rounds):
             for side in rng.sample((0, 1), 2):
                 took[side][index] = self._sample(forwards[side], 1)
-        return max(0.0, float(median(took[1]) - median(took[0])))
+        return max(0.0, _undisturbed(took[1]) - _undisturbed(took[0]))
 
     def _follow(self, plan: Plan) -> list[Way]:
         entries = {entry.path: replace(entry, path="", rule="") for entry in plan.layers}
@@ -182,17 +181,26 @@ class Predictor:
         return self._same[asked]
 
     def _timed(self, ways: Sequence[Way]) -> dict[Way, float]:
-        rng, runs = random.Random(0), {}
+        rng, runs, whole = random.Random(0), {}, 0.0
         for way in ways:
+            self._before()
             ready = self._ready[way]
             if ready is not None:
                 once = min(self._sample(ready.run, 1) for _ in range(2))
                 runs[way] = ready.run, max(1, int(_LONG / max(once, 1e-9)))
+                whole += once * runs[way][1]
+        fewest, most = _ROUNDS
+        rounds = min(most, max(fewest, int(_TIMING / max(whole, 1e-9))))
         took: dict[Way, list[float]] = {way: [] for way in runs}
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):  # over all calls: who visits the core for a while slows all down
             for way in rng.sample([*runs], len(runs)):
+                self._before()
                 took[way].append(self._sample(*runs[way]))
-        return {way: sorted(samples)[_ROUNDS // 4] for way, samples in took.items()}
+        return {way: _undisturbed(samples) for way, samples in took.items()}
+
+
+def _undisturbed(samples: Sequence[float]) -> float:
+    return sorted(samples)[len(samples) // 4]
 
 
 def _handed(went: Sequence[tuple[str, ...]], maker: tuple[int, int] | str) -> str:
