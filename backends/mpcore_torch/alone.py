@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["TorchCalls", "calls"]
 
 _REFUSALS = (RuntimeError, TypeError, ValueError, MpcoreError)
+_NOTHING = torch.zeros(())
+_INPUTS = ((True, True), (False, True), (True, False))
+"""How a call is tried, as (inputs are leaves of the graph, gradients come back): what works in
+place refuses leaves."""
 
 
 def calls(model: nn.Module, loss_fn: Callable[..., Any], batch: tuple[Any, ...]) -> TorchCalls:
@@ -61,7 +65,9 @@ class _Kernels(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped her
         """Run a kernel and note it."""
         kwargs = kwargs or {}
         came = [
-            f"{dtype_name(item)}{tuple(item.shape)}" if isinstance(item, torch.Tensor) else f"{item}"
+            f"{dtype_name(item)}{tuple(item.shape)}"
+            if isinstance(item, torch.Tensor)
+            else f"{item}"
             for item in tree_leaves((args, kwargs))
         ]
         self.ran.append(f"{func} {' '.join(came):.500}")
@@ -92,9 +98,11 @@ class TorchCalls:
             sample.given.items[place].to(getattr(torch, dtype))
             for place, dtype in zip(sample.given.floats, came, strict=True)
         ]
-        for wants in (sample.given.grads, ()):  # what works in place refuses leaves of the graph
+        for is_leaf, wants in _INPUTS:
+            grads = sample.given.grads if wants else (False,) * len(tensors)
+            own = [_input(t, grad, is_leaf) for t, grad in zip(tensors, grads, strict=True)]
             try:
-                return _ready(called, enter, sample, tensors, wants)
+                return _ready(called, enter, sample, own)
             except _REFUSALS:
                 continue
         return None
@@ -134,22 +142,49 @@ class TorchCalls:
         return called, lambda: region(self._device, dtype, mode)
 
 
-def _ready(
-    called: Any,
-    enter: Callable[[], Any],
-    sample: Sample,
-    tensors: Sequence[torch.Tensor],
-    wants: tuple[bool, ...],
-) -> Ready:
-    wants = wants or (False,) * len(tensors)
-    own = [t.detach().requires_grad_(want) for t, want in zip(tensors, wants, strict=True)]
-    inputs = [own[first] for first in sample.given.same]
-    args, kwargs = sample.given.with_floats(inputs)
-    wanted = [t for i, t in enumerate(inputs) if t.requires_grad and sample.given.same[i] == i]
+class _Inner(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """Hands a tensor on as a result of the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, root: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the same numbers in the same memory."""
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Take the gradient and do nothing with it."""
+        return _NOTHING, None
+
+
+class _Input(NamedTuple):
+    """A float tensor that a call gets.
+
+    Attributes:
+        tensor: made anew for a call where it is no leaf.
+        root: what its gradient is asked of; None where none comes back.
+    """
+
+    tensor: Callable[[], torch.Tensor]
+    root: torch.Tensor | None
+
+
+def _input(tensor: torch.Tensor, wants: bool, is_leaf: bool) -> _Input:
+    leaf = tensor.detach().requires_grad_(wants and is_leaf)
+    if is_leaf or not wants:
+        return _Input(lambda: leaf, leaf if wants else None)
+    root = torch.zeros((), requires_grad=True)
+    return _Input(lambda: _Inner.apply(root, leaf), root)
+
+
+def _ready(called: Any, enter: Callable[[], Any], sample: Sample, own: Sequence[_Input]) -> Ready:
+    first_of = sample.given.same
+    wanted = [one.root for i, one in enumerate(own) if one.root is not None and first_of[i] == i]
     if isinstance(called, nn.Module):
         wanted += [p for p in called.parameters() if p.requires_grad]
 
     def forward() -> list[Any]:
+        tensors = [one.tensor() for one in own]
+        args, kwargs = sample.given.with_floats([tensors[first] for first in first_of])
         with enter():
             result = called(*args, **kwargs)
         return [one for one in tree_leaves(result) if is_float(one)]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["BUSY", "Moment", "moment", "used_by_others"]
+__all__ = ["BUSY", "CROWDED", "Moment", "moment", "used_by_others"]
 
 _STAT = Path("/proc/stat")
 
@@ -15,6 +15,10 @@ BUSY = 0.25
 starts then gets one thread: threads that wait for each other wait for the neighbours too. Measured
 with six busy processes on two cores: torch 2.13.0 with two threads took 10 to 1000 times as long,
 in every dtype alike, so that ratios were near 1."""
+
+CROWDED = 0.4
+"""From this share on no ratio of two speeds is told. Measured with two busy processes on two cores,
+which used half of them: one policy's steps took 60 times as long, the next one's did not."""
 
 
 class Moment(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -124,3 +126,107 @@ def test_an_op_list_that_meets_nothing_hears_the_whole_forward_pass() -> None:
             values.append(heard.forward(listed=listed)())
     assert torch.nn.functional.linear in seen
     assert torch.equal(*values)
+
+
+class Shared(torch.nn.Module):
+    """One tensor that is query, key and value; tensors that several calls take; an LSTM's state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.attend = torch.nn.Embedding(7, 8), torch.nn.MultiheadAttention(8, 2)
+        self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+        self.lstm, self.out = torch.nn.LSTM(8, 8), torch.nn.Linear(8, 7)
+
+    def forward(self, x):
+        h = self.embed(x)
+        h = h + self.attend(h, h, h, need_weights=False)[0]
+        h = h + self.down(torch.relu(self.up(h)))
+        return self.out(self.lstm(h)[0] + h * 0.5)
+
+
+class Kernels(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts what runs below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.ran[str(func).removeprefix("aten.").partition(".")[0].rstrip("_")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "autocast_bfloat16"])
+@pytest.mark.parametrize("kind", [Net, Shared])
+def test_the_kernels_of_all_calls_alone_are_those_of_a_step(kind, policy: str) -> None:
+    x = torch.from_numpy(np.arange(10).reshape(2, 5) % 7)
+    batch = (x, (x + 1) % 7)
+    model = kind()
+    heard = CALLS.of("torch")(model, loss_of(model), batch)
+    predictor = Predictor(heard, load_backend("torch").layers(model), "cpu")
+    alone, own = Kernels(), kind()
+    for way, _ in predictor.ways(policy):
+        ready = predictor._ready[way]
+        if ready is not None:
+            with alone:
+                ready.run()
+    amp = mp.prepare(own, torch.optim.SGD(own.parameters(), 0.1), policy)
+    step = Kernels()
+    with step, amp.unguarded():  # a backward pass without a loss scaler
+        with amp.autocast():
+            loss = loss_of(own)(*batch)
+        loss.backward()
+    free = {
+        "detach",
+        "view",
+        "ones_like",
+    }  # no numbers move; the gradient of the loss is one number
+    names = {name for name in (*alone.ran, *step.ran) if name not in free}
+    assert {n: alone.ran[n] for n in names} == {n: step.ran[n] for n in names}
+
+
+def test_what_is_heard_is_the_models_and_its_gradients_stay() -> None:
+    model = Shared()
+    x = torch.arange(10).reshape(2, 5) % 7
+    heard = CALLS.of("torch")(model, loss_of(model), (x, x))
+    assert not [call.key for call in heard.calls if "clone" in call.key or "detach" in call.key]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    sums = [call for call in heard.calls if call.key.startswith("sum of gradients")]
+    assert len(sums) == 3  # two residuals, and what the LSTM and the product after it take
+    assert all(left == right for left, right in (call.came for call in sums))
+
+
+def test_gradients_that_come_back_alone_are_those_of_the_step() -> None:
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.b(self.a(x))[:, -1]  # of b's rows one in five gets a gradient
+
+    model, seen = Last(), []
+
+    class Heard(torch.nn.Linear):
+        def __deepcopy__(self, memo):
+            copied = torch.nn.Linear(8, 8)
+            copied.register_full_backward_hook(lambda module, came, went: seen.append(went[0]))
+            return copied
+
+    model.b = Heard(8, 8)
+    x = torch.randn(3, 5, 8, requires_grad=True)
+    heard = CALLS.of("torch")(model, lambda x: model(x).square().sum(), (x,))
+    predictor = Predictor(heard, load_backend("torch").layers(model), "cpu")
+    predictor.measure(["float32"])
+    assert seen
+    assert all(not gradient[:, :-1].any() and gradient[:, -1].all() for gradient in seen)
+    assert 0.5 <= float(seen[0].abs().max()) < 1.0
+
+
+@pytest.mark.parametrize("loss", ["none", "cut"])
+def test_a_step_that_gives_no_gradients_is_heard_forward(loss: str) -> None:
+    model = torch.nn.Linear(4, 3)
+    ends = {"none": lambda x: None, "cut": lambda x: model(x).detach().sum()}
+    heard = CALLS.of("torch")(model, lambda x: (model(x), ends[loss](x))[1], (torch.ones(2, 4),))
+    predictor = Predictor(heard, load_backend("torch").layers(model), "cpu")
+    assert predictor("float32").seconds > 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, TypeVar
 
-from mpcore.capabilities.load import BUSY
+from mpcore.capabilities.load import BUSY, CROWDED
 from mpcore.tools.report.judged import decisive_words, judged_rows, nearness, power_words
 from mpcore.tools.report.numbers import (
     NONE,
@@ -43,7 +43,8 @@ _Item = TypeVar("_Item")
 class RunView:
     """One run.
 
-    ``others`` is the share of the machine that others used while its speed was measured.
+    ``others`` is the share of the machine that others used while its speed was measured; 0 where it
+    has none to tell.
     """
 
     backend: str
@@ -130,9 +131,15 @@ def _run_view(run: Run, baseline: Run | None) -> RunView:
         median=format_milliseconds(median) if isfinite(median) else NONE,
         p90=format_milliseconds(p90) if isfinite(p90) else NONE,
         memory=format_megabytes(memory) if isfinite(memory) else NONE,
-        speed=f"{'~' * (others >= BUSY)}{speed:.2f}x" if isfinite(speed) else NONE,
+        speed=_speed_text(speed, others),
         others=others,
     )
+
+
+def _speed_text(speed: float, others: float) -> str:
+    if not isfinite(speed) or others >= CROWDED:
+        return NONE
+    return f"{'~' * (others >= BUSY)}{speed:.2f}x"
 
 
 def _median(run: Run) -> float:

@@ -7,7 +7,7 @@ from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from mpcore.capabilities.load import BUSY
+from mpcore.capabilities.load import BUSY, CROWDED
 from mpcore.tools.report.numbers import NONE, format_difference, raised
 from mpcore.tools.report.view import grouped
 
@@ -158,20 +158,29 @@ def _skip_words(runs: Sequence[RunView]) -> str:
 
 
 def _speed_words(runs: Sequence[RunView]) -> str:
-    timed = [run for run in runs if run.speed != NONE and run.policy != "float32"]
+    compared = [run for run in runs if run.policy != "float32"]
+    timed = [run for run in compared if run.speed != NONE]
     words = [
         f"{policy} {_join([f'{run.speed} in {run.backend}' for run in group])}"
         for policy, group in grouped(timed, _by_policy).items()
     ]
-    return f"{'; '.join(words)}. {rough(timed)}".strip() if words else ""
+    told = f"{'; '.join(words)}." if words else ""
+    return f"{told} {rough(compared)}".strip()
 
 
 def rough(runs: Sequence[RunView]) -> str:
-    """Return why speeds of these runs are rough, in a sentence; empty where none is."""
-    busy = max((run.others for run in runs), default=0.0)
-    if busy < BUSY:
-        return ""
-    return f"~ is rough: others used up to {busy:.0%} of the machine while steps were timed."
+    """Return why speeds of these runs are rough or not told; empty where neither is."""
+    crowded = max((run.others for run in runs), default=0.0)
+    busy = max((run.others for run in runs if run.others < CROWDED), default=0.0)
+    words = []
+    if busy >= BUSY:
+        words.append(f"~ is rough: others used up to {busy:.0%} of the machine meanwhile.")
+    if crowded >= CROWDED:
+        words.append(
+            f"No speed is told where others used {CROWDED:.0%} of the machine or more (up to "
+            f"{crowded:.0%})."
+        )
+    return " ".join(words)
 
 
 def _worst(pairs: Sequence[PairView]) -> str:

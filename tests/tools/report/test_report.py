@@ -494,7 +494,18 @@ def test_speed_measured_beside_others_is_called_rough(busy: str, tmp_path: Path)
     rough = re.compile(r"~ ?\d+\.\d\dx")
     assert not rough.search(page(result, tmp_path / "quiet").text + shown(result, 100))
     own = [run for run in result["runs"] if run["backend"] == "torch"]
-    next(run for run in own if run["policy"] == busy)["step_seconds"]["others"] = 0.84
+    timed = next(run for run in own if run["policy"] == busy)["step_seconds"]
+    timed["others"] = 0.34
+    speeds = re.compile(r"\d+\.\d\dx\b")
+    before = []
     for text in (page(result, tmp_path / "busy").text, shown(result, 100)):
         assert rough.search(text)
-        assert "others used up to 84%" in " ".join(text.split())
+        assert "others used up to 34%" in " ".join(text.split())
+        before.append(len(speeds.findall(text)))
+    timed["others"] = 0.84
+    texts = (page(result, tmp_path / "crowded").text, shown(result, 100))
+    for text, count in zip(texts, before, strict=True):
+        assert not rough.search(text)
+        assert len(speeds.findall(text)) < count
+        assert "No speed is told where others used 40% of the machine" in " ".join(text.split())
+        assert "(up to 84%)" in " ".join(text.split())
