@@ -353,6 +353,27 @@ def test_losses_by_name_in_micro_batches(drop, mean):
     assert_same(state_of(one, amp), state_of(other, clean))
 
 
+@pytest.mark.parametrize("counts", [(3, 2), (2, 2), (1, 2), (1, 1)])
+def test_means_of_two_losses_are_those_of_a_loop_by_hand(counts):
+    (model, amp), (other, own) = two(), two()
+    own.release()
+    losses = {"a": entropy, "b": lambda net: lambda x, y: net(x).pow(2).mean()}
+    for (name, loss), count in zip(losses.items(), counts, strict=True):
+        for number in range(count):
+            amp.backward(loss(model)(*batch(number)), optimizer=name)
+    amp.apply(mean=True)
+    parts = {"a": [*other[0].parameters(), *other[1].parameters()], "b": [*other[3].parameters()]}
+    for (name, loss), count in zip(losses.items(), counts, strict=True):
+        total = sum(loss(other)(*batch(number)) for number in range(count))
+        grads = torch.autograd.grad(total / count, parts[name])
+        for param, grad in zip(parts[name], grads, strict=True):
+            param.grad = grad
+    for optimizer in own.optimizers.values():
+        optimizer.step()
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=1e-6)
+
+
 def test_losses_over_one_forward_pass_need_its_graph():
     (one, amp), (other, whole) = two(), two()
     x, y = batch()

@@ -159,6 +159,23 @@ def test_parts_are_bit_for_bit_those_of_numpy(shape):
     np.testing.assert_array_equal(low_bits(low), expected)
 
 
+@pytest.mark.parametrize("scheme", ["split", "split:truncate", "split:nearest"])
+def test_ties_in_every_block_are_kept(scheme):
+    block = rounding.block_of(torch.device("cpu"))
+    found = hard_values()[:50_000]
+    ties = torch.from_numpy(found[np.isfinite(found)])[: 2 * 20_000].view(2, -1)
+    model = torch.nn.Linear(2 * block // 8, 8, bias=False)
+    with torch.no_grad():
+        for row, part in zip((0, 6), ties, strict=True):  # in the first block, and beyond it
+            model.weight[row, : part.numel()] = part
+    before = model.weight.detach().numpy().copy()
+    amp = mp.prepare(
+        model, torch.optim.SGD(model.parameters(), 0.1), f"model_bfloat16, master={scheme}"
+    )
+    np.testing.assert_array_equal(bits(amp.weights()["weight"]), bits(before))
+    assert len(amp._tx.master_weights.beside()) == 1 + (scheme == "split:nearest")
+
+
 # --- training
 
 
