@@ -29,7 +29,7 @@ __all__ = ["Prediction", "Predictor", "Way"]
 _ROUNDS = (7, 19)  # of whose times the lower quartile is taken: what disturbs makes longer
 _LONG = 1e-3  # seconds of one sample
 _TIMING = 3.0  # seconds for all rounds, if they are not too few then
-_FORWARDS = (5, 60)  # rounds of forward passes with an op list and without; fewer count as nothing
+_FORWARDS = (5, 200)  # rounds of forward passes with an op list and without; fewer count as nothing
 _HEARING = 2.0  # seconds for them
 _ONE_OP = frozenset(
     {"linear", "conv", "conv_transpose", "embedding", "norm", "activation", "pooling"}
