@@ -172,10 +172,11 @@ class MindsporeDriver:
         ops.assign(optimizer.global_step, Tensor([slots.steps], ms.int32))
         for name in ("beta1", "beta2"):
             if hasattr(optimizer, f"{name}_power"):
+                own = getattr(optimizer, f"{name}_power")  # of AdaMax it has an axis
                 beta = float(getattr(optimizer, name).asnumpy())
                 # As Adam does it: one float32 product a step.
                 power = np.full(slots.steps, beta, np.float32).prod(dtype=np.float32)
-                ops.assign(getattr(optimizer, f"{name}_power"), Tensor(power, ms.float32))
+                ops.assign(own, Tensor(power.reshape(own.shape), ms.float32))
         amp.sync_masters()
 
     def predict(

@@ -534,11 +534,11 @@ def test_optimizers_that_cannot_work_are_refused():
 
 
 def test_driver_round_trips_weights_and_slots():
-    from mpcore.backend.driver import OptimizerSpec
+    from mpcore.backend.driver import OPTIMIZERS, OptimizerSpec
     from mpcore.checkpoint.layer_weights import relative_difference
 
     driver = mp.load_backend("mindspore").driver()
-    for spec in (OptimizerSpec("sgd"), OptimizerSpec("adam", 0.01)):
+    for spec in (OptimizerSpec(name, 0.01) for name in OPTIMIZERS):
         for policy in ("mixed_float16", "model_float16"):
             nets = [Net().set_train() for _ in range(2)]
             sessions = [mp.prepare(n, driver.optimizer(spec, n), policy) for n in nets]

@@ -18,6 +18,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import mpcore as mp  # noqa: E402
+from mpcore.backend.driver import OPTIMIZERS  # noqa: E402
 from mpcore.checkpoint import layer_weights  # noqa: E402
 from mpcore.numerics.dtypes import round_to  # noqa: E402
 from mpcore_tensorflow import TensorflowBackend, TransactionalOptimizer  # noqa: E402
@@ -723,8 +724,14 @@ def test_attention_has_the_layout_of_torch():
     assert same(before, model.get_weights())
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "model_bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        *((name, "mixed_bfloat16") for name in OPTIMIZERS),
+        ("sgd", "model_bfloat16"),
+        ("adam", "model_bfloat16"),
+    ],
+)
 def test_training_goes_on_from_neutral_state(name, policy):
     spec = mp.OptimizerSpec(name, learning_rate=0.05)
     driver = TensorflowBackend().driver()
