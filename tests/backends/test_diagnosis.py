@@ -70,6 +70,21 @@ def test_a_cure_holds_for_each_of_two_losses(planter: Planter) -> None:
     assert planter.build(plant, found.policy).step(plant).stepped, found
 
 
+def test_a_model_that_was_given_back_is_not_run_again(planter: Planter) -> None:
+    layer = "g.relu1"
+    plant = Plant("activation", "gan", "mixed_float16", layer, wraps={layer: ("times", 1e6)})
+    built = planter.build(plant)
+    result = built.step(plant)
+    built.amp.release()
+    with pytest.raises(mp.MpcoreError, match=r"release|prepare"):
+        mp.diagnose(built.amp, result)
+    with (
+        pytest.raises(mp.MpcoreError, match=r"release|prepare"),
+        built.amp._under(built.amp.policy),
+    ):
+        pass
+
+
 def _large(loss):
     return lambda *batch: loss(*batch) * 1e7
 
