@@ -1,12 +1,12 @@
 """Is tune's answer within 2 % of the best of 200 policies, and do kernels foretell their order?
 
-    python tests/benchmarks/tune_wide.py measure MODEL ANSWER ROWS.jsonl [POLICIES]
+    python tests/benchmarks/tune_wide.py measure MODEL ANSWER ROWS.jsonl [POLICIES [PROCESSES]]
     python tests/benchmarks/tune_wide.py again MODEL ANSWER ROWS.jsonl AGAIN.jsonl
     python tests/benchmarks/tune_wide.py foretell ROWS.jsonl FORETOLD.jsonl [MODEL ...]
     python tests/benchmarks/tune_wide.py summary ROWS.jsonl AGAIN.jsonl FORETOLD.jsonl [NAME]
 
 ``measure`` takes whole steps of 200 policies of different plans, each in three pairs with ANSWER,
-what tune found, in each of four fresh processes: rules by op, by path and by type on top of three
+what tune found, in each of four fresh PROCESSES: rules by op, by path and by type on top of three
 named policies, then pairs of rules, those of the best single ones first. ``again`` takes those ten
 that looked fastest in 40 pairs of five fresh processes each: the best of 200 is noise otherwise.
 ``foretell`` predicts each measured policy from its calls alone, as a search does, in a process of
@@ -106,18 +106,21 @@ def measured(wide: Wide, reference: Run, policy: str, rng: random.Random) -> Row
     ratios: list[float] = []
     steps: list[float] = []
     pairs = PAIRS if ";" in policy else NAMED
-    while len(ratios) < pairs and not (pairs == PAIRS and len(ratios) == 2 and min(ratios) > 1.15):
+    while len(ratios) <= pairs and not (pairs == PAIRS and ratios[1:] and min(ratios) > 1.15):
         took = {}
         for side in rng.sample((0, 1), 2):
             run = (reference, own)[side]
             took[side] = sum([run.seconds() for _ in range(3)][1:])
         ratios.append(round(took[1] / took[0], 4))
         steps.append(took[0] / 2)
+    del ratios[0]  # a fresh model is some per cent slower for a while
     return {"ratios": ratios, "step": median(steps)}
 
 
-def measure(model: str, answer: str, path: Path, count: int) -> None:
-    for process in range(MEASURED):
+def measure(
+    model: str, answer: str, path: Path, count: int = COUNT, processes: int = MEASURED
+) -> None:
+    for process in range(processes):
         fresh(__file__, "process", model, answer, str(path), str(count), str(process))
 
 
@@ -182,13 +185,14 @@ def policies(
 
 def joined(rows: list[Row]) -> list[Row]:
     """Return one row a policy that all processes measured: a median a process in ``medians``."""
+    processes = len({row["process"] for row in rows})
     by: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["process"]):
         by.setdefault(row["policy"], []).append(row)
     return [
         own[0] | {"medians": [median(row["ratios"]) for row in own]}
         | {"step": median(row["step"] for row in own)}
-        for own in by.values() if len(own) == MEASURED
+        for own in by.values() if len(own) == processes
     ]  # fmt: skip
 
 
@@ -311,7 +315,7 @@ def main() -> None:
     elif what == "process":
         process(told[0], told[1], Path(told[2]), int(told[3]), int(told[4]))
     else:
-        measure(told[0], told[1], Path(told[2]), int(told[3]) if len(told) > 3 else COUNT)
+        measure(told[0], told[1], Path(told[2]), *map(int, told[3:]))
 
 
 if __name__ == "__main__":
