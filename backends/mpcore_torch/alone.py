@@ -45,7 +45,8 @@ place refuses leaves."""
 def calls(model: nn.Module, loss_fn: Callable[..., Any], batch: tuple[Any, ...]) -> TorchCalls:
     """Return the calls of one step of a model that is not prepared."""
     heard, samples = hear(model, loss_fn, batch)
-    return TorchCalls(heard, samples, device_of(model).type, partial(loss_fn, *batch))
+    weights = [p for p in model.parameters() if p.requires_grad]
+    return TorchCalls(heard, samples, device_of(model).type, partial(loss_fn, *batch), weights)
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
@@ -83,9 +84,10 @@ class TorchCalls:
         samples: dict[str, Sample],
         device: str,
         forward: Callable[[], Any],
+        weights: list[Any],
     ) -> None:
         self.calls, self._samples, self._device = calls, samples, device
-        self._forward = forward
+        self._forward, self._weights = forward, weights
 
     def ready(self, index: int, said: Said, came: tuple[str, ...]) -> Ready | None:
         """Return a call with inputs of those dtypes; None where it cannot be run alone."""
@@ -107,16 +109,21 @@ class TorchCalls:
                 continue
         return None
 
-    def forward(self, *, listed: bool) -> Callable[[], Any]:
-        """Return the forward pass of the step in autocast, under an op list or under none.
+    def step(self, *, listed: bool) -> Callable[[], Any]:
+        """Return a step in autocast, forward and backward, under an op list or under none.
 
         torch itself takes microseconds for each function that a mode hears, and in autocast more.
         """
-        own, device = self._forward, self._device
+        forward, weights = self._forward, self._weights
+        mode = OpList(self._device, {}) if listed else None
 
         def run() -> Any:
-            with region(device, torch.bfloat16, OpList(device, {}) if listed else None):
-                return own()
+            with region(self._device, torch.bfloat16, mode):
+                loss = forward()
+            if weights and isinstance(loss, torch.Tensor) and loss.requires_grad:
+                with nullcontext() if mode is None else mode:
+                    torch.autograd.grad(loss.sum(), weights, allow_unused=True)
+            return loss
 
         return run
 

@@ -79,8 +79,8 @@ class Calls(Protocol):
         """Return a call with inputs of those dtypes; None where it cannot be run alone."""
         ...
 
-    def forward(self, *, listed: bool) -> Callable[[], Any]:
-        """Return the forward pass of the step, under an op list that meets nothing or under none.
+    def step(self, *, listed: bool) -> Callable[[], Any]:
+        """Return the step, forward and backward, under an op list that meets nothing or under none.
 
         What differs is what hearing each function costs.
         """

@@ -110,7 +110,7 @@ def test_what_runs_the_same_kernels_is_known_as_such() -> None:
     assert ways("autocast_bfloat16; full op=linear") != own
 
 
-def test_an_op_list_that_meets_nothing_hears_the_whole_forward_pass() -> None:
+def test_an_op_list_that_meets_nothing_hears_the_whole_step() -> None:
     model = torch.nn.Linear(4, 3)
     heard = CALLS.of("torch")(model, lambda x: model(x).sum(), (torch.ones(2, 4),))
     seen = []
@@ -123,7 +123,7 @@ def test_an_op_list_that_meets_nothing_hears_the_whole_forward_pass() -> None:
     values = []
     for listed in (False, True):
         with Sees():
-            values.append(heard.forward(listed=listed)())
+            values.append(heard.step(listed=listed)())
     assert torch.nn.functional.linear in seen
     assert torch.equal(*values)
 

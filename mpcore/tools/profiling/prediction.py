@@ -2,7 +2,7 @@
 
 What comes into a call is followed from call to call: a call is measured with inputs of the dtypes
 that its producers hand on under the plan, so that its casts are those of its edges. An op list
-hears each function of a forward pass: what that costs is measured over a whole one.
+hears each function of a step: what that costs is measured over whole ones.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpcore.backend.calls import Said
@@ -29,8 +30,8 @@ __all__ = ["Prediction", "Predictor", "Way"]
 _ROUNDS = (7, 19)  # of whose times the lower quartile is taken: what disturbs makes longer
 _LONG = 1e-3  # seconds of one sample
 _TIMING = 3.0  # seconds for all rounds, if they are not too few then
-_FORWARDS = (5, 200)  # rounds of forward passes with an op list and without; fewer count as nothing
-_HEARING = 2.0  # seconds for them
+_STEPS = (5, 200)  # pairs of steps with an op list and without; fewer count as nothing
+_HEARING = 3.0  # seconds for them
 _ONE_OP = frozenset(
     {"linear", "conv", "conv_transpose", "embedding", "norm", "activation", "pooling"}
     | {"softmax", "dropout", "reshape"}
@@ -141,19 +142,19 @@ class Predictor:
 
     @cached_property
     def _hearing(self) -> float:
-        """Seconds by which an op list makes a forward pass longer."""
+        """Seconds by which an op list makes a step longer."""
         self._before()
-        forwards = [self._made.forward(listed=listed) for listed in (False, True)]
-        once = sum(self._sample(run, 1) for run in forwards)
-        fewest, most = _FORWARDS
+        steps = [self._made.step(listed=listed) for listed in (False, True)]
+        once = sum(self._sample(run, 1) for run in steps)
+        fewest, most = _STEPS
         rounds = min(most, int(_HEARING / max(once, 1e-9)))
         if rounds < fewest:
             return 0.0
-        rng, took = random.Random(0), [[0.0] * rounds, [0.0] * rounds]
-        for index in range(rounds):
-            for side in rng.sample((0, 1), 2):
-                took[side][index] = self._sample(forwards[side], 1)
-        return max(0.0, _undisturbed(took[1]) - _undisturbed(took[0]))
+        rng, more = random.Random(0), []
+        for _ in range(rounds):
+            took = {side: self._sample(steps[side], 1) for side in rng.sample((0, 1), 2)}
+            more.append(took[1] - took[0])
+        return max(0.0, float(median(more)))
 
     def _follow(self, plan: Plan) -> list[Way]:
         entries = {entry.path: replace(entry, path="", rule="") for entry in plan.layers}

@@ -31,7 +31,7 @@ SECONDS = {
     "sum": {LOW: 0.5, WIDE: 1.0},
 }
 CAST = 0.1
-FORWARD, HEARD = 0.02, 0.005  # seconds of a forward pass, and what an op list adds
+STEP, HEARD = 0.02, 0.005  # seconds of a step, and what an op list adds
 
 
 class Planted:
@@ -57,8 +57,8 @@ class Planted:
         seconds = SECONDS[call.key][compute] + CAST * casts
         return Ready(lambda: seconds, (output,), (f"{call.key} {came} {compute} {output}",))
 
-    def forward(self, *, listed):
-        return lambda: FORWARD + HEARD * listed
+    def step(self, *, listed):
+        return lambda: STEP + HEARD * listed
 
 
 def predictor() -> tuple[Predictor, Planted]:
@@ -86,8 +86,8 @@ def test_a_step_is_the_sum_of_its_calls_with_casts_at_their_edges(policy, calls)
     assert found.seconds == pytest.approx(sum(calls) + heard)
 
 
-def test_a_forward_pass_too_long_to_be_repeated_is_heard_for_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(f"{__name__}.FORWARD", 0.2)
+def test_a_step_too_long_to_be_repeated_is_heard_for_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(f"{__name__}.STEP", 0.4)
     found = predictor()[0]("autocast_bfloat16; full op=attention")
     assert found.seconds == pytest.approx(sum(found.calls))
 
