@@ -21,6 +21,7 @@ from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
+from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
 from mpcore_port.mindspore.rules.rows import RowRule
 from mpcore_port.mindspore.rules.settings import SettingRule
@@ -71,6 +72,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     ]
     return [
         [WatchingRule()],
+        [ReleasedRule()],
         [AcceleratorRule(), AloneRule(), IndexRule(), RepeatRule(), RowRule(), SharedRule()],
         [TrainingRule(), LoopRule()],
         names,

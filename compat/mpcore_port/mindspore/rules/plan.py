@@ -14,6 +14,7 @@ from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
     assigned_first,
+    bound_before,
     constant,
     detaches,
     jumps,
@@ -27,8 +28,10 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
-from mpcore_port.mindspore.rules.own_passes import own_passes
+from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.stale import stale
+from mpcore_port.mindspore.rules.twice import around_jump
 from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.scan import is_optimizer
 
@@ -75,6 +78,10 @@ class Plan:
     saved: dict[str, str] = field(default_factory=dict)
     """Names that its statements overwrite and a later loss needs as they were, under other names"""
     restored: dict[str, str] = field(default_factory=dict)
+    before: set[str] = field(default_factory=set)
+    """Names of ``kept`` that its statements may read as a turn before has left them"""
+    jumped: bool = False
+    """Whether what is computed ``again`` runs where it was as well, for a jump behind it"""
     condition: cst.BaseExpression | None = None
     """Of the branch that makes the loss, and of another that has its backward pass."""
 
@@ -111,6 +118,8 @@ class Plans:
             the file calls the function.
         torn: ids of backward calls whose loss needs a network that runs outside of its block.
         inputs: names of tensors that a loss is a function of, with the id of its backward call.
+        started: by a function's block, the names that are None where it begins, each with the id
+            of the backward call that they are for.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
@@ -120,6 +129,7 @@ class Plans:
     handed: dict[int, str] = field(default_factory=dict)
     torn: set[int] = field(default_factory=set)
     inputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    started: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
 
 def trains_nothing(at: At) -> bool:
@@ -330,10 +340,15 @@ class _Planner:
             )
             self._refuse(sink, why)
             return
-        places = self._with_between(block, places)
-        if any(jumps(block.body[place]) for place in places):
-            self._refuse(sink, "a jump stands between the statements that make its loss: move it")
-            return
+        every, jumped = self._with_between(block, places), False
+        if any(jumps(block.body[place]) for place in every):
+            cut = None if again else around_jump(block.body, places, every[-1], self.at)
+            if cut is None or any(_moves(block.body[p]) for p in range(every[0], cut[1][0])):
+                self._refuse(sink, _JUMP)
+                return
+            again, places = cut
+            every, jumped = self._with_between(block, places), True
+        places = every
         if outside := self._made_outside(block, part):
             self._refuse(sink, _OUTSIDE.format(outside))
             self.found.torn.add(id(sink.call))
@@ -349,6 +364,7 @@ class _Planner:
         bound = code_of(sink.loss) if simple else self._fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
         plan.inputs, plan.condition = inputs, self._condition(block, places, sink)
+        plan.jumped = jumped
         if inputs:
             self.found.inputs[id(sink.call)] = inputs
         if not simple:
@@ -523,7 +539,9 @@ class _Planner:
         return found
 
     def _held(self, text: str, nodes: list[cst.CSTNode]) -> str:
-        """Return an attribute as it is, or as one that may not be there: a branch runs it."""
+        """Return a network as it is, or as one that may not be there: a branch runs it."""
+        if text.isidentifier():
+            return self._bound(text, nodes)
         if not re.fullmatch(r"self\.\w+", text):
             return text
         calls = [c for node in nodes for c in calls_in(node) if dotted(c.func).startswith(text)]
@@ -534,6 +552,22 @@ class _Planner:
         if any(self.names.enclosing(value, cst.If) is None for value in given):
             return text
         return f'getattr(self, "{text.removeprefix("self.")}", None)'
+
+    def _bound(self, name: str, nodes: list[cst.CSTNode]) -> str:
+        """Return a name as it is, or as one that its function may not have bound."""
+        calls = [c for node in nodes for c in calls_in(node) if code_of(c.func) == name]
+        if not calls or not all(self._in_branch(call, nodes) for call in calls):
+            return name
+        home = self.names.enclosing(calls[0], cst.FunctionDef)
+        bindings = self.names.scope(calls[0]).bindings.get(name, [])
+        made = [self.names.enclosing(b.node, cst.If) for b in bindings]
+        if (
+            not made
+            or None in made
+            or name in bound_before(nodes[0], home or self.at.module, self.at)
+        ):
+            return name
+        return f'{"globals" if home is None else "locals"}().get("{name}")'
 
     def _in_branch(self, call: cst.Call, nodes: list[cst.CSTNode]) -> bool:
         """Return whether a call stands under a condition among the statements of a loss."""
@@ -569,6 +603,7 @@ class _Planner:
             bindings = self.names.meanings(func)
             kinds = {b.kind for b in bindings}
             if kinds & {"def"}:
+                self._in_functions(call, local, found, seen)
                 return ""
             return func.value if kinds and not kinds & {"class", "import"} else ""
         if not isinstance(func, cst.Attribute):
@@ -599,6 +634,22 @@ class _Planner:
                 found += [t for t in inner if t.startswith("self.") and t not in found]
         return known
 
+    def _in_functions(
+        self, call: cst.Call, local: set[str], found: list[str], seen: set[int]
+    ) -> None:
+        """Look into the functions that a name stands for: for networks of the scopes around."""
+        for function in called(call, self.at):
+            if id(function) in seen:
+                continue
+            seen.add(id(function))
+            params = function.params
+            given = (*params.posonly_params, *params.params, *params.kwonly_params)
+            own = {param.name.value for param in given} | set(assigned_first(function.body))
+            inner: list[str] = []
+            self._candidates(function.body, own, inner, seen)
+            roots = ((text, text.partition(".")[0]) for text in inner)
+            found += [t for t, root in roots if root not in local | own and t not in found]
+
     def _fresh(self, name: str) -> str:
         taken = self._functions | set(self.names.top.bindings)
         for scope in self.names._scopes.values():
@@ -617,10 +668,11 @@ class _Planner:
         """Find the names that the function assigns and the rest of the scope reads."""
         every = sorted({*plan.places, *plan.again})
         made: list[str] = []
-        before: set[str] = set()
-        for place in every:
-            line = plan.block.body[place]
-            line = only(line, plan.wanted) if place in plan.again else line
+        bodies = [(place, plan.block.body[place]) for place in every]
+        lines = [only(line, plan.wanted) if p in plan.again else line for p, line in bodies]
+        before = plan.before
+        before |= stale([*lines, cst.SimpleStatementLine([cst.Expr(plan.result)])])
+        for line in lines:
             before |= read_first(line, set(made))
             made += [name for name in assigned_first(line) if name not in made]
         scope_node = self.names.enclosing(plan.sink.call, cst.FunctionDef, cst.ClassDef)
@@ -649,8 +701,11 @@ class _Planner:
             bound = set(_outside(self._scopes[id(root)], inside).made)
             bound |= {param.name.value for param in params} | set(self.names.scope_of(root).outer)
             for plan in plans:
-                plan.missing = [name for name in plan.kept if name not in bound]
-                bound |= set(plan.missing)
+                missing = [name for name in plan.kept if name not in bound]
+                plan.missing = [name for name in missing if name not in plan.before]
+                started = [(name, id(plan.sink.call)) for name in missing if name in plan.before]
+                self.found.started.setdefault(id(root.body), []).extend(started)
+                bound |= set(missing)
 
     def _moved(self, plan: Plan) -> list[int]:
         """Return statements between those of the loss that read what it makes."""
@@ -669,6 +724,7 @@ class _Planner:
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
 _VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
+_JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
 _OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.loop.handed import without_text
 from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
 from mpcore_port.mindspore.rules.inputs import gradient_call
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
+from mpcore_port.mindspore.rules.released import asked_names
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["TrainingRule"]
 
 _AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
+_JUMPED = (
+    "computed in front of the jump and in the loss once more: buffers such as BatchNorm's, and "
+    "what networks keep themselves, move twice, dropout draws anew"
+)
 
 
 def _lonely(at: At) -> dict[int, str]:
@@ -40,6 +46,8 @@ _HANDED = (
     "`{}` is handed in: it has gradients where a port has made it by port.loss, and raises "
     "here where it is computed"
 )
+
+_ASKED = "`{}` is None there until something binds it, and an error of Python is waited for"
 
 _GRADIENTS = "port.loss differentiates by these tensors; their gradients are handed out"
 
@@ -62,7 +70,8 @@ class TrainingRule(PortRule):
             left = [
                 p for p in plans.blocks.get(id(old), []) if id(p.sink.call) not in loops.claimed
             ]
-            return self._block(old, new, at, left)
+            made = self._block(old, new, at, left)
+            return self._started(old, new if made is None else made, at) or made
         if isinstance(old, cst.If):
             return self._both_branches(old, new, at)
         if id(old) in loops.inside:
@@ -92,6 +101,21 @@ class TrainingRule(PortRule):
         line = cst.parse_statement(f"{target} = None")
         return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
 
+    def _started(self, old: Any, new: Any, at: At) -> Any:
+        """Bind the names that a loss's function changes for its next turn, where a block begins."""
+        claimed = at.once(loops_of).claimed
+        given = at.once(plans_of).started.get(id(old), ())
+        names = [name for name, call in given if call not in claimed]
+        if not names:
+            return None
+        body = without_text(new.body)
+        first = old.body[len(new.body) - len(body)] if len(new.body) > len(body) else old.body[0]
+        for name in sorted(set(names) & at.once(asked_names)):
+            at.unproven(self, first, _ASKED.format(name))
+        targets = [cst.AssignTarget(cst.Name(name)) for name in dict.fromkeys(names)]
+        line = cst.SimpleStatementLine([cst.Assign(targets, cst.Name("None"))])
+        return new.with_changes(body=[*new.body[: len(new.body) - len(body)], line, *body])
+
     def _block(self, old: Any, new: Any, at: At, plans: list[Plan]) -> Any:
         if not plans:
             return None
@@ -108,7 +132,8 @@ class TrainingRule(PortRule):
             text = code_of(lines[-1])
             where = old.body[plan.places[0]]
             if plan.again:
-                at.note(self, where, text, "changed", self.reason, _AGAIN)
+                effect = _JUMPED if plan.jumped else _AGAIN
+                at.note(self, where, text, "changed", self.reason, effect)
             else:
                 at.note(self, where, text)
         body = [line for place in sorted(bodies) for line in bodies[place]]
