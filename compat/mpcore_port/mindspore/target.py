@@ -13,6 +13,7 @@ from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
+from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
@@ -70,10 +71,11 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
+    shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), RepeatRule(), RowRule()]
     return [
         [WatchingRule()],
         [ReleasedRule()],
-        [AcceleratorRule(), AloneRule(), IndexRule(), RepeatRule(), RowRule(), SharedRule()],
+        [*shapes, SharedRule()],
         [TrainingRule(), LoopRule()],
         names,
         [NativeRule(), TidyRule()],

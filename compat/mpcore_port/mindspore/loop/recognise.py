@@ -15,6 +15,7 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
+from mpcore_port.mindspore.loop.touching import may_touch
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     carrying,
@@ -147,6 +148,8 @@ class _Grouping:
                 getattr(self, f"_{line.act.kind}")(line, block, line.act)
             elif self.pending and not line.inner and _TOUCHES.search(_words(line.node)):
                 raise NotPlain(line.node, "gradients or parameters change before the step")
+            elif self.pending and not line.inner:
+                self._check_between(line)
         reading = [one for one, _ in every(self.steps.block) if _reads_gradients(one, self.at)]
         if self.steps.groups and reading:
             self._hand_out(reading)
@@ -154,6 +157,13 @@ class _Grouping:
             raise NotPlain(self.pending[0].sink.call, "no optimizer steps by it in this function")
         if self.clips:
             raise NotPlain(self.clips[0][0].node, "it clips, and no optimizer steps by it")
+
+    def _check_between(self, line: Line) -> None:
+        """Raise if a call between a backward pass and its step may look at the gradients."""
+        call = may_touch(line.source or line.node, self.at)
+        if call is not None:
+            name = code_of(call.func)
+            raise NotPlain(line.node, f"`{name}` may look at gradients in front of the step")
 
     def _hand_out(self, reading: list[Line]) -> None:
         """Have the one step hand its gradients back to the lines behind it that read them.
