@@ -111,7 +111,7 @@ for i, (x, y) in enumerate(batches):
 def test_a_network_in_front_of_a_jump_runs_in_the_loss_as_well(name, tmp_path):
     found = beside(HEAD + JUMPS[name] + LEFT, tmp_path)
     assert "refused" not in {edit.kind for edit in found.edits}
-    again = [edit for edit in found.edits if "in front of the jump" in edit.effect]
+    again = [edit for edit in found.edits if "where it was, and in the loss" in edit.effect]
     assert [edit.kind for edit in again] == ["changed"]
 
 
@@ -136,7 +136,7 @@ TWICE = {
     "in place": "out = model(x)\n    out.mul_(2)\n    if out.mean() > 9:\n        continue",
     "a function that keeps": "out = noted(model(x))\n    if out.mean() > 9:\n        continue",
     "moved between": (
-        "out = model(x)\n    optimizer.zero_grad()\n    if out.mean() > 9:\n        continue"
+        "out = model(x)\n    optimizer.step()\n    if out.mean() > 9:\n        continue"
     ),
     "an attribute": "model.out = out = model(x)\n    if out.mean() > 9:\n        continue",
     "in what makes it": (

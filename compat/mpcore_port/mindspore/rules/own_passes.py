@@ -17,7 +17,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["called", "gives_values", "own_passes"]
+__all__ = ["called", "gives_values", "own_passes", "trains"]
 
 _DEPTH = 8
 _VALUES = frozenset({"detach", "item", "numpy", "tolist"})
@@ -36,6 +36,11 @@ def own_passes(node: cst.CSTNode, at: At) -> list[cst.FunctionDef]:
         for function in called(call, at)
         if id(function) in training
     ]
+
+
+def trains(function: cst.FunctionDef, at: At) -> bool:
+    """Return whether a function runs a backward pass of its own, or calls one that does."""
+    return id(function) in at.once(_training)
 
 
 def called(call: cst.Call, at: At) -> list[cst.FunctionDef]:

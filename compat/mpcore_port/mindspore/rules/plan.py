@@ -28,6 +28,7 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
+from mpcore_port.mindspore.rules.outside import made_outside
 from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.stale import stale
@@ -80,8 +81,10 @@ class Plan:
     restored: dict[str, str] = field(default_factory=dict)
     before: set[str] = field(default_factory=set)
     """Names of ``kept`` that its statements may read as a turn before has left them"""
-    jumped: bool = False
-    """Whether what is computed ``again`` runs where it was as well, for a jump behind it"""
+    front: list[Any] = field(default_factory=list)
+    """Statements of a block around, which are computed again"""
+    twice: bool = False
+    """Whether what is computed again runs where it was as well"""
     condition: cst.BaseExpression | None = None
     """Of the branch that makes the loss, and of another that has its backward pass."""
 
@@ -116,7 +119,8 @@ class Plans:
         sinks: every place where a loss is handed to a backward pass.
         handed: by the function of a backward call, the parameter that its loss is, where nothing in
             the file calls the function.
-        torn: ids of backward calls whose loss needs a network that runs outside of its block.
+        torn: by the id of a backward call whose loss needs a network that runs outside of its
+            block, why no function of its own block has it.
         inputs: names of tensors that a loss is a function of, with the id of its backward call.
         started: by a function's block, the names that are None where it begins, each with the id
             of the backward call that they are for.
@@ -127,7 +131,7 @@ class Plans:
     refused: dict[int, str] = field(default_factory=dict)
     sinks: list[Sink] = field(default_factory=list)
     handed: dict[int, str] = field(default_factory=dict)
-    torn: set[int] = field(default_factory=set)
+    torn: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
     started: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
@@ -148,6 +152,7 @@ class _Planner:
         self.at, self.names = at, at.names
         self.found = Plans()
         self._functions: set[str] = set()
+        self._fronts: set[int] = set()  # ids of statements that stay where a loss runs them again
         self._scopes: dict[int, list[_Part]] = {}  # by the id of a scope's node: read once
         self._nested: dict[int, tuple[Any, list[Plan]]] = {}  # by function, the plans inside
 
@@ -343,28 +348,39 @@ class _Planner:
         every, jumped = self._with_between(block, places), False
         if any(jumps(block.body[place]) for place in every):
             cut = None if again else around_jump(block.body, places, every[-1], self.at)
-            if cut is None or any(_moves(block.body[p]) for p in range(every[0], cut[1][0])):
+            if cut is None:
                 self._refuse(sink, _JUMP)
                 return
             again, places = cut
             every, jumped = self._with_between(block, places), True
         places = every
-        if outside := self._made_outside(block, part):
-            self._refuse(sink, _OUTSIDE.format(outside))
-            self.found.torn.add(id(sink.call))
+        front: list[Any] = []
+        if outside := made_outside(block, part, self.at):
+            why = _OUTSIDE.format(outside.name)
+            self.found.torn[id(sink.call)] = why
+            once_more = outside.once_more(self.at)
+            if once_more is None or self._is_taken(once_more):
+                self._refuse(sink, why)
+                return
+            front = once_more
+            self._fronts |= {id(line) for line in front}
+        if any(id(block.body[place]) in self._fronts for place in places):
+            self._refuse(sink, _FRONT)
             return
-        inputs = self._inputs(block, {*places, *again}, sink)
+        lines = [*front, *(block.body[place] for place in sorted({*places, *again}))]
+        inputs = self._inputs(block, lines, min((*places, *again)), sink)
         if sink.gradients and set(sink.gradients) - set(inputs):
             self._refuse(sink, "its loss is no function of that tensor where it is made")
             return
-        parts = [] if sink.gradients else self._parts(block, part, sink) or self._stepping(sink)
+        nodes = [*front, *(block.body[place] for place in part.places)]
+        parts = [] if sink.gradients else self._parts(nodes, sink) or self._stepping(sink)
         if not parts and not inputs:
             self._refuse(sink, "no network is in sight that its loss comes from")
             return
         bound = code_of(sink.loss) if simple else self._fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
         plan.inputs, plan.condition = inputs, self._condition(block, places, sink)
-        plan.jumped = jumped
+        plan.front, plan.twice = front, jumped or bool(front)
         if inputs:
             self.found.inputs[id(sink.call)] = inputs
         if not simple:
@@ -374,12 +390,17 @@ class _Planner:
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
 
-    def _inputs(self, block: Any, places: set[int], sink: Sink) -> tuple[str, ...]:
+    def _is_taken(self, lines: list[Any]) -> bool:
+        """Return whether a plan before has moved one of some statements."""
+        plans = (plan for block in self.found.blocks.values() for plan in block)
+        taken = {id(plan.block.body[place]) for plan in plans for place in plan.places}
+        return any(id(line) in taken for line in lines)
+
+    def _inputs(self, block: Any, lines: list[Any], first: int, sink: Sink) -> tuple[str, ...]:
         """Return the tensors that a loss's function takes: their gradients are read."""
-        lines = [block.body[place] for place in places]
         names = {name for node in (*lines, sink.loss) for name in read(node)}
         made = {name for line in lines for name in assigned(line)}
-        return inputs_read(names, made, sink.call, block, min(places), self.at)
+        return inputs_read(names, made, sink.call, block, first, self.at)
 
     def _save(self, plan: Plan) -> None:
         """Find what is computed again from names that are overwritten there: ``y = cut(y)``."""
@@ -457,6 +478,9 @@ class _Planner:
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
                 end = next(i for i, line in enumerate(outer.body) if line is inner)
                 part = slice_of(outer.body, end, wanted, self.at)
+                whole = slice_of(outer.body, end, wanted, self.at, whole=True)
+                if len(whole.places) > len(part.places) and made_outside(outer, whole, self.at):
+                    return outer, whole, end  # what prepares its data has gradients
                 if part.places:
                     return outer, part, end
                 if any(set(assigned(line)) & wanted for line in outer.body[:end]):
@@ -466,59 +490,12 @@ class _Planner:
             inner = outer
         return None
 
-    def _parts(self, block: Any, part: Slice, sink: Sink) -> list[str]:
-        local = {name for place in part.places for name in assigned(block.body[place])}
-        nodes: list[cst.CSTNode] = [block.body[place] for place in part.places]
+    def _parts(self, nodes: list[Any], sink: Sink) -> list[str]:
+        local = {name for node in nodes for name in assigned(node)}
         found: list[str] = []
         for node in [*nodes, sink.loss]:
             self._candidates(node, local, found, set())
         return [self._held(text, nodes) for text in found]
-
-    def _made_outside(self, block: Any, part: Slice) -> str:
-        """Return a name that the loss needs and a network makes around its block; "" for none."""
-        below: Any = block
-        for above in self.names.ancestors(block):
-            if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
-                break
-            if isinstance(above, (cst.IndentedBlock, cst.Module)):
-                lines = list(above.body)
-                end = next((i for i, line in enumerate(lines) if line is below), 0)
-                found = slice_of(lines, end, part.needed, self.at)
-                runs = [lines[p] for p in found.places if self._surely_runs(lines[p])]
-                made = {name for line in runs for name in assigned_first(line)} & part.needed
-                made -= self._called(block, part)
-                if made and self._differentiates(block, part, made):
-                    return min(made)
-            if isinstance(above, cst.BaseStatement):
-                below = above
-        return ""
-
-    def _surely_runs(self, line: Any) -> bool:
-        """Return whether a statement calls what is known, or named, as a network, for gradients."""
-        if isinstance(line, cst.With) and any(
-            (self.names.called(item.item) or "") in _NO_GRADIENTS for item in line.items
-        ):
-            return False
-        if _VALUES.search(code_of(line)):
-            return False
-        return any(self._is_run(call) for call in calls_in(line))
-
-    def _is_run(self, call: cst.Call) -> bool:
-        """Return whether a call runs a network, and makes none."""
-        func = call.func
-        if self.names.called(call) is not None or not is_module(self.at, func):
-            return False
-        kinds = {b.kind for b in self.names.meanings(func)} if isinstance(func, cst.Name) else set()
-        return not kinds & {"class", "def", "import"}
-
-    def _called(self, block: Any, part: Slice) -> set[str]:
-        """Return the names that the statements of a loss call: networks and losses."""
-        funcs = [c.func for place in part.places for c in calls_in(block.body[place])]
-        return {func.value for func in funcs if isinstance(func, cst.Name)}
-
-    def _differentiates(self, block: Any, part: Slice, names: set[str]) -> bool:
-        """Return whether the loss reads names with their gradients."""
-        return not constant([block.body[place] for place in part.places], names)
 
     def _stepping(self, sink: Sink) -> list[str]:
         """Return the optimizers that step in the same function: what they move gets gradients."""
@@ -630,8 +607,9 @@ class _Planner:
             if id(function) not in seen:
                 seen.add(id(function))
                 inner: list[str] = []
-                self._candidates(function.body, local, inner, seen)
-                found += [t for t in inner if t.startswith("self.") and t not in found]
+                own = local | _own_names(function)
+                self._candidates(function.body, own, inner, seen)
+                found += [t for t in inner if t not in found]
         return known
 
     def _in_functions(
@@ -642,9 +620,7 @@ class _Planner:
             if id(function) in seen:
                 continue
             seen.add(id(function))
-            params = function.params
-            given = (*params.posonly_params, *params.params, *params.kwonly_params)
-            own = {param.name.value for param in given} | set(assigned_first(function.body))
+            own = _own_names(function)
             inner: list[str] = []
             self._candidates(function.body, own, inner, seen)
             roots = ((text, text.partition(".")[0]) for text in inner)
@@ -722,11 +698,18 @@ class _Planner:
         return moved
 
 
-_NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
-_VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
 _JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
+_FRONT = "another loss of a branch runs what makes it: make both in one block"
 _OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
+
+
+def _own_names(function: cst.FunctionDef) -> set[str]:
+    """Return the names that mean something of its own in a function, ``self`` aside."""
+    params = function.params
+    given = (*params.posonly_params, *params.params, *params.kwonly_params)
+    own = {param.name.value for param in given} | set(assigned_first(function.body))
+    return own - {"self"}
 
 
 def _of_names(node: Any) -> str:

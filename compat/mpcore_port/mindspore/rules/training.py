@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["TrainingRule"]
 
 _AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
-_JUMPED = (
-    "computed in front of the jump and in the loss once more: buffers such as BatchNorm's, and "
-    "what networks keep themselves, move twice, dropout draws anew"
+_TWICE = (
+    "computed where it was, and in the loss once more: buffers such as BatchNorm's, and what "
+    "networks keep themselves, move twice, dropout draws anew"
 )
 
 
@@ -131,8 +131,8 @@ class TrainingRule(PortRule):
             bodies[last] = [*lines, *moved]
             text = code_of(lines[-1])
             where = old.body[plan.places[0]]
-            if plan.again:
-                effect = _JUMPED if plan.jumped else _AGAIN
+            if plan.again or plan.front:
+                effect = _TWICE if plan.twice else _AGAIN
                 at.note(self, where, text, "changed", self.reason, effect)
             else:
                 at.note(self, where, text)
@@ -153,6 +153,8 @@ class TrainingRule(PortRule):
                 line = only(line, plan.wanted)
             inner.append(line)
         begin = len(plan.restored) + bool(plan.kept)
+        inner[begin:begin] = [line.deep_clone() for line in plan.front]
+        begin += len(plan.front)
         lead = getattr(inner[begin], "leading_lines", ())
         if lead:
             inner[begin] = inner[begin].with_changes(leading_lines=())

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["around_jump"]
+__all__ = ["around_jump", "is_again", "moves"]
+
+_MOVING = frozenset({"backward", "step", "update", "unscale_", "clip_grad_norm_"})
 
 
 def around_jump(
@@ -51,13 +53,21 @@ def around_jump(
     made = {name for line in lines for name in assigned(line)}
     changed = {name for line in between for name in assigned(line)}
     asked = needs(lines)
-    if made & (asked | changed) or asked & changed or not all(_is_again(one, at) for one in lines):
+    if made & (asked | changed) or asked & changed or any(map(moves, between)):
+        return None
+    if not all(is_again(line, at) for line in lines):
         return None
     plain = plain_values(lines, at)
     return [place for place in first if not set(assigned(body[place])) <= plain], rest
 
 
-def _is_again(statement: Any, at: At) -> bool:
+def moves(statement: cst.CSTNode) -> bool:
+    """Return whether a statement runs a backward pass, or moves an optimizer or a scaler."""
+    funcs = (call.func for call in calls_in(statement))
+    return any(isinstance(f, cst.Attribute) and f.attr.value in _MOVING for f in funcs)
+
+
+def is_again(statement: Any, at: At) -> bool:
     """Return whether a statement makes names anew, and changes nothing else."""
     made = assigned(statement)
     anew = surely_made(statement) >= set(made) and not any("." in name for name in made)
