@@ -114,3 +114,33 @@ def test_what_a_star_brings_and_nothing_names_stays_in_its_place(line):
     """``nn`` has a name that torch.nn has not: it is another module."""
     found = ported(STARRED.format(line)).text
     assert found.index("loss.backward()") < found.index(line) < found.index("port.step(optimizer)")
+
+
+WEIGHTS = """
+import gradient_helpers as helpers
+class Own:
+    def update(self, value):
+        self.value = value
+own, average = Own(), None
+average = helpers.Average(model)
+for x, y in batches:
+    optimizer.zero_grad()
+    out = model(x)
+    {}
+    loss = criterion(out, y)
+    if loss > 1e6:
+        break
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [("average.update()", 1), ("helpers.look(model)", 1), ("own.update(out)", 0), ("x.sum()", 0)],
+)
+def test_what_hands_weights_to_another_file_inside_of_a_loss_is_unproven(line, count):
+    """It runs where gradients are recorded: nobody knows what it does to weights."""
+    found = ported(HEAD + WEIGHTS.format(line))
+    said = [edit for edit in found.edits if "inside of the loss's function" in edit.reason]
+    assert [edit.kind for edit in said] == ["unproven"] * count

@@ -15,7 +15,7 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
-from mpcore_port.mindspore.loop.touching import may_touch
+from mpcore_port.mindspore.rules.touching import may_touch
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     carrying,

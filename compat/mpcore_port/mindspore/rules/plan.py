@@ -32,6 +32,7 @@ from mpcore_port.mindspore.rules.outside import made_outside
 from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.stale import stale
+from mpcore_port.mindspore.rules.touching import handed_weights
 from mpcore_port.mindspore.rules.twice import around_jump
 from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.scan import is_optimizer
@@ -83,6 +84,8 @@ class Plan:
     """Names of ``kept`` that its statements may read as a turn before has left them"""
     front: list[Any] = field(default_factory=list)
     """Statements of a block around, which are computed again"""
+    unsure: list[Any] = field(default_factory=list)
+    """Statements that stand between, and hand weights to another file's code"""
     twice: bool = False
     """Whether what is computed again runs where it was as well"""
     condition: cst.BaseExpression | None = None
@@ -385,6 +388,9 @@ class _Planner:
             self.found.inputs[id(sink.call)] = inputs
         if not simple:
             self.found.losses[id(sink.loss)] = bound
+        own = {*part.places, *again}
+        between = [block.body[place] for place in places if place not in own]
+        plan.unsure = [line for line in between if handed_weights(line, self.at)]
         self._save(plan)
         self._share(plan)
         plan.moved = self._moved(plan)

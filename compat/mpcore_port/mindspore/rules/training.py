@@ -49,6 +49,10 @@ _HANDED = (
 
 _ASKED = "`{}` is None there until something binds it, and an error of Python is waited for"
 
+_UNSURE = (
+    "it runs inside of the loss's function, where another file's code has the network: what it "
+    "does to weights and gradients was not looked at"
+)
 _GRADIENTS = "port.loss differentiates by these tensors; their gradients are handed out"
 
 
@@ -123,6 +127,8 @@ class TrainingRule(PortRule):
         for plan in plans:
             last = plan.places[-1]
             lines = self._lines(plan, new, at)
+            for line in plan.unsure:
+                at.unproven(self, line, _UNSURE)
             for place in plan.places:
                 bodies[place] = []
             moved = [line for place in plan.moved for line in bodies[place]]

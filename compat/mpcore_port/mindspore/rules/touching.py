@@ -16,7 +16,7 @@ from mpcore_port.scan import is_optimizer
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["may_touch"]
+__all__ = ["handed_weights", "may_touch"]
 
 _WORDS = re.compile(r"grad|clip", re.I)
 _GRADIENTS = re.compile(r"\.grad\b|clip_grad")
@@ -48,9 +48,26 @@ def _may(call: cst.Call, at: At, depth: int) -> bool:
         return True
     if isinstance(func, cst.Attribute) and _is_optimizer(func.value, at):
         return name not in _OWN
-    if not _is_foreign(func, at):
-        return False
-    return any(_is_trained(arg.value, at) for arg in call.args)
+    return _is_handed(call, at)
+
+
+def handed_weights(node: cst.CSTNode, at: At) -> cst.Call | None:
+    """Return a call of another file's code that a statement hands a network to; or None.
+
+    What an object does counts as well, where the object was made with a network.
+    """
+    calls = (call for call in calls_in(node) if not _is_known(at.names.called(call)))
+    return next((call for call in calls if _is_handed(call, at)), None)
+
+
+def _is_handed(call: cst.Call, at: At) -> bool:
+    func = call.func
+    made = [call] if _is_foreign(func, at) else []
+    if isinstance(func, cst.Attribute):
+        made += [one for one in at.names.origins(func.value) if isinstance(one, cst.Call)]
+    foreign = [one for one in made if _is_foreign(one.func, at)]
+    foreign = [one for one in foreign if not _is_known(at.names.called(one))]
+    return any(_is_trained(arg.value, at) for one in foreign for arg in one.args)
 
 
 def _is_known(name: str | None) -> bool:
