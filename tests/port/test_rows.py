@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .ports import compare, ported
+from .ports import beside, compare, ported
 
 ROWS = """import torch
 class Samples:

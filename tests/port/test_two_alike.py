@@ -1,4 +1,4 @@
-"""Networks of one class in one optimizer: their parameters have the same names, in MindSpore too."""
+"""Networks of one class in one optimizer: their parameters have the same names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ for net in (a, b, c):
 STEPS = {
     "a chain": """
 first = torch.optim.Adam(itertools.chain(a.parameters(), b.parameters()), lr=0.01)
-second = torch.optim.SGD([{"params": c.parameters()}, {"params": a.parameters(), "lr": 0.05}], lr=0.01)
+groups = [{"params": c.parameters()}, {"params": a.parameters(), "lr": 0.05}]
+second = torch.optim.SGD(groups, lr=0.01)
 for x, y in batches:
     first.zero_grad()
     loss = b(a(x)).pow(2).mean()

@@ -15,7 +15,6 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
-from mpcore_port.mindspore.rules.touching import may_touch
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     carrying,
@@ -28,6 +27,7 @@ from mpcore_port.mindspore.rules.flow import (
     weights_run,
 )
 from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.touching import may_touch
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 
