@@ -148,7 +148,7 @@ class _Grouping:
                 getattr(self, f"_{line.act.kind}")(line, block, line.act)
             elif self.pending and not line.inner and _TOUCHES.search(_words(line.node)):
                 raise NotPlain(line.node, "gradients or parameters change before the step")
-            elif self.pending and not line.inner:
+            elif self.pending and not line.inner and not _reads_gradients(line, self.at):
                 self._check_between(line)
         reading = [one for one, _ in every(self.steps.block) if _reads_gradients(one, self.at)]
         if self.steps.groups and reading:
