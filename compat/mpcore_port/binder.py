@@ -8,6 +8,7 @@ import libcst as cst
 
 from mpcore_port.children import WHITE, children_of
 from mpcore_port.scopes import Binding, Scope, dotted
+from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
     from mpcore_port.names import Names
@@ -16,6 +17,10 @@ __all__ = ["Binder"]
 
 # What everybody calls these; a star brings them along without a word.
 _USUAL = {"torch": "torch", "np": "numpy"}
+# The same, where all that the file asks of them are names of torch.
+_USUAL |= {"nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim"}
+_TELLING = {"FloatTensor", "LongTensor", "autograd", "from_numpy", "nn", "no_grad", "optim"}
+"""Names of torch alone: ``t.optim.Adam`` is asked of torch, whatever it is called."""
 
 
 class Binder:
@@ -34,12 +39,17 @@ class Binder:
             self._of_a_star()
 
     def _of_a_star(self) -> None:
-        """Bind ``torch`` and ``np``, where the file has them by ``from data import *`` alone."""
+        """Bind ``torch``, ``nn`` and such that the file has by ``from data import *`` alone."""
         everywhere = [self.names.top, *self.names._scopes.values()]
         bound = {name for scope in everywhere for name in scope.bindings}
-        for name, node in self.names.usual.items():
-            if name not in bound:
-                binding = Binding("import", node, qualified=_USUAL[name])
+        asked: dict[str, tuple[Any, set[str]]] = {}
+        for one in self.names.by_type[cst.Attribute]:
+            if type(one.value) is cst.Name and one.value.value not in bound:
+                asked.setdefault(one.value.value, (one.value, set()))[1].add(one.attr.value)
+        for name, (node, parts) in asked.items():
+            module = _meant(name, parts)
+            if module:
+                binding = Binding("import", node, qualified=module)
                 binding.scope = self.names.top
                 self.names.top.bindings[name] = [binding]
 
@@ -52,8 +62,6 @@ class Binder:
             by_type[kind].append(child)
             if kind in WHITE:
                 continue
-            if kind is cst.Name and child.value in _USUAL and _is_asked(child, node):
-                self.names.usual[child.value] = child
             handler = _HANDLERS.get(kind)
             if handler is not None:
                 handler(self, child)
@@ -122,9 +130,13 @@ class Binder:
         return scope
 
 
-def _is_asked(name: cst.Name, parent: cst.CSTNode) -> bool:
-    """Return whether an attribute is asked of a name."""
-    return type(parent) is cst.Attribute and parent.value is name
+def _meant(name: str, parts: set[str]) -> str:
+    """Return the module that a name stands for which a star may have brought; "" for none."""
+    if name in ("torch", "np"):
+        return _USUAL[name]
+    if name in _USUAL:
+        return _USUAL[name] if parts <= EXPORTS[_USUAL[name]] else ""
+    return "torch" if parts & _TELLING and parts <= EXPORTS["torch"] else ""
 
 
 def _function(self: Binder, node: Any) -> None:

@@ -16,6 +16,8 @@ from mpcore_port.facts import Call, Scan
 from mpcore_port.findings import Finding, lint_findings, repaired
 from mpcore_port.lines import apart
 from mpcore_port.reading import Read, Rewritten, read
+from mpcore_port.renewed import WHY
+from mpcore_port.rule import Edit
 from mpcore_port.scan import joined, scan
 from mpcore_port.source import Source, Tree, Unread, parse_source
 from mpcore_port.status import Status, status_of
@@ -25,8 +27,6 @@ from mpcore_port.world import judged, unproven
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    from mpcore_port.rule import Edit
 
 __all__ = [
     "Ported",
@@ -307,12 +307,17 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
         text = source.text  # lines that were taken apart for nothing
     edits = judged(edits, unproven(source, one.tree, edits, project, target.judge))
     forward = line_map(source.text, text)
-    edits = _in_its_words(edits, source)
+    edits = [*(_anew(source, line) for line in source.renewed), *_in_its_words(edits, source)]
     placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in edits]
     ordered = sorted(placed, key=lambda s: (s.line, s.column))
     kept = replace(one.scan, unmapped=tuple(unmapped))
     findings = tuple(repaired(_findings(one, project), ordered))
     return Ported(source, text, tuple(ordered), tuple(failures), kept, findings)
+
+
+def _anew(source: Source, line: int) -> Edit:
+    """Return the edit of a line that was read anew because Python has taken its word."""
+    return Edit(source.path, line, 0, "exact", "python", "async=", "non_blocking=", WHY)
 
 
 def _verified(run: dict[str, Any]) -> str:

@@ -67,7 +67,6 @@ class Names:
         imports: every import statement's bindings, in order.
         classes, functions: definitions by name, of any scope.
         stars: modules that everything was imported from.
-        usual: a use of ``torch`` and one of ``np``; they may come with a star.
         calls: all calls, in order.
     """
 
@@ -82,7 +81,6 @@ class Names:
         self.functions: dict[str, list[cst.FunctionDef]] = {}
         self.imports: list[tuple[str, Binding]] = []
         self.stars: list[str] = []
-        self.usual: dict[str, cst.Name] = {}
         self.calls: list[cst.Call] = []
         self._scopes: dict[cst.CSTNode, Scope] = {}
         self._attributes: dict[tuple[cst.CSTNode | None, str], list[Binding]] = {}

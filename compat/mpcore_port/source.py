@@ -9,7 +9,7 @@ import os
 import re
 import tokenize
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,6 +23,7 @@ from mpcore_port.notebook import (
     open_notebook,
     split_cells,
 )
+from mpcore_port.renewed import renewed
 
 __all__ = ["Source", "Tree", "Unread", "parse_source", "read_source", "walk"]
 
@@ -54,6 +55,7 @@ class Source:
         executable: whether its owner may execute it.
         notebook: what ``text`` was taken out of, or None.
         whole: the text of the script that ``text`` is a part of; "" if it is no part.
+        renewed: lines that are written anew because Python has taken a word of theirs.
     """
 
     path: str
@@ -63,6 +65,7 @@ class Source:
     executable: bool = False
     notebook: Notebook | None = field(default=None, compare=False, repr=False)
     whole: str = field(default="", compare=False, repr=False)
+    renewed: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def around(self) -> str:
@@ -177,7 +180,15 @@ def read_source(path: Path, name: str) -> Source | Unread:
         )
         return Unread(name, reason, line, copied=True)
     source = Source(name, text, encoding, bom, executable)
-    return parse_source(source) or source
+    unread = parse_source(source)
+    return source if unread is None else _renewed(source) or unread
+
+
+def _renewed(source: Source) -> Source | None:
+    """Return a source that parses but for words that Python has taken since; or None."""
+    text, lines = renewed(source.text)
+    made = replace(source, text=text, renewed=lines)
+    return made if lines and parse_source(made) is None else None
 
 
 def _is_no_encoding(name: str) -> bool:

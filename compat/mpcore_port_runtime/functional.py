@@ -43,6 +43,7 @@ __all__ = [
     "sort",
     "std",
     "to",
+    "true_places",
     "var",
     "zeros",
 ]
@@ -116,6 +117,12 @@ def layer_norm(
     if bias is not None:
         y = y + bias
     return y.astype(input.dtype)
+
+
+def true_places(condition: Any) -> tuple[Any, ...]:
+    """Return torch.where of a condition alone: for each axis, where it is true."""
+    places = mint.nonzero(condition)
+    return tuple(places[:, axis] for axis in range(places.shape[1]))
 
 
 def lerp(input: Any, end: Any, weight: Any) -> Any:  # torch's name

@@ -42,6 +42,26 @@ def decayed(group: Any, param: Any, grad: Any) -> Any:
     return grad + weight_decay * param.value() if weight_decay else grad
 
 
+def _apart(param_group: dict[str, Any], held: Iterable[Any]) -> dict[str, Any]:
+    """Return a group whose parameters have names of their own: two networks of a class share some.
+
+    MindSpore wants them so; states go by the paths of layers.
+    """
+    given = param_group["params"]
+    params = [given] if isinstance(given, Parameter) else given
+    params = params if isinstance(params, set) else list(params)
+    taken = {param.name: param for param in held}
+    for param in params:
+        name, number = getattr(param, "name", ""), 1
+        while taken.get(name, param) is not param:
+            number += 1
+            name = f"{param.name}_{number}"
+        if name != getattr(param, "name", ""):
+            param.name = name
+        taken[name] = param
+    return {**param_group, "params": params}
+
+
 class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
     """Runs ``move`` on each parameter that has a gradient, with the numbers its group has now.
 
@@ -87,6 +107,7 @@ class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its parameters start as fresh ones."""
         before = len(self.parameters)
+        param_group = _apart(param_group, self.parameters)
         rate = float(dict(param_group).get("lr", self.defaults["lr"]))
         super().add_param_group(dict(param_group))
         if hasattr(self, "counts"):

@@ -15,6 +15,7 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "first",
     "logged",
     "shown",
 ]
@@ -61,6 +62,11 @@ def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
 def shown(value: Any) -> Any:
     """Return the number of a tensor with one, anything else as it is: formats want a number."""
     return value.item() if isinstance(value, Tensor) and value.size == 1 else value
+
+
+def first(value: Any) -> Any:
+    """Return ``value[0]``; of a tensor without axes its number, as torch up to 0.4 did."""
+    return value.item() if isinstance(value, Tensor) and value.ndim == 0 else value[0]
 
 
 def logged(values: Any) -> Any:

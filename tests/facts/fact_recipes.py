@@ -364,6 +364,13 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "recompute_scale_factor": _FLAG,
         "antialias": _FLAG,
     },
+    "torch.nn.functional.upsample": {
+        "input": ["im"],
+        "size": ["(5, 7)", "6"],
+        "scale_factor": ["2", "1.5", "(2.0, 3.0)"],
+        "mode": ["'nearest'", "'bilinear'", "'bicubic'"],
+        "align_corners": ["True", "False"],
+    },
     "torch.nn.functional.scaled_dot_product_attention": {
         "query": ["s4"],
         "key": ["s5"],
@@ -951,6 +958,7 @@ PLAIN = {
     "Tensor.type": ({"dtype"}, "dtype", "torch.float64"),
     "torch.nn.Upsample": ({"size", "scale_factor"}, "scale_factor", "2"),
     "torch.nn.functional.interpolate": ({"size", "scale_factor"}, "scale_factor", "2"),
+    "torch.nn.functional.upsample": ({"size", "scale_factor"}, "scale_factor", "2"),
     "torch.optim.lr_scheduler.OneCycleLR": (
         {"total_steps", "epochs", "steps_per_epoch"}, "total_steps", "40"
     ),

@@ -7,7 +7,7 @@ import pytest
 import mpcore_port_runtime as port
 from mpcore_port_runtime.refusal import PortWarning
 
-from .ports import loaded, ported
+from .ports import beside, loaded, ported
 
 
 def kinds(script, kind):
@@ -365,8 +365,13 @@ for x in torch.ones(2, 3, 2):
 """
 
 
-def test_a_network_that_runs_outside_of_its_losss_block_is_refused():
-    assert kinds(OUTSIDE.format(""), "refused") == [11]
+def test_a_network_that_runs_outside_of_its_losss_block_runs_in_it_too_or_is_refused(tmp_path):
+    body = OUTSIDE.format("").replace("for x in", "flag = True\nfor x in")
+    weights = "made = [p.detach() for p in model.parameters()]\n"
+    start = "for p in model.parameters():\n    p.data.fill_(0.5)\nflag"
+    found = beside(body.replace("flag", start, 1) + weights, tmp_path)
+    assert "out = model(x)" in found.text.partition("if flag")[0]
+    assert kinds(OUTSIDE.format("").replace("if flag", "for flag in range(2)"), "refused") == [11]
     assert not kinds(OUTSIDE.format(".detach()"), "refused")
 
 

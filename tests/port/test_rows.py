@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .ports import compare, ported
+from .ports import beside, compare, ported
 
 ROWS = """import torch
 class Samples:
@@ -57,3 +57,18 @@ def test_what_is_no_row_of_a_tensor_keeps_its_value(line):
 def test_a_row_of_what_is_not_known_is_unproven():
     found = ported("import torch\ndef f(held, i):\n    held[i] = torch.zeros(1, 3)\n")
     assert [edit.line for edit in found.edits if edit.kind == "unproven"] == [3]
+
+
+PLACES = """import torch
+x = torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.0, -3.0]])
+rows, columns = torch.where(x > 0)
+made = [rows, columns, torch.where(x > 9)[0], torch.where(condition=x[0] > 0)[0], torch.where(x)[1]]
+made += [torch.where(x > 0, x, x * 2), torch.where(x > 0, 1.0, x), x[torch.where(x.sum(1) > 0)[0]]]
+y = x * 1
+y[torch.where(x > 0)] = 7
+made += [y, torch.tensor(len(torch.where(x > 9)[0]))]
+"""
+
+
+def test_where_of_a_condition_alone_gives_places(tmp_path):
+    assert beside(PLACES, tmp_path).text.count("port.true_places(") == 7

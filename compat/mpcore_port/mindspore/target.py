@@ -13,6 +13,7 @@ from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
+from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
@@ -21,6 +22,7 @@ from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
+from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
 from mpcore_port.mindspore.rules.rows import RowRule
 from mpcore_port.mindspore.rules.settings import SettingRule
@@ -69,9 +71,11 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
+    shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), RepeatRule(), RowRule()]
     return [
         [WatchingRule()],
-        [AcceleratorRule(), AloneRule(), IndexRule(), RepeatRule(), RowRule(), SharedRule()],
+        [ReleasedRule()],
+        [*shapes, SharedRule()],
         [TrainingRule(), LoopRule()],
         names,
         [NativeRule(), TidyRule()],

@@ -19,6 +19,7 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.stale import stale
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def free_names(forward: Forward) -> list[str]:
         found |= read_first(line.node, made)
         made |= set(assigned_first(line.node))
     found |= read(forward.sink.loss) - made
+    found |= stale(line.node for line in forward.lines)
     plain = {name for name in found if "." not in name}
     return in_order(plain, [line.node for line in forward.lines] + [forward.sink.loss])
 

@@ -9,7 +9,7 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
-from mpcore_port.mindspore.rules.flow import assigned
+from mpcore_port.mindspore.rules.flow import assigned, read
 from mpcore_port.names import code_of, dotted
 from mpcore_port.policy import number
 from mpcore_port.scan import SCALERS, arguments
@@ -60,8 +60,8 @@ def prepared_of(every_steps: list[Steps], scalers: Scalers, at: At) -> Prepared 
     if len(scalers.made) != 1 or not _asked_little(scalers, at):
         return None
     policy = _policy(group, scalers.made[0], at)
-    found = _at_maker(group, steps, scalers.made[0], at)
-    if not policy or found is None:
+    found = _at_maker(group, steps, scalers.made[0], at) if policy else None
+    if found is None or _is_late(policy, scalers.made[0], at):
         return None
     old = group.scaler.rpartition(".")[2]
     new = _name(at) if _may_rename(old, at) else ""
@@ -150,6 +150,16 @@ def _at_maker(group: Group, steps: Steps, made: cst.Call, at: At) -> tuple[str, 
         return None
     later = {name for line in after for name in assigned(line)}
     return None if set(pair) & later else pair
+
+
+def _is_late(policy: str, made: cst.Call, at: At) -> bool:
+    """Return whether what decides about a policy is made behind the scaler's place."""
+    asked = read(cst.parse_expression(policy))
+    statement = at.names.statement(made)
+    block = at.names.parents.get(statement)
+    lines = list(block.body) if isinstance(block, (cst.IndentedBlock, cst.Module)) else []
+    place = next((i for i, line in enumerate(lines) if line is statement), len(lines))
+    return bool(asked & {name for line in lines[place:] for name in assigned(line)})
 
 
 def _is_assigned(made: cst.Call, at: At) -> bool:

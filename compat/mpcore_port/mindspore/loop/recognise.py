@@ -27,6 +27,7 @@ from mpcore_port.mindspore.rules.flow import (
     weights_run,
 )
 from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.touching import may_touch
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 
@@ -147,6 +148,8 @@ class _Grouping:
                 getattr(self, f"_{line.act.kind}")(line, block, line.act)
             elif self.pending and not line.inner and _TOUCHES.search(_words(line.node)):
                 raise NotPlain(line.node, "gradients or parameters change before the step")
+            elif self.pending and not line.inner and not _reads_gradients(line, self.at):
+                self._check_between(line)
         reading = [one for one, _ in every(self.steps.block) if _reads_gradients(one, self.at)]
         if self.steps.groups and reading:
             self._hand_out(reading)
@@ -154,6 +157,13 @@ class _Grouping:
             raise NotPlain(self.pending[0].sink.call, "no optimizer steps by it in this function")
         if self.clips:
             raise NotPlain(self.clips[0][0].node, "it clips, and no optimizer steps by it")
+
+    def _check_between(self, line: Line) -> None:
+        """Raise if a call between a backward pass and its step may look at the gradients."""
+        call = may_touch(line.source or line.node, self.at)
+        if call is not None:
+            name = code_of(call.func)
+            raise NotPlain(line.node, f"`{name}` may look at gradients in front of the step")
 
     def _hand_out(self, reading: list[Line]) -> None:
         """Have the one step hand its gradients back to the lines behind it that read them.

@@ -139,7 +139,7 @@ class _Finding:
         func = sink.call.func
         plans = self.at.once(plans_of)
         if id(sink.call) in plans.torn:
-            raise NotPlain(sink.call, plans.refused[id(func)])
+            raise NotPlain(sink.call, plans.torn[id(sink.call)])
         if id(sink.call) in self.acts.handed:
             return
         if not isinstance(func, cst.Attribute) or func.attr.value != "backward":

@@ -490,11 +490,13 @@ class Slice:
     needed: set[str] = field(default_factory=set)
 
 
-def slice_of(body: Sequence[Any], end: int, wanted: set[str], at: At) -> Slice:
+def slice_of(
+    body: Sequence[Any], end: int, wanted: set[str], at: At, *, whole: bool = False
+) -> Slice:
     """Return the statements before ``end`` that the names ``wanted`` come from.
 
     What only prepares data, before the first statement that runs a network or a loss, is left
-    out, unless it is made of a tensor whose gradient is read.
+    out, unless it is made of a tensor whose gradient is read, or ``whole`` is true.
     """
     needed = set(wanted)
     places: list[int] = []
@@ -514,7 +516,7 @@ def slice_of(body: Sequence[Any], end: int, wanted: set[str], at: At) -> Slice:
             needed |= read(statement)
     inputs = set(at.once(asked_for))
     last = max((place for place in range(end) if reads_gradient(body[place], at)), default=-1)
-    while places and not _runs(body[places[0]], at):
+    while places and not whole and not _runs(body[places[0]], at):
         first = body[places[0]]
         if places[0] > last and inputs & read(first) and not inputs & set(assigned(first)):
             break

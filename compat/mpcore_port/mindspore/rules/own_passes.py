@@ -17,7 +17,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["gives_values", "own_passes"]
+__all__ = ["called", "gives_values", "own_passes", "trains"]
 
 _DEPTH = 8
 _VALUES = frozenset({"detach", "item", "numpy", "tolist"})
@@ -33,12 +33,17 @@ def own_passes(node: cst.CSTNode, at: At) -> list[cst.FunctionDef]:
     return [
         function
         for call in calls_in(node)
-        for function in _called(call, at)
+        for function in called(call, at)
         if id(function) in training
     ]
 
 
-def _called(call: cst.Call, at: At) -> list[cst.FunctionDef]:
+def trains(function: cst.FunctionDef, at: At) -> bool:
+    """Return whether a function runs a backward pass of its own, or calls one that does."""
+    return id(function) in at.once(_training)
+
+
+def called(call: cst.Call, at: At) -> list[cst.FunctionDef]:
     """Return the functions of the file that a name, or a method of ``self``, stands for."""
     func = call.func
     if isinstance(func, cst.Name):
@@ -60,7 +65,7 @@ def _training(at: At) -> set[int]:
         if function is not None and id(function) not in found:
             found.add(id(function))
             callers = at.names.callers(function.name.value)
-            waiting += [c for c in callers if any(one is function for one in _called(c, at))]
+            waiting += [c for c in callers if any(one is function for one in called(c, at))]
     return found
 
 

@@ -14,6 +14,7 @@ from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
     assigned_first,
+    bound_before,
     constant,
     detaches,
     jumps,
@@ -27,8 +28,12 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
-from mpcore_port.mindspore.rules.own_passes import own_passes
+from mpcore_port.mindspore.rules.outside import made_outside
+from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.stale import stale
+from mpcore_port.mindspore.rules.touching import handed_weights
+from mpcore_port.mindspore.rules.twice import around_jump
 from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.scan import is_optimizer
 
@@ -75,6 +80,14 @@ class Plan:
     saved: dict[str, str] = field(default_factory=dict)
     """Names that its statements overwrite and a later loss needs as they were, under other names"""
     restored: dict[str, str] = field(default_factory=dict)
+    before: set[str] = field(default_factory=set)
+    """Names of ``kept`` that its statements may read as a turn before has left them"""
+    front: list[Any] = field(default_factory=list)
+    """Statements of a block around, which are computed again"""
+    unsure: list[Any] = field(default_factory=list)
+    """Statements that stand between, and hand weights to another file's code"""
+    twice: bool = False
+    """Whether what is computed again runs where it was as well"""
     condition: cst.BaseExpression | None = None
     """Of the branch that makes the loss, and of another that has its backward pass."""
 
@@ -109,8 +122,11 @@ class Plans:
         sinks: every place where a loss is handed to a backward pass.
         handed: by the function of a backward call, the parameter that its loss is, where nothing in
             the file calls the function.
-        torn: ids of backward calls whose loss needs a network that runs outside of its block.
+        torn: by the id of a backward call whose loss needs a network that runs outside of its
+            block, why no function of its own block has it.
         inputs: names of tensors that a loss is a function of, with the id of its backward call.
+        started: by a function's block, the names that are None where it begins, each with the id
+            of the backward call that they are for.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
@@ -118,8 +134,9 @@ class Plans:
     refused: dict[int, str] = field(default_factory=dict)
     sinks: list[Sink] = field(default_factory=list)
     handed: dict[int, str] = field(default_factory=dict)
-    torn: set[int] = field(default_factory=set)
+    torn: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    started: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
 
 def trains_nothing(at: At) -> bool:
@@ -138,6 +155,7 @@ class _Planner:
         self.at, self.names = at, at.names
         self.found = Plans()
         self._functions: set[str] = set()
+        self._fronts: set[int] = set()  # ids of statements that stay where a loss runs them again
         self._scopes: dict[int, list[_Part]] = {}  # by the id of a scope's node: read once
         self._nested: dict[int, tuple[Any, list[Plan]]] = {}  # by function, the plans inside
 
@@ -330,40 +348,65 @@ class _Planner:
             )
             self._refuse(sink, why)
             return
-        places = self._with_between(block, places)
-        if any(jumps(block.body[place]) for place in places):
-            self._refuse(sink, "a jump stands between the statements that make its loss: move it")
+        every, jumped = self._with_between(block, places), False
+        if any(jumps(block.body[place]) for place in every):
+            cut = None if again else around_jump(block.body, places, every[-1], self.at)
+            if cut is None:
+                self._refuse(sink, _JUMP)
+                return
+            again, places = cut
+            every, jumped = self._with_between(block, places), True
+        places = every
+        front: list[Any] = []
+        if outside := made_outside(block, part, self.at):
+            why = _OUTSIDE.format(outside.name)
+            self.found.torn[id(sink.call)] = why
+            once_more = outside.once_more(self.at)
+            if once_more is None or self._is_taken(once_more):
+                self._refuse(sink, why)
+                return
+            front = once_more
+            self._fronts |= {id(line) for line in front}
+        if any(id(block.body[place]) in self._fronts for place in places):
+            self._refuse(sink, _FRONT)
             return
-        if outside := self._made_outside(block, part):
-            self._refuse(sink, _OUTSIDE.format(outside))
-            self.found.torn.add(id(sink.call))
-            return
-        inputs = self._inputs(block, {*places, *again}, sink)
+        lines = [*front, *(block.body[place] for place in sorted({*places, *again}))]
+        inputs = self._inputs(block, lines, min((*places, *again)), sink)
         if sink.gradients and set(sink.gradients) - set(inputs):
             self._refuse(sink, "its loss is no function of that tensor where it is made")
             return
-        parts = [] if sink.gradients else self._parts(block, part, sink) or self._stepping(sink)
+        nodes = [*front, *(block.body[place] for place in part.places)]
+        parts = [] if sink.gradients else self._parts(nodes, sink) or self._stepping(sink)
         if not parts and not inputs:
             self._refuse(sink, "no network is in sight that its loss comes from")
             return
         bound = code_of(sink.loss) if simple else self._fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
         plan.inputs, plan.condition = inputs, self._condition(block, places, sink)
+        plan.front, plan.twice = front, jumped or bool(front)
         if inputs:
             self.found.inputs[id(sink.call)] = inputs
         if not simple:
             self.found.losses[id(sink.loss)] = bound
+        own = {*part.places, *again}
+        between = [block.body[place] for place in places if place not in own]
+        plan.unsure = [line for line in between if handed_weights(line, self.at)]
         self._save(plan)
         self._share(plan)
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
 
-    def _inputs(self, block: Any, places: set[int], sink: Sink) -> tuple[str, ...]:
+    def _is_taken(self, lines: list[Any]) -> bool:
+        """Return whether a plan before has moved one of some statements."""
+        plans = (plan for block in self.found.blocks.values() for plan in block)
+        taken = {id(plan.block.body[place]) for plan in plans for place in plan.places}
+        return any(id(line) in taken for line in lines)
+
+    def _inputs(self, block: Any, lines: list[Any], first: int, sink: Sink) -> tuple[str, ...]:
         """Return the tensors that a loss's function takes: their gradients are read."""
-        lines = [block.body[place] for place in places]
         names = {name for node in (*lines, sink.loss) for name in read(node)}
         made = {name for line in lines for name in assigned(line)}
-        return inputs_read(names, made, sink.call, block, min(places), self.at)
+        return inputs_read(names, made, sink.call, block, first, self.at)
 
     def _save(self, plan: Plan) -> None:
         """Find what is computed again from names that are overwritten there: ``y = cut(y)``."""
@@ -441,6 +484,9 @@ class _Planner:
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
                 end = next(i for i, line in enumerate(outer.body) if line is inner)
                 part = slice_of(outer.body, end, wanted, self.at)
+                whole = slice_of(outer.body, end, wanted, self.at, whole=True)
+                if len(whole.places) > len(part.places) and made_outside(outer, whole, self.at):
+                    return outer, whole, end  # what prepares its data has gradients
                 if part.places:
                     return outer, part, end
                 if any(set(assigned(line)) & wanted for line in outer.body[:end]):
@@ -450,59 +496,12 @@ class _Planner:
             inner = outer
         return None
 
-    def _parts(self, block: Any, part: Slice, sink: Sink) -> list[str]:
-        local = {name for place in part.places for name in assigned(block.body[place])}
-        nodes: list[cst.CSTNode] = [block.body[place] for place in part.places]
+    def _parts(self, nodes: list[Any], sink: Sink) -> list[str]:
+        local = {name for node in nodes for name in assigned(node)}
         found: list[str] = []
         for node in [*nodes, sink.loss]:
             self._candidates(node, local, found, set())
         return [self._held(text, nodes) for text in found]
-
-    def _made_outside(self, block: Any, part: Slice) -> str:
-        """Return a name that the loss needs and a network makes around its block; "" for none."""
-        below: Any = block
-        for above in self.names.ancestors(block):
-            if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
-                break
-            if isinstance(above, (cst.IndentedBlock, cst.Module)):
-                lines = list(above.body)
-                end = next((i for i, line in enumerate(lines) if line is below), 0)
-                found = slice_of(lines, end, part.needed, self.at)
-                runs = [lines[p] for p in found.places if self._surely_runs(lines[p])]
-                made = {name for line in runs for name in assigned_first(line)} & part.needed
-                made -= self._called(block, part)
-                if made and self._differentiates(block, part, made):
-                    return min(made)
-            if isinstance(above, cst.BaseStatement):
-                below = above
-        return ""
-
-    def _surely_runs(self, line: Any) -> bool:
-        """Return whether a statement calls what is known, or named, as a network, for gradients."""
-        if isinstance(line, cst.With) and any(
-            (self.names.called(item.item) or "") in _NO_GRADIENTS for item in line.items
-        ):
-            return False
-        if _VALUES.search(code_of(line)):
-            return False
-        return any(self._is_run(call) for call in calls_in(line))
-
-    def _is_run(self, call: cst.Call) -> bool:
-        """Return whether a call runs a network, and makes none."""
-        func = call.func
-        if self.names.called(call) is not None or not is_module(self.at, func):
-            return False
-        kinds = {b.kind for b in self.names.meanings(func)} if isinstance(func, cst.Name) else set()
-        return not kinds & {"class", "def", "import"}
-
-    def _called(self, block: Any, part: Slice) -> set[str]:
-        """Return the names that the statements of a loss call: networks and losses."""
-        funcs = [c.func for place in part.places for c in calls_in(block.body[place])]
-        return {func.value for func in funcs if isinstance(func, cst.Name)}
-
-    def _differentiates(self, block: Any, part: Slice, names: set[str]) -> bool:
-        """Return whether the loss reads names with their gradients."""
-        return not constant([block.body[place] for place in part.places], names)
 
     def _stepping(self, sink: Sink) -> list[str]:
         """Return the optimizers that step in the same function: what they move gets gradients."""
@@ -523,7 +522,9 @@ class _Planner:
         return found
 
     def _held(self, text: str, nodes: list[cst.CSTNode]) -> str:
-        """Return an attribute as it is, or as one that may not be there: a branch runs it."""
+        """Return a network as it is, or as one that may not be there: a branch runs it."""
+        if text.isidentifier():
+            return self._bound(text, nodes)
         if not re.fullmatch(r"self\.\w+", text):
             return text
         calls = [c for node in nodes for c in calls_in(node) if dotted(c.func).startswith(text)]
@@ -534,6 +535,22 @@ class _Planner:
         if any(self.names.enclosing(value, cst.If) is None for value in given):
             return text
         return f'getattr(self, "{text.removeprefix("self.")}", None)'
+
+    def _bound(self, name: str, nodes: list[cst.CSTNode]) -> str:
+        """Return a name as it is, or as one that its function may not have bound."""
+        calls = [c for node in nodes for c in calls_in(node) if code_of(c.func) == name]
+        if not calls or not all(self._in_branch(call, nodes) for call in calls):
+            return name
+        home = self.names.enclosing(calls[0], cst.FunctionDef)
+        bindings = self.names.scope(calls[0]).bindings.get(name, [])
+        made = [self.names.enclosing(b.node, cst.If) for b in bindings]
+        if (
+            not made
+            or None in made
+            or name in bound_before(nodes[0], home or self.at.module, self.at)
+        ):
+            return name
+        return f'{"globals" if home is None else "locals"}().get("{name}")'
 
     def _in_branch(self, call: cst.Call, nodes: list[cst.CSTNode]) -> bool:
         """Return whether a call stands under a condition among the statements of a loss."""
@@ -569,6 +586,7 @@ class _Planner:
             bindings = self.names.meanings(func)
             kinds = {b.kind for b in bindings}
             if kinds & {"def"}:
+                self._in_functions(call, local, found, seen)
                 return ""
             return func.value if kinds and not kinds & {"class", "import"} else ""
         if not isinstance(func, cst.Attribute):
@@ -595,9 +613,24 @@ class _Planner:
             if id(function) not in seen:
                 seen.add(id(function))
                 inner: list[str] = []
-                self._candidates(function.body, local, inner, seen)
-                found += [t for t in inner if t.startswith("self.") and t not in found]
+                own = local | _own_names(function)
+                self._candidates(function.body, own, inner, seen)
+                found += [t for t in inner if t not in found]
         return known
+
+    def _in_functions(
+        self, call: cst.Call, local: set[str], found: list[str], seen: set[int]
+    ) -> None:
+        """Look into the functions that a name stands for: for networks of the scopes around."""
+        for function in called(call, self.at):
+            if id(function) in seen:
+                continue
+            seen.add(id(function))
+            own = _own_names(function)
+            inner: list[str] = []
+            self._candidates(function.body, own, inner, seen)
+            roots = ((text, text.partition(".")[0]) for text in inner)
+            found += [t for t, root in roots if root not in local | own and t not in found]
 
     def _fresh(self, name: str) -> str:
         taken = self._functions | set(self.names.top.bindings)
@@ -617,10 +650,11 @@ class _Planner:
         """Find the names that the function assigns and the rest of the scope reads."""
         every = sorted({*plan.places, *plan.again})
         made: list[str] = []
-        before: set[str] = set()
-        for place in every:
-            line = plan.block.body[place]
-            line = only(line, plan.wanted) if place in plan.again else line
+        bodies = [(place, plan.block.body[place]) for place in every]
+        lines = [only(line, plan.wanted) if p in plan.again else line for p, line in bodies]
+        before = plan.before
+        before |= stale([*lines, cst.SimpleStatementLine([cst.Expr(plan.result)])])
+        for line in lines:
             before |= read_first(line, set(made))
             made += [name for name in assigned_first(line) if name not in made]
         scope_node = self.names.enclosing(plan.sink.call, cst.FunctionDef, cst.ClassDef)
@@ -649,8 +683,11 @@ class _Planner:
             bound = set(_outside(self._scopes[id(root)], inside).made)
             bound |= {param.name.value for param in params} | set(self.names.scope_of(root).outer)
             for plan in plans:
-                plan.missing = [name for name in plan.kept if name not in bound]
-                bound |= set(plan.missing)
+                missing = [name for name in plan.kept if name not in bound]
+                plan.missing = [name for name in missing if name not in plan.before]
+                started = [(name, id(plan.sink.call)) for name in missing if name in plan.before]
+                self.found.started.setdefault(id(root.body), []).extend(started)
+                bound |= set(missing)
 
     def _moved(self, plan: Plan) -> list[int]:
         """Return statements between those of the loss that read what it makes."""
@@ -667,10 +704,18 @@ class _Planner:
         return moved
 
 
-_NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
-_VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
+_JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
+_FRONT = "another loss of a branch runs what makes it: make both in one block"
 _OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
+
+
+def _own_names(function: cst.FunctionDef) -> set[str]:
+    """Return the names that mean something of its own in a function, ``self`` aside."""
+    params = function.params
+    given = (*params.posonly_params, *params.params, *params.kwonly_params)
+    own = {param.name.value for param in given} | set(assigned_first(function.body))
+    return own - {"self"}
 
 
 def _of_names(node: Any) -> str:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.loop.handed import without_text
 from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
 from mpcore_port.mindspore.rules.inputs import gradient_call
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
+from mpcore_port.mindspore.rules.released import asked_names
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["TrainingRule"]
 
 _AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
+_TWICE = (
+    "computed where it was, and in the loss once more: buffers such as BatchNorm's, and what "
+    "networks keep themselves, move twice, dropout draws anew"
+)
 
 
 def _lonely(at: At) -> dict[int, str]:
@@ -41,6 +47,12 @@ _HANDED = (
     "here where it is computed"
 )
 
+_ASKED = "`{}` is None there until something binds it, and an error of Python is waited for"
+
+_UNSURE = (
+    "it runs inside of the loss's function, where another file's code has the network: what it "
+    "does to weights and gradients was not looked at"
+)
 _GRADIENTS = "port.loss differentiates by these tensors; their gradients are handed out"
 
 
@@ -62,7 +74,8 @@ class TrainingRule(PortRule):
             left = [
                 p for p in plans.blocks.get(id(old), []) if id(p.sink.call) not in loops.claimed
             ]
-            return self._block(old, new, at, left)
+            made = self._block(old, new, at, left)
+            return self._started(old, new if made is None else made, at) or made
         if isinstance(old, cst.If):
             return self._both_branches(old, new, at)
         if id(old) in loops.inside:
@@ -92,6 +105,21 @@ class TrainingRule(PortRule):
         line = cst.parse_statement(f"{target} = None")
         return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
 
+    def _started(self, old: Any, new: Any, at: At) -> Any:
+        """Bind the names that a loss's function changes for its next turn, where a block begins."""
+        claimed = at.once(loops_of).claimed
+        given = at.once(plans_of).started.get(id(old), ())
+        names = [name for name, call in given if call not in claimed]
+        if not names:
+            return None
+        body = without_text(new.body)
+        first = old.body[len(new.body) - len(body)] if len(new.body) > len(body) else old.body[0]
+        for name in sorted(set(names) & at.once(asked_names)):
+            at.unproven(self, first, _ASKED.format(name))
+        targets = [cst.AssignTarget(cst.Name(name)) for name in dict.fromkeys(names)]
+        line = cst.SimpleStatementLine([cst.Assign(targets, cst.Name("None"))])
+        return new.with_changes(body=[*new.body[: len(new.body) - len(body)], line, *body])
+
     def _block(self, old: Any, new: Any, at: At, plans: list[Plan]) -> Any:
         if not plans:
             return None
@@ -99,6 +127,8 @@ class TrainingRule(PortRule):
         for plan in plans:
             last = plan.places[-1]
             lines = self._lines(plan, new, at)
+            for line in plan.unsure:
+                at.unproven(self, line, _UNSURE)
             for place in plan.places:
                 bodies[place] = []
             moved = [line for place in plan.moved for line in bodies[place]]
@@ -107,8 +137,9 @@ class TrainingRule(PortRule):
             bodies[last] = [*lines, *moved]
             text = code_of(lines[-1])
             where = old.body[plan.places[0]]
-            if plan.again:
-                at.note(self, where, text, "changed", self.reason, _AGAIN)
+            if plan.again or plan.front:
+                effect = _TWICE if plan.twice else _AGAIN
+                at.note(self, where, text, "changed", self.reason, effect)
             else:
                 at.note(self, where, text)
         body = [line for place in sorted(bodies) for line in bodies[place]]
@@ -128,6 +159,8 @@ class TrainingRule(PortRule):
                 line = only(line, plan.wanted)
             inner.append(line)
         begin = len(plan.restored) + bool(plan.kept)
+        inner[begin:begin] = [line.deep_clone() for line in plan.front]
+        begin += len(plan.front)
         lead = getattr(inner[begin], "leading_lines", ())
         if lead:
             inner[begin] = inner[begin].with_changes(leading_lines=())

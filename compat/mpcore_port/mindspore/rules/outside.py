@@ -1,0 +1,129 @@
+"""Losses of what a network makes outside of their block: ``if a: loss = criterion(out, y)``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.children import calls_in
+from mpcore_port.mindspore.rules.flow import (
+    Slice,
+    assigned,
+    assigned_first,
+    constant,
+    needs,
+    plain_values,
+    slice_of,
+)
+from mpcore_port.mindspore.rules.own_passes import called, gives_values, trains
+from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.twice import is_again, moves
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["Outside", "made_outside"]
+
+_NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
+_VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
+
+
+@dataclass
+class Outside:
+    """What a loss needs of a block around its own.
+
+    Attributes:
+        name: a name that a network makes there, which the loss differentiates.
+        lines: the statements there that the names of the loss come from, in order.
+        between: all others from the first of them to the loss, in blocks on the way too.
+        loops: whether a loop on the way runs the loss more than once.
+    """
+
+    name: str
+    lines: list[Any]
+    between: list[Any] = field(default_factory=list)
+    loops: bool = False
+
+    def once_more(self, at: At) -> list[Any] | None:
+        """Return the statements that the loss computes once more; None where that may differ."""
+        made = {name for line in self.lines for name in assigned(line)}
+        changed = {name for line in self.between for name in assigned(line)}
+        asked = needs(self.lines)
+        if self.loops or made & (asked | changed) or asked & changed:
+            return None
+        if any(map(moves, (*self.lines, *self.between))):
+            return None
+        if not all(is_again(line, at) for line in self.lines):
+            return None
+        plain = plain_values(self.lines, at)
+        return [line for line in self.lines if not set(assigned(line)) <= plain]
+
+
+def made_outside(block: Any, part: Slice, at: At) -> Outside | None:
+    """Return what networks make around the block of a loss that it differentiates; or None."""
+    below: Any = block
+    between: list[Any] = []
+    places = range(part.places[0])
+    between += [block.body[place] for place in places]
+    loops = False
+    for above in at.names.ancestors(block):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+            break
+        if isinstance(above, (cst.IndentedBlock, cst.Module)):
+            lines = list(above.body)
+            end = next((i for i, line in enumerate(lines) if line is below), 0)
+            found = slice_of(lines, end, part.needed, at)
+            runs = [lines[p] for p in found.places if _surely_runs(lines[p], at)]
+            made = {name for line in runs for name in assigned_first(line)} & part.needed
+            made -= _called(block, part)
+            if made and not constant([block.body[place] for place in part.places], made):
+                own = [lines[place] for place in found.places]
+                rest = [lines[p] for p in range(found.places[0], end) if p not in found.places]
+                return Outside(min(made), own, [*rest, *between], loops)
+            between += lines[:end]
+        loops = loops or isinstance(above, (cst.For, cst.While))
+        if isinstance(above, cst.BaseStatement):
+            below = above
+    return None
+
+
+def _surely_runs(line: Any, at: At) -> bool:
+    """Return whether a statement calls what is known, or named, as a network, for gradients."""
+    if isinstance(line, cst.With) and any(
+        (at.names.called(item.item) or "") in _NO_GRADIENTS for item in line.items
+    ):
+        return False
+    if _VALUES.search(code_of(line)):
+        return False
+    return any(_is_run(call, at) for call in calls_in(line)) or _is_run_inside(line, at)
+
+
+def _is_run_inside(node: cst.CSTNode, at: At, depth: int = 4) -> bool:
+    """Return whether a function of the file that a statement calls runs a network for gradients."""
+    own = [one for call in calls_in(node) for one in called(call, at)]
+    for function in own if depth else ():
+        if trains(function, at) or gives_values(function, at):
+            continue
+        runs = any(_is_run(call, at) for call in calls_in(function.body))
+        if runs or _is_run_inside(function.body, at, depth - 1):
+            return True
+    return False
+
+
+def _is_run(call: cst.Call, at: At) -> bool:
+    """Return whether a call runs a network, and makes none."""
+    func = call.func
+    if at.names.called(call) is not None or not is_module(at, func):
+        return False
+    kinds = {b.kind for b in at.names.meanings(func)} if isinstance(func, cst.Name) else set()
+    return not kinds & {"class", "def", "import"}
+
+
+def _called(block: Any, part: Slice) -> set[str]:
+    """Return the names that the statements of a loss call: networks and losses."""
+    funcs = [c.func for place in part.places for c in calls_in(block.body[place])]
+    return {func.value for func in funcs if isinstance(func, cst.Name)}

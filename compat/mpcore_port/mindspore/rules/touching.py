@@ -1,0 +1,104 @@
+"""Calls behind a backward pass that may read or change its gradients: helpers that clip."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.children import calls_in
+from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.names import code_of, dotted
+from mpcore_port.packages import package_of
+from mpcore_port.scan import is_optimizer
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["handed_weights", "may_touch"]
+
+_WORDS = re.compile(r"grad|clip", re.I)
+_GRADIENTS = re.compile(r"\.grad\b|clip_grad")
+_HELD = re.compile(r"(^|[_.])opt(im|imizer|imiser)?(s?|[A-Z_\d].*)$", re.I)
+_OWN = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
+_DEPTH = 4
+
+
+def may_touch(node: cst.CSTNode, at: At, depth: int = _DEPTH) -> cst.Call | None:
+    """Return a call of a statement that may look at gradients, or change them; or None.
+
+    Functions of the file are looked into. Another file's may, where they are handed a network, its
+    parameters or an optimizer, or are called after gradients.
+    """
+    return next((call for call in calls_in(node) if _may(call, at, depth)), None)
+
+
+def _may(call: cst.Call, at: At, depth: int) -> bool:
+    if _is_known(at.names.called(call)):
+        return False
+    func = call.func
+    name = dotted(func).rpartition(".")[2]
+    own: list[Any] = [] if not name else list(at.names.functions.get(name, ()))
+    if own and (isinstance(func, cst.Name) or dotted(func).startswith("self.")):
+        return depth > 0 and any(_inside(one, at, depth - 1) for one in own)
+    if isinstance(func, cst.Name) and not at.names.scope(func).find(func.value):
+        return bool(at.names.stars) and bool(_WORDS.search(name))
+    if _WORDS.search(name):
+        return True
+    if isinstance(func, cst.Attribute) and _is_optimizer(func.value, at):
+        return name not in _OWN
+    return _is_handed(call, at)
+
+
+def handed_weights(node: cst.CSTNode, at: At) -> cst.Call | None:
+    """Return a call of another file's code that a statement hands a network to; or None.
+
+    What an object does counts as well, where the object was made with a network.
+    """
+    calls = (call for call in calls_in(node) if not _is_known(at.names.called(call)))
+    return next((call for call in calls if _is_handed(call, at)), None)
+
+
+def _is_handed(call: cst.Call, at: At) -> bool:
+    func = call.func
+    made = [call] if _is_foreign(func, at) else []
+    if isinstance(func, cst.Attribute):
+        made += [one for one in at.names.origins(func.value) if isinstance(one, cst.Call)]
+    foreign = [one for one in made if _is_foreign(one.func, at)]
+    foreign = [one for one in foreign if not _is_known(at.names.called(one))]
+    return any(_is_trained(arg.value, at) for one in foreign for arg in one.args)
+
+
+def _is_known(name: str | None) -> bool:
+    """Return whether a full name is torch's, of which a fact is, or of a neutral package."""
+    if name is None or name.startswith("."):
+        return False
+    package = package_of(name)
+    return name.partition(".")[0] == "torch" or (package is not None and package.world == "neutral")
+
+
+def _inside(function: Any, at: At, depth: int) -> bool:
+    if _GRADIENTS.search(code_of(function.body)):
+        return True
+    return may_touch(function.body, at, depth) is not None
+
+
+def _is_foreign(func: cst.BaseExpression, at: At) -> bool:
+    """Return whether a function comes from a module that is not this one."""
+    root = at.names.root(func)
+    return isinstance(root, cst.Name) and at.names.imported(root) is not None
+
+
+def _is_trained(value: cst.BaseExpression, at: At) -> bool:
+    """Return whether an argument is a network, its parameters or an optimizer."""
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        return value.func.attr.value in ("parameters", "named_parameters")
+    if not isinstance(value, (cst.Name, cst.Attribute)):
+        return False
+    return _is_optimizer(value, at) or is_module(at, value)
+
+
+def _is_optimizer(value: cst.BaseExpression, at: At) -> bool:
+    made = at.names.call_names(value)
+    return any(map(is_optimizer, made)) or (not made and bool(_HELD.search(dotted(value))))
