@@ -75,6 +75,9 @@ RULED = [
     ("autocast_float16; full op=?elu; lower op=gelu when device=cpu", primitives.GeLU(), "float16"),
     # by primitive: this function is an Erf and products, the rule is about GeLU
     ("autocast_float16; full op=gelu", ops.gelu, "float16"),
+    # by layer: it is one GELU, whatever it is made of
+    ("autocast_float16; full op=gelu", nn.GELU(approximate=False), "float32"),
+    ("autocast_float16; lower op=linear", nn.Dense(4, 4), "float16"),
     ("autocast_float16; follow op=exp_log", ops.exp, "float16"),
     ("autocast_float16; full op=linear", nn.Dense(4, 4), "float32"),
     (f"{PORTABLE}; lower op=exp", ops.exp, "float16"),
