@@ -299,6 +299,7 @@ def _steps(name: str, how: str, batches: list[tuple[Any, ...]], policy: str) -> 
     return [*losses, *net.get_parameters()]
 
 
+@pytest.mark.day(6)  # nothing else compiles a whole step of a graph by day
 @pytest.mark.parametrize("place", ["exact", pytest.param("list", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("how", ["jit", pytest.param("graph mode", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(

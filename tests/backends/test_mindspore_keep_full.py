@@ -91,6 +91,7 @@ def test_by_op_the_op_becomes_full():
     assert amp.step(loss_fn, *batch(1000.0)).stepped
 
 
+@pytest.mark.day(12)  # each way is made anew by code of its own
 @pytest.mark.parametrize("way", ["always", "cell", "compiled cell"])
 def test_compiled_steps_and_train_cells_are_made_anew(way):
     _, amp, loss_fn = ready(compile="always" if way == "always" else "never")
