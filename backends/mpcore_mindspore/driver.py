@@ -10,11 +10,18 @@ from mindspore import Tensor, nn, ops
 
 from mpcore.backend.layout import arranged, classes_last, in_parts
 from mpcore.checkpoint.held_layers import Held, collect, hold, spread
-from mpcore.checkpoint.layer_weights import LayerWeights, Slots
+from mpcore.checkpoint.layer_weights import MINDSPORE_NAMES, LayerWeights, Slots
 from mpcore.checkpoint.places import Place
 from mpcore.policy.registry import registered
 from mpcore_mindspore import files
-from mpcore_mindspore.layers import by_class, is_native, leaves, own_parameters, parameter_paths
+from mpcore_mindspore.layers import (
+    STATISTICS,
+    by_class,
+    is_native,
+    leaves,
+    own_parameters,
+    parameter_paths,
+)
 from mpcore_mindspore.loss_ops import MindsporeLossOps
 from mpcore_mindspore.optimizers import optimizer_of, slot_names
 
@@ -29,16 +36,6 @@ if TYPE_CHECKING:
     from mpcore_mindspore.amp import MindsporeAmp
 
 __all__ = ["MindsporeDriver"]
-
-_NEUTRAL = {
-    "gamma": "weight",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-    "embedding_table": "weight",
-    "w": "weight",  # PReLU
-}
-_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 
 
 class MindsporeDriver:
@@ -242,7 +239,7 @@ def _held(model: Any, *, statistics: bool = False) -> list[Held[_Handle]]:
             (path, _laid_out(cell, category), _own(path, cell, category, statistics=statistics))
             for path, (cell, category) in leaves(model).items()
         ),
-        _NEUTRAL,
+        MINDSPORE_NAMES,
         same=lambda handle: id(handle.param),
     )
 
@@ -259,7 +256,7 @@ def _own(path: str, cell: Any, category: str, *, statistics: bool) -> dict[str, 
     return {
         name: _Handle(param, f"{path}.{name}" if path else name, flat)
         for name, param in own_parameters(cell, category).items()
-        if statistics or name not in _STATISTICS
+        if statistics or name not in STATISTICS
     }
 
 

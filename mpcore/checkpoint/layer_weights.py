@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "MINDSPORE_NAMES",
     "LayerWeights",
     "Slots",
     "by_names",
@@ -23,6 +24,16 @@ __all__ = [
     "relative_difference",
     "unflatten",
 ]
+
+MINDSPORE_NAMES = {
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+    "embedding_table": "weight",
+    "w": "weight",  # PReLU
+}
+"""The neutral name of an array by MindSpore's, where that is another one."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpcore.checkpoint.arrays import as_float32
-from mpcore.checkpoint.layer_weights import LayerWeights, match
+from mpcore.checkpoint.layer_weights import MINDSPORE_NAMES, LayerWeights, match
 from mpcore.errors import CheckpointError, ExperimentError
 
 if TYPE_CHECKING:
@@ -17,15 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "fit"]
 
-# MindSpore's names; the arrays are in torch's layout but for axes of one.
-_NEUTRAL = {
-    "gamma": "weight",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-    "embedding_table": "weight",
-    "w": "weight",
-}
 _KERAS = ("kernel", "embeddings", "recurrent_kernel")
 _DEEP = re.compile(r"((?:weight|bias)_(?:ih|hh|hr)_l)(\d+)(_reverse)?")
 _INWARD = ("in_proj_weight", "in_proj_bias", "q_proj_weight")
@@ -102,7 +93,7 @@ def _neutral(name: str) -> str:
     deep = _DEEP.fullmatch(leaf)
     if deep and int(deep[2]):
         path, leaf = f"{path}.l{int(deep[2])}", f"{deep[1]}0{deep[3] or ''}"
-    return _joined(path, _NEUTRAL.get(leaf, leaf))
+    return _joined(path, MINDSPORE_NAMES.get(leaf, leaf))
 
 
 def _joined(path: str, name: str) -> str:
