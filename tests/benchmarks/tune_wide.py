@@ -12,8 +12,9 @@ that looked fastest in 40 pairs of five fresh processes each: the best of 200 is
 ``foretell`` predicts each measured policy from its calls alone, as a search does, in a process of
 its own. Halves of a row are of different processes: where a model's memory lies in one process
 moves its time, and that is noise, not what there is to foretell. ``summary`` writes
-results/NAME.json: tune_wide is of idle cores, tune_wide_busy of others. MODEL is one of tune_zoo;
-POLICIES below 200 are drawn at random.
+results/NAME.json: tune_wide is of idle cores, tune_wide_busy of others, tune_wide_deep of 60
+policies in up to twelve processes; FORETOLD may have several predictions of a model. MODEL is one
+of tune_zoo; POLICIES below 200 are drawn at random.
 """
 
 from __future__ import annotations
@@ -286,13 +287,17 @@ def summary(rows: list[Row], checked: list[Row], foretold: list[Row], name: str)
         own = joined([row for row in rows if row["model"] == model])
         top = [row for row in checked if row["model"] == model]
         best = min(top, key=lambda row: row["ratio"], default=None)
-        told[model] = {"policies": len(own), "answer": own[0]["answer"]}
-        for row in foretold:
-            if row["model"] == model:
-                told[model] |= agreed(own, learnt(own, row["seconds"]))
-                told[model]["of_ceiling_90"] = uncertain(own, learnt(own, row["seconds"]))
-                alone = agreed(own, row["seconds"])["of_ceiling"]
-                told[model] |= {"of_ceiling_without_rest": alone, "cpu_seconds": row["cpu"]}
+        processes = len(own[0]["medians"])
+        told[model] = {"policies": len(own), "processes": processes, "answer": own[0]["answer"]}
+        predictions = [row for row in foretold if row["model"] == model]
+        for row in predictions[:1]:
+            told[model] |= agreed(own, learnt(own, row["seconds"]))
+            told[model]["of_ceiling_90"] = uncertain(own, learnt(own, row["seconds"]))
+            alone = agreed(own, row["seconds"])["of_ceiling"]
+            told[model] |= {"of_ceiling_without_rest": alone, "cpu_seconds": row["cpu"]}
+        if len(predictions) > 1:
+            each = [agreed(own, learnt(own, row["seconds"])) for row in predictions]
+            told[model]["of_ceiling_each"] = [one["of_ceiling"] for one in each]
         if best:
             told[model] |= {
                 "again": [[r["policy"], r["ratio"], r["low"], r["high"], r["load"]] for r in top],
