@@ -15,12 +15,14 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
+from mpcore_port.mindspore.rules.between import disturbed
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     carrying,
     constant,
     jumps,
     needed_again,
+    needs,
     plain_values,
     read,
     values_alone,
@@ -536,6 +538,7 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
     changed = {name for line in forward.lines for name in assigned(line.node)}
     changed -= {"_"} - reads
     networks = {n for one in forward.lines for n in _networks(one.source or one.node, at)}
+    asked = needs(line.node for line in forward.lines)
     made: set[str] = set()
     late: list[Line] = []
     for place in range(first, _end(group, forward)):
@@ -557,9 +560,19 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
                     raise NotPlain(line.node, "it runs a network between loss and step")
                 _check_late(line, group)
                 late.append(line)
-            elif _mode(line.node) and place < last:
+            elif place < last and (_mode(line.node) or _disturbs(line, asked, at)):
                 raise NotPlain(line.node, "a network changes its mode between parts of the loss")
+            elif place > last and jumps(line.node):
+                raise NotPlain(line.node, "a jump stands between its loss and its step")
+            elif place > last and _disturbs(line, asked, at):
+                _check_late(line, group)
+                late.append(line)
     return late
+
+
+def _disturbs(line: Line, asked: set[str], at: At) -> bool:
+    """Return whether a line changes modes, weights or numbers that a loss is made by."""
+    return disturbed([line.source or line.node], asked, at)
 
 
 def _networks(node: Any, at: At) -> set[str]:

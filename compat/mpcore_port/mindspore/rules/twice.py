@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
+from mpcore_port.mindspore.rules.between import disturbed
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     assigned_first,
@@ -15,6 +16,7 @@ from mpcore_port.mindspore.rules.flow import (
     plain_values,
     surely_made,
 )
+from mpcore_port.mindspore.rules.lasting import lasts
 from mpcore_port.mindspore.rules.own_passes import called
 from mpcore_port.names import code_of, dotted
 
@@ -55,10 +57,13 @@ def around_jump(
     asked = needs(lines)
     if made & (asked | changed) or asked & changed or any(map(moves, between)):
         return None
+    if disturbed(between, asked, at):
+        return None
     if not all(is_again(line, at) for line in lines):
         return None
     plain = plain_values(lines, at)
-    return [place for place in first if not set(assigned(body[place])) <= plain], rest
+    again = [place for place in first if not set(assigned(body[place])) <= plain]
+    return None if any(lasts(body[place], at) for place in again) else (again, rest)
 
 
 def moves(statement: cst.CSTNode) -> bool:
