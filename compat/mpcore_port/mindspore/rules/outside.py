@@ -13,7 +13,6 @@ from mpcore_port.mindspore.rules.between import disturbed
 from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
-    assigned_first,
     attached,
     constant,
     needs,
