@@ -250,3 +250,13 @@ def test_a_network_that_a_condition_names_is_refused_by_its_line():
     lines = "if (out := model(x)).mean() > 9:\n        continue"
     refused = [e for e in ported(HEAD + LOOP.format(lines)).edits if e.kind == "refused"]
     assert [edit.line for edit in refused] == [HEAD.count("\n") + 10]
+
+
+@pytest.mark.parametrize("network", ["Counting()", "model"])
+def test_a_jump_stays_behind_what_counts_its_runs(network):
+    """It would come in front of the whole step: what leaves the turn would not be counted."""
+    lines = "out = net(x)\n        if i == 1: continue"
+    script = HEAD + KEPT.replace("NETWORK", network).replace("LINES", lines)
+    script = script.replace("        if out.mean() > 9:\n            continue\n", "")
+    kinds = {edit.kind for edit in ported(script).edits}
+    assert ("refused" in kinds) is (network != "model")

@@ -89,6 +89,20 @@ class Trainer:
             made.append(loss.detach())
 Trainer().train()
 """,
+    "weights that a function moves in front of the step": """
+def decay(net):
+    for p in net.parameters():
+        p.data.mul_(0.9)
+def train():
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        decay(model)
+        optimizer.step()
+        made.append(loss.detach())
+train()
+""",
     "a jump between a backward pass and its step": """
 def train():
     for i, (x, y) in enumerate(batches + batches):

@@ -28,8 +28,10 @@ from mpcore_port.mindspore.rules.flow import (
     values_alone,
     weights_run,
 )
+from mpcore_port.mindspore.rules.lasting import lasts
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.touching import may_touch
+from mpcore_port.mindspore.rules.twice import is_again
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 
@@ -562,12 +564,22 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
                 late.append(line)
             elif place < last and (_mode(line.node) or _disturbs(line, asked, at)):
                 raise NotPlain(line.node, "a network changes its mode between parts of the loss")
+            elif place < last and jumps(line.node) and _keeps(block, forward, place, at):
+                raise NotPlain(line.node, "a jump stands behind what counts its own runs")
             elif place > last and jumps(line.node):
                 raise NotPlain(line.node, "a jump stands between its loss and its step")
             elif place > last and _disturbs(line, asked, at):
-                _check_late(line, group)
-                late.append(line)
+                raise NotPlain(
+                    line.node, "it changes what the loss is made by, in front of the step"
+                )
     return late
+
+
+def _keeps(block: Block, forward: Forward, end: int, at: At) -> bool:
+    """Return whether lines of a loss in front of a place change what outlives them."""
+    lines = [line for line in block.lines[:end] if any(line is one for one in forward.lines)]
+    nodes = [line.source or line.node for line in lines]
+    return any(lasts(node, at) or not is_again(node, at) for node in nodes)
 
 
 def _disturbs(line: Line, asked: set[str], at: At) -> bool:
