@@ -127,6 +127,22 @@ def train():
     made.append(loss.detach())
 train()
 """,
+    "of the first turn of all, in front of a jump": """
+def train():
+    for epoch in range(2):
+        for i, (x, y) in enumerate(batches):
+            out = model(x)
+            if epoch == 0 and i == 0:
+                anchor = out.detach()
+            if i == 2:
+                continue
+            loss = criterion(out, y) + (out - anchor).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            made.append(loss.detach())
+train()
+""",
     "deleted, and any error is waited for": """
 def train():
     for x, y in batches:

@@ -31,7 +31,7 @@ from mpcore_port.mindspore.rules.flow import (
 from mpcore_port.mindspore.rules.lasting import lasts
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.touching import may_touch
-from mpcore_port.mindspore.rules.twice import is_again
+from mpcore_port.mindspore.rules.twice import keeps_nothing
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 
@@ -579,7 +579,7 @@ def _keeps(block: Block, forward: Forward, end: int, at: At) -> bool:
     """Return whether lines of a loss in front of a place change what outlives them."""
     lines = [line for line in block.lines[:end] if any(line is one for one in forward.lines)]
     nodes = [line.source or line.node for line in lines]
-    return any(lasts(node, at) or not is_again(node, at) for node in nodes)
+    return any(lasts(node, at) or not keeps_nothing(node, at) for node in nodes)
 
 
 def _disturbs(line: Line, asked: set[str], at: At) -> bool:

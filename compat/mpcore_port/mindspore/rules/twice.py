@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["around_jump", "is_again", "moves"]
+__all__ = ["around_jump", "is_again", "keeps_nothing", "moves"]
 
 _MOVING = frozenset({"backward", "step", "update", "unscale_", "clip_grad_norm_"})
 
@@ -76,10 +76,10 @@ def is_again(statement: Any, at: At) -> bool:
     """Return whether a statement makes names anew, and changes nothing else."""
     made = assigned(statement)
     anew = surely_made(statement) >= set(made) and not any("." in name for name in made)
-    return anew and not _Changed.of(statement) and _keeps_nothing(statement, at)
+    return anew and not _Changed.of(statement) and keeps_nothing(statement, at)
 
 
-def _keeps_nothing(node: cst.CSTNode, at: At, inside: frozenset[int] = frozenset()) -> bool:
+def keeps_nothing(node: cst.CSTNode, at: At, inside: frozenset[int] = frozenset()) -> bool:
     """Return whether functions of the file that ``node`` calls change nothing that outlives them.
 
     Networks are not looked into.
@@ -92,7 +92,7 @@ def _keeps_nothing(node: cst.CSTNode, at: At, inside: frozenset[int] = frozenset
         outer = bool(at.names.scope_of(function).outer)
         if outer or _Changed.of(function.body) - own:
             return False
-        if not _keeps_nothing(function.body, at, inside | {id(function)}):
+        if not keeps_nothing(function.body, at, inside | {id(function)}):
             return False
     return True
 
