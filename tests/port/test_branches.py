@@ -108,6 +108,25 @@ class Trainer:
             made.append(loss.detach())
 Trainer().train()
 """,
+    "what stands in front of the branch is made of it": """
+top = nn.Linear(3, 3)
+for p in top.parameters():
+    p.data.fill_(0.1)
+def train():
+    for i, (x, y) in enumerate(batches):
+        optimizer.zero_grad()
+        hidden = model(x)
+        first, second = hidden[:3], hidden[3:]
+        if i != 1:
+            loss = criterion(top(first) + second, y[:3])
+            loss.backward()
+        else:
+            loss = top(second).pow(2).mean()
+            loss.backward()
+        optimizer.step()
+        made.append(loss.detach())
+train()
+""",
     "accumulated": """
 def train():
     for i, (x, y) in enumerate(batches + batches):
@@ -130,6 +149,45 @@ def test_a_network_in_front_of_branches_runs_in_their_losses(name, tmp_path):
     kinds = {edit.kind for edit in found.edits if "where it was, and in the loss" in edit.effect}
     assert kinds == {"changed"}
     assert "refused" not in {edit.kind for edit in found.edits}
+
+
+def test_numbers_of_classes_are_handed_in_as_they_are(tmp_path):
+    body = """
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()
+    out = model(x)
+    pred = out.argmax(1)
+    if i != 1:
+        loss = criterion(model(x * 2), pred)
+        loss.backward()
+    optimizer.step()
+    made.append(out.detach())
+"""
+    found = beside(HEAD + body + LEFT, tmp_path)
+    assert not [edit for edit in found.edits if "where it was" in edit.effect]
+
+
+HELD = {
+    "a list": ("outs = []\n    outs.append(model(x))", "if i:", "outs[0]"),
+    "a dictionary": ('outs = {}\n    outs["a"] = model(x)', "if i:", 'outs["a"]'),
+    "an attribute": ("criterion.out = model(x)", "if i:", "criterion.out"),
+    "changed in place": ("out = model(x)\n    out[:, 0] = 0", "if i:", "out"),
+    "a condition": ("pass", "if (out := model(x)).mean() < 9:", "out"),
+    "a number that moves": (
+        "out = model(x) * made[0]\n    made[0] = made[0] * 2",
+        "if i:",
+        "out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_network_that_something_holds_is_refused_by_its_line(name):
+    lines, test, value = HELD[name]
+    loop = f"for i, (x, y) in enumerate(batches):\n    {lines}\n    {test}\n"
+    step = f"        loss = criterion({value}, y)\n        loss.backward()\n    optimizer.step()\n"
+    refused = [e for e in ported(HEAD + loop + step).edits if e.kind == "refused"]
+    assert [edit.line for edit in refused] == [(HEAD + loop).count("\n") + 2]
 
 
 def test_values_alone_are_handed_in_as_they_are(tmp_path):

@@ -150,3 +150,113 @@ def test_what_may_not_run_twice_is_refused_by_its_line(lines):
     found = ported(HEAD + LOOP.format(lines))
     refused = [edit for edit in found.edits if edit.kind == "refused"]
     assert [edit.line for edit in refused] == [HEAD.count("\n") + 9 + lines.count("\n")]
+
+
+KEPT = """
+import copy
+import random
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.n, self.seen = 0, []
+    def forward(self, x):
+        self.n += 1
+        return self.fc(x) * self.n
+class Derived(Counting):
+    pass
+class Listing(Counting):
+    def forward(self, x):
+        out = self.fc(x)
+        self.seen.append(out.detach())
+        return out
+class Holding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Derived()
+    def forward(self, x):
+        return self.body(x)
+class Momentum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.slow = nn.Linear(4, 3), nn.Linear(4, 3)
+    def move(self):
+        for a, b in zip(self.fc.parameters(), self.slow.parameters()):
+            b.data = b.data * 0.9 + a.data * 0.1
+    def forward(self, x):
+        self.move()
+        return self.fc(x)
+net = NETWORK
+scale, scales, alpha = {"v": 1.0}, [1.0, 2.0], 1.0
+draws = random.Random(0)
+class State:
+    n = 1
+state = State()
+def bumped():
+    global alpha
+    alpha = alpha * 2
+def raised(held):
+    held.n *= 2
+def validated(x):
+    net.eval()
+    return net(x).mean().item()
+def drawn(x):
+    return net(x) * random.random()
+def train():
+    for i, (x, y) in enumerate(batches):
+        LINES
+        if out.mean() > 9:
+            continue
+        loss = criterion(out, y)
+        loss.backward()
+        optimizer.step()
+train()
+"""
+STATES = {
+    "a network that counts": ("Counting()", "out = net(x)"),
+    "an inherited one that counts": ("Derived()", "out = net(x)"),
+    "one inside of another": ("Holding()", "out = net(x)"),
+    "one that keeps a list": ("Listing()", "out = net(x)"),
+    "one that moves weights": ("Momentum()", "out = net(x)"),
+    "what is taken from a list": ("model", "out = net(x) * scales.pop()"),
+    "what is taken from an iterator": ("model", "out = net(x) * next(iter(scales))"),
+    "Python's noise": ("model", "out = net(x) * random.random()"),
+    "noise of an object": ("model", "out = net(x) * draws.random()"),
+    "noise of a function": ("model", "out = drawn(x)"),
+    "a mode between": ("model", "out = net(x); net.eval()"),
+    "a mode by a function between": ("model", "out = net(x)\n        worth = validated(x)"),
+    "weights between": ("model", "out = net(x)\n        net[2].bias.data.zero_()"),
+    "every weight between": (
+        "model",
+        "out = net(x)\n        for p in net.parameters(): p.data.clamp_(-1, 1)",
+    ),
+    "a number between": ("model", 'out = net(x) * scale["v"]\n        scale["v"] = 2.0'),
+    "a global between": ("model", "out = net(x) * alpha\n        bumped()"),
+    "an argument between": ("model", "out = net(x) * state.n\n        raised(state)"),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_a_second_run_would_change_or_find_changed_is_refused_by_its_line(name):
+    network, lines = STATES[name]
+    script = HEAD + KEPT.replace("NETWORK", network).replace("LINES", lines)
+    refused = [edit for edit in ported(script).edits if edit.kind == "refused"]
+    place = script[: script.index("loss.backward()")].count("\n") + 1
+    assert [edit.line for edit in refused] == [place]
+
+
+def test_a_network_that_a_condition_names_is_refused_by_its_line():
+    """Nothing runs it in the loss: it would have no gradients."""
+    lines = "if (out := model(x)).mean() > 9:\n        continue"
+    refused = [e for e in ported(HEAD + LOOP.format(lines)).edits if e.kind == "refused"]
+    assert [edit.line for edit in refused] == [HEAD.count("\n") + 10]
+
+
+@pytest.mark.parametrize("network", ["Counting()", "model"])
+def test_a_jump_stays_behind_what_counts_its_runs(network):
+    """It would come in front of the whole step: what leaves the turn would not be counted."""
+    lines = "out = net(x)\n        if i == 1: continue"
+    script = HEAD + KEPT.replace("NETWORK", network).replace("LINES", lines)
+    script = script.replace("        if out.mean() > 9:\n            continue\n", "")
+    kinds = {edit.kind for edit in ported(script).edits}
+    assert ("refused" in kinds) is (network != "model")

@@ -25,6 +25,16 @@ def clip_gradient(optimizer, factor):
             if param.grad is not None:
                 param.grad = param.grad * factor
 
+def halved(params):
+    for param in params:
+        param.grad = param.grad * 0.5
+
+class Held:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+    def __call__(self):
+        clip_gradient(self.optimizer, 0.5)
+
 def lowered(optimizer, turn):
     for group in optimizer.param_groups:
         group["lr"] = 0.01 / (turn + 1)
@@ -49,6 +59,43 @@ HANDED = {
     "torch's in the script's own": (
         "def limited(net):\n    nn.utils.clip_grad_norm_(net.parameters(), 0.01)",
         "limited(model)",
+    ),
+    "by another name": (
+        "from gradient_helpers import clip_gradient as c\nact = c",
+        "act(optimizer, 2)",
+    ),
+    "by a lambda": (
+        "from gradient_helpers import clip_gradient as c\nact = lambda: c(optimizer, 2)",
+        "act()",
+    ),
+    "by a partial": (
+        "import functools\nfrom gradient_helpers import clip_gradient as c\n"
+        "act = functools.partial(c, optimizer, factor=0.5)",
+        "act()",
+    ),
+    "one of several": (
+        "import gradient_helpers as u\nhooks = [u.clip_gradient]",
+        "for hook in hooks: hook(optimizer, 0.5)",
+    ),
+    "by a key": (
+        'import gradient_helpers as u\nhooks = {"a": u.clip_gradient}',
+        'hooks["a"](optimizer, 0.5)',
+    ),
+    "by a word": (
+        "import gradient_helpers as u",
+        'getattr(u, "clip_gradient")(optimizer, 0.5)',
+    ),
+    "an attribute": (
+        "import gradient_helpers as u\nclass Held:\n    act = staticmethod(u.clip_gradient)",
+        "Held.act(optimizer, 0.5)",
+    ),
+    "its weights alone": (
+        "from gradient_helpers import halved\nweights = list(model.parameters())",
+        "halved(weights)",
+    ),
+    "an object's": (
+        "from gradient_helpers import Held\nheld = Held(optimizer)",
+        "held()",
     ),
 }
 

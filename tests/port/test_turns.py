@@ -50,6 +50,114 @@ for i, (x, y) in enumerate(batches):
         loss = loss / base
 """
     + STEP,
+    "of what stands behind the loss": """
+def train():
+    for i, (x, y) in enumerate(batches + batches):
+        out = model(x)
+        loss = criterion(out, y)
+        if i > 0:
+            loss = loss + 0.1 * (out - prev).pow(2).mean()
+        prev = out.detach()
+"""
+    + STEP
+    + "train()\n",
+    "a mode that changes behind the loss": """
+norm = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+for p in norm.parameters():
+    p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
+optimizer.add_param_group({"params": list(norm.parameters())})
+def train():
+    for x, y in batches:
+        norm.train()
+        loss = criterion(norm(x), y)
+        norm.eval()
+"""
+    + STEP
+    + "train()\nmade.append(norm[1].running_mean * 1)\n",
+    "a number that a method moves behind the loss": """
+class Trainer:
+    n = 1
+    def bump(self):
+        self.n += 1
+    def train(self):
+        for x, y in batches:
+            loss = criterion(model(x), y) * self.n
+            self.bump()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            made.append(loss.detach())
+Trainer().train()
+""",
+    "weights that a function moves in front of the step": """
+def decay(net):
+    for p in net.parameters():
+        p.data.mul_(0.9)
+def train():
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        decay(model)
+        optimizer.step()
+        made.append(loss.detach())
+train()
+""",
+    "a jump between a backward pass and its step": """
+def train():
+    for i, (x, y) in enumerate(batches + batches):
+        loss = criterion(model(x), y) / 2
+        loss.backward()
+        if (i + 1) % 2:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+        made.append(loss.detach())
+train()
+""",
+    "a jump between a loss and its backward pass": """
+def train():
+    for i, (x, y) in enumerate(batches):
+        loss = criterion(model(x), y)
+        if i == 2:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    made.append(loss.detach())
+train()
+""",
+    "of the first turn of all, in front of a jump": """
+def train():
+    for epoch in range(2):
+        for i, (x, y) in enumerate(batches):
+            out = model(x)
+            if epoch == 0 and i == 0:
+                anchor = out.detach()
+            if i == 2:
+                continue
+            loss = criterion(out, y) + (out - anchor).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            made.append(loss.detach())
+train()
+""",
+    "deleted, and any error is waited for": """
+def train():
+    for x, y in batches:
+        out = model(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        del out
+        try:
+            made.append(out.mean().detach())
+        except Exception:
+            made.append(loss.detach() * 2)
+train()
+""",
     "with a region": """
 scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
 def train():

@@ -67,6 +67,17 @@ def train():
         made.append(loss.detach())
 train()
 """,
+    "a loss of the module, by a copy": """
+import copy
+optimizer = torch.optim.SGD(list(a.parameters()) + list(b.parameters()), lr=0.01, momentum=0.9)
+copied = copy.deepcopy(c)
+copied.load_state_dict(b.state_dict())
+loss = copied(b(a(batches[0][0]))).pow(2).mean()
+loss.backward()
+optimizer.step()
+c.load_state_dict(b.state_dict())
+made += [loss.detach(), sum(name == "fc.bias" for name, _ in b.named_parameters())]
+""",
 }
 
 

@@ -15,19 +15,23 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
+from mpcore_port.mindspore.rules.between import disturbed
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     carrying,
     constant,
     jumps,
     needed_again,
+    needs,
     plain_values,
     read,
     values_alone,
     weights_run,
 )
+from mpcore_port.mindspore.rules.lasting import lasts
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.touching import may_touch
+from mpcore_port.mindspore.rules.twice import keeps_nothing
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 
@@ -536,6 +540,7 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
     changed = {name for line in forward.lines for name in assigned(line.node)}
     changed -= {"_"} - reads
     networks = {n for one in forward.lines for n in _networks(one.source or one.node, at)}
+    asked = needs(line.node for line in forward.lines)
     made: set[str] = set()
     late: list[Line] = []
     for place in range(first, _end(group, forward)):
@@ -557,9 +562,29 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
                     raise NotPlain(line.node, "it runs a network between loss and step")
                 _check_late(line, group)
                 late.append(line)
-            elif _mode(line.node) and place < last:
+            elif place < last and (_mode(line.node) or _disturbs(line, asked, at)):
                 raise NotPlain(line.node, "a network changes its mode between parts of the loss")
+            elif place < last and jumps(line.node) and _keeps(block, forward, place, at):
+                raise NotPlain(line.node, "a jump stands behind what counts its own runs")
+            elif place > last and jumps(line.node):
+                raise NotPlain(line.node, "a jump stands between its loss and its step")
+            elif place > last and _disturbs(line, asked, at):
+                raise NotPlain(
+                    line.node, "it changes what the loss is made by, in front of the step"
+                )
     return late
+
+
+def _keeps(block: Block, forward: Forward, end: int, at: At) -> bool:
+    """Return whether lines of a loss in front of a place change what outlives them."""
+    lines = [line for line in block.lines[:end] if any(line is one for one in forward.lines)]
+    nodes = [line.source or line.node for line in lines]
+    return any(lasts(node, at) or not keeps_nothing(node, at) for node in nodes)
+
+
+def _disturbs(line: Line, asked: set[str], at: At) -> bool:
+    """Return whether a line changes modes, weights or numbers that a loss is made by."""
+    return disturbed([line.source or line.node], asked, at)
 
 
 def _networks(node: Any, at: At) -> set[str]:

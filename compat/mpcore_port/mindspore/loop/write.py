@@ -212,8 +212,10 @@ class _Writer:
         for forward in plan.group.forwards:
             fixed = fixed_names(forward.lines, self.at)
             free = [n for n in free_names(forward) if n in changing and n not in fixed]
-            # What one branch alone has bound is read where it is needed, as it was.
-            bound = bound_before(forward.sink.call, self.steps.node, self.at)
+            # What one branch alone has bound is read where it is needed, as it was; so is what
+            # stands behind the loss: the first turn has none.
+            last = self.at.original(forward.lines[-1].node)
+            bound = bound_before(last, self.steps.node, self.at)
             bound |= set(made_in(forward.lines))
             forward.args = [name for name in free if name in bound]
             self._start(forward)

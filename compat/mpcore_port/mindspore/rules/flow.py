@@ -26,6 +26,7 @@ __all__ = [
     "Slice",
     "assigned",
     "assigned_first",
+    "attached",
     "bound_before",
     "carrying",
     "constant",
@@ -502,11 +503,11 @@ def slice_of(
     places: list[int] = []
     for place in range(end - 1, -1, -1):
         statement = body[place]
-        if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement):
-            continue  # what it makes does not come further
         made = set(assigned(statement))
+        if _keeps_its_own(statement) and not needed & set(assigned(statement.test)):
+            continue  # what it makes does not come further
         if made & needed:
-            if _is_of_before(statement, at):
+            if isinstance(statement, cst.ClassDef) or _is_of_before(statement, at):
                 needed -= made
                 continue
             places.insert(0, place)
@@ -522,6 +523,11 @@ def slice_of(
             break
         places.pop(0)
     return Slice(places, needed)
+
+
+def _keeps_its_own(statement: Any) -> bool:
+    """Return whether a branch leaves the block, and has no other."""
+    return isinstance(statement, cst.If) and statement.orelse is None and leaves(statement)
 
 
 def _is_of_before(statement: Any, at: At) -> bool:
@@ -597,7 +603,7 @@ def _runs(statement: cst.CSTNode, at: At, inside: tuple[cst.CSTNode, ...] = ()) 
             if name.endswith("autocast") or _is_loss(name):
                 return True
             continue
-        if networks_given(call, at):
+        if networks_given(call, at) and not (name or "").startswith("copy."):
             return True
         if name is not None:
             continue

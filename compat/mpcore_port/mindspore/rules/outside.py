@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import calls_in
+from mpcore_port.mindspore.rules.between import disturbed
 from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
-    assigned_first,
+    attached,
     constant,
     needs,
     plain_values,
+    read,
     slice_of,
+    surely_made,
 )
+from mpcore_port.mindspore.rules.lasting import lasts
 from mpcore_port.mindspore.rules.own_passes import called, gives_values, trains
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.twice import is_again, moves
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Outside", "made_outside"]
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
+_NUMBERS = re.compile(r"\b(argmax|argmin|argsort|long|int|bool|len|range|print)\(|\]\s*\[1\]$")
 _VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
 
 
@@ -55,12 +60,13 @@ class Outside:
         asked = needs(self.lines)
         if self.loops or made & (asked | changed) or asked & changed:
             return None
-        if any(map(moves, (*self.lines, *self.between))):
+        if any(map(moves, (*self.lines, *self.between))) or disturbed(self.between, asked, at):
             return None
         if not all(is_again(line, at) for line in self.lines):
             return None
         plain = plain_values(self.lines, at)
-        return [line for line in self.lines if not set(assigned(line)) <= plain]
+        again = [line for line in self.lines if not set(assigned(line)) <= plain]
+        return None if any(lasts(line, at) for line in again) else again
 
 
 def made_outside(block: Any, part: Slice, at: At) -> Outside | None:
@@ -77,27 +83,59 @@ def made_outside(block: Any, part: Slice, at: At) -> Outside | None:
             lines = list(above.body)
             end = next((i for i, line in enumerate(lines) if line is below), 0)
             found = slice_of(lines, end, part.needed, at)
-            runs = [lines[p] for p in found.places if _surely_runs(lines[p], at)]
-            made = {name for line in runs for name in assigned_first(line)} & part.needed
+            made = _graded([lines[p] for p in found.places], at) & part.needed
             made -= _called(block, part)
             if made and not constant([block.body[place] for place in part.places], made):
                 own = [lines[place] for place in found.places]
                 rest = [lines[p] for p in range(found.places[0], end) if p not in found.places]
                 return Outside(min(made), own, [*rest, *between], loops)
             between += lines[:end]
+        if tested := _tested(above, at) & part.needed:
+            return Outside(min(tested), [above], between, loops=True)
         loops = loops or isinstance(above, (cst.For, cst.While))
         if isinstance(above, cst.BaseStatement):
             below = above
     return None
 
 
-def _surely_runs(line: Any, at: At) -> bool:
-    """Return whether a statement calls what is known, or named, as a network, for gradients."""
+def _tested(node: Any, at: At) -> set[str]:
+    """Return what a condition names that a network makes: ``if (out := model(x)) is not None``."""
+    if not isinstance(node, (cst.If, cst.While)) or not _surely_runs(node.test, at):
+        return set()
+    return set(assigned(node.test))
+
+
+def _graded(lines: list[Any], at: At) -> set[str]:
+    """Return the names that networks make, and those that are made of such: ``part = out[0]``."""
+    found: set[str] = set()
+    for line in lines:
+        if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
+            continue  # runs nothing yet
+        made = set(assigned(line))
+        if _surely_runs(line, at) or (_carries(line, at) and attached([line], found)):
+            found |= made
+        elif not found & made & read(line):
+            found -= surely_made(line)
+    return found
+
+
+def _carries(line: Any, at: At) -> bool:
+    """Return whether gradients may go through a statement; through numbers of classes none do."""
+    return not (_is_without(line, at) or _NUMBERS.search(code_of(line)))
+
+
+def _is_without(line: Any, at: At) -> bool:
+    """Return whether a statement is a block without gradients, or makes values of them."""
     if isinstance(line, cst.With) and any(
         (at.names.called(item.item) or "") in _NO_GRADIENTS for item in line.items
     ):
-        return False
-    if _VALUES.search(code_of(line)):
+        return True
+    return bool(_VALUES.search(code_of(line)))
+
+
+def _surely_runs(line: Any, at: At) -> bool:
+    """Return whether a statement calls what is known, or named, as a network, for gradients."""
+    if _is_without(line, at):
         return False
     return any(_is_run(call, at) for call in calls_in(line)) or _is_run_inside(line, at)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.flow import read
+from mpcore_port.mindspore.rules.flow import read, read_first
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["ReleasedRule", "asked_names"]
 
 _UNBOUND = re.compile(r"\b(UnboundLocalError|NameError)\b")
+_ALL = ("", "Exception", "BaseException")
+_ALL_OF = re.compile(r"[(,]\s*(Base)?Exception\b")
 _ASKED = re.compile(r"\b(locals|globals|vars|dir)\(\)")
 
 
@@ -79,12 +81,14 @@ def _forgets(small: Any, asked: set[str]) -> bool:
 def asked_names(at: At) -> set[str]:
     """Return the names that a module tries to read, and that may be unbound; ask by ``at.once``."""
     tries = (node for node in at.names.parents if isinstance(node, cst.Try))
-    return {
-        name
-        for one in tries
-        if any(part.type and _UNBOUND.search(code_of(part.type)) for part in one.handlers)
-        for name in read(one.body)
-    }
+    found: set[str] = set()
+    for one in tries:
+        waited = [code_of(part.type) if part.type else "" for part in one.handlers]
+        if any(map(_UNBOUND.search, waited)):
+            found |= read(one.body)
+        elif any(text in _ALL or _ALL_OF.search(text) for text in waited):
+            found |= read_first(one.body, set())
+    return found
 
 
 def _trains_here(node: Any, at: At) -> bool:

@@ -20,6 +20,7 @@ __all__ = ["handed_weights", "may_touch"]
 
 _WORDS = re.compile(r"grad|clip", re.I)
 _GRADIENTS = re.compile(r"\.grad\b|clip_grad")
+_PARAMETERS = re.compile(r"\.(named_)?parameters\(\)")
 _HELD = re.compile(r"(^|[_.])opt(im|imizer|imiser)?(s?|[A-Z_\d].*)$", re.I)
 _OWN = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
 _DEPTH = 4
@@ -48,7 +49,39 @@ def _may(call: cst.Call, at: At, depth: int) -> bool:
         return True
     if isinstance(func, cst.Attribute) and _is_optimizer(func.value, at):
         return name not in _OWN
-    return _is_handed(call, at)
+    return _is_handed(call, at) or _is_by_another_name(call, at, depth)
+
+
+def _is_by_another_name(call: cst.Call, at: At, depth: int) -> bool:
+    """Look behind names that functions got: ``act = limit``, partials, lambdas, lists of hooks."""
+    func = call.func
+    trained = any(_is_trained(arg.value, at) or code_of(arg.value) == "self" for arg in call.args)
+    if not isinstance(func, (cst.Name, cst.Attribute)):  # tools["clip"](model)
+        return trained
+    if isinstance(func, cst.Attribute):  # self.hook(optimizer), hook.after(self)
+        own = at.names.functions.get(func.attr.value, ())
+        return depth > 0 and any(_inside(one, at, depth - 1) for one in own) if own else trained
+    kinds = {binding.kind for binding in at.names.meanings(func)}
+    if "for" in kinds or (trained and "param" in kinds):
+        return True  # one of several hooks, or whatever was handed in
+    return any(_may_be(one, trained, at, depth) for one in at.names.origins(func))
+
+
+def _may_be(origin: Any, trained: bool, at: At, depth: int) -> bool:
+    """Return whether what a name holds may look at gradients where it is called."""
+    if isinstance(origin, cst.Lambda):
+        return depth > 0 and may_touch(origin.body, at, depth - 1) is not None
+    if isinstance(origin, cst.Call) and at.names.called(origin) == "functools.partial":
+        given = any(_is_trained(arg.value, at) for arg in origin.args[1:])
+        first = origin.args[0].value if origin.args else None
+        return _may_be(first, trained or given, at, depth)
+    if isinstance(origin, cst.Call):
+        return _is_handed(origin, at)  # an object of another file's that is called
+    if isinstance(origin, cst.Name) and at.names.functions.get(origin.value):
+        return depth > 0 and any(
+            _inside(one, at, depth - 1) for one in at.names.functions[origin.value]
+        )
+    return trained and isinstance(origin, (cst.Name, cst.Attribute)) and _is_foreign(origin, at)
 
 
 def handed_weights(node: cst.CSTNode, at: At) -> cst.Call | None:
@@ -92,8 +125,8 @@ def _is_foreign(func: cst.BaseExpression, at: At) -> bool:
 
 def _is_trained(value: cst.BaseExpression, at: At) -> bool:
     """Return whether an argument is a network, its parameters or an optimizer."""
-    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
-        return value.func.attr.value in ("parameters", "named_parameters")
+    if any(_PARAMETERS.search(code_of(one)) for one in (value, *at.names.origins(value))):
+        return True
     if not isinstance(value, (cst.Name, cst.Attribute)):
         return False
     return _is_optimizer(value, at) or is_module(at, value)

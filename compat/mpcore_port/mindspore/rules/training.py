@@ -28,7 +28,7 @@ __all__ = ["TrainingRule"]
 _AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
 _TWICE = (
     "computed where it was, and in the loss once more: buffers such as BatchNorm's, and what "
-    "networks keep themselves, move twice, dropout draws anew"
+    "networks keep themselves, move twice, dropout and noise draw anew"
 )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
+from mpcore_port.mindspore.rules.between import disturbed
 from mpcore_port.mindspore.rules.flow import (
     assigned,
     assigned_first,
@@ -15,6 +16,7 @@ from mpcore_port.mindspore.rules.flow import (
     plain_values,
     surely_made,
 )
+from mpcore_port.mindspore.rules.lasting import lasts
 from mpcore_port.mindspore.rules.own_passes import called
 from mpcore_port.names import code_of, dotted
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["around_jump", "is_again", "moves"]
+__all__ = ["around_jump", "is_again", "keeps_nothing", "moves"]
 
 _MOVING = frozenset({"backward", "step", "update", "unscale_", "clip_grad_norm_"})
 
@@ -55,10 +57,13 @@ def around_jump(
     asked = needs(lines)
     if made & (asked | changed) or asked & changed or any(map(moves, between)):
         return None
+    if disturbed(between, asked, at):
+        return None
     if not all(is_again(line, at) for line in lines):
         return None
     plain = plain_values(lines, at)
-    return [place for place in first if not set(assigned(body[place])) <= plain], rest
+    again = [place for place in first if not set(assigned(body[place])) <= plain]
+    return None if any(lasts(body[place], at) for place in again) else (again, rest)
 
 
 def moves(statement: cst.CSTNode) -> bool:
@@ -71,10 +76,10 @@ def is_again(statement: Any, at: At) -> bool:
     """Return whether a statement makes names anew, and changes nothing else."""
     made = assigned(statement)
     anew = surely_made(statement) >= set(made) and not any("." in name for name in made)
-    return anew and not _Changed.of(statement) and _keeps_nothing(statement, at)
+    return anew and not _Changed.of(statement) and keeps_nothing(statement, at)
 
 
-def _keeps_nothing(node: cst.CSTNode, at: At, inside: frozenset[int] = frozenset()) -> bool:
+def keeps_nothing(node: cst.CSTNode, at: At, inside: frozenset[int] = frozenset()) -> bool:
     """Return whether functions of the file that ``node`` calls change nothing that outlives them.
 
     Networks are not looked into.
@@ -87,7 +92,7 @@ def _keeps_nothing(node: cst.CSTNode, at: At, inside: frozenset[int] = frozenset
         outer = bool(at.names.scope_of(function).outer)
         if outer or _Changed.of(function.body) - own:
             return False
-        if not _keeps_nothing(function.body, at, inside | {id(function)}):
+        if not keeps_nothing(function.body, at, inside | {id(function)}):
             return False
     return True
 
