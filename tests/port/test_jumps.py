@@ -260,3 +260,26 @@ def test_a_jump_stays_behind_what_counts_its_runs(network):
     script = script.replace("        if out.mean() > 9:\n            continue\n", "")
     kinds = {edit.kind for edit in ported(script).edits}
     assert ("refused" in kinds) is (network != "model")
+
+
+SKIPS = """
+for i, (x, y) in enumerate(batches):
+    FIRST
+    SECOND
+    loss = criterion(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    made.append(loss.detach())
+"""
+
+
+@pytest.mark.parametrize("network_first", [True, False])
+def test_a_turn_that_is_left_behind_a_network_runs_none_and_the_report_says_so(
+    network_first, tmp_path
+):
+    lines = ("out = model(x)", "if i == 1: continue")
+    first, second = lines if network_first else reversed(lines)
+    found = beside(HEAD + SKIPS.replace("FIRST", first).replace("SECOND", second) + LEFT, tmp_path)
+    said = [edit for edit in found.edits if "runs no network now" in edit.effect]
+    assert [edit.kind for edit in said] == ["changed"] * network_first

@@ -143,6 +143,7 @@ class Group:
         handed: whether gradients are read behind the step, which hands them back.
         narrow: whether those may be read of parameters that its optimizer does not move.
         guard: the ``if`` under which there is a step; else its forward pass alone runs. Or None.
+        skips: whether a turn may be left between a network and its loss, in front of the step now.
     """
 
     forwards: list[Forward]
@@ -157,4 +158,5 @@ class Group:
     apex: str = ""
     handed: bool = False
     narrow: bool = False
+    skips: bool = False
     guard: Any = None

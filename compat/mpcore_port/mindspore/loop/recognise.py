@@ -566,6 +566,9 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
                 raise NotPlain(line.node, "a network changes its mode between parts of the loss")
             elif place < last and jumps(line.node) and _keeps(block, forward, place, at):
                 raise NotPlain(line.node, "a jump stands behind what counts its own runs")
+            elif place < last and jumps(line.node):
+                before = [one for one in block.lines[first:place] if one in forward.lines]
+                group.skips |= any(_networks(one.source or one.node, at) for one in before)
             elif place > last and jumps(line.node):
                 raise NotPlain(line.node, "a jump stands between its loss and its step")
             elif place > last and _disturbs(line, asked, at):

@@ -43,6 +43,10 @@ _APEX = (
 )
 _ANEW = "compiled in each call of its function; one that is made for each step runs eagerly"
 _UNBOUND = "{} is None where no branch binds it; torch's keeps its last value, if it had one"
+_SKIPS = (
+    "a turn that is left between the network and its loss runs no network now: buffers such as "
+    "BatchNorm's do not move in it"
+)
 _NARROW = "a parameter that the optimizer does not move has no gradient behind the step"
 _UNCLIPPED = "after a step that the scaler skips, gradients are read as they were before the clip"
 _WINDOW = "a last window that is not full is dropped at the end of the function; torch keeps it"
@@ -276,6 +280,7 @@ def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
         found.append(_HANDED)
     found += [_ANEW] if written.anew else []
     found += [_NARROW] if group.narrow else []
+    found += [_SKIPS] if group.skips else []
     found += [_UNCLIPPED] if group.handed and group.scaler and group.clips else []
     unbound = [name for forward in group.forwards for name in forward.unbound]
     unbound += [name for name in written.started if name not in unbound]
