@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from mpcore.backend.calls import Ready
 from mpcore.errors import MpcoreError
 from mpcore.policy.plan import Plan
-from mpcore_torch.call_samples import GRADIENT_SUM, ROOT, dtype_name, hear, is_float
+from mpcore_torch.call_samples import GRADIENT_SUM, ROOT, dtype_name, go_back, hear, is_float
 from mpcore_torch.casting import apply_plan, cast_floats
 from mpcore_torch.layers import device_of
 from mpcore_torch.op_list import OpList, op_list_of, region
@@ -45,8 +45,7 @@ place refuses leaves."""
 def calls(model: nn.Module, loss_fn: Callable[..., Any], batch: tuple[Any, ...]) -> TorchCalls:
     """Return the calls of one step of a model that is not prepared."""
     heard, samples = hear(model, loss_fn, batch)
-    weights = [p for p in model.parameters() if p.requires_grad]
-    return TorchCalls(heard, samples, device_of(model).type, partial(loss_fn, *batch), weights)
+    return TorchCalls(heard, samples, model, partial(loss_fn, *batch))
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
@@ -82,12 +81,11 @@ class TorchCalls:
         self,
         calls: tuple[ModelCall, ...],
         samples: dict[str, Sample],
-        device: str,
+        model: nn.Module,
         forward: Callable[[], Any],
-        weights: list[Any],
     ) -> None:
-        self.calls, self._samples, self._device = calls, samples, device
-        self._forward, self._weights = forward, weights
+        self.calls, self._samples, self._model = calls, samples, model
+        self._device, self._forward = device_of(model).type, forward
 
     def ready(self, index: int, said: Said, came: tuple[str, ...]) -> Ready | None:
         """Return a call with inputs of those dtypes; None where it cannot be run alone."""
@@ -114,15 +112,13 @@ class TorchCalls:
 
         torch itself takes microseconds for each function that a mode hears, and in autocast more.
         """
-        forward, weights = self._forward, self._weights
         mode = OpList(self._device, {}) if listed else None
 
         def run() -> Any:
             with region(self._device, torch.bfloat16, mode):
-                loss = forward()
-            if weights and isinstance(loss, torch.Tensor) and loss.requires_grad:
-                with nullcontext() if mode is None else mode:
-                    torch.autograd.grad(loss.sum(), weights, allow_unused=True)
+                loss = self._forward()
+            with nullcontext() if mode is None else mode:
+                go_back(loss, self._model)
             return loss
 
         return run
@@ -136,7 +132,7 @@ class TorchCalls:
             output = getattr(torch, policy.output)
             return lambda value: cast_floats(value, output), nullcontext
         entries = () if said.entry is None else (said.entry,)
-        # A list that meets nothing here is heard by the whole forward pass: see `forward`.
+        # A list that meets nothing here is heard by the whole step: see `step`.
         plan = Plan(policy, entries, (), said.listed if said.ops else ())
         if isinstance(called, nn.Module):
             called = copy.deepcopy(called)

@@ -21,7 +21,16 @@ from mpcore_torch.tap import OPS, layer_calls
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["GRADIENT_SUM", "ROOT", "Given", "Sample", "dtype_name", "hear", "is_float"]
+__all__ = [
+    "GRADIENT_SUM",
+    "ROOT",
+    "Given",
+    "Sample",
+    "dtype_name",
+    "go_back",
+    "hear",
+    "is_float",
+]
 
 ROOT = "output of the model"
 GRADIENT_SUM = "sum of gradients"
@@ -97,6 +106,13 @@ def hear(
     return heard.found()
 
 
+def go_back(loss: Any, model: nn.Module) -> None:
+    """Run the backward pass of a loss, if it has one; the gradients of the weights stay."""
+    weights = [p for p in model.parameters() if p.requires_grad]
+    if weights and isinstance(loss, torch.Tensor) and loss.requires_grad:
+        torch.autograd.grad(loss.sum(), weights, allow_unused=True)
+
+
 def is_float(value: Any) -> bool:
     """Return whether a value is a tensor of floats."""
     return isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -132,11 +148,8 @@ class _Heard(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
 
     def hear_gradients(self, loss: Any) -> None:
         """Let gradients come back; the model's own stay as they are."""
-        wanted = [p for p in self._root.parameters() if p.requires_grad]
-        if not (isinstance(loss, torch.Tensor) and loss.requires_grad and wanted):
-            return
         try:
-            torch.autograd.grad(loss, wanted, allow_unused=True)
+            go_back(loss, self._root)
         except _REFUSALS:  # what cannot go back has no gradients: ones stand for them
             return
 

@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import calls_in
-from mpcore_port.mindspore.rules.between import disturbed
 from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
     attached,
     constant,
-    needs,
-    plain_values,
     read,
     slice_of,
     surely_made,
 )
-from mpcore_port.mindspore.rules.lasting import lasts
 from mpcore_port.mindspore.rules.own_passes import called, gives_values, trains
 from mpcore_port.mindspore.rules.place import is_module
-from mpcore_port.mindspore.rules.twice import is_again, moves
+from mpcore_port.mindspore.rules.twice import once_more
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -55,18 +51,7 @@ class Outside:
 
     def once_more(self, at: At) -> list[Any] | None:
         """Return the statements that the loss computes once more; None where that may differ."""
-        made = {name for line in self.lines for name in assigned(line)}
-        changed = {name for line in self.between for name in assigned(line)}
-        asked = needs(self.lines)
-        if self.loops or made & (asked | changed) or asked & changed:
-            return None
-        if any(map(moves, (*self.lines, *self.between))) or disturbed(self.between, asked, at):
-            return None
-        if not all(is_again(line, at) for line in self.lines):
-            return None
-        plain = plain_values(self.lines, at)
-        again = [line for line in self.lines if not set(assigned(line)) <= plain]
-        return None if any(lasts(line, at) for line in again) else again
+        return None if self.loops else once_more(self.lines, self.between, at)
 
 
 def made_outside(block: Any, part: Slice, at: At) -> Outside | None:

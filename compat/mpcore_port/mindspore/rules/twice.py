@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["around_jump", "is_again", "keeps_nothing", "moves"]
+__all__ = ["around_jump", "keeps_nothing", "once_more"]
 
 _MOVING = frozenset({"backward", "step", "update", "unscale_", "clip_grad_norm_"})
 
@@ -50,29 +50,42 @@ def around_jump(
     rest = [place for place in places if place > jump]
     if jump in places or not first or not rest:
         return None
-    lines = [body[place] for place in first]
     between = [body[place] for place in range(first[0], rest[0]) if place not in first]
+    again = once_more([body[place] for place in first], between, at)
+    if again is None:
+        return None
+    return [place for place in first if any(body[place] is line for line in again)], rest
+
+
+def once_more(lines: Sequence[Any], between: Sequence[Any], at: At) -> list[Any] | None:
+    """Return the statements that a loss computes once more; None where that may differ.
+
+    Args:
+        lines: what the names of the loss come from, in order.
+        between: all other statements from the first of them to the loss.
+        at: the module.
+    """
     made = {name for line in lines for name in assigned(line)}
     changed = {name for line in between for name in assigned(line)}
     asked = needs(lines)
-    if made & (asked | changed) or asked & changed or any(map(moves, between)):
+    if made & (asked | changed) or asked & changed:
         return None
-    if disturbed(between, asked, at):
+    if any(map(_moves, (*lines, *between))) or disturbed(between, asked, at):
         return None
-    if not all(is_again(line, at) for line in lines):
+    if not all(_is_again(line, at) for line in lines):
         return None
     plain = plain_values(lines, at)
-    again = [place for place in first if not set(assigned(body[place])) <= plain]
-    return None if any(lasts(body[place], at) for place in again) else (again, rest)
+    again = [line for line in lines if not set(assigned(line)) <= plain]
+    return None if any(lasts(line, at) for line in again) else again
 
 
-def moves(statement: cst.CSTNode) -> bool:
+def _moves(statement: cst.CSTNode) -> bool:
     """Return whether a statement runs a backward pass, or moves an optimizer or a scaler."""
     funcs = (call.func for call in calls_in(statement))
     return any(isinstance(f, cst.Attribute) and f.attr.value in _MOVING for f in funcs)
 
 
-def is_again(statement: Any, at: At) -> bool:
+def _is_again(statement: Any, at: At) -> bool:
     """Return whether a statement makes names anew, and changes nothing else."""
     made = assigned(statement)
     anew = surely_made(statement) >= set(made) and not any("." in name for name in made)
