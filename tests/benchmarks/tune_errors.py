@@ -21,16 +21,16 @@ from statistics import fmean, median
 from results_file import keep
 
 from mpcore.tools.profiling.duel import FASTER, duel
-from mpcore.tools.tune.challengers import _DUEL, _LONG, _OF_THREE, _PROCESSES
-from mpcore.tools.tune.confirm import decided
+from mpcore.tools.tune.again import ROUNDS, STEPS_OF_ONE, Again
+from mpcore.tools.tune.challengers import _CONFIRMED, _DUEL, _HIDDEN, _LONG
 from mpcore.tools.tune.contest import STEPS
 from mpcore.tools.tune.race import NOISY, challenge, race, rounds
 from mpcore.tools.tune.search import CLOSE
 
-_CONFIRMED = _PROCESSES * _OF_THREE
 NAMED = {"mixed": 1.0, "autocast": 1.0, "portable": 1.03, "float32": 1.4}
 FAR = {"mixed": 1.0, "autocast": 1.05, "portable": 1.1, "float32": 0.97}
-NOISE = {"idle": 0.02, "busy": 0.1, "very busy": 0.2}
+NOISE = {"idle": 0.02, "shared": 0.05, "busy": 0.1, "very busy": 0.2}
+PROMISED = 0.02  # by kernels, beside what a rule gains
 
 
 class World:
@@ -69,58 +69,47 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
     named_best = champion = found.best
     steps = found.steps + 24  # looks and warm-ups
     for number, gain in enumerate(gains):
-        if steps + _DUEL + _CONFIRMED > STEPS:
+        if steps + _DUEL + 3 * _CONFIRMED > STEPS:
             break
+        if found.noise > NOISY and max(gain, 0.0) + PROMISED < _HIDDEN:
+            continue
         here.times[f"rule {number}"] = here.times[named_best] * (1 - gain)
         one = duel(
             here.step(champion),
             here.step(f"rule {number}"),
             seconds=60.0,
             decide=partial(
-                challenge, briefly=found.noise > NOISY or steps + _LONG + _CONFIRMED > STEPS
+                challenge, briefly=found.noise > NOISY or steps + _LONG + 3 * _CONFIRMED > STEPS
             ),
         )
         steps += one.steps + 3
         if one.decision == FASTER:
             champion = f"rule {number}"
             break
-    rival = named_best if champion != named_best else (
-        "float32" if champion != "float32" else "mixed"
-    )  # fmt: skip
     own = found.seconds[named_best]
     over = {
         name: median(b / a for a, b in zip(own, seconds, strict=False))
         for name, seconds in found.seconds.items() if name != named_best
     }  # fmt: skip
-    tied = min(over, key=lambda name: over[name])
-    if champion != named_best or tied == rival or over[tied] > CLOSE:
-        tied = ""
-    third = "float32" if champion != named_best else tied or rival
-    processes: list[list[float]] = []
-    between: list[float] = []
-    told = None
-    while told is None:
+    nearest = min(over, key=lambda name: over[name])
+    rival = "float32" if named_best != "float32" else nearest
+    names = {rival, nearest} if over[nearest] < CLOSE else {rival}
+    is_named = champion == named_best
+    near = {name: over[name] for name in sorted(names)} if is_named else None
+    again = Again(champion, rival if is_named else named_best, near)
+    while left := again.left():
+        if len(again.processes) > 1 and steps + STEPS_OF_ONE * len(left) > STEPS:
+            break
         world = make(times)
         for number, gain in enumerate(gains):
             world.times[f"rule {number}"] = world.times[named_best] * (1 - gain)
-        met = dict.fromkeys((rival, champion, third))
-        taken, more = rounds({n: world.step(n) for n in met}, 4, len(processes))
-        steps += more + 3 * len(met)
-        between += [b / a for a, b in zip(taken[champion], taken[third], strict=True)]
-        processes.append([b / a for a, b in zip(taken[rival], taken[champion], strict=True)])
-        told = decided(processes, named=champion == named_best)
-        if told is None and (
-            len(processes) == 4 or (len(processes) > 1 and steps + _OF_THREE > STEPS)
-        ):
-            told = ""
-    if tied and over[tied] * median(between) < 1:
-        return {"answer": tied, "steps": steps}
-    answer = champion
-    if champion != named_best:
-        answer = champion if told == FASTER else named_best
-    elif told != FASTER and fmean(median(one) for one in processes) > 1:
-        answer = rival
-    return {"answer": answer, "steps": steps}
+        taken, more = rounds({n: world.step(n) for n in left}, ROUNDS, len(again.processes))
+        steps += more + 3 * len(left)
+        again.processes.append(taken)
+    if is_named:
+        return {"answer": again.fastest(), "steps": steps}
+    won = again.decided(named_best) == FASTER
+    return {"answer": champion if won else named_best, "steps": steps}
 
 
 def main() -> None:

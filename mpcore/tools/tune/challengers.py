@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpcore.policy.policy import Policy
 from mpcore.tools.profiling.duel import FASTER
 from mpcore.tools.tune.accuracy import FAILURES, Accuracy, line_of
+from mpcore.tools.tune.again import STEPS_OF_ONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Challengers", "Promise"]
 
-_PROCESSES, _OF_TWO, _OF_THREE = 2, 30, 45  # steps that the confirmation takes
+_CONFIRMED = 2 * STEPS_OF_ONE  # of each policy of the confirmation, in two processes
 _LONG, _DUEL, _DROPPED = 51, 27, 15  # steps of a challenge, of a brief one, of one that is dropped
 
 _GAIN = 0.01  # a promise below that is not worth a duel
+_HIDDEN = 0.03  # nor one below that where rounds scatter: a duel could not tell it
 _OFF = 0.15  # of what kernels alone promise to save, by which whole steps may save more
 _DROPS = 3  # challengers in a row that do not win, after which the rest is left
 _AS_FAST = 1.05  # over the winner by op: then no other is looked for by layer
@@ -80,8 +82,9 @@ class Challengers:
     def champion(self, champion: str) -> str:
         """Return who is left of a named champion and those that promise something."""
         best = self._times[champion]
-        self._confirm = _PROCESSES * (_OF_TWO if champion == "float32" else _OF_THREE)
-        worth = [one for one in self._promises if one.hoped < best * (1 - _GAIN)]
+        self._confirm = _CONFIRMED * (2 if champion == "float32" else 3)
+        least = _HIDDEN if self._contest.is_noisy else _GAIN
+        worth = [one for one in self._promises if one.hoped < best * (1 - least)]
         worth = [one for one in worth if self._is_new(one.policy)]
         for one in worth:
             self._tell(one)

@@ -114,8 +114,9 @@ class _Search:
             rival = others[0] if champion == "float32" else "float32"
             # Where 16 bits are emulated, float32 need not win again: a step takes a tenth there.
             if winner != "float32" or times[rival] <= FAR * times[winner]:
-                tied = self._tied(champion, rival, times) if winner == champion else None
-                winner = confirmed(b, self.contest, self._afresh, winner, champion, rival, tied)
+                near = self._near(champion, rival, times) if winner == champion else None
+                base = rival if near else champion
+                winner = confirmed(b, self.contest, self._afresh, winner, base, near)
         self._log.tell("winner", policy=winner, stage="measured")
         if not b.task.fast:
             slower = sorted(times, key=lambda name: times[name])
@@ -133,11 +134,12 @@ class _Search:
             self._log.tell("time", policy=policy, ratio=seconds / times["float32"])
         return str(found["best"]), times
 
-    def _tied(self, champion: str, rival: str, times: dict[str, float]) -> tuple[str, float] | None:
-        """Return the named policy that is nearest to the champion, and its time over that one's."""
+    def _near(self, champion: str, rival: str, times: dict[str, float]) -> dict[str, float]:
+        """Return the times of the rival, and of who is near, over the champion's."""
         over = {name: seconds / times[champion] for name, seconds in times.items()}
         nearest = min((name for name in over if name != champion), key=lambda name: over[name])
-        return (nearest, over[nearest]) if nearest != rival and over[nearest] < CLOSE else None
+        names = {rival, nearest} if over[nearest] < CLOSE else {rival}
+        return {name: over[name] for name in sorted(names)}
 
     def _looked(self, policy: str) -> Entry:
         """Return what the kernels of a policy promise."""

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from mpcore.tools.profiling.duel import FASTER, SLOWER, duel
-from mpcore.tools.tune.confirm import decided
+from mpcore.tools.tune.again import Again, decided
 from mpcore.tools.tune.race import NOISY, challenge, race, rounds
 
 
@@ -139,8 +139,32 @@ def test_what_gains_wins_again_in_two_processes() -> None:
     assert found.count(FASTER) >= 95
 
 
-def test_named_policies_that_are_close_need_no_more_than_two_processes() -> None:
+def test_named_policies_are_asked_until_they_are_told_apart_or_surely_close() -> None:
     assert decided([[1.0, 1.01, 0.99, 1.0]] * 2, named=True) == ""
-    assert decided([[0.7] * 4, [1.05] * 4], named=True) is None
-    assert decided([[0.7] * 4, [1.05] * 4] * 2, named=True) == ""
+    assert decided([[0.97, 1.05, 0.96, 1.02]] * 5, named=True) is None
+    assert decided([[0.97, 1.05, 0.96, 1.02]] * 6, named=True) == ""
+    assert decided([[0.7] * 4, [1.05] * 4] * 2, named=True) is None
+    assert decided([[0.7] * 4, [1.05] * 4] * 3, named=True) == ""
     assert decided([[1.3] * 4] * 2, named=True) == SLOWER
+
+
+def test_of_named_policies_only_those_go_on_that_are_too_close_to_tell() -> None:
+    again = Again("mixed", "float32", {"autocast": 1.01, "float32": 1.5})
+    assert again.left() == ["float32", "mixed", "autocast"]
+    scattered = {"mixed": [1.0, 1.0, 1.0, 1.0], "autocast": [0.94, 1.0, 1.0, 1.05]}
+    again.processes = [scattered | {"float32": [1.5] * 4}] * 2
+    assert again.left() == ["mixed", "autocast"]
+    again.processes.append(scattered)
+    assert again.ratios("float32", "mixed") == [[1 / 1.5] * 4] * 2
+    assert again.fastest() == "mixed"
+    again.processes += [scattered | {"autocast": [0.94] * 4}] * 3
+    assert again.left() == []
+    assert again.fastest() == "autocast"
+
+
+def test_the_race_counts_as_one_process_more() -> None:
+    again = Again("mixed", "float32", {"float32": 1.03})
+    again.processes = [{"mixed": [1.0] * 4, "float32": [0.99] * 4}] * 2
+    assert again.fastest() == "mixed"
+    again.processes *= 2
+    assert again.fastest() == "float32"
