@@ -137,7 +137,23 @@ def _attributes(loop: ast.AST, name: str) -> Layout | None:
         and node.value.id == name
     ]
     own = [attr for attr in dict.fromkeys(asked) if attr in _NOT_OF_TENSORS]
-    return Layout("object", tuple(own)) if own else None
+    parts = {attr: _fields_of(loop, f"{name}.{attr}") for attr in own}
+    if not any(parts.values()):
+        return Layout("object", tuple(own)) if own else None
+    names = [part for attr in own for part in parts[attr] or [attr]]
+    fields = [f"{attr}=({', '.join(['{}'] * len(parts[attr]))},)" if parts[attr]
+              else f"{attr}={{}}" for attr in own]  # fmt: skip
+    return Layout("object", tuple(names), f"_mpcore_record({', '.join(fields)})")
+
+
+def _fields_of(loop: ast.AST, text: str) -> list[str]:
+    """Return what ``batch.src`` is taken apart into, a text and its lengths; [] for one tensor."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == text:
+            target = node.targets[0]
+            if isinstance(target, (ast.Tuple, ast.List)):
+                return [ast.unparse(part) for part in target.elts]
+    return []
 
 
 _NOT_OF_TENSORS = (

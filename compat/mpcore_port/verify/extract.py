@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import in_order
-from mpcore_port.verify.context import context
+from mpcore_port.verify.context import NEVER, context
 from mpcore_port.verify.guess import Guess, guess_call
 from mpcore_port.verify.module import Module, StepError, function_name
 from mpcore_port.verify.needs import Loop, Needs
@@ -73,6 +73,7 @@ class Step:
         replaced: line, and what stands in for what.
         assumed: what nothing was known about, and was given a value.
         args: arguments that the command line must have.
+        call: what calls the training function where its script does not.
     """
 
     body: str
@@ -84,6 +85,7 @@ class Step:
     replaced: tuple[tuple[int, str], ...] = ()
     assumed: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
+    call: str = ""
     touched: frozenset[int] = field(default=frozenset(), repr=False)
 
     @property
@@ -185,6 +187,7 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
         tuple(sorted(replaced)),
         guess.assumed,
         required_arguments(module, stubs.folder),
+        guess.code,
         frozenset(touched),
     )
 
@@ -220,6 +223,8 @@ def _what(text: str) -> str:
         return "one process"
     if text.startswith("self."):
         return BY_NAME
+    if text == NEVER:
+        return "its other branch"
     if text.startswith("_mpcore_missing('optimizer "):
         return "SGD, on both sides,"
     if "_mpcore_loader" in text or "_mpcore_next" in text:

@@ -31,6 +31,7 @@ _DATA = re.compile(
     re.I,
 )
 _SCALER = r"(grad_|loss_)?scaler"
+_EPOCHS = re.compile(r"(^|[._])epoch$", re.I)
 _ROLES = (  # what a parameter's name says, and what it is given
     (r"(train_?|data_?)*(loader|dl|batches|iter(ator)?|data_loader)", "_mpcore_loader()"),
     (r"(\w+_)?optim(izer)?|opt", _OPTIMIZER),
@@ -231,9 +232,19 @@ class _Maker:
             return f'_mpcore_missing("{name}")'
         for pattern, code in _ROLES:
             if re.fullmatch(pattern, name, re.I):
+                code = "1" if code == "0" and self._is_counted(name) else code
                 return code.format(model=self.model or _MODEL, name=name) if "{" in code else code
         self.said.append(f"{name}: nothing is known of it, a stand-in")
         return f'_mpcore_missing("{name}")'
+
+    def _is_counted(self, text: str) -> bool:
+        """Return whether ``range`` ends at a number of epochs that is called ``epoch``."""
+        return _EPOCHS.search(text) is not None and any(
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) == "range"
+            and ast.unparse(node.args[min(1, len(node.args) - 1)]) in (text, f"self.{text}")
+            for node in ast.walk(self.module.tree)
+        )
 
     def _make_model(self, name: str) -> str:
         """Return the model of the script; a stand-in where it has none, or several."""
@@ -281,6 +292,9 @@ class _Maker:
         known = defaults(self.module.tree, self.folder)
         values = {}
         for attribute in asked:
+            if attribute not in known and self._is_counted(f"{name}.{attribute}"):
+                values[attribute] = "1"
+                continue
             code = next((c for p, c in _ROLES if re.fullmatch(p, attribute, re.I)), None)
             if BATCH_SIZE.fullmatch(attribute):  # that of the batches that are made
                 values[attribute] = repr(BATCH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from mpcore_port.verify.context import NEVER
 from mpcore_port.verify.module import Module, StepError, walk
 from mpcore_port.verify.required import defaults
 from mpcore_port.verify.roles import flag_of
@@ -131,6 +132,9 @@ class Needs:
                 if statement.orelse:
                     self._drop_between(statement.body, statement)
                 return self.path_block(statement.body) | self.loads(statement.test)
+            if any(self.module.reaches(s) for s in statement.orelse):
+                self.stubs.calls[statement.test] = NEVER
+                return self.path_block(statement.orelse)
             return self.loads(statement)
         if isinstance(statement, (ast.With, ast.AsyncWith)):
             names = {n for item in statement.items for n in self.loads(item.context_expr)}

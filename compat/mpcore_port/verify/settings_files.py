@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify import written_files
 from mpcore_port.verify.absent import FILES, guarded_lines
 from mpcore_port.verify.synthetic import Missing, missing
+from mpcore_port.verify.written_files import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,8 @@ def install(folders: Sequence[str]) -> None:
     """
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if _is_text(file) and any(letter in mode for letter in "wax"):
+            file = place_of(file)
         if not _is_text(file) or any(letter in mode for letter in "wax+"):
             return _OPEN(file, mode, *args, **kwargs)
         try:
@@ -54,6 +58,7 @@ def install(folders: Sequence[str]) -> None:
             return absent
 
     builtins.open = opened  # this process alone
+    written_files.install()
     for name in READERS:
         held, _, last = name.rpartition(".")
         if last.startswith("load") and (held == "json" or held in sys.modules or _is_there(held)):

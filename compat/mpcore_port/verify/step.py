@@ -525,7 +525,8 @@ def _port(
     ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
     there = set(_code(file.source.shown(file.text)))
     own = _code(_renamed(done.text, done.text, file.text))
-    own = [line for line in own if _is_of_script(line)]
+    ours = set(_code(step.call))
+    own = [line for line in own if _is_of_script(line) and line not in ours]
     elsewhere = [line for line in own if line not in there]
     if elsewhere:  # a logger that is left out of the step is none whose values are made plain
         there |= set(_code(_unlogged(file.source.shown(file.text))))

@@ -19,6 +19,7 @@ from mpcore_port.verify.left_out import (
 )
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
+from mpcore_port.verify.stars import given_by_stars, is_star
 from mpcore_port.verify.streams import nexts
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Stubs:
         self.missing: list[str] = []
         self._streams: dict[str, int] = {}
         self._whole: list[tuple[ast.Call, ast.Tuple]] = []
+        self._absent_stars: list[ast.ImportFrom] = []
         self.guarded = guarded_lines("", module.text)
         self.files_may_be_missing = guarded_lines("", module.text, FILES)
         self.roots = roots(module.tree, folder)
@@ -78,6 +80,7 @@ class Stubs:
                 self.calls[node.value] = "_mpcore_short(2)"
             elif isinstance(node, ast.Assign) and _is_large_batch(node):
                 self.calls[node.value] = "_mpcore_short(8)"
+        self.imports |= given_by_stars(module, self._absent_stars)
         self.losses = set(givers_of_losses(module, (1, len(module.text.splitlines()) + 1)))
         for line in absent:
             self._leave_out(line)
@@ -91,10 +94,12 @@ class Stubs:
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names = names or [alias.name for alias in node.names]
         absent = [name for name in names if not self._is_there(name)]
-        star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
-        if not absent or len(absent) < len(names) or star or node.lineno in self.guarded:
+        if not absent or len(absent) < len(names) or node.lineno in self.guarded:
             return  # what is missing of it is met when the step is run
         self.missing += [name for name in absent if name not in self.missing]
+        if isinstance(node, ast.ImportFrom) and is_star(node):
+            self._absent_stars.append(node)
+            return
         self._give_nothing(node)
 
     def _give_nothing(self, node: ast.Import | ast.ImportFrom) -> None:

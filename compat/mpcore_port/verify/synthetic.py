@@ -68,9 +68,19 @@ class Batches(list[Any]):
 class Record(types.SimpleNamespace):
     """A batch whose tensors are attributes, as those of torchtext are."""
 
+    def __len__(self) -> int:
+        """Return how many samples it has."""
+        return len(first_of(self))
+
     def to(self, *args: Any, **kwargs: Any) -> Record:
         """Return the batch with its tensors moved."""
-        return Record(**{key: value.to(*args, **kwargs) for key, value in vars(self).items()})
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(moved, value))
+            return value.to(*args, **kwargs)
+
+        return Record(**{key: moved(value) for key, value in vars(self).items()})
 
 
 def first_of(batch: Any) -> Any:

@@ -1,0 +1,61 @@
+"""Files that a step writes: a folder that is not there is made, in the folder of the run alone."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["install", "place_of"]
+
+
+def install() -> None:
+    """Let checkpoints be saved where no folder is, in this process."""
+    torch, mindspore = sys.modules.get("torch"), sys.modules.get("mindspore")
+    if torch is not None and hasattr(torch, "save"):
+        torch.save = _saving(torch.save, "f")  # type: ignore[attr-defined]  # this process alone
+    if mindspore is not None and hasattr(mindspore, "save_checkpoint"):
+        mindspore.save_checkpoint = _saving(  # type: ignore[attr-defined]
+            mindspore.save_checkpoint, "ckpt_file_name"
+        )
+
+
+def place_of(file: Any) -> Any:
+    """Return where a file is written: where it says, or nowhere if its folder is outside.
+
+    Args:
+        file: what a step opens to write; what is no path is returned as it is.
+    """
+    if not isinstance(file, (str, os.PathLike)):
+        return file
+    folder = Path(os.fspath(file)).parent
+    if folder.is_dir():
+        return file
+    if not folder.resolve().is_relative_to(Path.cwd()):
+        return os.devnull
+    folder.mkdir(parents=True, exist_ok=True)
+    return file
+
+
+def _saving(save: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function that saves what it is given first, to its second argument."""
+
+    @functools.wraps(save)
+    def saved(what: Any, *args: Any, **kwargs: Any) -> Any:
+        given = args[0] if args else kwargs.get(name)
+        place = place_of(given)
+        if place == os.devnull and given != os.devnull:
+            if name != "f":
+                return None
+            place = io.BytesIO()
+        if args:
+            return save(what, place, *args[1:], **kwargs)
+        return save(what, **(kwargs | {name: place} if name in kwargs else kwargs))
+
+    return saved

@@ -1,0 +1,157 @@
+"""Steps of scripts that lean on what is not there: star imports, folders, branches, settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mpcore_port.engine import port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options, load_target
+from mpcore_port.verify.extract import extract
+from mpcore_port.verify.judge import VerifyOptions
+from mpcore_port.verify.module import Module
+from mpcore_port.verify.project import verify_port
+from mpcore_port.verify.stars import given_by_stars
+from mpcore_port.verify.synthetic import Record
+from mpcore_port.verify.written_files import place_of
+
+from .probing import probed
+
+SOLVER = """import os
+import torch
+from torch import nn
+from measures import *
+from networks import *
+
+class Solver:
+    def __init__(self, config, loader):
+        self.config, self.loader = config, loader
+        self.net = UNet(width=WIDTH)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=learning_rate)
+
+    def train(self):
+        path = os.path.join(self.config.folder, "net.pt")
+        if os.path.isfile(path):
+            self.net.load_state_dict(torch.load(path))
+        elif self.config.mode == "test":
+            print("nothing to train")
+        else:
+            for epoch in range(self.config.epoch):
+                for x, y in self.loader:
+                    out = self.net(x)
+                    loss = nn.functional.cross_entropy(out, y)
+                    self.optimizer.zero_grad()
+                    loss.backward()
+                    self.optimizer.step()
+                    shown = get_accuracy(out, y)
+                    if epoch % 2 == 0:
+                        torch.save(self.net.state_dict(), os.path.join("checkpoints", "net.pt"))
+"""
+
+
+def test_a_loop_in_the_other_branch_of_what_is_there_already_is_taken_out(tmp_path: Path) -> None:
+    step = extract(SOLVER, tmp_path)
+    assert "if _mpcore_never:" in step.body
+    assert "elif _mpcore_never:" in step.body
+    found = probed(step, tmp_path, 60.0)
+    assert found["inputs"], found["words"]
+    assert {"measures.UNet", "measures.get_accuracy"} <= set(found["stand_ins"])
+
+
+def test_a_number_of_epochs_that_is_called_epoch_is_one(tmp_path: Path) -> None:
+    assert "'epoch': 1" in extract(SOLVER, tmp_path).body
+    begun = SOLVER.replace("range(self.config.epoch)", "range(self.config.epoch, 9)")
+    assert "'epoch': 0" in extract(begun, tmp_path).body
+
+
+def stars(text: str) -> list[str]:
+    module = Module(text)
+    absent = [s for s in module.tree.body if getattr(s, "module", None) in ("a", "b")]
+    return [given_by_stars(module, absent).get(one, "") for one in absent]
+
+
+def test_names_that_nothing_binds_come_from_the_modules_that_are_not_there() -> None:
+    text = "from a import *\nfrom b import *\nx = f(y, [z for z in x], len(x), batch_size)\n"
+    first, second = stars(text)
+    assert first == 'batch_size = 8; f = _mpcore_missing("a.f"); y = _mpcore_missing("a.y")'
+    assert second == "..."
+    assert stars(f"{text}batch_size.all()\n")[0].startswith('batch_size = _mpcore_missing("a.b')
+    assert "use_amp = True" in stars("from a import *\nscaler(enabled=use_amp)\n")[0]
+
+
+def test_names_are_left_alone_where_another_star_import_may_give_them(tmp_path: Path) -> None:
+    assert stars("from a import *\nfrom math import *\nf(sin)\n") == [""]
+    (tmp_path / "measures.py").write_text("def get_accuracy(a, b): ...", "utf-8")
+    assert "_mpcore_missing(" not in extract(SOLVER, tmp_path).body.partition("class")[0]
+
+
+def test_folders_are_made_in_the_folder_of_the_run_alone(tmp_path, monkeypatch) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    assert place_of("deep/er/net.pt") == "deep/er/net.pt"
+    assert Path("deep/er").is_dir()
+    for outside in (tmp_path / "other" / "net.pt", "../other/net.pt", "deep/../../other/a"):
+        assert place_of(outside) == os.devnull
+    assert not (tmp_path / "other").exists()
+    assert place_of(tmp_path / "net.pt") == tmp_path / "net.pt"
+    assert place_of(sys.stdout) is sys.stdout
+
+
+@pytest.mark.parametrize("place", ['"net.pt"', '"new/net.pt"', '"/not/there/net.pt"'])
+def test_a_step_saves_where_no_folder_is(place: str, tmp_path: Path) -> None:
+    text = (
+        "import torch\nnet = torch.nn.Linear(4, 2)\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for x in loader:\n    loss = net(x).sum()\n    loss.backward()\n    opt.step()\n"
+        f"    torch.save(net.state_dict(), {place})\n    torch.save([1], f={place})\n"
+        f"    print(loss.item(), file=open({place.replace('net', 'log')}, 'a'))\n"
+    )
+    found = probed(extract(text, tmp_path), tmp_path, 30.0)
+    assert found["inputs"], found["words"]
+
+
+def test_texts_with_their_lengths_are_parts_of_a_batch(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfor batch in loader:\n    src, lengths = batch.src\n    trg = batch.trg\n"
+        "    loss = model(src, trg) / len(batch)\n    loss.backward()\n"
+    )
+    step = extract(text, tmp_path)
+    assert step.layout is not None
+    assert step.layout.names == ("src", "lengths", "trg")
+    code = step.codes[0].replace("torch.from_numpy(_mpcore_parts", "(p")
+    assert code == "_mpcore_record(src=((p[0]), (p[1]),), trg=(p[2]))"
+
+
+def test_a_batch_of_fields_has_a_length_and_moves() -> None:
+    batch = Record(src=(torch.ones(2, 3), torch.ones(2)), trg=torch.ones(2)).to(torch.int32)
+    assert {batch.src[0].dtype, batch.src[1].dtype, batch.trg.dtype} == {torch.int32}
+    assert len(batch) == 2
+
+
+CALLED = """import fire
+import torch
+
+def train(steps=64, lr=0.1):
+    net = torch.nn.Linear(4, 2)
+    optim = torch.optim.SGD(net.parameters(), lr=lr)
+    for i in range(steps):
+        loss = net(torch.ones(8, 4) * i).square().mean()
+        loss.backward()
+        optim.step()
+        optim.zero_grad()
+
+fire.Fire(train)
+"""
+
+
+def test_the_call_of_a_training_function_is_no_line_of_its_script(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(CALLED, "utf-8")
+    tree, target = walk(tmp_path / "script.py"), load_target("torch_npu")
+    options = VerifyOptions(losses=4, at=2, modes=("float32",))
+    result = port_tree(tree, target, Options())
+    done = verify_port(result, tree, target, options, "", lambda _: None).verification
+    assert done["passed"], done["lines"]
