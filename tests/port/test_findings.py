@@ -335,3 +335,22 @@ def test_a_message_asks_for_what_the_port_needs(target: str) -> None:
     assert "Please install apex" not in done
     assert "pip install mpcore" in done
     assert "'apex: fast'" in done
+
+
+@pytest.mark.parametrize(
+    "caught", ["except ImportError:", "except:", "except (OSError, Exception):"]
+)
+def test_a_message_stays_where_the_import_that_it_speaks_of_does(caught: str) -> None:
+    text = (
+        "import torch\ntry:\n    from apex.fp16_utils import FP16_Optimizer\n"
+        f"{caught}\n    print('apex not installed, ignoring --fp16')\n    fp16 = False\n"
+        "opt = FP16_Optimizer(opt) if fp16 else opt\n"
+    )
+    done = port_text(text, load_target("torch_npu"))
+    assert "apex not installed" in done.text
+    (edit,) = done.edits
+    assert (edit.kind, edit.line) == ("unproven", 3)
+    assert "fails on an NPU" in edit.reason
+    raising = text.replace("    fp16 = False\n", "    raise\n")
+    (refused, *_) = port_text(raising, load_target("torch_npu")).edits
+    assert (refused.kind, refused.line) == ("refused", 3)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mpcore_port.messages import PackageMessages
 from mpcore_port.targets import Options, Target
 from mpcore_port.torch_npu.accelerator import Accelerator
 from mpcore_port.torch_npu.alone import OneDevice
 from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, MakeScaler, ScalerState
-from mpcore_port.torch_npu.apex import ApexImports, ApexParts
+from mpcore_port.torch_npu.apex import ApexImports, ApexMessages, ApexParts
 from mpcore_port.torch_npu.apex_native import ApexNative
 from mpcore_port.torch_npu.devices import DeviceFlag, DeviceMethod, DeviceString, Environment
 from mpcore_port.torch_npu.indices import DeviceIndex, PortableCalls
@@ -53,7 +52,7 @@ def rules(options: Options) -> list[list[Rule]]:
             ApexImports(),
             ApexParts(),
             Packages(),
-            PackageMessages(),
+            ApexMessages(),
             ImportNames(),
             RenameNames(),
             Settings(),
@@ -86,7 +85,7 @@ def _portable() -> list[Rule]:
         ApexImports(),
         ApexParts(),
         Packages(),
-        PackageMessages(),
+        ApexMessages(),
         PortableImports(),
         PortableNames(),
         Settings(),

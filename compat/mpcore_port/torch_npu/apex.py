@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.messages import PackageMessages
 from mpcore_port.names import alias_text, code_of
+from mpcore_port.packages import imported
 from mpcore_port.rule import Rule
 from mpcore_port.torch_npu.apex_native import native_plan
 from mpcore_port.torch_npu.plan import kept_import, need_npu
@@ -15,13 +17,14 @@ from mpcore_port.torch_npu.tables import settings
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["ApexImports", "ApexParts", "apex_imports"]
+__all__ = ["ApexImports", "ApexMessages", "ApexParts", "apex_imports"]
 
 HOME = "mpcore_compat.apex"
 _AMP = (
     "mpcore_compat.apex keeps apex.amp's levels (also from the command line), master weights, "
     "loss_id, num_losses, delay_unscale and its own scale, cap 2**24; torch's AMP has no O2 or O3"
 )
+_EXPECTED = "on CUDA alone: its import fails on an NPU, and the script goes on without it"
 _MASTERS = "O2: masters start from the unrounded weights, and checkpoints hold them"
 _O1 = "O1: torch's autocast around model.forward, which returns float32; nothing else is cast"
 
@@ -29,6 +32,29 @@ _O1 = "O1: torch's autocast around model.forward, which returns float32; nothing
 def apex_imports(_: At) -> set[cst.CSTNode]:
     """Return the imports of apex that were rewritten: no business of the rule of packages."""
     return set()
+
+
+class ApexMessages(PackageMessages):
+    """What a script says where its import of apex fails stays, where that import does."""
+
+    def leave(self, old: Any, new: Any, at: At) -> Any:
+        """Replace one message."""
+        for above in at.names.ancestors(old):
+            lines = _imports_of_apex(above.body) if isinstance(above, cst.Try) else []
+            if any(kept_import(one, at) and one not in at.once(apex_imports) for one in lines):
+                return None
+        return super().leave(old, new, at)
+
+
+def _imports_of_apex(block: cst.BaseSuite) -> list[cst.SimpleStatementLine]:
+    lines = [one for one in block.body if isinstance(one, cst.SimpleStatementLine)]
+    return [
+        line
+        for line in lines
+        for small in line.body
+        if isinstance(small, (cst.Import, cst.ImportFrom))
+        and any(name.partition(".")[0] == "apex" for name in imported(small))
+    ]
 
 
 class ApexImports(Rule):
@@ -93,6 +119,7 @@ class ApexImports(Rule):
             elif full in rows or _only_parts(full, at):
                 continue  # each use is written out by the rule of its parts
             elif kept_import(old, at):
+                at.unproven(self, small, _EXPECTED)
                 return None
             else:
                 bound = code_of(alias.asname.name) if alias.asname else str(alias.name.value)
