@@ -263,3 +263,14 @@ def test_facts_name_every_torch_name_once_with_a_reason() -> None:
         assert row.reason, row
         assert (row.kind == "changed") == bool(row.effect), row
         assert (row.kind == "refused") == (not row.to), row
+
+
+@pytest.mark.parametrize("given", ["'torch.cuda.FloatTensor'", "torch.cuda.HalfTensor"])
+@pytest.mark.parametrize("form", ["{}", "{} if fast else 'torch.FloatTensor'"])
+def test_a_default_type_of_tensors_on_an_npu_is_unproven(given: str, form: str) -> None:
+    text = f"import torch\ntorch.set_default_tensor_type({form.format(given)})\nf({given})\n"
+    done = port_text(text, load_target("torch_npu"))
+    kinds = {edit.line: edit.kind for edit in done.edits}
+    assert kinds[2] == "unproven"
+    assert kinds.get(3, "exact") == "exact"
+    assert "torch.npu." in done.text.splitlines()[2]

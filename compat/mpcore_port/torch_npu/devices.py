@@ -9,7 +9,7 @@ import libcst as cst
 
 from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.rule import Rule
-from mpcore_port.torch_npu.plan import is_cuda, need_npu
+from mpcore_port.torch_npu.plan import DEFAULT_TYPE, is_cuda, need_npu, sets_default_type
 from mpcore_port.torch_npu.tables import lookup, settings
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class DeviceString(Rule):
                 "map_location names the devices that a checkpoint was saved from",
                 "a checkpoint from CUDA needs the key 'cuda:...', or map_location='cpu'",
             )
+        elif sets_default_type(old, at):
+            at.unproven(self, old, DEFAULT_TYPE, changed)
         else:
             at.note(self, old, changed)
         return changed

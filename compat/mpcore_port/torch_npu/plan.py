@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mpcore_port.rule import At
 
 __all__ = [
+    "DEFAULT_TYPE",
     "context_row",
     "goes",
     "is_cuda",
@@ -22,7 +23,14 @@ __all__ = [
     "kept_import",
     "need_npu",
     "scaler_class",
+    "sets_default_type",
 ]
+
+DEFAULT_TYPE = (
+    "torch takes types of its own here, and torch_npu's are registered beside them; "
+    "torch.set_default_device('npu') is what is left of it"
+)
+"""Why nothing is known of a type of tensors on an NPU as the default one."""
 
 _MARKS = ("torch.cuda.nvtx", "torch.autograd.profiler.emit_nvtx")
 _EXPECTED = {"ImportError", "ModuleNotFoundError", "Exception", ""}
@@ -138,6 +146,16 @@ def _some_stock(at: At) -> bool:
         for call in at.names.calls
         if at.names.called(call) in SCALERS
     )
+
+
+def sets_default_type(node: cst.CSTNode, at: At) -> bool:
+    """Return whether a type of tensors is made the default one of torch's process."""
+    for above in at.names.ancestors(node):
+        if isinstance(above, cst.Call):
+            return at.names.called(above) == "torch.set_default_tensor_type"
+        if isinstance(above, cst.BaseCompoundStatement):
+            return False
+    return False
 
 
 def kept_import(node: cst.CSTNode, at: At) -> bool:

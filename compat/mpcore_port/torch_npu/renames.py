@@ -10,7 +10,15 @@ from mpcore_port.facts import Call
 from mpcore_port.names import alias_text, code_of
 from mpcore_port.rule import Rule
 from mpcore_port.scan import SCALERS
-from mpcore_port.torch_npu.plan import context_row, goes, keeps_stock, need_npu, scaler_class
+from mpcore_port.torch_npu.plan import (
+    DEFAULT_TYPE,
+    context_row,
+    goes,
+    keeps_stock,
+    need_npu,
+    scaler_class,
+    sets_default_type,
+)
 from mpcore_port.torch_npu.tables import MODULES, home, lookup
 
 if TYPE_CHECKING:
@@ -69,7 +77,10 @@ class RenameNames(Rule):
         if written == code_of(old):
             return None  # the import says it
         new = cst.parse_expression(written).with_changes(lpar=old.lpar, rpar=old.rpar)
-        at.note(self, old, new, row.kind, row.reason, row.effect)
+        if sets_default_type(old, at):
+            at.unproven(self, old, DEFAULT_TYPE, new)
+        else:
+            at.note(self, old, new, row.kind, row.reason, row.effect)
         return new
 
 
