@@ -155,3 +155,38 @@ def test_the_call_of_a_training_function_is_no_line_of_its_script(tmp_path: Path
     result = port_tree(tree, target, Options())
     done = verify_port(result, tree, target, options, "", lambda _: None).verification
     assert done["passed"], done["lines"]
+
+
+AGENT = """import torch
+from theirs import Policy
+
+class Agent:
+    def __init__(self, state_dim, action_dim):
+        self.net = Policy(state_dim, action_dim)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
+
+    def train(self, replay_buffer, batch_size=256):
+        state, action, reward, done = replay_buffer.sample(batch_size)
+        loss = ((self.net(state, action) - reward) * (1 - done)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+"""
+
+
+def test_what_an_agent_takes_from_its_memory_is_a_batch(tmp_path: Path) -> None:
+    step = extract(AGENT, tmp_path)
+    assert step.layout is not None
+    assert step.layout.names == ("state", "action", "reward", "done")
+    assert "state, action, reward, done = _mpcore_next()" in step.body
+    assert "for _ in range(64): _mpcore_owner.train(" in step.body
+    assert "state_dim=16, action_dim=4" in step.body
+    found = probed(step, tmp_path, 60.0)
+    assert found["inputs"], found["words"]
+
+
+def test_an_agent_whose_own_memory_is_there_samples_from_it(tmp_path: Path) -> None:
+    own = "class Memory:\n    def sample(self, n):\n        return torch.ones(4, n)\n"
+    text = f"import torch\n{own}memory = Memory()\n{AGENT.partition(chr(10))[2]}"
+    text = text.replace("replay_buffer.sample", "memory.sample")
+    assert "_mpcore_next()" not in extract(text, tmp_path).body

@@ -149,7 +149,10 @@ def extract(text: str, folder: Path, absent: Collection[int] = ()) -> Step:
     top = next((s for s in module.tree.body if module.reaches(s)), None)
     if top is None:
         guess = guess_call(module, stubs)
-        if guess.layout is None:
+        if guess.samples:
+            needs.loop = guess.function
+            needs.targets = stubs.take_streams(guess.function)
+        elif guess.layout is None:
             needs.path_function(guess.function)
         else:
             needs.loop = guess.function

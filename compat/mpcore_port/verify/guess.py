@@ -12,6 +12,8 @@ from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, walk
 from mpcore_port.verify.required import defaults
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS, SETTINGS, flag_of, number_of
+from mpcore_port.verify.streams import nexts
+from mpcore_port.verify.synthetic import BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,12 +69,21 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class Guess:
-    """A call, and what was assumed for it, a line each."""
+    """A call, and what was assumed for it, a line each.
+
+    Attributes:
+        code: it, and what it needs.
+        assumed: about it.
+        function: that is called.
+        layout: of what a batch hands to it; None where a loop is in it.
+        samples: whether it takes its batches by itself, and no loop is in it.
+    """
 
     code: str = ""
     assumed: tuple[str, ...] = ()
     function: Any = None
     layout: Layout | None = None
+    samples: bool = False
 
 
 def role_of(name: str, model: str) -> str:
@@ -102,6 +113,9 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     maker.said.append(f"nothing calls {function_name(module, function)}: {call}")
     if loops:
         return Guess("\n".join([*maker.lines, call]), tuple(maker.said), function)
+    if not data and nexts(module, function):
+        each = f"for _ in range({BATCHES}): {call}"
+        return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, samples=True)
     if len(data) == 1:
         layout = layout_of(module, function, ast.Name(data[0], ast.Store()))
         each = f"for {data[0]} in _mpcore_loader(): {call}"
@@ -234,6 +248,10 @@ class _Maker:
             if re.fullmatch(pattern, name, re.I):
                 code = "1" if code == "0" and self._is_counted(name) else code
                 return code.format(model=self.model or _MODEL, name=name) if "{" in code else code
+        number = number_of(name, 0)
+        if number and not re.search(rf"\b{name}[.(\[]", ast.unparse(function)):
+            self.said.append(f"{name}: {number:g}")
+            return f"{number:g}"
         self.said.append(f"{name}: nothing is known of it, a stand-in")
         return f'_mpcore_missing("{name}")'
 

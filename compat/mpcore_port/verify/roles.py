@@ -43,6 +43,8 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),
     (r"(in_|input_|num_|n_)?(channels?|ch|chans)", 3),
     (r"in(put)?_?(features|dim|size)", 16),
+    (r"(state|obs(ervation)?)_?(dims?|size)", 16),
+    (r"act(ion)?_?(dims?|size)|(n|num)_actions", 4),
     (r"\w*vocab(_size)?|num_embeddings|n_tokens", 64),
     (r"(n_|num_)?views", 2),
     (r"(n_|num_)?heads?", 4),

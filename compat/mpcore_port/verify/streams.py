@@ -1,8 +1,9 @@
-"""Where a training loop takes batches by itself, with ``next``."""
+"""Where a training loop takes batches by itself: with ``next``, or from a replay buffer."""
 
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.module import Module, walk
@@ -12,17 +13,21 @@ if TYPE_CHECKING:
 
 __all__ = ["nexts"]
 
+_MEMORY = re.compile(r"(\w+_)?(replay|buffer|memory|experience|rb)(_\w+)?", re.I)
 _MODEL = {"parameters", "named_parameters", "buffers", "modules", "values", "keys", "items"}
 
 
 def nexts(module: Module, loop: ast.AST) -> list[tuple[ast.Call, ast.expr]]:
-    """Return the calls in a loop that take a batch, and what each is bound to."""
-    found = []
-    for scope in _scopes(module, loop, 2):
-        for node in walk(scope):
-            if isinstance(node, ast.Call) and _takes(node):
-                found.append((node, _target(module, node)))
-    return found
+    """Return the calls in a loop, or a function, that take a batch, and what each is bound to."""
+    is_function = isinstance(loop, (ast.FunctionDef, ast.AsyncFunctionDef))
+    blocks: list[ast.AST] = [*loop.body] if is_function else [loop]  # type: ignore[attr-defined]
+    return [
+        (node, _target(module, node))
+        for block in blocks
+        for scope in _scopes(module, block, 2)
+        for node in walk(scope)
+        if isinstance(node, ast.Call) and (_takes(node) or _remembers(module, node))
+    ]
 
 
 def _scopes(module: Module, scope: ast.AST, depth: int) -> Iterator[ast.AST]:
@@ -45,6 +50,17 @@ def _takes(call: ast.Call) -> bool:
     return isinstance(given, (ast.Name, ast.Attribute, ast.Subscript)) or (
         last in ("iter", "cycle") and last not in _MODEL
     )
+
+
+def _remembers(module: Module, call: ast.Call) -> bool:
+    """Return whether ``state, action = replay_buffer.sample(n)`` takes what others have stored."""
+    func = call.func
+    if not isinstance(func, ast.Attribute) or not func.attr.startswith("sample"):
+        return False
+    above = module.parents.get(call)
+    parts = isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Tuple)
+    held = ast.unparse(func.value).rpartition(".")[2]
+    return parts and _MEMORY.fullmatch(held) is not None and module.called(call) is None
 
 
 def _target(module: Module, call: ast.Call) -> ast.expr:

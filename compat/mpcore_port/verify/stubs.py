@@ -23,7 +23,7 @@ from mpcore_port.verify.stars import given_by_stars, is_star
 from mpcore_port.verify.streams import nexts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from mpcore_port.verify.module import Module
@@ -263,13 +263,18 @@ class Stubs:
                 if not self.is_loader(core):
                     self.calls[core] = LOADER
                 targets.append(target)
-        for call, target in nexts(self.module, loop):
+        return self.take_streams(loop, targets) or self._read(loop)
+
+    def take_streams(self, scope: ast.AST, targets: Sequence[ast.expr] = ()) -> list[ast.expr]:
+        """Have what takes its batches by itself get synthetic ones; return all targets."""
+        found = [*targets]
+        for call, target in nexts(self.module, scope):
             source = ast.unparse(call)
-            known = self._streams.setdefault(source, len(targets))
-            if known == len(targets):
-                targets.append(target)
+            known = self._streams.setdefault(source, len(found))
+            if known == len(found):
+                found.append(target)
             self.calls[call] = f"_mpcore_next({known})" if known else NEXT
-        return targets or self._read(loop)
+        return found
 
     def _is_elif(self, node: ast.AST) -> bool:
         line = self.module.text.splitlines()[node.lineno - 1]  # type: ignore[attr-defined]
