@@ -148,12 +148,36 @@ fire.Fire(train)
 """
 
 
-def test_the_call_of_a_training_function_is_no_line_of_its_script(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(CALLED, "utf-8")
-    tree, target = walk(tmp_path / "script.py"), load_target("torch_npu")
+WRAPPED = """import torch
+from theirs import Flow
+net = torch.nn.DataParallel(Flow().cuda())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, _ in loader:
+    z, scale = net(x.cuda(), reverse=False)
+    loss = (z.square().mean() + scale.square().mean())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def verified(text: str, folder: Path) -> dict[str, object]:
+    (folder / "script.py").write_text(text, "utf-8")
+    tree, target = walk(folder / "script.py"), load_target("torch_npu")
     options = VerifyOptions(losses=4, at=2, modes=("float32",))
     result = port_tree(tree, target, Options())
     done = verify_port(result, tree, target, options, "", lambda _: None).verification
+    assert done is not None
+    return done
+
+
+def test_the_call_of_a_training_function_is_no_line_of_its_script(tmp_path: Path) -> None:
+    done = verified(CALLED, tmp_path)
+    assert done["passed"], done["lines"]
+
+
+def test_what_a_network_gives_through_a_ports_wrapper_is_taken_apart(tmp_path: Path) -> None:
+    done = verified(WRAPPED, tmp_path)
     assert done["passed"], done["lines"]
 
 
@@ -190,3 +214,15 @@ def test_an_agent_whose_own_memory_is_there_samples_from_it(tmp_path: Path) -> N
     text = f"import torch\n{own}memory = Memory()\n{AGENT.partition(chr(10))[2]}"
     text = text.replace("replay_buffer.sample", "memory.sample")
     assert "_mpcore_next()" not in extract(text, tmp_path).body
+
+
+def test_groups_of_parameters_that_a_function_makes_are_those_of_its_network(tmp_path) -> None:
+    text = (
+        "import torch\nimport util\nfrom theirs import Net\nnet = Net(3)\n"
+        "groups = util.get_param_groups(net, 1e-4, norm_suffix='weight_g')\n"
+        "optimizer = torch.optim.Adam(groups, lr=0.1)\n"
+        "for x, y in loader:\n    loss = (net(x) - y).square().mean()\n"
+        "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+    )
+    found = probed(extract(text, tmp_path), tmp_path, 60.0)
+    assert found["inputs"], found["words"]

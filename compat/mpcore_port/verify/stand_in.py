@@ -36,6 +36,7 @@ _HERE = tuple(  # files whose functions hand on; probe has something in the plac
     str(Path(__file__).with_name(f"{name}.py"))
     for name in ("stand_in", "environments", "kit", "probe")
 )
+_ONE_DEVICE = "_port_one_device.forward"  # of a port, in the place of DataParallel
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _form = ["scores"]
 _kit: list[Any] = [TorchKit()]
@@ -223,6 +224,8 @@ class StandIn(Missing):
             return Environment(lambda: len(_names_wanted(sys._getframe(2))))
         if self._mpcore_name.endswith(".backward") and args:
             return args[0].backward()  # of what hosts a loop
+        if lent := _lent(self._mpcore_name, (*args, *kwargs.values())):
+            return lent
         groups = _groups(self._mpcore_name, (*args, *kwargs.values())) or self._mpcore_groups()
         if groups:
             return _kit[0].optimizer(groups)
@@ -393,8 +396,17 @@ def _groups(name: str, given: tuple[Any, ...]) -> list[Any]:
             parts = [part.get("params") if isinstance(part, dict) else part for part in listed]
             if parts and all(map(_is_parameters, parts)):
                 return listed
-    if "optim" not in name.rpartition(".")[2].lower():
-        return []
+    return _parameters(given) if "optim" in name.rpartition(".")[2].lower() else []
+
+
+def _lent(name: str, given: tuple[Any, ...]) -> list[Any]:
+    """Return what a function as ``get_param_groups(net)`` gives an optimizer; [] for others."""
+    last = name.rpartition(".")[2].lower()
+    return _parameters(given) if "param" in last and "optim" not in last else []
+
+
+def _parameters(given: tuple[Any, ...]) -> list[Any]:
+    """Return the parameters of the first network of what is given; [] where none is."""
     models = [one for one in given if isinstance(one, _kit[0].Module)] + [
         one._mpcore_module()
         for one in given
@@ -449,8 +461,9 @@ def _names_wanted(frame: Any) -> tuple[str, ...]:
 
 def _caller(frame: Any) -> Any:
     """Return who called: a wrapper of torch hands on what it gets, so whoever called that."""
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(
-        (*_HERE, *_kit[0].between)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith((*_HERE, *_kit[0].between))
+        or frame.f_code.co_qualname == _ONE_DEVICE
     ):
         frame = frame.f_back
     return frame
