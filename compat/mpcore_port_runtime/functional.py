@@ -40,6 +40,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "scatter",
     "selu",
+    "set_grad_enabled",
     "sort",
     "std",
     "to",
@@ -83,6 +84,22 @@ def grad_mode(mode: bool) -> Any:
     return enable_grad() if mode else no_grad()
 
 
+def set_grad_enabled(mode: bool) -> None:
+    """Have nothing differentiated from here on, or again, as torch's switch on its own line does.
+
+    Raises:
+        BackendError: it switches on inside of ``no_grad``, which nothing can take back.
+    """
+    if mode and _SWITCHED:
+        _SWITCHED.pop().__exit__(None, None, None)
+    if mode:
+        enable_grad().__enter__()
+    elif not _OFF.get():
+        _SWITCHED.append(no_grad())
+        _SWITCHED[-1].__enter__()
+
+
+_SWITCHED: list[no_grad] = []
 _OFF: ContextVar[tuple[bool, ...]] = ContextVar("off", default=())
 
 

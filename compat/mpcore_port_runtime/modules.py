@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import Uniform, initializer
+from mindspore.experimental import optim
 
 from mpcore.errors import BackendError
 from mpcore_port_runtime.in_place import put
@@ -60,6 +61,7 @@ _INNER = {  # Cells that hold what torch holds itself, or under another name
     nn.TransformerEncoderLayer: {"dense1": ".linear1", "dense2": ".linear2"},
     nn.TransformerDecoderLayer: {"dense1": ".linear1", "dense2": ".linear2"},
 }
+_OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 _KEPT = "num_batches_tracked"
 
 
@@ -95,7 +97,7 @@ def _every(cell: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield (torch's full name, Parameter or buffer, the Cell it belongs to), each once."""
     seen = set()
     renamed: dict[str, str] = {}
-    for path, inner in cell.cells_and_names():
+    for path, inner in named_modules(cell):
         inside = {
             (f"{path}." if path else "") + name: other
             for kind, names in _INNER.items()
@@ -129,19 +131,27 @@ def parameters(cell: Any) -> list[Any]:
 
 
 def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the Cell and all below it by their paths."""
-    yield from cell.cells_and_names()
+    """Yield the Cell and all below it by their paths.
+
+    Optimizers that a network holds are Cells, too; in torch they are no part of it.
+    """
+    held: tuple[str, ...] = ()
+    for path, inner in cell.cells_and_names():
+        if path and isinstance(inner, _OPTIMIZERS):
+            held = (*held, f"{path}.")
+        if not f"{path}.".startswith(held or "\n"):
+            yield path, inner
 
 
 def modules(cell: Any) -> Iterator[Any]:
     """Yield the Cell and all below it."""
-    for _, inner in cell.cells_and_names():
+    for _, inner in named_modules(cell):
         yield inner
 
 
 def children(cell: Any) -> Iterator[Any]:
     """Yield the Cells right below."""
-    yield from cell.cells()
+    yield from (inner for inner in cell.cells() if not isinstance(inner, _OPTIMIZERS))
 
 
 def state_dict(holder: Any) -> dict[str, Any]:

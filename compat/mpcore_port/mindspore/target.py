@@ -28,6 +28,7 @@ from mpcore_port.mindspore.rules.rows import RowRule
 from mpcore_port.mindspore.rules.settings import SettingRule
 from mpcore_port.mindspore.rules.shared import SharedRule
 from mpcore_port.mindspore.rules.shown import ShownRule
+from mpcore_port.mindspore.rules.switches import SwitchRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
     GradRule,
@@ -76,7 +77,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         [WatchingRule()],
         [ReleasedRule()],
         [*shapes, SharedRule()],
-        [TrainingRule(), LoopRule()],
+        [TrainingRule(), LoopRule(), SwitchRule()],
         names,
         [NativeRule(), TidyRule()],
     ]

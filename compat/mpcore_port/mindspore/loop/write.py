@@ -433,7 +433,7 @@ class _Writer:
         if len(group.optimizers) == 1:
             return f"{group.optimizers[0]}.parameters"
         every_one = ", ".join(f"*{name}.parameters" for name in group.optimizers)
-        return f"{self.words('ms')}.ParameterTuple([{every_one}])"
+        return f"[{every_one}]"  # networks of one class have them by equal names: no tuple
 
     def _function(self, name: str, args: list[str], lines: list[Any]) -> Any:
         params = cst.Parameters([cst.Param(cst.Name(arg)) for arg in args])
@@ -474,8 +474,13 @@ class _Writer:
         total, ops = plan.names["accumulated"], self.words("ops")
         lines = []
         if forward is plan.group.forwards[0]:
-            params = self._parameters(plan.group)
-            text = f'{total} = {params}.clone(prefix="{total}", init="zeros")'
+            clones = [
+                f'{name}.parameters.clone(prefix="{total}", init="zeros")'
+                for name in plan.group.optimizers
+            ]
+            text = f"{total} = {clones[0]}"
+            if len(clones) > 1:
+                text = f"{total} = [{', '.join(f'*{clone}' for clone in clones)}]"
             lines += self._parsed(text)
         got, back = self._got(forward, plan.group), self._results(forward)
         args = ", ".join(forward.args)

@@ -18,7 +18,7 @@ from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.values import vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mpcore_port.rule import At
 
@@ -492,18 +492,27 @@ class Slice:
 
 
 def slice_of(
-    body: Sequence[Any], end: int, wanted: set[str], at: At, *, whole: bool = False
+    body: Sequence[Any],
+    end: int,
+    wanted: set[str],
+    at: At,
+    *,
+    whole: bool = False,
+    more: Callable[[Any], set[str]] | None = None,
 ) -> Slice:
     """Return the statements before ``end`` that the names ``wanted`` come from.
 
     What only prepares data, before the first statement that runs a network or a loss, is left
-    out, unless it is made of a tensor whose gradient is read, or ``whole`` is true.
+    out, unless it is made of a tensor whose gradient is read, or ``whole`` is true. ``more`` gives
+    names that a statement makes by what it calls.
     """
     needed = set(wanted)
     places: list[int] = []
     for place in range(end - 1, -1, -1):
         statement = body[place]
         made = set(assigned(statement))
+        if more is not None:
+            made |= more(statement)
         if _keeps_its_own(statement) and not needed & set(assigned(statement.test)):
             continue  # what it makes does not come further
         if made & needed:
