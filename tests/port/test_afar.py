@@ -265,7 +265,8 @@ class Trainer:
     def update(self, x, aim, other, known):
         out = model(x)
         loss = (out - aim).pow(2).mean() + (out - other).abs().mean() + (out * known).mean()
-        loss = loss + (out * self.seen).mean() + (out * self.fixed).mean() + self.count.float().mean()
+        loss = loss + (out * self.seen).mean() + (out * self.fixed).mean()
+        loss = loss + self.count.float().mean()
         loss = loss * known.size(0)
         optimizer.zero_grad()
         loss.backward()
