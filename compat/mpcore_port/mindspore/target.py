@@ -18,6 +18,7 @@ from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
 from mpcore_port.mindspore.rules.indexes import IndexRule
+from mpcore_port.mindspore.rules.kinds import KindRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
@@ -72,7 +73,15 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
-    shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), RepeatRule(), RowRule()]
+    shapes = [
+        AcceleratorRule(),
+        AloneRule(),
+        FirstRule(),
+        IndexRule(),
+        KindRule(),
+        RepeatRule(),
+        RowRule(),
+    ]
     return [
         [WatchingRule()],
         [ReleasedRule()],

@@ -31,12 +31,16 @@ _MADE = {
     "copy_": "{0}",  # MindSpore's own takes no part of another tensor on CPU
     "zero_": "ops.zeros_like({self})",
     "fill_": "ops.full_like({self}, {0})",
+    "fill_diagonal_": "port.fill_diagonal({self}, {0}, {1})",
+    "index_fill_": "port.index_fill({self}, {0}, {1}, {2})",
     "normal_": "ops.randn_like({self}) * {1} + {0}",
     "uniform_": "ops.rand_like({self}) * ({1} - {0}) + {0}",
 }
 _TAKES = {
     "copy_": (("other", ""), ("non_blocking", "False")),
     "fill_": (("value", ""),),
+    "fill_diagonal_": (("fill_value", ""), ("wrap", "False")),
+    "index_fill_": (("dim", ""), ("index", ""), ("value", "")),
     "normal_": (("mean", "0.0"), ("std", "1.0")),
     "uniform_": (("from", "0.0"), ("to", "1.0")),
     "zero_": (),
@@ -126,6 +130,14 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         if value is None:
             return None
         return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
+    if name in _ANEW and _is_own(held) and isinstance(at.names.parents.get(old), cst.Expr):
+        text = f"port.put({code_of(fresh)}, {code_of(plain_call(name, old, new, fresh, at))})"
+        sure = not _is_viewed(held, at)
+        why = "its values are assigned to" if sure else _VIEWED.format(code_of(held))
+        return _noted(rule, old, cst.parse_expression(wording(at, text)), at, why, sure=sure)
+    if root := _view_of(held, at):
+        made = None if _is_a_line(old, at) else plain_call(name, old, new, fresh, at)
+        return _noted(rule, old, made, at, _KEEPS.format(root), sure=False)
     made = _through_view(name, old, new, at)
     if made is not None:
         return _noted(rule, old, made, at, "no other name holds it: it is made anew")
@@ -159,6 +171,60 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
 _PERHAPS = (
     "{} is made anew: nobody looked whether what gave it holds it too, and is changed in torch"
 )
+
+
+_VIEWED = "a view of {} may be held, and is changed in torch"
+_KEEPS = "{} keeps its values here; in torch they change with those of this part"
+
+
+def _is_own(node: Any) -> bool:
+    """Return whether this is an attribute of the object itself: ``self.counts``."""
+    return isinstance(node, cst.Attribute) and code_of(node.value) == "self"
+
+
+def _is_viewed(held: Any, at: At) -> bool:
+    """Return whether a part of an attribute gets a name of its own somewhere."""
+    text = code_of(held)
+    for node in at.names.by_type[cst.Attribute]:
+        parent = at.names.parents.get(node)
+        if code_of(node) != text:
+            continue
+        if isinstance(parent, cst.Attribute) and parent.attr.value in _VIEWS | {"view", "data"}:
+            return True
+        if isinstance(parent, cst.Subscript) and parent.value is node:
+            above = at.names.parents.get(parent)
+            if isinstance(above, (cst.Assign, cst.Return)):
+                return True
+    return False
+
+
+def _view_of(node: Any, at: At) -> str:
+    """Return the name that ``torch.diagonal(c)``, or a chain of methods in place on it, is of."""
+    while isinstance(node, cst.Call) and _is_chained(node):
+        node = node.func.value  # type: ignore[attr-defined]
+    if not isinstance(node, cst.Call):
+        return ""
+    called = at.names.called(node)
+    last = (called or code_of(node.func)).rpartition(".")[2]
+    if last not in _VIEWS:
+        return ""
+    held = node.func.value if called is None and isinstance(node.func, cst.Attribute) else None
+    if called is not None and called.startswith("torch.") and node.args:
+        held = node.args[0].value
+    return held.value if isinstance(held, cst.Name) else ""
+
+
+def _is_a_line(call: cst.Call, at: At) -> bool:
+    """Return whether a chain of methods in place is a statement: what it changes is meant."""
+    node: Any = call
+    for above in at.names.ancestors(call):
+        if isinstance(above, cst.Expr):
+            return True
+        chained = isinstance(above, cst.Attribute) and above.attr.value.endswith("_")
+        if not (chained or (isinstance(above, cst.Call) and above.func is node)):
+            return False
+        node = above
+    return False
 
 
 def _put_before(target: Any, at: At) -> tuple[Any, Any]:
