@@ -16,9 +16,9 @@ from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
-from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
+from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.indexes import IndexRule
-from mpcore_port.mindspore.rules.kinds import KindRule
+from mpcore_port.mindspore.rules.kinds import KindRule, NumberRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
@@ -63,6 +63,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         RangeRule(),
         GradRule(),
         DataRule(),
+        KeptDataRule(),
         SettingRule(),
         ShownRule(),
         GroupRule(),
@@ -79,6 +80,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         FirstRule(),
         IndexRule(),
         KindRule(),
+        NumberRule(),
         RepeatRule(),
         RowRule(),
     ]

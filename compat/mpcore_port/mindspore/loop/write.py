@@ -22,6 +22,7 @@ from mpcore_port.mindspore.rules.flow import (
     needs,
     networks_given,
     read,
+    set_parts,
     surely_made,
 )
 from mpcore_port.mindspore.rules.native import becomes_partial
@@ -436,10 +437,19 @@ class _Writer:
         return f"[{every_one}]"  # networks of one class have them by equal names: no tuple
 
     def _function(self, name: str, args: list[str], lines: list[Any]) -> Any:
+        lines = [*self._copies(args, lines), *lines]
         params = cst.Parameters([cst.Param(cst.Name(arg)) for arg in args])
         return cst.FunctionDef(
             cst.Name(name), params, cst.IndentedBlock(lines), leading_lines=_BLANK
         )
+
+    def _copies(self, args: list[str], lines: list[Any]) -> list[Any]:
+        """Return lines that copy inputs whose parts are set: MindSpore sets none of an input."""
+        parts = {name for line in lines for name in set_parts(line)}
+        given = [arg for arg in args if arg in parts]
+        if self.at.options.plain:
+            return self._parsed("\n".join(f"{arg} = {arg}.clone()" for arg in given))
+        return self._parsed("\n".join(f"{arg} = {self.words('port')}.own({arg})" for arg in given))
 
     def _jit(self, plan: _Plan) -> str:
         """Return the decorator; a function that is made anew for each step is not compiled."""

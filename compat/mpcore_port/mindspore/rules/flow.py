@@ -38,6 +38,7 @@ __all__ = [
     "plain_values",
     "read",
     "read_first",
+    "set_parts",
     "slice_of",
     "surely_made",
     "values_alone",
@@ -106,6 +107,29 @@ def _assigned(node: cst.CSTNode) -> tuple[str, ...]:
     found = _Assigned()
     found.walk(node)
     return tuple(found.names)
+
+
+def set_parts(node: cst.CSTNode) -> set[str]:
+    """Return the plain names of which ``node`` sets a part: ``x[:, i] = y``, ``x[0] += 1``."""
+    found = _Parts()
+    found.walk(node)
+    return found.names
+
+
+class _Parts(Walker):
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def on_visit(self, node: Any) -> bool:
+        if type(node) in _DEFINED:
+            return False
+        if type(node) in (cst.AssignTarget, cst.AugAssign):
+            target = node.target
+            while isinstance(target, cst.Subscript):
+                target = target.value
+            if target is not node.target and isinstance(target, cst.Name):
+                self.names.add(target.value)
+        return True
 
 
 class _Plain(_Assigned):

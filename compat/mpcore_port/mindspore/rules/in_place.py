@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mpcore_port.names import Binding
     from mpcore_port.rule import At
 
-__all__ = ["AloneRule", "DataRule", "in_place", "is_alone"]
+__all__ = ["AloneRule", "DataRule", "KeptDataRule", "in_place", "is_alone"]
 
 _MADE = {
     "copy_": "{0}",  # MindSpore's own takes no part of another tensor on CPU
@@ -621,6 +621,47 @@ class DataRule(PortRule):
         made = cst.parse_expression(wording(at, f"port.set_data({holder}, {value})"))
         at.note(self, old, made)
         return cst.Expr(made, semicolon=new.semicolon)
+
+
+class KeptDataRule(PortRule):
+    """``backup[name] = param.data`` keeps the values where ``param.data = other`` comes later."""
+
+    name = "kept data"
+    reason = "`param.data = ...` gives torch's Parameter other memory, MindSpore's other values"
+    visits = (cst.Attribute,)
+
+    def act(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        """Copy the values that are kept."""
+        if old.attr.value != "data" or code_of(old.value) not in at.once(_given_data):
+            return None
+        if not _is_kept(old, at):
+            return None
+        made = cst.Call(cst.Attribute(new, cst.Name("copy")))
+        at.note(self, old, made, "changed", self.reason, _COPY)
+        return made
+
+
+_COPY = "a copy: what changes the Parameter in place later is not seen in it"
+
+
+def _given_data(at: At) -> set[str]:
+    """Return the names whose ``data`` is assigned somewhere in the file."""
+    targets = (one.target for one in at.names.by_type[cst.AssignTarget])
+    held = (one for one in targets if isinstance(one, cst.Attribute) and one.attr.value == "data")
+    return {code_of(one.value) for one in held}
+
+
+def _is_kept(node: cst.Attribute, at: At) -> bool:
+    """Return whether a value gets a name or a place of its own, and is not assigned as data."""
+    parent = at.names.parents.get(node)
+    if isinstance(parent, cst.Assign):
+        targets = [one.target for one in parent.targets]
+        return not any(isinstance(t, cst.Attribute) and t.attr.value == "data" for t in targets)
+    if isinstance(parent, cst.Arg):
+        call = at.names.parents.get(parent)
+        func = getattr(call, "func", None)
+        return isinstance(func, cst.Attribute) and func.attr.value in ("append", "insert")
+    return isinstance(parent, (cst.DictComp, cst.ListComp, cst.DictElement, cst.Element))
 
 
 def operator_of(node: cst.AugAssign) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.mindspore.rules.place import PortRule, is_number_of_numpy
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class IndexRule(PortRule):
     """``x[places]`` with an array of numpy takes it as a list."""
 
     name = "index"
-    reason = "MindSpore's tensors take lists, no arrays of numpy"
+    reason = "MindSpore's tensors take lists and Python's numbers, none of numpy's"
     visits = (cst.Subscript,)
 
     def act(self, old: cst.Subscript, new: cst.Subscript, at: At) -> Any:
@@ -35,12 +35,21 @@ class IndexRule(PortRule):
         elements, changed = [], False
         for before, element in zip(old.slice, new.slice, strict=True):
             index: Any = element.slice
+            if isinstance(before.slice, cst.Slice):
+                bounded = _bounded(before.slice, index, at)
+                changed = changed or bounded is not index
+                elements.append(element.with_changes(slice=bounded))
+                continue
             value = before.slice.value if isinstance(before.slice, cst.Index) else None
             if value is not None and _are_places(value, at):
                 code = f"tuple(one.tolist() for one in {code_of(index.value)})"
                 element = element.with_changes(
                     slice=index.with_changes(value=cst.parse_expression(code))
                 )
+                changed = True
+            elif value is not None and _is_one_of_numpy(value, at):
+                code = cst.parse_expression(f"int({code_of(index.value)})")
+                element = element.with_changes(slice=index.with_changes(value=code))
                 changed = True
             elif value is not None and _is_array(value, at):
                 held = index.value
@@ -55,6 +64,38 @@ class IndexRule(PortRule):
         made = new.with_changes(slice=elements)
         at.note(self, old, made)
         return made
+
+
+def _bounded(old: cst.Slice, new: cst.Slice, at: At) -> cst.Slice:
+    """Return a slice whose bounds are Python's numbers where numpy's may stand."""
+    made = {}
+    for part in ("lower", "upper", "step"):
+        bound = getattr(old, part)
+        if bound is not None and is_number_of_numpy(bound, at):
+            code = f"int({code_of(getattr(new, part))})"
+            made[part] = cst.parse_expression(code)
+    return new.with_changes(**made) if made else new
+
+
+_ONE = ("argmax", "argmin", "int32", "int64", "random.choice")
+
+
+def _is_one_of_numpy(node: Any, at: At) -> bool:
+    """Return whether an index surely is one number of numpy's, out of an array or of a call."""
+    if not isinstance(node, (cst.Name, cst.Call)):
+        return False
+    if isinstance(node, cst.Name):
+        held = at.names.held(node)
+        loops = [b.value for b in held if b.kind == "for"]
+        if loops:
+            return len(loops) == len(held) and all(_is_array(one, at) for one in loops)
+    origins = at.names.origins(node)
+    return bool(origins) and all(_gives_one(one, at) for one in origins)
+
+
+def _gives_one(node: Any, at: At) -> bool:
+    module, _, last = (at.names.called(node) or "").partition(".")
+    return module == "numpy" and last in _ONE and len(node.args) == 1
 
 
 def _is_followed(node: cst.CSTNode, at: At) -> bool:

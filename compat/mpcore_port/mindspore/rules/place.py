@@ -30,6 +30,7 @@ __all__ = [
     "is_module_class",
     "is_network_class",
     "is_next",
+    "is_number_of_numpy",
     "is_numpy_count",
     "is_plain_object",
     "is_port",
@@ -360,6 +361,23 @@ def _counts(node: Any, at: At) -> bool:
         else "_space" in code_of(held)
     )
     return node.func.attr.value in ("max", "prod", "sum") and of_numpy
+
+
+def is_number_of_numpy(node: Any, at: At) -> bool:
+    """Return whether a number is perhaps numpy's: MindSpore slices by Python's alone."""
+    waiting, asked = [node], set[cst.CSTNode]()
+    while waiting:
+        for one in (part := waiting.pop(), *at.names.origins(part)):
+            if one in asked:
+                continue
+            asked.add(one)
+            if isinstance(one, cst.BinaryOperation):
+                waiting += [one.left, one.right]
+            elif isinstance(one, cst.UnaryOperation):
+                waiting.append(one.expression)
+            elif isinstance(one, cst.Call) and (at.names.called(one) or "").startswith("numpy."):
+                return True
+    return False
 
 
 _FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")
