@@ -38,6 +38,7 @@ __all__ = [
     "no_grad",
     "normalize",
     "ones",
+    "places",
     "rms_norm",
     "roll",
     "scaled_dot_product_attention",
@@ -137,6 +138,18 @@ def layer_norm(
     if bias is not None:
         y = y + bias
     return y.astype(input.dtype)
+
+
+def places(mask: Any) -> Any:
+    """Return where a mask of one axis is true: MindSpore takes no mask beside other places.
+
+    Raises:
+        BackendError: the mask has several axes.
+    """
+    if mask.ndim != 1:
+        msg = f"a mask beside other places must have one axis, got shape {tuple(mask.shape)}"
+        raise BackendError(msg)
+    return Tensor(np.flatnonzero(mask.asnumpy()))
 
 
 def true_places(condition: Any) -> tuple[Any, ...]:

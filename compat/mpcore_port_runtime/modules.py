@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Parameter",
+    "add_module",
     "children",
     "fill",
     "fill_uniform",
@@ -147,6 +148,22 @@ def modules(cell: Any) -> Iterator[Any]:
     """Yield the Cell and all below it."""
     for _, inner in named_modules(cell):
         yield inner
+
+
+def add_module(owner: Any, name: str, module: Any) -> None:
+    """Give a Cell another one by a name; one of a row runs behind those that it has."""
+    if not isinstance(owner, nn.Cell):
+        owner.add_module(name, module)
+        return
+    if module is not None:
+        module.update_parameters_name(f"{name}.")
+    if isinstance(owner, nn.SequentialCell):
+        if name not in owner._cells:
+            owner._is_dynamic_name.append(False)
+        owner._cells[name] = module
+        owner.cell_list = list(owner._cells.values())
+    else:
+        owner._cells[name] = module
 
 
 def children(cell: Any) -> Iterator[Any]:

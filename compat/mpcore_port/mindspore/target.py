@@ -17,7 +17,7 @@ from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
-from mpcore_port.mindspore.rules.indexes import IndexRule
+from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
 from mpcore_port.mindspore.rules.kinds import KindRule, NumberRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
@@ -77,6 +77,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     shapes = [
         AcceleratorRule(),
         AloneRule(),
+        EmptyRule(),
         FirstRule(),
         IndexRule(),
         KindRule(),
