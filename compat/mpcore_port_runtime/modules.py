@@ -32,6 +32,7 @@ __all__ = [
     "named_modules",
     "named_parameters",
     "parameters",
+    "put_back",
     "requires_grad_",
     "rounded",
     "state_dict",
@@ -199,6 +200,14 @@ def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> 
         _load_cell(holder, state, strict)
     else:
         holder.load_state_dict(state)
+
+
+def put_back(held: Any, value: Any) -> Any:
+    """Return what a checkpoint gives for ``held``: a Cell itself, with the weights saved of it."""
+    if isinstance(held, nn.Cell) and isinstance(value, dict):
+        load_state_dict(held, value)
+        return held
+    return value
 
 
 def _load_cell(cell: Any, state: dict[str, Any], strict: bool) -> None:

@@ -444,12 +444,13 @@ def test():
 for _ in range(2):
     train()
     test()
+torch.set_grad_enabled(True)
 """
 
 
 def test_a_switch_of_gradients_stays_as_it_is_set(tmp_path):
     found = beside(HEAD + SWITCHED, tmp_path)
-    assert found.text.count("port.set_grad_enabled(") == 4
+    assert found.text.count("port.set_grad_enabled(") == 5
 
 
 def test_a_switch_among_the_statements_of_a_loss_is_refused():

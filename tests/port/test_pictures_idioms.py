@@ -232,3 +232,25 @@ def test_weights_that_are_kept_are_copied_where_data_is_assigned_alone():
 def test_a_view_that_is_changed_on_its_own_line_is_refused():
     found = ported(HEAD + "c = batches[0]\ntorch.diagonal(c).add_(1.0)\nmade.append(c)\n")
     assert any(edit.kind == "refused" for edit in found.edits)
+
+
+RESUMED = """import torch
+from torch import nn
+from lib import Memory
+model = nn.Linear(4, 3)
+memory = Memory(4).cuda()
+best = 0.0
+def keep(state):
+    torch.save(state, "state.pth")
+if best > 1:
+    checkpoint = torch.load("state.pth")
+    best = checkpoint["best"]
+    memory = checkpoint["memory"]
+keep({"best": best, "memory": memory})
+"""
+
+
+def test_an_object_that_was_saved_whole_takes_its_weights():
+    text = ported(RESUMED).text
+    assert 'memory = port.put_back(memory, checkpoint["memory"])' in text
+    assert 'best = checkpoint["best"]' in text

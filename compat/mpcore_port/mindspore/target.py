@@ -26,6 +26,7 @@ from mpcore_port.mindspore.rules.partials import PartialRule
 from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
 from mpcore_port.mindspore.rules.rows import RowRule
+from mpcore_port.mindspore.rules.saved import PutBackRule
 from mpcore_port.mindspore.rules.settings import SettingRule
 from mpcore_port.mindspore.rules.shared import SharedRule
 from mpcore_port.mindspore.rules.shown import ShownRule
@@ -64,6 +65,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         GradRule(),
         DataRule(),
         KeptDataRule(),
+        PutBackRule(),
         SettingRule(),
         ShownRule(),
         GroupRule(),

@@ -48,12 +48,12 @@ class IndexRule(PortRule):
                 )
                 changed = True
             elif value is not None and _is_mask(value, at) and _is_beside(old, before):
-                code = cst.parse_expression(wording(at, f"port.places({code_of(index.value)})"))
-                element = element.with_changes(slice=index.with_changes(value=code))
+                places = cst.parse_expression(wording(at, f"port.places({code_of(index.value)})"))
+                element = element.with_changes(slice=index.with_changes(value=places))
                 changed = True
             elif value is not None and _is_one_of_numpy(value, at):
-                code = cst.parse_expression(f"int({code_of(index.value)})")
-                element = element.with_changes(slice=index.with_changes(value=code))
+                number = cst.parse_expression(f"int({code_of(index.value)})")
+                element = element.with_changes(slice=index.with_changes(value=number))
                 changed = True
             elif value is not None and _is_array(value, at):
                 held = index.value
@@ -143,6 +143,7 @@ class EmptyRule(PortRule):
             return None
         module, _, name = (at.names.called(old) or "").rpartition(".")
         held: Any = None
+        made: Any = None
         if module == "torch" and len(old.args) == len(new.args) == 1 and not old.args[0].star:
             held, made = old.args[0].value, new.args[0].value
         elif not module and isinstance(old.func, cst.Attribute) and not old.args:
@@ -155,9 +156,11 @@ class EmptyRule(PortRule):
         return call
 
 
-def _is_masked(node: Any, at: At) -> bool:
+def _is_masked(node: Any, at: At, depth: int = _DEPTH) -> bool:
     """Return whether an expression is what a mask takes out of a tensor, or may be."""
-    return any(_takes_out(one, at) for one in [node, *at.names.origins(node)])
+    if depth == 0:
+        return False
+    return any(_takes_out(one, at, depth - 1) for one in {node, *at.names.origins(node)})
 
 
 _EACH = frozenset(
@@ -166,11 +169,11 @@ _EACH = frozenset(
 )
 
 
-def _takes_out(node: Any, at: At) -> bool:
+def _takes_out(node: Any, at: At, depth: int) -> bool:
     if isinstance(node, cst.BinaryOperation):
-        return _is_masked(node.left, at) or _is_masked(node.right, at)
+        return _is_masked(node.left, at, depth) or _is_masked(node.right, at, depth)
     if isinstance(node, cst.UnaryOperation):
-        return _is_masked(node.expression, at)
+        return _is_masked(node.expression, at, depth)
     if isinstance(node, cst.Subscript) and len(node.slice) == 1:
         index = node.slice[0].slice
         return isinstance(index, cst.Index) and _is_mask(index.value, at)
@@ -178,11 +181,11 @@ def _takes_out(node: Any, at: At) -> bool:
         return False
     module, _, last = (at.names.called(node) or "").rpartition(".")
     if module == "torch" and last in _EACH and node.args:
-        return _is_masked(node.args[0].value, at)
+        return _is_masked(node.args[0].value, at, depth)
     if module or not isinstance(node.func, cst.Attribute):
         return False
     name = node.func.attr.value
-    return name == "masked_select" or (name in _EACH and _is_masked(node.func.value, at))
+    return name == "masked_select" or (name in _EACH and _is_masked(node.func.value, at, depth))
 
 
 def _is_followed(node: cst.CSTNode, at: At) -> bool:

@@ -324,8 +324,8 @@ class _Planner:
                 self._refuse(sink, why)
                 return
         lines = [block.body[place] for place in part.places]
-        if kept := {name for line in lines for name in self._kept(line)}:
-            self.found.torn[id(sink.call)] = _KEPT.format(min(kept))
+        if held := {name for line in lines for name in self._kept(line)}:
+            self.found.torn[id(sink.call)] = _KEPT.format(min(held))
         front: list[Any] = []
         unsure: list[Any] = []
         if afar := self._afar(lines, sink):
