@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "addmm",
     "as_tuple",
     "bincount",
     "diag",
@@ -377,6 +378,13 @@ def diag(input: Any, diagonal: int = 0) -> Any:  # torch's name
     made = ops.cat(parts, 1)
     rest = ops.zeros(flat, made.dtype)
     return ops.cat([rest, made] if diagonal < 0 else [made, rest], 0)
+
+
+def addmm(input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:  # torch's names
+    """Return ``beta * input + alpha * mat1 @ mat2``; torch up to 1.5 had the factors in front."""
+    if not isinstance(mat1, Tensor):
+        mat1, mat2, beta, alpha = beta, alpha, mat1, mat2
+    return beta * input + alpha * ops.matmul(mat1, mat2)
 
 
 def fill_diagonal(input: Any, fill_value: Any, wrap: bool = False) -> Any:  # torch's name

@@ -35,6 +35,7 @@ __all__ = [
     "put_back",
     "requires_grad_",
     "rounded",
+    "set_buffer",
     "state_dict",
 ]
 
@@ -200,6 +201,15 @@ def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> 
         _load_cell(holder, state, strict)
     else:
         holder.load_state_dict(state)
+
+
+def set_buffer(owner: Any, name: str, value: Any) -> None:
+    """Run ``owner.name = value`` of what is registered as a buffer: it stays one."""
+    if name in getattr(owner, "_buffers", ()) and isinstance(value, Tensor):
+        value._is_buffer = True
+        owner._buffers[name] = value
+    else:
+        setattr(owner, name, value)
 
 
 def put_back(held: Any, value: Any) -> Any:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["AloneRule", "DataRule", "KeptDataRule", "in_place", "is_alone"]
 
 _MADE = {
+    "addmm_": "port.addmm({self}, {0}, {1}, {2}, {3})",
     "copy_": "{0}",  # MindSpore's own takes no part of another tensor on CPU
     "zero_": "ops.zeros_like({self})",
     "fill_": "ops.full_like({self}, {0})",
@@ -37,6 +38,7 @@ _MADE = {
     "uniform_": "ops.rand_like({self}) * ({1} - {0}) + {0}",
 }
 _TAKES = {
+    "addmm_": (("mat1", ""), ("mat2", ""), ("beta", "1"), ("alpha", "1")),
     "copy_": (("other", ""), ("non_blocking", "False")),
     "fill_": (("value", ""),),
     "fill_diagonal_": (("fill_value", ""), ("wrap", "False")),
