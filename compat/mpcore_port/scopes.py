@@ -21,6 +21,7 @@ __all__ = [
     "dotted",
     "expression",
     "in_front",
+    "parsed",
     "string_of",
     "target_names",
     "without",
@@ -50,7 +51,17 @@ def code_of(node: cst.CSTNode) -> str:
 @lru_cache(maxsize=4096)
 def expression(code: str) -> cst.BaseExpression:
     """Return parsed code of a rule; the same node each time, as none is ever changed."""
-    return cst.parse_expression(code)
+    return parsed(code)
+
+
+def parsed(code: str) -> cst.BaseExpression:
+    """Return parsed code; what goes over several lines gets the brackets that it stood in."""
+    try:
+        return cst.parse_expression(code)
+    except cst.ParserSyntaxError:
+        if "\n" not in code:
+            raise
+        return cst.parse_expression(f"({code})")
 
 
 def alias_text(alias: cst.ImportAlias) -> str:

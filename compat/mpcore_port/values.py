@@ -39,10 +39,10 @@ _LITERALS = (
     cst.BaseNumber,
     cst.BaseString,
     cst.Lambda,
-    cst.Comparison,
     cst.Set,
     cst.Ellipsis,
 )
+_ASKED = (cst.In, cst.NotIn, cst.Is, cst.IsNot)
 _DEPTH = 60  # expressions inside of each other; deeper ones are a riddle
 _ROUNDS = 8  # in which values that depend on one another must settle
 
@@ -156,6 +156,8 @@ class Values:
             return self._mixed([node.left, node.right])
         if isinstance(node, cst.UnaryOperation):
             return self._kind(node.expression)
+        if isinstance(node, cst.Comparison):
+            return self._compared(node)
         if isinstance(node, (cst.List, cst.Tuple)):
             return self._joined([self._kind(e.value) for e in node.elements] or ["neutral"])
         if isinstance(node, (cst.ListComp, cst.GeneratorExp, cst.SetComp)):
@@ -170,6 +172,12 @@ class Values:
         if isinstance(node, (cst.DictComp, cst.NamedExpr, cst.StarredElement)):
             return self._kind(node.value)
         return UNKNOWN
+
+    def _compared(self, node: cst.Comparison) -> str:
+        """Return the kind of ``a == b``: tensors give tensors, all else a truth."""
+        parts = [node.left, *(one.comparator for one in node.comparisons)]
+        asked = any(isinstance(one.operator, _ASKED) for one in node.comparisons)
+        return "tensor" if not asked and self._mixed(parts) == "tensor" else "neutral"
 
     def _mixed(self, parts: list[cst.BaseExpression]) -> str:
         kinds = [self._kind(part) for part in parts]

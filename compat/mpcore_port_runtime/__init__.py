@@ -28,6 +28,7 @@ from mpcore_port_runtime.layers import *  # noqa: F403
 from mpcore_port_runtime.loading import *  # noqa: F403
 from mpcore_port_runtime.losses import *  # noqa: F403
 from mpcore_port_runtime.modules import *  # noqa: F403
+from mpcore_port_runtime.norms import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
 from mpcore_port_runtime.parameter_list import *  # noqa: F403
 from mpcore_port_runtime.profiling import *  # noqa: F403
@@ -45,5 +46,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 11
+VERSION = 12
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

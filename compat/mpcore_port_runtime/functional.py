@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "addmm",
     "as_tuple",
+    "bincount",
     "diag",
     "diag_embed",
     "embedding",
     "enable_grad",
     "equal",
+    "fill_diagonal",
     "finfo",
     "full",
     "grad_mode",
     "index_add",
+    "index_fill",
     "interpolate",
     "layer_norm",
     "lerp",
@@ -35,11 +39,13 @@ __all__ = [
     "no_grad",
     "normalize",
     "ones",
+    "places",
     "rms_norm",
     "roll",
     "scaled_dot_product_attention",
     "scatter",
     "selu",
+    "set_grad_enabled",
     "sort",
     "std",
     "to",
@@ -83,6 +89,22 @@ def grad_mode(mode: bool) -> Any:
     return enable_grad() if mode else no_grad()
 
 
+def set_grad_enabled(mode: bool) -> None:
+    """Have nothing differentiated from here on, or again, as torch's switch on its own line does.
+
+    Raises:
+        BackendError: it switches on inside of ``no_grad``, which nothing can take back.
+    """
+    if mode and _SWITCHED:
+        _SWITCHED.pop().__exit__(None, None, None)
+    if mode:
+        enable_grad().__enter__()
+    elif not _OFF.get():
+        _SWITCHED.append(no_grad())
+        _SWITCHED[-1].__enter__()
+
+
+_SWITCHED: list[no_grad] = []
 _OFF: ContextVar[tuple[bool, ...]] = ContextVar("off", default=())
 
 
@@ -117,6 +139,18 @@ def layer_norm(
     if bias is not None:
         y = y + bias
     return y.astype(input.dtype)
+
+
+def places(mask: Any) -> Any:
+    """Return where a mask of one axis is true: MindSpore takes no mask beside other places.
+
+    Raises:
+        BackendError: the mask has several axes.
+    """
+    if mask.ndim != 1:
+        msg = f"a mask beside other places must have one axis, got shape {tuple(mask.shape)}"
+        raise BackendError(msg)
+    return Tensor(np.flatnonzero(mask.asnumpy()))
 
 
 def true_places(condition: Any) -> tuple[Any, ...]:
@@ -329,9 +363,63 @@ def diag_embed(input: Any) -> Any:
     return input.expand_dims(-1) * ops.eye(input.shape[-1], input.shape[-1], input.dtype)
 
 
-def diag(input: Any) -> Any:  # torch's name
-    """Return the matrix with a vector on its diagonal, or the diagonal of a matrix."""
-    return ops.diag(input) if input.ndim == 1 else input.diagonal()
+def diag(input: Any, diagonal: int = 0) -> Any:  # torch's name
+    """Return the matrix with a vector on a diagonal, or a diagonal of a matrix."""
+    if input.ndim != 1:
+        return input.diagonal(diagonal)
+    made = ops.diag(input)
+    count, beside = input.shape[0], abs(diagonal)
+    if not beside:
+        return made
+    wide, flat = (count, beside), (beside, count + beside)
+    parts = (
+        [made, ops.zeros(wide, made.dtype)] if diagonal < 0 else [ops.zeros(wide, made.dtype), made]
+    )
+    made = ops.cat(parts, 1)
+    rest = ops.zeros(flat, made.dtype)
+    return ops.cat([rest, made] if diagonal < 0 else [made, rest], 0)
+
+
+def addmm(input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:  # torch's names
+    """Return ``beta * input + alpha * mat1 @ mat2``; torch up to 1.5 had the factors in front."""
+    if not isinstance(mat1, Tensor):
+        mat1, mat2, beta, alpha = beta, alpha, mat1, mat2
+    return beta * input + alpha * ops.matmul(mat1, mat2)
+
+
+def fill_diagonal(input: Any, fill_value: Any, wrap: bool = False) -> Any:  # torch's name
+    """Return a matrix with another main diagonal.
+
+    Raises:
+        BackendError: it has more than two axes, or ``wrap`` would begin a second diagonal.
+    """
+    rows, *columns = input.shape
+    if len(columns) != 1 or (wrap and rows > columns[0] + 1):
+        msg = f"`fill_diagonal_` must be of a matrix without wrap, got shape {input.shape}"
+        raise BackendError(msg)
+    place = Tensor(np.eye(rows, columns[0], dtype=bool))
+    return ops.where(place, Tensor(fill_value).astype(input.dtype), input)
+
+
+def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:  # torch's name
+    """Return ``input`` with one value in the slices that ``index`` numbers along an axis."""
+    held = value.astype(input.dtype) if isinstance(value, Tensor) else value
+    if not isinstance(held, Tensor):
+        held = Tensor(held, input.dtype)
+    chosen = np.zeros(input.shape[dim], dtype=bool)
+    chosen[index.asnumpy()] = True
+    shape = [1] * input.ndim
+    shape[dim] = -1
+    place = Tensor(chosen).reshape(tuple(shape)).broadcast_to(input.shape)
+    return ops.where(place, held, input)
+
+
+def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:  # torch's name
+    """Return torch.bincount: how often each number comes, int64, or its weights' sums."""
+    given = None if weights is None else weights.asnumpy()
+    found = np.bincount(input.asnumpy(), given, minlength)
+    kind = np.int64 if given is None else (np.float32 if given.dtype == np.float32 else np.float64)
+    return Tensor(found.astype(kind))
 
 
 def scatter(input: Any, dim: int, index: Any, src: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import Uniform, initializer
+from mindspore.experimental import optim
 
 from mpcore.errors import BackendError
 from mpcore_port_runtime.in_place import put
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Parameter",
+    "add_module",
     "children",
     "fill",
     "fill_uniform",
@@ -30,8 +32,10 @@ __all__ = [
     "named_modules",
     "named_parameters",
     "parameters",
+    "put_back",
     "requires_grad_",
     "rounded",
+    "set_buffer",
     "state_dict",
 ]
 
@@ -60,6 +64,7 @@ _INNER = {  # Cells that hold what torch holds itself, or under another name
     nn.TransformerEncoderLayer: {"dense1": ".linear1", "dense2": ".linear2"},
     nn.TransformerDecoderLayer: {"dense1": ".linear1", "dense2": ".linear2"},
 }
+_OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 _KEPT = "num_batches_tracked"
 
 
@@ -95,7 +100,7 @@ def _every(cell: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield (torch's full name, Parameter or buffer, the Cell it belongs to), each once."""
     seen = set()
     renamed: dict[str, str] = {}
-    for path, inner in cell.cells_and_names():
+    for path, inner in named_modules(cell):
         inside = {
             (f"{path}." if path else "") + name: other
             for kind, names in _INNER.items()
@@ -129,19 +134,43 @@ def parameters(cell: Any) -> list[Any]:
 
 
 def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the Cell and all below it by their paths."""
-    yield from cell.cells_and_names()
+    """Yield the Cell and all below it by their paths.
+
+    Optimizers that a network holds are Cells, too; in torch they are no part of it.
+    """
+    held: tuple[str, ...] = ()
+    for path, inner in cell.cells_and_names():
+        if path and isinstance(inner, _OPTIMIZERS):
+            held = (*held, f"{path}.")
+        if not f"{path}.".startswith(held or "\n"):
+            yield path, inner
 
 
 def modules(cell: Any) -> Iterator[Any]:
     """Yield the Cell and all below it."""
-    for _, inner in cell.cells_and_names():
+    for _, inner in named_modules(cell):
         yield inner
+
+
+def add_module(owner: Any, name: str, module: Any) -> None:
+    """Give a Cell another one by a name; one of a row runs behind those that it has."""
+    if not isinstance(owner, nn.Cell):
+        owner.add_module(name, module)
+        return
+    if module is not None:
+        module.update_parameters_name(f"{name}.")
+    if isinstance(owner, nn.SequentialCell):
+        if name not in owner._cells:
+            owner._is_dynamic_name.append(False)
+        owner._cells[name] = module
+        owner.cell_list = list(owner._cells.values())
+    else:
+        owner._cells[name] = module
 
 
 def children(cell: Any) -> Iterator[Any]:
     """Yield the Cells right below."""
-    yield from cell.cells()
+    yield from (inner for inner in cell.cells() if not isinstance(inner, _OPTIMIZERS))
 
 
 def state_dict(holder: Any) -> dict[str, Any]:
@@ -172,6 +201,23 @@ def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> 
         _load_cell(holder, state, strict)
     else:
         holder.load_state_dict(state)
+
+
+def set_buffer(owner: Any, name: str, value: Any) -> None:
+    """Run ``owner.name = value`` of what is registered as a buffer: it stays one."""
+    if name in getattr(owner, "_buffers", ()) and isinstance(value, Tensor):
+        value._is_buffer = True
+        owner._buffers[name] = value
+    else:
+        setattr(owner, name, value)
+
+
+def put_back(held: Any, value: Any) -> Any:
+    """Return what a checkpoint gives for ``held``: a Cell itself, with the weights saved of it."""
+    if isinstance(held, nn.Cell) and isinstance(value, dict):
+        load_state_dict(held, value)
+        return held
+    return value
 
 
 def _load_cell(cell: Any, state: dict[str, Any], strict: bool) -> None:

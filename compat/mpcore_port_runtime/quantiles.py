@@ -7,7 +7,18 @@ from typing import Any
 import mindspore as ms
 from mindspore import Tensor, ops
 
-__all__ = ["quantile"]
+__all__ = ["median", "quantile"]
+
+
+def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:  # torch's name
+    """Return torch.median: the lower of two middle values; along an axis its place as well."""
+    if dim is None:
+        values = ops.sort(input.reshape(-1))[0]
+        return values[(values.shape[0] - 1) // 2]
+    values, places = ops.sort(input, dim)
+    middle = (input.shape[dim] - 1) // 2
+    found = [part.take(Tensor([middle]), dim) for part in (values, places.astype(ms.int64))]
+    return tuple(found if keepdim else [part.squeeze(dim) for part in found])
 
 
 def quantile(

@@ -8,7 +8,20 @@ from typing import Any
 import mindspore as ms
 from mindspore import ops
 
-__all__ = ["argmax", "argmin", "norm", "unbind", "vector_norm"]
+__all__ = ["argmax", "argmin", "average", "norm", "total", "unbind", "vector_norm"]
+
+
+def total(input: Any) -> Any:
+    """Return the sum of all elements; 0 of none, which MindSpore 2.10 does not give on a CPU."""
+    if input.size:
+        return input.sum()
+    whole = not input.is_floating_point()
+    return ops.zeros((), ms.int64 if whole else input.dtype)
+
+
+def average(input: Any) -> Any:
+    """Return the mean of all elements; nan of none, which MindSpore 2.10 does not give on a CPU."""
+    return input.mean() if input.size else ops.full((), math.nan, dtype=input.dtype)
 
 
 def _place(find: Any, input: Any, dim: Any, keepdim: bool) -> Any:

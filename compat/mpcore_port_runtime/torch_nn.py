@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore import nn
 
-from mpcore_port_runtime import layers
+from mpcore_port_runtime import layers, norms
 from mpcore_port_runtime.functional import as_tuple
 
 __all__ = [
@@ -64,17 +64,18 @@ def _several(value: Any, axes: int) -> Any:
 
 def _batch_norm(
     make: Any,
+    other: Any,
     num_features: int,
     eps: float,
     momentum: float | None,
     affine: bool,
     track_running_stats: bool,
 ) -> Any:
-    _only("affine", affine, True)
-    _only("track_running_stats", track_running_stats, True)
     if momentum is None:
         msg = "`momentum` must be a number: an average over all batches has no equal in MindSpore"
         raise NotImplementedError(msg)
+    if not affine or not track_running_stats:
+        return other(num_features, eps, momentum, affine, track_running_stats).set_train()
     return make(num_features, float(eps), momentum=1.0 - momentum).set_train()
 
 
@@ -88,7 +89,8 @@ def BatchNorm1d(  # noqa: N802  # torch's names, here and below
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.BatchNorm1d."""
-    return _batch_norm(nn.BatchNorm1d, num_features, eps, momentum, affine, track_running_stats)
+    makers = nn.BatchNorm1d, norms.BatchNorm1d
+    return _batch_norm(*makers, num_features, eps, momentum, affine, track_running_stats)
 
 
 def BatchNorm2d(  # noqa: N802
@@ -101,7 +103,8 @@ def BatchNorm2d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.BatchNorm2d."""
-    return _batch_norm(nn.BatchNorm2d, num_features, eps, momentum, affine, track_running_stats)
+    makers = nn.BatchNorm2d, norms.BatchNorm2d
+    return _batch_norm(*makers, num_features, eps, momentum, affine, track_running_stats)
 
 
 def BatchNorm3d(  # noqa: N802
@@ -114,7 +117,8 @@ def BatchNorm3d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.BatchNorm3d."""
-    return _batch_norm(nn.BatchNorm3d, num_features, eps, momentum, affine, track_running_stats)
+    makers = nn.BatchNorm3d, norms.BatchNorm3d
+    return _batch_norm(*makers, num_features, eps, momentum, affine, track_running_stats)
 
 
 def LayerNorm(  # noqa: N802

@@ -17,6 +17,8 @@ __all__ = [
     "LongTensor",
     "first",
     "logged",
+    "own",
+    "parts_shown",
     "shown",
 ]
 
@@ -59,9 +61,45 @@ def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
     return _made(ms.bool_, given)
 
 
+# As torch's: numpy asks a tensor before it makes an array of ``np.sqrt(2) * tensor``.
+Tensor.__array_priority__ = 1000
+
+
+def own(value: Any) -> Any:
+    """Return a tensor's copy, whose parts may be set while a loss is differentiated; all else."""
+    return value.copy() if isinstance(value, Tensor) else value
+
+
 def shown(value: Any) -> Any:
     """Return the number of a tensor with one, anything else as it is: formats want a number."""
     return value.item() if isinstance(value, Tensor) and value.size == 1 else value
+
+
+class _Parts:
+    """Stands for an object in ``text.format``: tensors among what it holds are numbers there."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __getattr__(self, name: str) -> Any:
+        return _Parts(getattr(self._value, name))
+
+    def __getitem__(self, key: Any) -> Any:
+        return _Parts(self._value[key])
+
+    def __format__(self, spec: str) -> str:
+        return format(shown(self._value), spec)
+
+    def __str__(self) -> str:
+        return str(self._value)
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+
+def parts_shown(value: Any) -> Any:
+    """Return what ``"{meter.val:.3f}".format`` takes for an object that may hold tensors."""
+    return _Parts(value)
 
 
 def first(value: Any) -> Any:

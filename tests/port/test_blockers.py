@@ -257,13 +257,13 @@ def test_small_forms_are_translated_or_refused():
         "model.set_train()",
         "device = next(iter(port.parameters(model))).dtype",
         "with port.grad_mode(device is None):",
+        "port.set_grad_enabled(False)",
         'port.save(port.state_dict(model), "a")',
         'port.save(port.state_dict(model), "b")',
         "with port.grad_mode(not (False)):",
     ):
         assert line in lines
-    stops = {e.line for e in found.edits if e.kind == "refused"}
-    assert stops == {14}
+    assert not [e for e in found.edits if e.kind == "refused"]
 
 
 COPIED = """import copy

@@ -100,11 +100,21 @@ def test_a_layer_whose_objects_are_looked_for_is_the_class(code):
 
 
 def test_what_a_call_through_a_name_cannot_make_is_named():
-    code = "def f(d, norm=nn.BatchNorm2d):\n    return norm(d), norm(d, affine=False)"
+    code = "def f(d, norm=nn.BatchNorm2d):\n    return norm(d), norm(d, momentum=None)"
     done = port_text(HEAD + code + "\n", TARGET)
     said = [edit.reason for edit in done.edits if edit.kind == "unproven"]
     assert len(said) == 1
-    assert "affine=False" in said[0]
+    assert "`momentum` of torch.nn.BatchNorm2d" in said[0]
+
+
+def test_a_norm_without_weights_is_made_through_a_name_too():
+    code = "def f(d, norm=nn.BatchNorm2d):\n    return norm(d, affine=False)\nmade = f(3)"
+    space = {}
+    exec(compile(port_text(HEAD + code + "\n", TARGET).text, "port.py", "exec"), space)
+    assert list(space["made"].get_parameters()) == [
+        space["made"].moving_mean,
+        space["made"].moving_variance,
+    ]
 
 
 def test_a_parameter_with_a_default_in_the_body_is_what_was_given():

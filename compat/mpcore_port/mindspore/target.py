@@ -13,11 +13,13 @@ from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
+from mpcore_port.mindspore.rules.buffers import BufferRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
-from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
-from mpcore_port.mindspore.rules.indexes import IndexRule
+from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
+from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
+from mpcore_port.mindspore.rules.kinds import KindRule, NumberRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
@@ -25,9 +27,11 @@ from mpcore_port.mindspore.rules.partials import PartialRule
 from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
 from mpcore_port.mindspore.rules.rows import RowRule
+from mpcore_port.mindspore.rules.saved import PutBackRule
 from mpcore_port.mindspore.rules.settings import SettingRule
 from mpcore_port.mindspore.rules.shared import SharedRule
 from mpcore_port.mindspore.rules.shown import ShownRule
+from mpcore_port.mindspore.rules.switches import SwitchRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
     GradRule,
@@ -61,6 +65,9 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         RangeRule(),
         GradRule(),
         DataRule(),
+        KeptDataRule(),
+        PutBackRule(),
+        BufferRule(),
         SettingRule(),
         ShownRule(),
         GroupRule(),
@@ -71,12 +78,22 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
-    shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), RepeatRule(), RowRule()]
+    shapes = [
+        AcceleratorRule(),
+        AloneRule(),
+        EmptyRule(),
+        FirstRule(),
+        IndexRule(),
+        KindRule(),
+        NumberRule(),
+        RepeatRule(),
+        RowRule(),
+    ]
     return [
         [WatchingRule()],
         [ReleasedRule()],
         [*shapes, SharedRule()],
-        [TrainingRule(), LoopRule()],
+        [TrainingRule(), LoopRule(), SwitchRule()],
         names,
         [NativeRule(), TidyRule()],
     ]

@@ -18,6 +18,7 @@ from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
 from mpcore_port.mindspore.rules.between import disturbed
 from mpcore_port.mindspore.rules.flow import (
     assigned,
+    assigned_first,
     carrying,
     constant,
     jumps,
@@ -25,6 +26,8 @@ from mpcore_port.mindspore.rules.flow import (
     needs,
     plain_values,
     read,
+    set_parts,
+    surely_made,
     values_alone,
     weights_run,
 )
@@ -82,6 +85,8 @@ def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
     _Grouping(steps, at).run()
     for place, group in enumerate(steps.groups):
         _hand_in(group, steps, place, at)
+    for forward in (one for group in steps.groups for one in group.forwards):
+        _check_parts(forward, steps)
     made = {id(line) for g in steps.groups for f in g.forwards for line in f.lines}
     for group in steps.groups:
         _check_zeros(group, steps, at)
@@ -90,6 +95,26 @@ def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
         ]
     _name(steps.groups)
     return steps
+
+
+def _check_parts(forward: Forward, steps: Steps) -> None:
+    """Raise if the loss sets a part of an input that others read: a step's function has a copy.
+
+    Raises:
+        NotPlain: another line reads more of it than its sizes.
+    """
+    parts = {name for line in forward.lines for name in set_parts(line.node)}
+    parts -= {name for line in forward.lines for name in surely_made(line.node)}
+    for line, _ in every(steps.block) if parts else ():
+        if any(line is one for one in forward.lines):
+            continue
+        text = _SIZES.sub("", _words(line.node))
+        for name in sorted(parts & read(line.node)):
+            if re.search(rf"(?<![\w.]){name}\b", text) and name not in assigned_first(line.node):
+                raise NotPlain(line.node, f"it reads {name}, of which the loss sets a part")
+
+
+_SIZES = re.compile(r"(?<![\w.])\w+\.(size\(|shape\b|dim\(|device\b|dtype\b)|\blen\(\w+\)")
 
 
 def _is_used(statement: Any, steps: Steps) -> bool:

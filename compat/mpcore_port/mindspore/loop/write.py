@@ -22,6 +22,7 @@ from mpcore_port.mindspore.rules.flow import (
     needs,
     networks_given,
     read,
+    set_parts,
     surely_made,
 )
 from mpcore_port.mindspore.rules.native import becomes_partial
@@ -433,13 +434,22 @@ class _Writer:
         if len(group.optimizers) == 1:
             return f"{group.optimizers[0]}.parameters"
         every_one = ", ".join(f"*{name}.parameters" for name in group.optimizers)
-        return f"{self.words('ms')}.ParameterTuple([{every_one}])"
+        return f"[{every_one}]"  # networks of one class have them by equal names: no tuple
 
     def _function(self, name: str, args: list[str], lines: list[Any]) -> Any:
+        lines = [*self._copies(args, lines), *lines]
         params = cst.Parameters([cst.Param(cst.Name(arg)) for arg in args])
         return cst.FunctionDef(
             cst.Name(name), params, cst.IndentedBlock(lines), leading_lines=_BLANK
         )
+
+    def _copies(self, args: list[str], lines: list[Any]) -> list[Any]:
+        """Return lines that copy inputs whose parts are set: MindSpore sets none of an input."""
+        parts = {name for line in lines for name in set_parts(line)}
+        given = [arg for arg in args if arg in parts]
+        if self.at.options.plain:
+            return self._parsed("\n".join(f"{arg} = {arg}.clone()" for arg in given))
+        return self._parsed("\n".join(f"{arg} = {self.words('port')}.own({arg})" for arg in given))
 
     def _jit(self, plan: _Plan) -> str:
         """Return the decorator; a function that is made anew for each step is not compiled."""
@@ -474,8 +484,13 @@ class _Writer:
         total, ops = plan.names["accumulated"], self.words("ops")
         lines = []
         if forward is plan.group.forwards[0]:
-            params = self._parameters(plan.group)
-            text = f'{total} = {params}.clone(prefix="{total}", init="zeros")'
+            clones = [
+                f'{name}.parameters.clone(prefix="{total}", init="zeros")'
+                for name in plan.group.optimizers
+            ]
+            text = f"{total} = {clones[0]}"
+            if len(clones) > 1:
+                text = f"{total} = [{', '.join(f'*{clone}' for clone in clones)}]"
             lines += self._parsed(text)
         got, back = self._got(forward, plan.group), self._results(forward)
         args = ", ".join(forward.args)

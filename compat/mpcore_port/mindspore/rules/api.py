@@ -78,6 +78,7 @@ class CallRule(PortRule):
             name = None
         if name is None:
             self._chosen(old, at)
+            return self._of_type(old, new, at)
         if not _is_torch(name) or name is None:
             return None
         row = by_name(name, at.options)
@@ -100,7 +101,8 @@ class CallRule(PortRule):
                 return None  # StatementRule takes the line away
         if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
             return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
-        if row.to and row.expr and not _is_listed(old):  # a type: sizes, or values of any kind
+        typed = row.expr or _TYPE.fullmatch(name)
+        if row.to and typed and not _is_listed(old):  # a type: sizes, or values of any kind
             row = replace(row, params=(), expr="")
             new = _sized(old, new)
         if _SIZED_LAYER.fullmatch(name):
@@ -124,6 +126,17 @@ class CallRule(PortRule):
             text = f"{wording(at, 'ms.Parameter')}({code_of(made)}, name={_bound(old, at)!r})"
             made = cst.parse_expression(text)
             at.note(self, old, made, reason="an optimizer moves it: a Parameter")
+        return made
+
+    def _of_type(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Write out a shape that one of several types of tensors is called with."""
+        chosen = at.names.choices(old.func)
+        if not chosen or not all(_TYPE.fullmatch(one) for one in chosen):
+            return None
+        made = _sized(old, new)
+        if made is new:
+            return None
+        at.note(self, old, made, reason="a shape means sizes in torch, a tuple values")
         return made
 
     def _of_version(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -207,6 +220,7 @@ def _sized(old: cst.Call, new: cst.Call) -> cst.Call:
 
 
 # Of spaces of gym the shape is a tuple, no torch.Size.
+_TYPE = re.compile(r"torch\.(cuda\.)?[A-Z]\w*Tensor")
 _SHAPE = re.compile(r"(\.size\(\)|(?<!space)\.shape)$")
 
 

@@ -18,7 +18,7 @@ from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.values import vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mpcore_port.rule import At
 
@@ -38,6 +38,7 @@ __all__ = [
     "plain_values",
     "read",
     "read_first",
+    "set_parts",
     "slice_of",
     "surely_made",
     "values_alone",
@@ -106,6 +107,29 @@ def _assigned(node: cst.CSTNode) -> tuple[str, ...]:
     found = _Assigned()
     found.walk(node)
     return tuple(found.names)
+
+
+def set_parts(node: cst.CSTNode) -> set[str]:
+    """Return the plain names of which ``node`` sets a part: ``x[:, i] = y``, ``x[0] += 1``."""
+    found = _Parts()
+    found.walk(node)
+    return found.names
+
+
+class _Parts(Walker):
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def on_visit(self, node: Any) -> bool:
+        if type(node) in _DEFINED:
+            return False
+        if type(node) in (cst.AssignTarget, cst.AugAssign):
+            target = node.target
+            while isinstance(target, cst.Subscript):
+                target = target.value
+            if target is not node.target and isinstance(target, cst.Name):
+                self.names.add(target.value)
+        return True
 
 
 class _Plain(_Assigned):
@@ -492,18 +516,27 @@ class Slice:
 
 
 def slice_of(
-    body: Sequence[Any], end: int, wanted: set[str], at: At, *, whole: bool = False
+    body: Sequence[Any],
+    end: int,
+    wanted: set[str],
+    at: At,
+    *,
+    whole: bool = False,
+    more: Callable[[Any], set[str]] | None = None,
 ) -> Slice:
     """Return the statements before ``end`` that the names ``wanted`` come from.
 
     What only prepares data, before the first statement that runs a network or a loss, is left
-    out, unless it is made of a tensor whose gradient is read, or ``whole`` is true.
+    out, unless it is made of a tensor whose gradient is read, or ``whole`` is true. ``more`` gives
+    names that a statement makes by what it calls.
     """
     needed = set(wanted)
     places: list[int] = []
     for place in range(end - 1, -1, -1):
         statement = body[place]
         made = set(assigned(statement))
+        if more is not None:
+            made |= more(statement)
         if _keeps_its_own(statement) and not needed & set(assigned(statement.test)):
             continue  # what it makes does not come further
         if made & needed:

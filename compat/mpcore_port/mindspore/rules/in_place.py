@@ -25,18 +25,24 @@ if TYPE_CHECKING:
     from mpcore_port.names import Binding
     from mpcore_port.rule import At
 
-__all__ = ["AloneRule", "DataRule", "in_place", "is_alone"]
+__all__ = ["AloneRule", "DataRule", "KeptDataRule", "in_place", "is_alone"]
 
 _MADE = {
+    "addmm_": "port.addmm({self}, {0}, {1}, {2}, {3})",
     "copy_": "{0}",  # MindSpore's own takes no part of another tensor on CPU
     "zero_": "ops.zeros_like({self})",
     "fill_": "ops.full_like({self}, {0})",
+    "fill_diagonal_": "port.fill_diagonal({self}, {0}, {1})",
+    "index_fill_": "port.index_fill({self}, {0}, {1}, {2})",
     "normal_": "ops.randn_like({self}) * {1} + {0}",
     "uniform_": "ops.rand_like({self}) * ({1} - {0}) + {0}",
 }
 _TAKES = {
+    "addmm_": (("mat1", ""), ("mat2", ""), ("beta", "1"), ("alpha", "1")),
     "copy_": (("other", ""), ("non_blocking", "False")),
     "fill_": (("value", ""),),
+    "fill_diagonal_": (("fill_value", ""), ("wrap", "False")),
+    "index_fill_": (("dim", ""), ("index", ""), ("value", "")),
     "normal_": (("mean", "0.0"), ("std", "1.0")),
     "uniform_": (("from", "0.0"), ("to", "1.0")),
     "zero_": (),
@@ -126,6 +132,14 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         if value is None:
             return None
         return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
+    if name in _ANEW and _is_own(held) and isinstance(at.names.parents.get(old), cst.Expr):
+        text = f"port.put({code_of(fresh)}, {code_of(plain_call(name, old, new, fresh, at))})"
+        sure = not _is_viewed(held, at)
+        why = "its values are assigned to" if sure else _VIEWED.format(code_of(held))
+        return _noted(rule, old, cst.parse_expression(wording(at, text)), at, why, sure=sure)
+    if root := _view_of(held, at):
+        made = None if _is_a_line(old, at) else plain_call(name, old, new, fresh, at)
+        return _noted(rule, old, made, at, _KEEPS.format(root), sure=False)
     made = _through_view(name, old, new, at)
     if made is not None:
         return _noted(rule, old, made, at, "no other name holds it: it is made anew")
@@ -159,6 +173,60 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
 _PERHAPS = (
     "{} is made anew: nobody looked whether what gave it holds it too, and is changed in torch"
 )
+
+
+_VIEWED = "a view of {} may be held, and is changed in torch"
+_KEEPS = "{} keeps its values here; in torch they change with those of this part"
+
+
+def _is_own(node: Any) -> bool:
+    """Return whether this is an attribute of the object itself: ``self.counts``."""
+    return isinstance(node, cst.Attribute) and code_of(node.value) == "self"
+
+
+def _is_viewed(held: Any, at: At) -> bool:
+    """Return whether a part of an attribute gets a name of its own somewhere."""
+    text = code_of(held)
+    for node in at.names.by_type[cst.Attribute]:
+        parent = at.names.parents.get(node)
+        if code_of(node) != text:
+            continue
+        if isinstance(parent, cst.Attribute) and parent.attr.value in _VIEWS | {"view", "data"}:
+            return True
+        if isinstance(parent, cst.Subscript) and parent.value is node:
+            above = at.names.parents.get(parent)
+            if isinstance(above, (cst.Assign, cst.Return)):
+                return True
+    return False
+
+
+def _view_of(node: Any, at: At) -> str:
+    """Return the name that ``torch.diagonal(c)``, or a chain of methods in place on it, is of."""
+    while isinstance(node, cst.Call) and _is_chained(node):
+        node = node.func.value  # type: ignore[attr-defined]
+    if not isinstance(node, cst.Call):
+        return ""
+    called = at.names.called(node)
+    last = (called or code_of(node.func)).rpartition(".")[2]
+    if last not in _VIEWS:
+        return ""
+    held = node.func.value if called is None and isinstance(node.func, cst.Attribute) else None
+    if called is not None and called.startswith("torch.") and node.args:
+        held = node.args[0].value
+    return held.value if isinstance(held, cst.Name) else ""
+
+
+def _is_a_line(call: cst.Call, at: At) -> bool:
+    """Return whether a chain of methods in place is a statement: what it changes is meant."""
+    node: Any = call
+    for above in at.names.ancestors(call):
+        if isinstance(above, cst.Expr):
+            return True
+        chained = isinstance(above, cst.Attribute) and above.attr.value.endswith("_")
+        if not (chained or (isinstance(above, cst.Call) and above.func is node)):
+            return False
+        node = above
+    return False
 
 
 def _put_before(target: Any, at: At) -> tuple[Any, Any]:
@@ -555,6 +623,47 @@ class DataRule(PortRule):
         made = cst.parse_expression(wording(at, f"port.set_data({holder}, {value})"))
         at.note(self, old, made)
         return cst.Expr(made, semicolon=new.semicolon)
+
+
+class KeptDataRule(PortRule):
+    """``backup[name] = param.data`` keeps the values where ``param.data = other`` comes later."""
+
+    name = "kept data"
+    reason = "`param.data = ...` gives torch's Parameter other memory, MindSpore's other values"
+    visits = (cst.Attribute,)
+
+    def act(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        """Copy the values that are kept."""
+        if old.attr.value != "data" or code_of(old.value) not in at.once(_given_data):
+            return None
+        if not _is_kept(old, at):
+            return None
+        made = cst.Call(cst.Attribute(new, cst.Name("copy")))
+        at.note(self, old, made, "changed", self.reason, _COPY)
+        return made
+
+
+_COPY = "a copy: what changes the Parameter in place later is not seen in it"
+
+
+def _given_data(at: At) -> set[str]:
+    """Return the names whose ``data`` is assigned somewhere in the file."""
+    targets = (one.target for one in at.names.by_type[cst.AssignTarget])
+    held = (one for one in targets if isinstance(one, cst.Attribute) and one.attr.value == "data")
+    return {code_of(one.value) for one in held}
+
+
+def _is_kept(node: cst.Attribute, at: At) -> bool:
+    """Return whether a value gets a name or a place of its own, and is not assigned as data."""
+    parent = at.names.parents.get(node)
+    if isinstance(parent, cst.Assign):
+        targets = [one.target for one in parent.targets]
+        return not any(isinstance(t, cst.Attribute) and t.attr.value == "data" for t in targets)
+    if isinstance(parent, cst.Arg):
+        call = at.names.parents.get(parent)
+        func = getattr(call, "func", None)
+        return isinstance(func, cst.Attribute) and func.attr.value in ("append", "insert")
+    return isinstance(parent, (cst.DictComp, cst.ListComp, cst.DictElement, cst.Element))
 
 
 def operator_of(node: cst.AugAssign) -> str:

@@ -9,6 +9,7 @@ import libcst as cst
 from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.own_passes import called
+from mpcore_port.mindspore.rules.place import lineage
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
@@ -64,18 +65,9 @@ def _methods(call: cst.Call, at: At) -> list[Any]:
 
 def _of_class(holder: cst.BaseExpression, names: tuple[str, ...], at: At) -> list[Any]:
     owner = at.names.class_named(holder)
-    owners = {id(one) for one in _with_bases(owner, at)} if owner is not None else set()
+    owners = {id(one) for one in lineage(owner, at)} if owner is not None else set()
     every = (one for name in names for one in at.names.functions.get(name, ()))
     return [one for one in every if id(at.names.enclosing(one, cst.ClassDef)) in owners]
-
-
-def _with_bases(owner: cst.ClassDef, at: At) -> list[cst.ClassDef]:
-    """Return a class and those of the file that it is made of."""
-    found = [owner]
-    for one in found:
-        bases = [code_of(base.value) for base in one.bases]
-        found += [c for name in bases for c in at.names.classes.get(name, ()) if c not in found]
-    return found
 
 
 class _Kept(Walker):

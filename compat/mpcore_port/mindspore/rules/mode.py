@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule, is_module, wording
+from mpcore_port.mindspore.rules.place import (
+    PortRule,
+    has_unknown_base,
+    is_module,
+    is_network_class,
+    wording,
+)
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -90,8 +96,8 @@ def _makes(call: cst.Call, at: At) -> str:
         return _of_other_file(call, name, at)
     if isinstance(call.func, cst.Name):
         for binding in at.names.scope(call.func).find(call.func.value):
-            if isinstance(binding.node, cst.ClassDef) and _is_network(binding.node, at):
-                return "surely"
+            if isinstance(binding.node, cst.ClassDef) and is_network_class(binding.node, at):
+                return "perhaps" if has_unknown_base(binding.node, at) else "surely"
     return ""
 
 
@@ -111,14 +117,10 @@ def _of_other_file(call: cst.Call, name: str, at: At) -> str:
     return "perhaps" if is_module(at, small.targets[0].target) else ""
 
 
-def _is_network(node: cst.ClassDef, at: At) -> bool:
-    return any(base.startswith("torch.nn.") for base in at.names.bases(node))
-
-
 def _is_inside(call: cst.Call, at: At) -> bool:
     """Whether another network takes it, and hands its own mode on."""
     for outer in at.names.ancestors(call):
-        if isinstance(outer, cst.ClassDef) and _is_network(outer, at):
+        if isinstance(outer, cst.ClassDef) and is_network_class(outer, at):
             return True
         if isinstance(outer, cst.Call) and (_makes(outer, at) or _is_layer(at.names.called(outer))):
             return True

@@ -75,9 +75,25 @@ def _has_native_optimizers(at: At) -> bool:
             return False
         if last == "SGD" and "lr" not in given and plain < 2:
             return False
+        if not call.args or not _is_of_one(call.args[0].value, at):
+            return False
         if last in _ABOVE_ZERO and any(_ZERO.match(code_of(arg.value)) for arg in call.args):
             return False
     return True
+
+
+def _is_of_one(value: cst.BaseExpression, at: At) -> bool:
+    """Return whether parameters are of one network: two of one class have them by equal names."""
+    made = [one for one in at.names.origins(value) if not isinstance(one, cst.Name)]
+    texts = [code_of(one) for one in made] or [code_of(value)]
+    name = code_of(value)
+    added = name.isidentifier() and re.search(
+        rf"(?<![\w.]){name}(\s*\+=|\.(append|extend|insert)\()", at.code
+    )
+    return not added and all(len(_PARAMETERS.findall(text)) < 2 for text in texts)
+
+
+_PARAMETERS = re.compile(r"\b(parameters|trainable_params)\(|\+|\bchain\(")
 
 
 class NativeRule(PortRule):

@@ -24,15 +24,20 @@ __all__ = [
     "PortRule",
     "by_name",
     "copied",
+    "has_unknown_base",
     "is_leaf",
     "is_module",
+    "is_module_class",
+    "is_network_class",
     "is_next",
+    "is_number_of_numpy",
     "is_numpy_count",
     "is_plain_object",
     "is_port",
 ]
 __all__ += [
     "is_whole_network",
+    "lineage",
     "may_be_network",
     "named",
     "need",
@@ -218,7 +223,7 @@ def is_module(at: At, node: cst.BaseExpression) -> bool:
     """Return whether ``node`` is likely a network: made as one, or called as one."""
     own = at.names.class_named(node)
     if own is not None:
-        return any(base.startswith("torch.nn.") for base in at.names.bases(own))
+        return is_network_class(own, at)
     made = at.names.call_names(node)
     if any(name.startswith("torch.nn.") for name in made):
         return True
@@ -227,6 +232,63 @@ def is_module(at: At, node: cst.BaseExpression) -> bool:
         return is_module(at, inner)
     text = dotted(node)
     return bool(_MODULE_NAME.search(text or code_of(node))) or text in at.once(_with_parameters)
+
+
+def is_network_class(node: cst.ClassDef, at: At) -> bool:
+    """Return whether a class of the file is a network: torch's, or one that takes what nets do.
+
+    Of a base that this file does not show, ``forward`` with an input says it.
+    """
+    if is_module_class(node, at):
+        return True
+    return has_unknown_base(node, at) and any(map(_takes_input, _own_forward(node)))
+
+
+def is_module_class(node: cst.ClassDef, at: At) -> bool:
+    """Return whether a class of the file, or one that is made of it, is surely torch's network."""
+    every = [one for named in at.names.classes.values() for one in named]
+    heirs = [one for one in every if node in lineage(one, at)]
+    return any(base.startswith("torch.nn.") for one in heirs for base in at.names.bases(one))
+
+
+def lineage(node: cst.ClassDef, at: At) -> list[cst.ClassDef]:
+    """Return a class and the classes of the file that it is made of."""
+    found = [node]
+    for one in found:
+        named = [dotted(base.value) for base in one.bases]
+        found += [c for name in named for c in at.names.classes.get(name, ()) if c not in found]
+    return found
+
+
+def has_unknown_base(node: cst.ClassDef, at: At) -> bool:
+    """Return whether a base of a class, or of those that it is made of, is of another file."""
+    for base in (base.value for one in lineage(node, at) for base in one.bases):
+        name, text = at.names.qualified(base), dotted(base)
+        if name is not None and _is_foreign(name):
+            return True
+        of_star = bool(at.names.stars) and text not in at.names.classes
+        if name is None and (not text or of_star):
+            return True
+    return False
+
+
+def _is_foreign(name: str) -> bool:
+    """Return whether a full name is neither torch's nor of a package that has no networks."""
+    if name.startswith("."):
+        return True
+    package = package_of(name)
+    return package is not None and package.world != "neutral"
+
+
+def _own_forward(node: cst.ClassDef) -> list[cst.FunctionDef]:
+    body = node.body.body if isinstance(node.body, cst.IndentedBlock) else ()
+    return [f for f in body if isinstance(f, cst.FunctionDef) and f.name.value == "forward"]
+
+
+def _takes_input(function: cst.FunctionDef) -> bool:
+    given = function.params
+    named = (*given.posonly_params, *given.params, *given.kwonly_params)
+    return len(named) > 1 or isinstance(given.star_arg, cst.Param)
 
 
 def _with_parameters(at: At) -> set[str]:
@@ -299,6 +361,23 @@ def _counts(node: Any, at: At) -> bool:
         else "_space" in code_of(held)
     )
     return node.func.attr.value in ("max", "prod", "sum") and of_numpy
+
+
+def is_number_of_numpy(node: Any, at: At) -> bool:
+    """Return whether a number is perhaps numpy's: MindSpore slices by Python's alone."""
+    waiting, asked = [node], set[cst.CSTNode]()
+    while waiting:
+        for one in (part := waiting.pop(), *at.names.origins(part)):
+            if one in asked:
+                continue
+            asked.add(one)
+            if isinstance(one, cst.BinaryOperation):
+                waiting += [one.left, one.right]
+            elif isinstance(one, cst.UnaryOperation):
+                waiting.append(one.expression)
+            elif isinstance(one, cst.Call) and (at.names.called(one) or "").startswith("numpy."):
+                return True
+    return False
 
 
 _FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")
@@ -428,12 +507,10 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
         return True  # of an optimizer: a tuple
     own = at.names.class_named(node)
     if own is not None:
-        return not any(base.startswith("torch.nn.") for base in at.names.bases(own))
+        return not is_network_class(own, at)
     if isinstance(node, cst.Name) and node.value == "self":
         holder = at.names.enclosing(node, cst.ClassDef)
-        return holder is not None and not any(
-            base.startswith("torch.nn.") for base in at.names.bases(holder)
-        )
+        return holder is not None and not is_network_class(holder, at)
     made = at.names.call_names(node)
     ours = ("torch", "apex", "mpcore_port_runtime", "mindspore")
     if not made or any(name.startswith(ours) for name in made):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
+from mpcore_port.mindspore.rules.afar import Graded, kept_by_methods, read_for_gradients
 from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
@@ -28,6 +29,7 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
+from mpcore_port.mindspore.rules.methods import Rerun, rerun
 from mpcore_port.mindspore.rules.outside import made_outside
 from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
@@ -86,6 +88,8 @@ class Plan:
     """Statements of a block around, which are computed again"""
     unsure: list[Any] = field(default_factory=list)
     """Statements that stand between, and hand weights to another file's code"""
+    between: list[Any] = field(default_factory=list)
+    """Statements between a method and the loss that runs it once more, of unknown methods"""
     twice: bool = False
     """Whether what is computed again runs where it was as well"""
     condition: cst.BaseExpression | None = None
@@ -206,8 +210,8 @@ class _Planner:
             return Sink(call, *self._unscaled(asked[0]), gradients=asked[1])
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
             return None
-        if self.names.called(call) is not None:
-            return None
+        if self.names.called(call) is not None or called(call, self.at):
+            return None  # a method of the class itself has the loss
         inside: Any = call.func.value
         of_apex = self._scaled_by_apex(inside)
         if of_apex is not None:
@@ -299,7 +303,7 @@ class _Planner:
 
     def _plan(self, sink: Sink, done: set[tuple[int, str]]) -> None:
         wanted = read(sink.loss)
-        found = self._find(sink.call, wanted)
+        found = self._find(sink, wanted)
         if found is None:
             if self._parameter(sink.loss) is None:  # else it is planned where it is made
                 self._refuse(sink, "what its loss is made of was not found in this function")
@@ -319,6 +323,18 @@ class _Planner:
                 why = "the statements that make its loss leave the function or loop: move the jump"
                 self._refuse(sink, why)
                 return
+        lines = [block.body[place] for place in part.places]
+        if held := {name for line in lines for name in self._kept(line)}:
+            self.found.torn[id(sink.call)] = _KEPT.format(min(held))
+        front: list[Any] = []
+        unsure: list[Any] = []
+        if afar := self._afar(lines, sink):
+            why = self.found.torn[id(sink.call)] = _AFAR.format(min(afar))
+            again_first = self._rerun(afar, block, part)
+            if again_first is None:
+                self._refuse(sink, why)
+                return
+            front, unsure = [again_first.line], again_first.unsure
         passes = [one for place in part.places for one in own_passes(block.body[place], self.at)]
         if passes:
             self._refuse(sink, _OWN_PASS.format(passes[0].name.value))
@@ -357,12 +373,11 @@ class _Planner:
             again, places = cut
             every, jumped = self._with_between(block, places), True
         places = every
-        front: list[Any] = []
         if outside := made_outside(block, part, self.at):
             why = _OUTSIDE.format(outside.name)
             self.found.torn[id(sink.call)] = why
             once_more = outside.once_more(self.at)
-            if once_more is None or self._is_taken(once_more):
+            if front or once_more is None or self._is_taken(once_more):
                 self._refuse(sink, why)
                 return
             front = once_more
@@ -391,6 +406,7 @@ class _Planner:
         own = {*part.places, *again}
         between = [block.body[place] for place in places if place not in own]
         plan.unsure = [line for line in between if handed_weights(line, self.at)]
+        plan.between = unsure
         self._save(plan)
         self._share(plan)
         plan.moved = self._moved(plan)
@@ -477,15 +493,18 @@ class _Planner:
     def _refuse(self, sink: Sink, why: str) -> None:
         self.found.refused[id(sink.call.func)] = why
 
-    def _find(self, node: cst.CSTNode, wanted: set[str]) -> tuple[Any, Slice, int] | None:
-        """Return the nearest block around ``node`` that makes ``wanted`` before it."""
-        inner: cst.CSTNode = node
-        for outer in self.names.ancestors(node):
+    def _find(self, sink: Sink, wanted: set[str]) -> tuple[Any, Slice, int] | None:
+        """Return the nearest block around a backward pass that makes ``wanted`` before it."""
+        inner: cst.CSTNode = sink.call
+        for outer in self.names.ancestors(sink.call):
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
                 end = next(i for i, line in enumerate(outer.body) if line is inner)
-                part = slice_of(outer.body, end, wanted, self.at)
-                whole = slice_of(outer.body, end, wanted, self.at, whole=True)
-                if len(whole.places) > len(part.places) and made_outside(outer, whole, self.at):
+                part = slice_of(outer.body, end, wanted, self.at, more=self._kept)
+                whole = slice_of(outer.body, end, wanted, self.at, whole=True, more=self._kept)
+                lines = [outer.body[place] for place in whole.places]
+                if len(whole.places) > len(part.places) and (
+                    made_outside(outer, whole, self.at) or self._afar(lines, sink)
+                ):
                     return outer, whole, end  # what prepares its data has gradients
                 if part.places:
                     return outer, part, end
@@ -495,6 +514,28 @@ class _Planner:
                 return None
             inner = outer
         return None
+
+    def _kept(self, line: Any) -> set[str]:
+        """Return the attributes with gradients that a statement sets by the methods it calls."""
+        return {name for _, made in kept_by_methods(line, self.at) for name in made}
+
+    def _afar(self, lines: list[Any], sink: Sink) -> dict[str, list[Any]]:
+        """Return what a loss differentiates that networks made in other functions, and where."""
+        home = self.names.enclosing(sink.call, cst.FunctionDef)
+        if home is None or sink.gradients:
+            return {}
+        graded, made = self.at.once(Graded), {name for line in lines for name in self._kept(line)}
+        asked = read_for_gradients(lines, sink.loss, self.at) - made
+        found = {name: graded.afar(name, home) for name in sorted(asked)}
+        return {name: makers for name, makers in found.items() if makers}
+
+    def _rerun(self, afar: dict[str, list[Any]], block: Any, part: Slice) -> Rerun | None:
+        """Return the method that a loss runs once more for what it keeps; None for none."""
+        home = self.names.enclosing(block, cst.FunctionDef)
+        if block is not home.body or any(not name.startswith("self.") for name in afar):
+            return None
+        makers = [one for found in afar.values() for one in found]
+        return rerun(makers, home, block.body[: part.places[0]], self.at)
 
     def _parts(self, nodes: list[Any], sink: Sink) -> list[str]:
         local = {name for node in nodes for name in assigned(node)}
@@ -707,6 +748,11 @@ class _Planner:
 _JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
 _FRONT = "another loss of a branch runs what makes it: make both in one block"
+_KEPT = "it keeps {}, which a compiled function cannot"
+_AFAR = (
+    "a network makes `{}` in another function, and the gradients of it end here: make it in this "
+    "function, or detach it"
+)
 _OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
 
 

@@ -9,14 +9,14 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused
 from mpcore_port.mindspore.rules.flow import bound_before
-from mpcore_port.mindspore.rules.place import is_whole_network, unmoved, wording
-from mpcore_port.names import code_of, dotted
+from mpcore_port.mindspore.rules.place import PortRule, is_whole_network, unmoved, wording
+from mpcore_port.names import code_of, dotted, string_of
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At
 
-__all__ = ["listed", "weights_alone"]
+__all__ = ["PutBackRule", "listed", "weights_alone"]
 
 _WEIGHTS = "a network's weights alone are saved: load them by load_state_dict into one that is made"
 _INTO = "its weights are loaded into the network of that name, whose mode stays"
@@ -127,7 +127,48 @@ def _whole_ones(at: At) -> set[str]:
     return (saved | (used - states)) - {""}
 
 
-def _is_made_before(name: str, call: cst.Call, at: At) -> bool:
+class PutBackRule(PortRule):
+    """``memory = checkpoint["memory"]`` of an object that is saved under that key."""
+
+    name = "put back"
+    reason = "of a network the weights are saved: they go into the one of that name"
+    visits = (cst.Assign,)
+
+    def act(self, old: cst.Assign, new: cst.Assign, at: At) -> Any:
+        """Have an object of another file, which may be a Cell, take what was saved of it."""
+        target, value = old.targets[0].target, old.value
+        if len(old.targets) != 1 or not isinstance(target, cst.Name):
+            return None
+        if not isinstance(value, cst.Subscript) or len(value.slice) != 1:
+            return None
+        index = value.slice[0].slice
+        key = string_of(index.value) if isinstance(index, cst.Index) else None
+        if key is None or (key, target.value) not in at.once(_saved_objects):
+            return None
+        held = {at.names.called(one) for one in at.names.origins(value.value)}
+        if "torch.load" not in held or not _is_made_before(target.value, value, at):
+            return None
+        text = f"port.put_back({target.value}, {code_of(new.value)})"
+        made = new.with_changes(value=cst.parse_expression(wording(at, text)))
+        at.note(self, old, made, "changed", self.reason, _INTO)
+        return made
+
+
+def _saved_objects(at: At) -> set[tuple[str, str]]:
+    """Return keys of dictionaries with the names that hold objects of classes there."""
+    found = set()
+    for one in at.names.by_type[cst.DictElement]:
+        key = string_of(one.key)
+        if key is None or not isinstance(one.value, cst.Name):
+            continue
+        made = [unmoved(part) or part for part in at.names.origins(one.value)]
+        funcs = [dotted(part.func) for part in made if isinstance(part, cst.Call)]
+        if any(text.rpartition(".")[2][:1].isupper() for text in funcs):
+            found.add((key, one.value.value))
+    return found
+
+
+def _is_made_before(name: str, call: cst.CSTNode, at: At) -> bool:
     """Return whether a network of that name is surely there when ``call`` runs."""
     home = at.names.enclosing(call, cst.FunctionDef)
     if name.startswith("self."):

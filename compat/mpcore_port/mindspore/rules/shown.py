@@ -58,7 +58,11 @@ class ShownRule(PortRule):
         if not isinstance(func, cst.Attribute) or func.attr.value != "format":
             return None
         text = string_of(func.value)
-        wanted = set().union(*map(_numbers, _texts(func.value, at)))
+        texts = _texts(func.value, at)
+        wanted = set().union(*map(_numbers, texts))
+        parted = {
+            part[1] for key in set().union(*map(_fields, texts)) if (part := _PART.match(key))
+        }
         args = list(new.args)
         for place, before in enumerate(old.args):
             if before.star == "**" and (wanted or text is None) and not at.options.plain:
@@ -68,6 +72,8 @@ class ShownRule(PortRule):
             if before.star:
                 break
             made = self._number(before.value, args[place].value, at) if key in wanted else None
+            if made is None and key in parted and not at.options.plain:
+                made = self._parts(before.value, args[place].value, at)
             if made is not None:
                 args[place] = args[place].with_changes(value=made)
         return new.with_changes(args=args) if args != list(new.args) else None
@@ -78,6 +84,14 @@ class ShownRule(PortRule):
             wording(at, f"{{name: port.shown(one) for name, one in {code_of(new.value)}.items()}}")
         )
         at.note(self, old.value, made)
+        return made
+
+    def _parts(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
+        """Have ``{meter.val:.3f}`` take the number of what an object holds."""
+        if at.values.kind(old) == "neutral":
+            return None
+        made = cst.parse_expression(wording(at, f"port.parts_shown({code_of(new)})"))
+        at.note(self, old, made)
         return made
 
     def _number(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
@@ -135,8 +149,16 @@ def _is_filled(node: cst.BaseExpression, at: At) -> bool:
     )
 
 
+_PART = re.compile(r"(\w+)[.\[]")
+
+
 def _numbers(text: str) -> set[str]:
     """Return the arguments that ``text.format`` writes as numbers."""
+    return {key for key in _fields(text) if key.isidentifier() | key.isdigit()}
+
+
+def _fields(text: str) -> set[str]:
+    """Return what ``text.format`` writes as numbers, parts of arguments too: ``meter.val``."""
     wanted: set[str] = set()
     try:
         fields = list(string.Formatter().parse(text))
@@ -146,8 +168,8 @@ def _numbers(text: str) -> set[str]:
     for _, name, spec, conversion in fields:
         if name is None:
             continue
-        key = name or str(count)
-        count += not name
-        if _NUMBER.search(spec or "") and not conversion and key.isidentifier() | key.isdigit():
+        key = name if name[:1] not in ("", ".", "[") else f"{count}{name}"
+        count += name[:1] in ("", ".", "[")
+        if _NUMBER.search(spec or "") and not conversion:
             wanted.add(key)
     return wanted

@@ -14,8 +14,10 @@ from mpcore_port.mindspore.rules.inputs import is_input
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     copied,
+    has_unknown_base,
     is_leaf,
     is_module,
+    is_module_class,
     is_next,
     is_plain_object,
     may_be_network,
@@ -63,6 +65,8 @@ def _is_type_of_another(call: cst.Call, at: At) -> bool:
 
 
 _WRAPPED = {
+    "add_module": "port.add_module",
+    "register_module": "port.add_module",
     "parameters": "port.parameters",
     "named_parameters": "port.named_parameters",
     "modules": "port.modules",
@@ -405,20 +409,35 @@ class ForwardRule(PortRule):
 
     name = "construct"
     reason = "a Cell runs construct"
-    visits = (cst.FunctionDef,)
+    visits = (cst.FunctionDef, cst.ClassDef)
 
-    def act(self, old: cst.FunctionDef, new: cst.FunctionDef, at: At) -> Any:
-        """Rename one method."""
-        holder = at.names.enclosing(old, cst.ClassDef, cst.FunctionDef)
-        if old.name.value != "forward" or not isinstance(holder, cst.ClassDef):
-            return None
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Rename one method; a class that may be a network or none keeps both names."""
+        holder = old
+        if isinstance(old, cst.FunctionDef):
+            holder = at.names.enclosing(old, cst.ClassDef, cst.FunctionDef)
+            if old.name.value != "forward" or not isinstance(holder, cst.ClassDef):
+                return None
         bases = at.names.bases(holder)
         if any(base in ("torch.autograd.Function", _FUNCTION) for base in bases):
             return None
-        if bases == {"object"}:
+        surely = is_module_class(holder, at)
+        if not surely and not has_unknown_base(holder, at):
+            return None  # an object like any other
+        if isinstance(old, cst.FunctionDef):
+            at.note(self, old.name, "construct")
+            return new.with_changes(name=cst.Name("construct"))
+        return None if surely else self._both(new)
+
+    def _both(self, new: cst.ClassDef) -> Any:
+        """Give a class the name that a caller in another file may have kept."""
+        made = {f.name.value for f in new.body.body if isinstance(f, cst.FunctionDef)}
+        if "construct" not in made or "forward" in made:
             return None
-        at.note(self, old.name, "construct")
-        return new.with_changes(name=cst.Name("construct"))
+        line = cst.parse_statement("forward = construct").with_changes(
+            leading_lines=[cst.EmptyLine(indent=False)]
+        )
+        return new.with_changes(body=new.body.with_changes(body=[*new.body.body, line]))
 
 
 class GradRule(PortRule):

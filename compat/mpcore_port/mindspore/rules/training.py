@@ -53,6 +53,10 @@ _UNSURE = (
     "it runs inside of the loss's function, where another file's code has the network: what it "
     "does to weights and gradients was not looked at"
 )
+_BETWEEN = (
+    "it stands between what a network gives and the loss that runs that once more, and nothing in "
+    "this file says what it changes"
+)
 _GRADIENTS = "port.loss differentiates by these tensors; their gradients are handed out"
 
 
@@ -129,6 +133,8 @@ class TrainingRule(PortRule):
             lines = self._lines(plan, new, at)
             for line in plan.unsure:
                 at.unproven(self, line, _UNSURE)
+            for line in plan.between:
+                at.unproven(self, line, _BETWEEN)
             for place in plan.places:
                 bodies[place] = []
             moved = [line for place in plan.moved for line in bodies[place]]

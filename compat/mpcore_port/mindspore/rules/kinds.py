@@ -1,0 +1,76 @@
+"""Python's own types where torch takes a dtype: ``torch.ones(n, dtype=bool)``, ``x.to(int)``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule, is_number_of_numpy, need
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["KindRule", "NumberRule"]
+
+_MEANT = {"bool": "bool", "int": "int64", "float": "float64"}
+_METHODS = ("to", "type")
+_TYPED = ("cumsum", "mean", "new_empty", "new_full", "new_ones", "new_zeros", "prod", "sum", "to")
+
+
+class KindRule(PortRule):
+    """A type of Python becomes the dtype that torch takes it for."""
+
+    name = "dtype"
+    reason = "torch takes Python's type for this dtype"
+    visits = (cst.Arg,)
+
+    def act(self, old: cst.Arg, new: cst.Arg, at: At) -> Any:
+        """Write one argument as torch's own dtype; it is ported like any other."""
+        value = old.value
+        if not isinstance(value, cst.Name) or value.value not in _MEANT:
+            return None
+        call = at.names.parents.get(old)
+        if not isinstance(call, cst.Call) or at.names.scope(value).find(value.value):
+            return None
+        torch = next((name for name, module in _imported(at) if module == "torch"), "")
+        if not torch or not _is_dtype(old, call, at):
+            return None
+        made = cst.Attribute(cst.Name(torch), cst.Name(_MEANT[value.value]))
+        at.note(self, value, made)
+        return new.with_changes(value=made)
+
+
+class NumberRule(PortRule):
+    """A number of numpy in front of a tensor makes a tensor, where the runtime is there."""
+
+    name = "number"
+    reason = "the runtime has numpy ask the tensor first, as torch's tensors do"
+    visits = (cst.BinaryOperation,)
+
+    def act(self, old: cst.BinaryOperation, new: Any, at: At) -> Any:
+        """Have the runtime imported; the code stays as it is."""
+        tensor = at.values.kind(old.right) in ("tensor", "torch", "unknown")
+        if tensor and not at.options.plain and is_number_of_numpy(old.left, at):
+            need(at, "port", "torch")
+        return None
+
+
+def _is_dtype(arg: cst.Arg, call: cst.Call, at: At) -> bool:
+    """Return whether an argument is a dtype of torch's: by its keyword, or as ``x.to(bool)``."""
+    name, func = at.names.called(call), call.func
+    keyword = arg.keyword.value if arg.keyword is not None else ""
+    if name is not None:
+        return keyword == "dtype" and name.startswith("torch.")
+    if not isinstance(func, cst.Attribute):
+        return False
+    if keyword == "dtype":
+        return func.attr.value in _TYPED and at.values.kind(func.value) in ("tensor", "torch")
+    alone = not keyword and len(call.args) == 1 and func.attr.value in _METHODS
+    return alone and at.values.kind(func.value) in ("tensor", "torch", "unknown")
+
+
+def _imported(at: At) -> list[tuple[str, str]]:
+    """Return the names of imports at the top, with what they mean."""
+    bindings = at.names.top.bindings.items()
+    return [(name, one.qualified) for name, held in bindings for one in held if one.qualified]
