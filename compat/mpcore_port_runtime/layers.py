@@ -23,6 +23,7 @@ __all__ = [
     "ModuleDict",
     "ModuleList",
     "NLLLoss",
+    "Sequential",
     "Softmax",
     "Upsample",
     "convert_sync_batchnorm",
@@ -97,6 +98,17 @@ class NLLLoss(nn.Cell):  # type: ignore[misc]
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of log-probabilities (N, C)."""
         return ops.nll_loss(logits, target, *self.options)
+
+
+class Sequential(nn.SequentialCell):  # type: ignore[misc]
+    """torch.nn.Sequential for classes that are made of it: attributes are layers of the row."""
+
+    def construct(self, input_data: Any) -> Any:
+        """Return what the layers give, each of what the one before gave."""
+        for cell in self._cells.values():
+            if cell is not None:
+                input_data = cell(input_data)
+        return input_data
 
 
 class Upsample(nn.Cell):  # type: ignore[misc]

@@ -225,6 +225,20 @@ for x in batches:
     made += [loss.detach(), center.center.clone(), center.queue.clone(), center.seen.item()]
 made += [len(center.state_dict()), center.state_dict()["center"], center.place]
 """,
+    "layers of a row that are attributes": """
+class Block(nn.Sequential):
+    def __init__(self, i, o):
+        super(Block, self).__init__()
+        self.fc = nn.Linear(i, o)
+        self.act = nn.ReLU()
+        self.size = o
+class Two(nn.Sequential):
+    def __init__(self, i, o):
+        super().__init__(*[nn.Linear(i, o), nn.ReLU()])
+net = filled(nn.Sequential(Block(4, 4), Two(4, 4)))
+made += [net(batches[0]), net[0](batches[1]), net[1][0](batches[1]), len(net[0]), net[0].size]
+made += [isinstance(net[0], nn.Sequential)]
+""",
     "distances": """
 a, b = batches[0][:3], batches[1][3:]
 far = a.pow(2).sum(1, keepdim=True).expand(3, 3) + b.pow(2).sum(1, keepdim=True).expand(3, 3).t()

@@ -28,6 +28,7 @@ from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
 from mpcore_port.mindspore.rules.rows import RowRule
 from mpcore_port.mindspore.rules.saved import PutBackRule
+from mpcore_port.mindspore.rules.sequential import SequentialRule
 from mpcore_port.mindspore.rules.settings import SettingRule
 from mpcore_port.mindspore.rules.shared import SharedRule
 from mpcore_port.mindspore.rules.shown import ShownRule
@@ -68,6 +69,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         KeptDataRule(),
         PutBackRule(),
         BufferRule(),
+        SequentialRule(),
         SettingRule(),
         ShownRule(),
         GroupRule(),
