@@ -18,6 +18,7 @@ from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
 from mpcore_port.mindspore.rules.indexes import IndexRule
+from mpcore_port.mindspore.rules.lefts import LeftRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
@@ -71,7 +72,8 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
-    shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), RepeatRule(), RowRule()]
+    shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), LeftRule(), RepeatRule()]
+    shapes.append(RowRule())
     return [
         [WatchingRule()],
         [ReleasedRule()],

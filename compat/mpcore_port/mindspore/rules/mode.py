@@ -92,6 +92,8 @@ def _makes(call: cst.Call, at: At) -> str:
         for binding in at.names.scope(call.func).find(call.func.value):
             if isinstance(binding.node, cst.ClassDef) and _is_network(binding.node, at):
                 return "surely"
+        if at.names.stars and not at.names.scope(call.func).find(call.func.value):
+            return _of_other_file(call, call.func.value, at)  # a star has brought it
     return ""
 
 

@@ -355,7 +355,9 @@ def is_whole_network(at: At, node: Any) -> bool:
         return is_module(at, node)
     held = [b.value for b in at.names.held(node) if b.value is not None]
     states = [re.search(r"state_dict|torch\.load", code_of(value)) for value in held]
-    return not (states and all(states)) and code_of(node).rpartition(".")[2] in _CALLED
+    if states and all(states):
+        return False
+    return code_of(node).rpartition(".")[2] in _CALLED or code_of(node) in at.once(_with_parameters)
 
 
 _CALLED = ("model", "net", "network", "netG", "netD", "generator", "discriminator")

@@ -73,6 +73,7 @@ _WRAPPED = {
     "zero_grad": "port.zero_grad",
 }
 _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
+_OF_NETWORKS |= {"flatten_parameters"}
 _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
     "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
@@ -255,6 +256,13 @@ class MethodRule(PortRule):
 
     _npu = _cuda
 
+    def _flatten_parameters(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if old.args or "flatten_parameters" in at.names.functions:
+            return None  # a class of the script has such a method
+        made = new.func.value  # type: ignore[attr-defined]
+        at.note(self, old, made, reason="the weights of a layer of MindSpore lie as they do")
+        return made
+
     def _float(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         inner = old.func.value  # type: ignore[attr-defined]
         if isinstance(inner, cst.Call) and _is_halved(inner, at):
@@ -327,7 +335,7 @@ class MethodRule(PortRule):
 _SCATTERED = ("dim", "index", "src")
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
-    "requires_grad_", "scatter_", "split", "transpose",
+    "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
 }  # fmt: skip
 
 
