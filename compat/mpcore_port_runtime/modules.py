@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Parameter",
+    "add_module",
     "children",
     "fill",
     "fill_uniform",
@@ -27,9 +28,11 @@ __all__ = [
     "live_state_dict",
     "load_state_dict",
     "modules",
+    "named_children",
     "named_modules",
     "named_parameters",
     "parameters",
+    "register_parameter",
     "requires_grad_",
     "rounded",
     "state_dict",
@@ -142,6 +145,24 @@ def modules(cell: Any) -> Iterator[Any]:
 def children(cell: Any) -> Iterator[Any]:
     """Yield the Cells right below."""
     yield from cell.cells()
+
+
+def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the Cells right below by their names, each once."""
+    yield from cell.name_cells().items()
+
+
+def add_module(owner: Any, name: str, module: Any) -> None:
+    """Have ``owner`` hold a Cell under a name; of Cells in a row it is the last."""
+    setattr(owner, name, module)
+    if isinstance(owner, nn.SequentialCell) and module is not None:
+        owner._is_dynamic_name = [*owner._is_dynamic_name, False][: len(owner._cells)]
+        owner.cell_list = list(owner._cells.values())
+
+
+def register_parameter(owner: Any, name: str, param: Any) -> None:
+    """Have ``owner`` hold a Parameter under a name, or None."""
+    setattr(owner, name, param)
 
 
 def state_dict(holder: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["Outside", "made_outside"]
+__all__ = ["Outside", "handed_in", "made_outside"]
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
 _NUMBERS = re.compile(r"\b(argmax|argmin|argsort|long|int|bool|len|range|print)\(|\]\s*\[1\]$")
@@ -81,6 +81,73 @@ def made_outside(block: Any, part: Slice, at: At) -> Outside | None:
         if isinstance(above, cst.BaseStatement):
             below = above
     return None
+
+
+def handed_in(nodes: list[Any], place: cst.CSTNode, at: At, depth: int = 4) -> str:
+    """Return a parameter that a loss differentiates and that a caller's network makes; "" for none.
+
+    Args:
+        nodes: what the loss is made of, in a function's order.
+        place: a node of that function.
+        at: the module.
+        depth: through how many callers it is followed.
+    """
+    function = at.names.enclosing(place, cst.FunctionDef)
+    if function is None or depth == 0:
+        return ""
+    params = {param.name.value: param for param in _parameters(function, at)}
+    called = {c.func.value for n in nodes for c in calls_in(n) if isinstance(c.func, cst.Name)}
+    for name in sorted(attached(nodes, set(params) - called)):
+        for call, value in _given(function, params[name], at):
+            if _comes_from_network(call, value, at) or handed_in([value], call, at, depth - 1):
+                return name
+    return ""
+
+
+def _parameters(function: cst.FunctionDef, at: At) -> list[cst.Param]:
+    """Return the parameters of a function that a call gives by their place, ``self`` aside."""
+    params = [*function.params.posonly_params, *function.params.params]
+    holder = at.names.enclosing(function, cst.ClassDef, cst.FunctionDef)
+    return params[1:] if isinstance(holder, cst.ClassDef) else params
+
+
+def _given(
+    function: cst.FunctionDef, param: cst.Param, at: At
+) -> list[tuple[cst.Call, cst.BaseExpression]]:
+    """Return the calls of the file that give a parameter, each with what it gives."""
+    calls = at.names.callers(function.name.value)
+    if function.name.value == "__call__":
+        holder = at.names.enclosing(function, cst.ClassDef)
+        calls = [call for call in at.names.calls if at.names.class_named(call.func) is holder]
+    place = next(i for i, one in enumerate(_parameters(function, at)) if one is param)
+    found = []
+    for call in calls:
+        for index, arg in enumerate(call.args):
+            keyword = arg.keyword.value if arg.keyword else ""
+            if keyword == param.name.value or (not keyword and not arg.star and index == place):
+                found.append((call, arg.value))
+    return found
+
+
+def _comes_from_network(call: cst.Call, value: cst.BaseExpression, at: At) -> bool:
+    """Return whether what a call gives is of a network, with its gradients."""
+    if _VALUES.search(code_of(value)):
+        return False
+    lines: list[Any] = []
+    below: Any = call
+    for above in at.names.ancestors(call):
+        if isinstance(above, cst.With) and _is_without(above, at):
+            return False
+        if isinstance(above, (cst.IndentedBlock, cst.Module)):
+            body: list[Any] = list(above.body)
+            end = next((i for i, line in enumerate(body) if line is below), 0)
+            lines = body[:end] + lines
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+            break
+        if isinstance(above, cst.BaseStatement):
+            below = above
+    runs = any(_is_run(one, at) for one in calls_in(value))
+    return runs or bool(_graded(lines, at) & attached([value], read(value)))
 
 
 def _tested(node: Any, at: At) -> set[str]:

@@ -28,7 +28,7 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
-from mpcore_port.mindspore.rules.outside import made_outside
+from mpcore_port.mindspore.rules.outside import handed_in, made_outside
 from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.stale import stale
@@ -322,6 +322,11 @@ class _Planner:
         passes = [one for place in part.places for one in own_passes(block.body[place], self.at)]
         if passes:
             self._refuse(sink, _OWN_PASS.format(passes[0].name.value))
+            return
+        nodes = [*(block.body[place] for place in part.places), sink.loss]
+        if name := handed_in(nodes, sink.call, self.at):
+            self.found.torn[id(sink.call)] = _HANDED_IN.format(name)
+            self._refuse(sink, _HANDED_IN.format(name))
             return
         if any(_moves(block.body[place], _MOVING - {"zero_grad"}) for place in part.places):
             why = "an optimizer steps among the statements that make its loss: move it out of them"
@@ -706,6 +711,7 @@ class _Planner:
 
 _JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
+_HANDED_IN = "a network makes `{}` where this function is called: run it in this function"
 _FRONT = "another loss of a branch runs what makes it: make both in one block"
 _OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
 

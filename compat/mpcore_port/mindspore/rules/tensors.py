@@ -68,12 +68,21 @@ _WRAPPED = {
     "modules": "port.modules",
     "named_modules": "port.named_modules",
     "children": "port.children",
+    "named_children": "port.named_children",
+    "add_module": "port.add_module",
+    "register_module": "port.add_module",
+    "register_parameter": "port.register_parameter",
     "state_dict": "port.state_dict",
     "load_state_dict": "port.load_state_dict",
     "zero_grad": "port.zero_grad",
 }
 _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
 _OF_NETWORKS |= {"flatten_parameters"}
+_LACKING = {
+    *("get_parameter", "get_submodule", "register_full_backward_hook", "reset_parameters"),
+    *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
+}
+_LACKS = "a Cell of MindSpore has no method {}"
 _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
     "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
@@ -118,6 +127,9 @@ class MethodRule(PortRule):
             return self._wrap(old, new, at, LIVE)
         if name in _WRAPPED:
             return self._wrap(old, new, at, _WRAPPED[name])
+        if name in _LACKING and name not in at.names.functions and _is_call_of_object(old):
+            at.unproven(self, old, _LACKS.format(name))
+            return None
         if not self._of_tensor(old, at):
             return None
         if name == "sort" and isinstance(at.names.parents.get(old), cst.Expr):
