@@ -92,3 +92,10 @@ def test_a_network_that_a_star_brings_is_in_training():
     assert "decoder = port.in_training(CharRNN(3))" in text
     assert "other = Thing(3)" in text
     assert 'port.save(port.state_dict(decoder), "decoder.pt")' in text
+
+
+def test_variable_may_come_by_a_star():
+    text = ported("import torch\nfrom model import *\nx = Variable(torch.ones(2))\n").text
+    assert "Variable" not in text
+    own = "import torch\nfrom model import *\ndef Variable(x):\n    return 3\nx = Variable(1)\n"
+    assert "x = Variable(1)" in ported(own).text
