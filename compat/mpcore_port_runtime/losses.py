@@ -125,12 +125,12 @@ class CosineSimilarity(nn.Cell):  # type: ignore[misc]
         return cosine_similarity(x1, x2, *self.options)
 
 
-def _lengths(given: Any) -> np.ndarray:
+def _lengths(given: Any) -> Any:
     held = given.asnumpy() if isinstance(given, Tensor) else np.array(given)
     return held.reshape(-1).astype(np.int32)
 
 
-def _in_rows(targets: Any, lengths: np.ndarray) -> np.ndarray:
+def _in_rows(targets: Any, lengths: Any) -> Any:
     """Return the targets of each sequence in a row of its own, what is behind them a label."""
     held = targets.asnumpy() if isinstance(targets, Tensor) else np.array(targets)
     width = max(int(lengths.max(initial=0)), 1)

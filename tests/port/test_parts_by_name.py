@@ -78,3 +78,39 @@ def test_what_a_cell_has_not_is_named():
     own = "class Net(nn.Module):\n    def reset_parameters(self):\n        pass\n"
     found = ported(HEAD + own + "Net().reset_parameters()\n").edits
     assert not any("no method" in edit.reason for edit in found)
+
+
+TAKEN = """
+class Stack(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.cells = nn.ModuleList()
+        self.phase = 0
+        for i in range(n):
+            self.cells += [nn.GRUCell(4, 4)]
+    def forward(self, x):
+        h = torch.zeros(x.size(0), 4)
+        for cell in self.cells:
+            h = cell(x, h)
+        return h
+    def get_parameters(self):
+        return [{"params": self.cells.parameters()}]
+class Sheet:
+    def __init__(self):
+        self.cells = [1, 2]
+net = filled(Stack(2))
+opt = torch.optim.SGD(net.get_parameters(), lr=0.1)
+for turn in range(2):
+    opt.zero_grad()
+    loss = net(x.view(6, 4)).pow(2).mean()
+    loss.backward()
+    opt.step()
+    made.append(loss.detach())
+made += [torch.tensor([len(net.cells), len(net.state_dict())]), torch.tensor(Sheet().cells)]
+"""
+
+
+def test_names_that_a_cell_has_for_something_else(tmp_path):
+    text = beside(HEAD + TAKEN, tmp_path).text
+    assert "self.cells_ = " in text
+    assert "Sheet().cells" in text

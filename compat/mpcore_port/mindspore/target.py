@@ -29,6 +29,7 @@ from mpcore_port.mindspore.rules.rows import RowRule
 from mpcore_port.mindspore.rules.settings import SettingRule
 from mpcore_port.mindspore.rules.shared import SharedRule
 from mpcore_port.mindspore.rules.shown import ShownRule
+from mpcore_port.mindspore.rules.taken import TakenRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
     GradRule,
@@ -73,7 +74,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         ImportRule(),
     ]
     shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), LeftRule(), RepeatRule()]
-    shapes.append(RowRule())
+    shapes += [RowRule(), TakenRule()]
     return [
         [WatchingRule()],
         [ReleasedRule()],

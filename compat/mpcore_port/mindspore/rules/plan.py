@@ -28,6 +28,7 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
+from mpcore_port.mindspore.rules.kept_outside import kept_outside
 from mpcore_port.mindspore.rules.outside import handed_in, made_outside
 from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
@@ -325,8 +326,10 @@ class _Planner:
             return
         nodes = [*(block.body[place] for place in part.places), sink.loss]
         if name := handed_in(nodes, sink.call, self.at):
-            self.found.torn[id(sink.call)] = _HANDED_IN.format(name)
-            self._refuse(sink, _HANDED_IN.format(name))
+            self._tear(sink, _HANDED_IN.format(name))
+            return
+        if name := kept_outside([*nodes], part.needed, sink.call, self.at):
+            self._tear(sink, _KEPT.format(name))
             return
         if any(_moves(block.body[place], _MOVING - {"zero_grad"}) for place in part.places):
             why = "an optimizer steps among the statements that make its loss: move it out of them"
@@ -400,6 +403,11 @@ class _Planner:
         self._share(plan)
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
+
+    def _tear(self, sink: Sink, why: str) -> None:
+        """Refuse a loss in every form: a network that it needs runs elsewhere."""
+        self.found.torn[id(sink.call)] = why
+        self._refuse(sink, why)
 
     def _is_taken(self, lines: list[Any]) -> bool:
         """Return whether a plan before has moved one of some statements."""
@@ -712,6 +720,7 @@ class _Planner:
 _JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
 _HANDED_IN = "a network makes `{}` where this function is called: run it in this function"
+_KEPT = "a network makes `{}` in another function: run it in this one"
 _FRONT = "another loss of a branch runs what makes it: make both in one block"
 _OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
 

@@ -116,6 +116,9 @@ class MethodRule(PortRule):
         name, holder = old.func.attr.value, old.func.value
         # A factory of another file may make an optimizer, too.
         of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
+        own = at.names.enclosing(old, cst.ClassDef) if code_of(holder) == "self" else None
+        if name == "forward" and own is not None:
+            return self._forward(old, new, at) if _runs_construct(own, at) else None
         if is_plain_object(at, holder) and not of_network:
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:
@@ -420,6 +423,21 @@ def _is_flag(node: cst.BaseExpression) -> bool:
     return code_of(node) in ("True", "False")
 
 
+def _runs_construct(owner: cst.ClassDef, at: At) -> bool:
+    """Return whether what a class calls ``forward`` is a Cell's ``construct``, as far as is seen.
+
+    A class of another file may be a network.
+    """
+    bases = at.names.bases(owner)
+    if any(base in ("torch.autograd.Function", _FUNCTION) for base in bases):
+        return False
+    named = [code_of(arg.value) for arg in owner.bases]
+    own = [one for name in named for one in at.names.classes.get(name, [])]
+    if len(own) == len(named) and not bases - {"object"}:
+        return any(_runs_construct(one, at) for one in own if one is not owner)
+    return bool(set(named) - {"object"})
+
+
 class ForwardRule(PortRule):
     """``forward`` of a network is ``construct`` of a Cell."""
 
@@ -432,10 +450,7 @@ class ForwardRule(PortRule):
         holder = at.names.enclosing(old, cst.ClassDef, cst.FunctionDef)
         if old.name.value != "forward" or not isinstance(holder, cst.ClassDef):
             return None
-        bases = at.names.bases(holder)
-        if any(base in ("torch.autograd.Function", _FUNCTION) for base in bases):
-            return None
-        if bases == {"object"}:
+        if not _runs_construct(holder, at):
             return None
         at.note(self, old.name, "construct")
         return new.with_changes(name=cst.Name("construct"))
