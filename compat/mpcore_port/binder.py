@@ -19,6 +19,12 @@ __all__ = ["Binder"]
 _USUAL = {"torch": "torch", "np": "numpy"}
 # The same, where all that the file asks of them are names of torch.
 _USUAL |= {"nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim"}
+# Bare names that nobody gives another meaning.
+_BARE = {
+    "Variable": "torch.autograd.Variable",
+    "pack_padded_sequence": "torch.nn.utils.rnn.pack_padded_sequence",
+    "pad_packed_sequence": "torch.nn.utils.rnn.pad_packed_sequence",
+}
 _TELLING = {"FloatTensor", "LongTensor", "autograd", "from_numpy", "nn", "no_grad", "optim"}
 """Names of torch alone: ``t.optim.Adam`` is asked of torch, whatever it is called."""
 
@@ -39,16 +45,20 @@ class Binder:
             self._of_a_star()
 
     def _of_a_star(self) -> None:
-        """Bind ``torch``, ``nn`` and such that the file has by ``from data import *`` alone."""
+        """Bind ``torch``, ``Variable`` and such that ``from data import *`` alone has brought."""
         everywhere = [self.names.top, *self.names._scopes.values()]
         bound = {name for scope in everywhere for name in scope.bindings}
         asked: dict[str, tuple[Any, set[str]]] = {}
         for one in self.names.by_type[cst.Attribute]:
             if type(one.value) is cst.Name and one.value.value not in bound:
                 asked.setdefault(one.value.value, (one.value, set()))[1].add(one.attr.value)
-        for name, (node, parts) in asked.items():
-            module = _meant(name, parts)
+        called = {n.value: n for n in self.names.by_type[cst.Name] if n.value in _BARE}
+        bare = {name: node for name, node in called.items() if name not in bound}
+        meant = {name: _meant(name, parts) for name, (_, parts) in asked.items()}
+        meant |= {name: _BARE[name] for name in bare}
+        for name, module in meant.items():
             if module:
+                node = bare[name] if name in bare else asked[name][0]
                 binding = Binding("import", node, qualified=module)
                 binding.scope = self.names.top
                 self.names.top.bindings[name] = [binding]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import mindspore as ms
-from mindspore import nn
+from mindspore import nn, ops
 
 from mpcore.errors import BackendError
 
@@ -25,13 +25,17 @@ __all__ = [
     "device_count",
     "device_name",
     "device_of",
+    "gather_outputs",
     "get_rank",
     "get_world_size",
     "grad_reducer",
     "init_process_group",
     "is_available",
     "is_initialized",
+    "parallel_apply",
+    "replicate",
     "run_on_devices",
+    "scatter_inputs",
     "spawn",
     "synchronize",
 ]
@@ -110,8 +114,45 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """Return the number of Ascend devices."""
-    return int(ms.hal.device_count("Ascend")) if is_available() else 0
+    """Return the number of Ascend devices; one where there is none, as ports say there is one."""
+    return max(int(ms.hal.device_count("Ascend")), 1) if is_available() else 1
+
+
+def replicate(network: Any, devices: Any = None, detach: bool = False) -> list[Any]:
+    """Return what torch.nn.parallel.replicate does for the one device of a process."""
+    del devices, detach
+    return [network]
+
+
+def scatter_inputs(inputs: Any, target_gpus: Any = None, dim: int = 0) -> list[Any]:
+    """Return what torch.nn.parallel.scatter does for the one device of a process."""
+    del target_gpus, dim
+    return [inputs]
+
+
+def parallel_apply(
+    modules: Any, inputs: Any, kwargs_tup: Any = None, devices: Any = None
+) -> list[Any]:
+    """Return what each network gives of its own inputs, one after the other."""
+    del devices
+    rows = [one if isinstance(one, tuple | list) else (one,) for one in inputs]
+    named = kwargs_tup or [{}] * len(rows)
+    return [net(*row, **more) for net, row, more in zip(modules, rows, named, strict=True)]
+
+
+def gather_outputs(outputs: Any, target_device: Any = None, dim: int = 0) -> Any:
+    """Return what torch.nn.parallel.gather does: the outputs behind one another."""
+    del target_device
+    first = outputs[0]
+    if len(outputs) == 1:
+        return first
+    if isinstance(first, dict):
+        return {key: gather_outputs([one[key] for one in outputs], None, dim) for key in first}
+    if isinstance(first, tuple | list):
+        return type(first)(
+            gather_outputs(list(part), None, dim) for part in zip(*outputs, strict=True)
+        )
+    return ops.cat(list(outputs), axis=dim)
 
 
 def device_name(_: Any = None) -> str:

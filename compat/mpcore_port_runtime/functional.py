@@ -35,6 +35,7 @@ __all__ = [
     "layer_norm",
     "lerp",
     "linspace",
+    "max_pool1d",
     "multinomial",
     "no_grad",
     "normalize",
@@ -342,6 +343,26 @@ def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(value, type(ms.float32)) or value in (ms.float16, ms.float32, ms.int32):
             return tensor.astype(value)
     return tensor
+
+
+def max_pool1d(
+    input: Any,  # torch's name
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    """Return torch.nn.functional.max_pool1d, as pooling of a picture that is one row high."""
+    size, step, edge, apart = (
+        one[0] if isinstance(one, tuple | list) else one
+        for one in (kernel_size, kernel_size if stride is None else stride, padding, dilation)
+    )
+    row = input.expand_dims(-2)
+    made = ops.max_pool2d(
+        row, (1, size), (1, step), padding=(0, edge), dilation=(1, apart), ceil_mode=ceil_mode
+    )
+    return made.squeeze(-2)
 
 
 def selu(input: Any) -> Any:  # torch's name

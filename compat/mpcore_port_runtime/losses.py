@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from mindspore import Tensor, nn, ops
 
 __all__ = [
     "BCEWithLogitsLoss",
+    "CTCLoss",
     "CosineSimilarity",
     "KLDivLoss",
     "binary_cross_entropy_with_logits",
     "cosine_similarity",
+    "ctc_loss",
     "kl_div",
 ]
 
@@ -120,3 +123,70 @@ class CosineSimilarity(nn.Cell):  # type: ignore[misc]
     def construct(self, x1: Any, x2: Any) -> Any:
         """Return the cosines between vectors along one axis."""
         return cosine_similarity(x1, x2, *self.options)
+
+
+def _lengths(given: Any) -> Any:
+    held = given.asnumpy() if isinstance(given, Tensor) else np.array(given)
+    return held.reshape(-1).astype(np.int32)
+
+
+def _in_rows(targets: Any, lengths: Any) -> Any:
+    """Return the targets of each sequence in a row of its own, what is behind them a label."""
+    held = targets.asnumpy() if isinstance(targets, Tensor) else np.array(targets)
+    width = max(int(lengths.max(initial=0)), 1)
+    rows = np.zeros((len(lengths), width), np.int32)
+    ends = np.cumsum(lengths)
+    for row, (length, end) in enumerate(zip(lengths, ends, strict=True)):
+        own = held[end - length : end] if held.ndim == 1 else held[row, :length]
+        rows[row, :length] = own
+    return rows
+
+
+def ctc_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    """Return torch.nn.functional.ctc_loss of what ``log_softmax`` gives.
+
+    Where a target does not fit into its input torch's loss is infinite, and MindSpore's raises.
+    """
+    alone = log_probs.ndim == 2
+    log_probs = log_probs.expand_dims(1) if alone else log_probs
+    inputs, lengths = _lengths(input_lengths), _lengths(target_lengths)
+    rows = _in_rows(targets, lengths)
+    repeated = (rows[:, 1:] == rows[:, :-1]) & (np.arange(1, rows.shape[1]) < lengths[:, None])
+    never = lengths + repeated.sum(1) > inputs  # a blank stands between two equal labels
+    fits = np.where(never, 0, lengths).astype(np.int32)
+    each = ops.ctc_loss(
+        log_probs, Tensor(rows), Tensor(inputs), Tensor(fits), blank, "none", zero_infinity
+    )
+    each = each[0] if isinstance(each, tuple) else each
+    if never.any():
+        value = 0.0 if zero_infinity else np.inf
+        each = ops.where(Tensor(never), ops.full_like(each, value), each)
+    if reduction == "mean":
+        each = each / Tensor(np.maximum(lengths, 1)).astype(each.dtype)
+    each = each.squeeze(0) if alone and reduction == "none" else each
+    return _reduced(each, reduction)
+
+
+class CTCLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """torch.nn.CTCLoss."""
+
+    def __init__(
+        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
+    ) -> None:
+        super().__init__()
+        self.blank, self.reduction, self.zero_infinity = blank, reduction, zero_infinity
+
+    def construct(
+        self, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any
+    ) -> Any:
+        """Return the loss of ``log_probs``."""
+        given = self.blank, self.reduction, self.zero_infinity
+        return ctc_loss(log_probs, targets, input_lengths, target_lengths, *given)

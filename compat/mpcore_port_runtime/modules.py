@@ -29,10 +29,12 @@ __all__ = [
     "live_state_dict",
     "load_state_dict",
     "modules",
+    "named_children",
     "named_modules",
     "named_parameters",
     "parameters",
     "put_back",
+    "register_parameter",
     "requires_grad_",
     "rounded",
     "set_buffer",
@@ -173,20 +175,38 @@ def children(cell: Any) -> Iterator[Any]:
     yield from (inner for inner in cell.cells() if not isinstance(inner, _OPTIMIZERS))
 
 
+def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the Cells right below by their names, each once."""
+    yield from cell.name_cells().items()
+
+
+def register_parameter(owner: Any, name: str, param: Any) -> None:
+    """Have ``owner`` hold a Parameter under a name, or None."""
+    setattr(owner, name, param)
+
+
 def state_dict(holder: Any) -> dict[str, Any]:
     """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own."""
     if hasattr(holder, "param_groups"):
         return _optimizer_state(holder)
     if isinstance(holder, nn.Cell):
         found = {name: param.value().copy() for name, param, _ in _every(holder)}
-        return found | {name: buffer.copy() for name, buffer in holder.named_buffers()}
+        return found | {name: buffer.copy() for name, buffer in _buffers(holder)}
     return dict(holder.state_dict())
 
 
 def live_state_dict(cell: Any) -> dict[str, Any]:
     """Return the Parameters and buffers themselves, by torch's names: what is put in them stays."""
     found = {name: param for name, param, _ in _every(cell)}
-    return found | dict(cell.named_buffers())
+    return found | dict(_buffers(cell))
+
+
+def _buffers(cell: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the buffers that belong to the state, by torch's names."""
+    for path, inner in cell.cells_and_names():
+        for name, buffer in inner._buffers.items():
+            if buffer is not None and name not in inner._non_persistent_buffers_set:
+                yield f"{path}.{name}" if path else name, buffer
 
 
 def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> None:
@@ -221,7 +241,7 @@ def put_back(held: Any, value: Any) -> Any:
 
 
 def _load_cell(cell: Any, state: dict[str, Any], strict: bool) -> None:
-    targets = {name: param for name, param, _ in _every(cell)} | dict(cell.named_buffers())
+    targets = {name: param for name, param, _ in _every(cell)} | dict(_buffers(cell))
     given = {n: v for n, v in state.items() if n.rpartition(".")[2] != _KEPT}
     missing, surplus = sorted(set(targets) - set(given)), sorted(set(given) - set(targets))
     if strict and (missing or surplus):

@@ -1,14 +1,14 @@
-"""Settings that torch's layers read in each call, and MindSpore's when they are made."""
+"""Attributes that MindSpore's Cells do not let set as torch's modules do: settings, buffers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
 
 from mpcore.errors import BackendError
 
-__all__ = ["set_attribute"]
+__all__ = ["set_attribute", "sides"]
 
 _SIDES = 2  # of a picture; MindSpore pads each edge by itself
 
@@ -16,8 +16,14 @@ _SIDES = 2  # of a picture; MindSpore pads each edge by itself
 def set_attribute(owner: Any, name: str, value: Any) -> None:
     """Run ``owner.name = value``; a layer that keeps operations made of it gets new ones.
 
+    A buffer is registered anew, and stays in the state, or out of it, as it was.
+
     Source: the classes of mindspore/nn/layer, MindSpore 2.10.0.
     """
+    if isinstance(owner, nn.Cell) and name in owner._buffers and isinstance(value, Tensor):
+        kept = name not in owner._non_persistent_buffers_set
+        owner.register_buffer(name, value, persistent=kept)
+        return
     for kind, names, renew in _RENEWED:
         if isinstance(owner, kind) and name in names:
             renew(owner, name, value)
@@ -28,6 +34,15 @@ def set_attribute(owner: Any, name: str, value: Any) -> None:
         msg = f"{name} of {kind} is read when it is made alone: make another {kind}"
         raise BackendError(msg)
     setattr(owner, name, value)
+
+
+def sides(padding: Any) -> Any:
+    """Return what a convolution pads: of a size for each axis, one for each of its two edges."""
+    if not isinstance(padding, tuple | list):
+        return padding
+    if len(padding) == 1:  # Conv1d of MindSpore takes one number
+        return int(padding[0])
+    return tuple(int(size) for size in padding for _ in range(_SIDES))
 
 
 def _norm(layer: Any, name: str, value: Any) -> None:
@@ -60,7 +75,7 @@ def _dropout(layer: Any, name: str, value: Any) -> None:
 def _convolution(layer: Any, name: str, value: Any) -> None:
     pair = value if isinstance(value, tuple) else (value,) * _SIDES
     if name == "padding" and isinstance(value, tuple) and len(value) == _SIDES:
-        pair = (value[0], value[0], value[1], value[1])
+        pair = sides(value)
     setattr(layer, name, value if name == "padding" and isinstance(value, int) else pair)
     layer.conv2d = ops.Conv2D(
         layer.out_channels,

@@ -178,6 +178,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.mv": {"input": ["m"], "vec": ["v"]},
     "torch.t": {"input": ["m", "v"]},
     "torch.outer": {"input": ["v"]},
+    "torch.ger": {"input": ["v"]},
     "torch.trace": {"input": ["m"]},
     "torch.inverse": {"input": ["pd"]},
     "torch.diag": {"input": ["m", "v"]},
@@ -389,6 +390,16 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "mode": ["'reflect'", "'replicate'", "'circular'", "'constant'"],
         "value": ["1.5", "2"],
     },
+    "torch.nn.functional.max_pool1d": _POOL
+    | {"input": ["seq"], "kernel_size": ["2", "3"], "stride": ["1", "3"], "padding": ["1"]},
+    "torch.nn.functional.ctc_loss": {
+        "log_probs": ["ctl"],
+        "targets": ["ctt"],
+        "input_lengths": ["cti"],
+        "target_lengths": ["ctn"],
+        "blank": ["4"],
+        "zero_infinity": _FLAG,
+    },
     "torch.nn.functional.max_pool2d": _POOL,
     "torch.nn.functional.avg_pool2d": _POOL,
     "torch.nn.functional.adaptive_avg_pool2d": {
@@ -536,6 +547,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.GroupNorm": {"num_groups": ["2", "4"], "num_channels": ["4"], "dtype": None},
     "torch.nn.Dropout": {"p": ["0.2", "0.9", "0.0", "0"]},
     "torch.nn.Dropout2d": {"p": ["0.2", "0.0", "0"]},
+    "torch.nn.CTCLoss": {"blank": ["4"], "zero_infinity": _FLAG},
     "torch.nn.MaxPool1d": _POOL
     | {"kernel_size": ["2", "3"], "stride": ["1", "3"], "padding": ["1"]},
     "torch.nn.MaxPool2d": _POOL,
@@ -912,6 +924,7 @@ LAYER_INPUTS = {
     "torch.nn.CosineEmbeddingLoss": ["fb", "fc", "pm"],
     "torch.nn.CosineSimilarity": ["a", "b"],
     "torch.nn.MarginRankingLoss": ["v", "w", "pmv"],
+    "torch.nn.CTCLoss": ["ctl", "ctt", "cti", "ctn"],
     "torch.nn.CrossEntropyLoss": ["lg", "cls"], "torch.nn.NLLLoss": ["lp", "cls"],
     "torch.nn.Linear": ["fe"], "torch.nn.Conv1d": ["seq"], "torch.nn.Conv2d": ["im"],
     "torch.nn.Conv3d": ["vol"], "torch.nn.ConvTranspose2d": ["im"], "torch.nn.PReLU": ["im"],

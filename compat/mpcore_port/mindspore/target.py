@@ -33,6 +33,7 @@ from mpcore_port.mindspore.rules.settings import SettingRule
 from mpcore_port.mindspore.rules.shared import SharedRule
 from mpcore_port.mindspore.rules.shown import ShownRule
 from mpcore_port.mindspore.rules.switches import SwitchRule
+from mpcore_port.mindspore.rules.taken import TakenRule
 from mpcore_port.mindspore.rules.tensors import (
     ForwardRule,
     GradRule,
@@ -90,6 +91,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         NumberRule(),
         RepeatRule(),
         RowRule(),
+        TakenRule(),
     ]
     return [
         [WatchingRule()],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import calls_in
+from mpcore_port.children import below, calls_in
 from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
@@ -37,6 +37,7 @@ from mpcore_port.mindspore.rules.touching import may_touch
 from mpcore_port.mindspore.rules.twice import keeps_nothing
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
+from mpcore_port.scan import is_clip
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.loop.acts import Acts
@@ -318,7 +319,8 @@ class _Grouping:
     def _covers(self, of: str, group: Group, line: Line) -> bool:
         """Return whether gradients that are clipped are those that the step is made of.
 
-        Networks are compared by name where the optimizer is made in the same scope.
+        Networks are compared by name where the optimizer is made in the same scope, or both are
+        attributes of one class; else by how many there are.
         """
         parts = of.split(" | ")
         if len(parts) > 1:
@@ -328,12 +330,22 @@ class _Grouping:
         call = maker_of(stepping(group.steps[0]), self.at)
         if call is None:
             return True
-        home = self.at.names.enclosing(call, cst.FunctionDef)
-        if home is not self.at.names.enclosing(line.source, cst.FunctionDef):
+        made = _trained(call.args[0].value, self.at) if call.args else set()
+        clipped = _trained(self._clipped(of), self.at)
+        if not made or not clipped:
             return True
-        made = code_of(call.args[0].value) if call.args else ""
-        named = made.endswith(".parameters()") and of.endswith(".parameters()")
-        return not named or made == of
+        home = self.at.names.enclosing(call, cst.FunctionDef)
+        if home is self.at.names.enclosing(line.source, cst.FunctionDef):
+            return made == clipped
+        if all(name.startswith("self.") for name in made | clipped):
+            return made == clipped
+        return len(made) == len(clipped)
+
+    def _clipped(self, of: str) -> Any:
+        """Return what a clip is given, as it stands in the script."""
+        clips = (call for call in self.at.names.calls if is_clip(self.at.names.called(call)))
+        given = (arg.value for call in clips for arg in call.args)
+        return next((one for one in given if code_of(one) == of), cst.parse_expression(of))
 
     def _is_apart(self, line: Line, block: Block) -> bool:
         """Return whether backward pass and step are in different blocks of one window."""
@@ -367,6 +379,7 @@ class _Grouping:
 # --- lines that several steps are made of ------------------------------------------------------
 
 
+_PARAMETERS = re.compile(r"([\w.\[\]]+)\.(?:named_)?parameters\(")
 _BEFORE = "a value that is detached there is of before an optimizer's step"
 
 
@@ -443,6 +456,31 @@ def _leave_values(forward: Forward, steps: Steps, earlier: set[int], at: At) -> 
 # --- gradients that are zeroed ------------------------------------------------------------------
 
 
+def _trained(node: Any, at: At, depth: int = 4) -> set[str]:
+    """Return what an expression, or what its names hold, is the parameters of, as code."""
+    if node is None or depth == 0:
+        return set()
+    code = code_of(node)
+    found = {name.removesuffix(".module") for name in _PARAMETERS.findall(code)}
+    if found:
+        return found
+    names = [one for one in below(node) if isinstance(one, (cst.Name, cst.Attribute))]
+    held = [one for name in names for one in at.names.origins(name) if one is not name]
+    return {name for one in held for name in _trained(one, at, depth - 1)}
+
+
+def _check_all_zeroed(group: Group, zeros: list[Line], at: At) -> None:
+    """Refuse where networks are zeroed by their names, and not all that the optimizers move."""
+    holders = {line.act.holder for line in zeros if line.act is not None}
+    for step, optimizer in zip(group.steps, group.optimizers, strict=True):
+        call = maker_of(stepping(step), at)
+        if optimizer in holders or call is None or not call.args:
+            continue
+        made = _trained(call.args[0].value, at)
+        if len(made) > 1 and len(holders) < len(made):
+            raise NotPlain(step.node, "gradients of some of its networks alone are zeroed")
+
+
 def _check_zeros(group: Group, steps: Steps, at: At) -> None:
     """Refuse what adds up gradients in a way that a step's function does not."""
     home = group.forwards[0].block
@@ -468,6 +506,7 @@ def _check_zeros(group: Group, steps: Steps, at: At) -> None:
             good = good or _left_alone(group, inside, steps, at)
         if not good:
             raise NotPlain(group.steps[0].node, "its gradients are not zeroed in its block")
+        _check_all_zeroed(group, [home.lines[place] for place in good], at)
         return
     loop = _loop_around(home)
     inside = [(line, block) for line, block in zeros if _below(block, loop) or block is where]

@@ -106,7 +106,7 @@ class CallRule(PortRule):
             row = replace(row, params=(), expr="")
             new = _sized(old, new)
         if _SIZED_LAYER.fullmatch(name):
-            new = _counted(old, new, at)
+            new = _sided(name, old, _counted(old, new, at), at)
         try:
             new, row = weights_alone(old, new, row, at) or (new, row)
             made = map_call(named(at, row), new)
@@ -203,6 +203,36 @@ def _counted(old: cst.Call, new: cst.Call, at: At) -> cst.Call:
             arg = arg.with_changes(value=cst.Call(cst.Name("int"), [cst.Arg(arg.value)]))
         args.append(arg)
     return new.with_changes(args=args)
+
+
+_PADDING = 4
+"""Where a convolution of torch takes its padding, behind channels, kernel and stride."""
+
+
+def _sided(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Have a convolution's padding written for each edge where a name may hold sizes of axes."""
+    if not name.startswith("torch.nn.Conv"):
+        return new
+    args = list(new.args)
+    for place, (before, arg) in enumerate(zip(old.args, new.args, strict=True)):
+        keyword = before.keyword.value if before.keyword else ""
+        is_padding = keyword == "padding" or (not keyword and place == _PADDING)
+        value = before.value
+        if is_padding and not isinstance(value, (cst.Tuple, cst.List)) and _is_of_axes(value, at):
+            made = cst.parse_expression(f"{wording(at, 'port.sides')}({code_of(arg.value)})")
+            args[place] = arg.with_changes(value=made)
+    return new.with_changes(args=args)
+
+
+def _is_of_axes(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name may hold a tuple, or an expression makes one."""
+    made = (cst.Tuple, cst.List, cst.GeneratorExp, cst.ListComp)
+    for one in (node, *at.names.origins(node)):
+        called = isinstance(one, cst.Call) and code_of(one.func) in ("tuple", "list", "_pair")
+        repeated = isinstance(one, cst.BinaryOperation) and isinstance(one.left, made)
+        if called or repeated or isinstance(one, made):
+            return True
+    return False
 
 
 def _bound(call: cst.Call, at: At) -> str:

@@ -132,6 +132,41 @@ class _Parts(Walker):
         return True
 
 
+_GROWING = ("append", "extend", "insert", "update")
+
+
+class _Filled(_Assigned):
+    """Names of lists, dictionaries and tensors that get more, or other parts."""
+
+    def on_visit(self, node: Any) -> bool:
+        listed = isinstance(node, cst.AugAssign) and isinstance(
+            node.value, (cst.List, cst.ListComp, cst.Tuple)
+        )
+        if listed and isinstance(node.target, cst.Name):
+            self.names.append(node.target.value)  # ``outs += [y]``
+        return super().on_visit(node)
+
+    def _target(self, node: cst.CSTNode) -> None:
+        if isinstance(node, (cst.Tuple, cst.List)):
+            super()._target(node)
+        elif isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name):
+            self.names.append(node.value.value)
+
+    def _changed(self, node: cst.BaseExpression) -> None:
+        func: Any = node.func if isinstance(node, cst.Call) else None
+        grows = isinstance(func, cst.Attribute) and func.attr.value in _GROWING
+        if grows and isinstance(func.value, cst.Name):
+            self.names.append(func.value.value)
+
+
+def filled(nodes: Iterable[cst.CSTNode]) -> set[str]:
+    """Return the plain names of what statements put something into: ``outs.append(y)``."""
+    found = _Filled()
+    for node in nodes:
+        found.walk(node)
+    return set(found.names)
+
+
 class _Plain(_Assigned):
     def _changed(self, node: cst.BaseExpression) -> None:
         pass
@@ -552,6 +587,8 @@ def slice_of(
     last = max((place for place in range(end) if reads_gradient(body[place], at)), default=-1)
     while places and not whole and not _runs(body[places[0]], at):
         first = body[places[0]]
+        if filled(body[place] for place in places[1:]) & surely_made(first):
+            break  # a function's own: what it is handed from outside it may not fill
         if places[0] > last and inputs & read(first) and not inputs & set(assigned(first)):
             break
         places.pop(0)

@@ -1,7 +1,8 @@
-"""Tensors that an array of numpy takes numbers out of: MindSpore's take lists and tensors."""
+"""Tensors that numpy's arrays and numbers take parts of: MindSpore's take lists, tensors, ints."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -12,17 +13,44 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["EmptyRule", "IndexRule"]
+__all__ = ["EmptyRule", "IndexRule", "is_number"]
 
-_ARRAYS = ("arange", "argsort", "array", "asarray", "flatnonzero", "random.permutation", "unique")
+_ARRAYS = {
+    "arange",
+    "argsort",
+    "array",
+    "asarray",
+    "cumprod",
+    "cumproduct",
+    "cumsum",
+    "flatnonzero",
+    "random.permutation",
+    "unique",
+}
 _SIZED = {"random.choice": 2, "random.randint": 3}  # a number where no size is given
 _ROWS = ("numpy.r_", "numpy.mgrid")
 _SAME = ("astype", "copy", "flatten", "ravel", "reshape")
 _DEPTH = 6
+_OF_EACH = {"ceil", "floor", "int32", "int64", "intp", "rint", "round"}
+_NUMBERS = _OF_EACH | {
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "count_nonzero",
+    "max",
+    "min",
+    "prod",
+    "sum",
+}
+_OF_ARRAYS = ("argmax", "argmin", "max", "min", "prod", "sum")
+_LISTS = ("list", "reversed", "sorted", "tqdm", "tqdm.tqdm")
+_AS_INT = "MindSpore's tensors are indexed by Python's own numbers, by none of numpy's"
+_ONE = "a tensor with an axis of its own is no bound of a slice in MindSpore"
 
 
 class IndexRule(PortRule):
-    """``x[places]`` with an array of numpy takes it as a list."""
+    """``x[places]`` takes an array of numpy as a list, a number of numpy as one of Python."""
 
     name = "index"
     reason = "MindSpore's tensors take lists and Python's numbers, none of numpy's"
@@ -32,14 +60,9 @@ class IndexRule(PortRule):
         """Rewrite the places of one subscript."""
         if not any(name.startswith("torch") for name, _ in at.names.imports):
             return None
-        elements, changed = [], False
+        elements, changed, reason = [], False, ""
         for before, element in zip(old.slice, new.slice, strict=True):
             index: Any = element.slice
-            if isinstance(before.slice, cst.Slice):
-                bounded = _bounded(before.slice, index, at)
-                changed = changed or bounded is not index
-                elements.append(element.with_changes(slice=bounded))
-                continue
             value = before.slice.value if isinstance(before.slice, cst.Index) else None
             if value is not None and _are_places(value, at):
                 code = f"tuple(one.tolist() for one in {code_of(index.value)})"
@@ -51,34 +74,139 @@ class IndexRule(PortRule):
                 places = cst.parse_expression(wording(at, f"port.places({code_of(index.value)})"))
                 element = element.with_changes(slice=index.with_changes(value=places))
                 changed = True
-            elif value is not None and _is_one_of_numpy(value, at):
-                number = cst.parse_expression(f"int({code_of(index.value)})")
-                element = element.with_changes(slice=index.with_changes(value=number))
-                changed = True
             elif value is not None and _is_array(value, at):
-                held = index.value
-                if isinstance(held, cst.BinaryOperation) and not held.lpar:
-                    held = held.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-                func = cst.Attribute(held, cst.Name("tolist"))
-                element = element.with_changes(slice=index.with_changes(value=cst.Call(func)))
+                element = element.with_changes(slice=index.with_changes(value=_listed(index.value)))
                 changed = True
+            elif value is not None and (made := self._number(old, value, index.value, at)):
+                element = element.with_changes(slice=index.with_changes(value=made))
+                changed, reason = True, _AS_INT
+            elif isinstance(before.slice, cst.Slice):
+                bounds, why = _bounds(before.slice, index, at)
+                if bounds:
+                    element = element.with_changes(slice=index.with_changes(**bounds))
+                    changed, reason = True, why
             elements.append(element)
-        if not changed or _is_array(old.value, at):
+        if not changed or _is_array(old.value, at) or at.values.kind(old.value) == "neutral":
             return None
         made = new.with_changes(slice=elements)
-        at.note(self, old, made)
+        at.note(self, old, made, reason=reason)
         return made
 
+    def _number(self, old: cst.Subscript, value: Any, new: Any, at: At) -> Any:
+        """Return a number of numpy as one of Python, where it may be such; else None.
 
-def _bounded(old: cst.Slice, new: cst.Slice, at: At) -> cst.Slice:
-    """Return a slice whose bounds are Python's numbers where numpy's may stand."""
-    made = {}
-    for part in ("lower", "upper", "step"):
-        bound = getattr(old, part)
-        if bound is not None and is_number_of_numpy(bound, at):
-            code = f"int({code_of(getattr(new, part))})"
-            made[part] = cst.parse_expression(code)
-    return new.with_changes(**made) if made else new
+        Of a dictionary it may be a word of numpy's: only what surely is numpy's is asked for.
+        """
+        if not is_number(value, at):
+            return None
+        if is_number(value, at, every=True):
+            return _listed(new)
+        return _int(new) if at.values.kind(old.value) == "tensor" else None
+
+
+def _listed(node: Any) -> cst.Call:
+    if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation)) and not node.lpar:
+        node = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return cst.Call(cst.Attribute(node, cst.Name("tolist")))
+
+
+def _bounds(old: cst.Slice, new: Any, at: At) -> tuple[dict[str, Any], str]:
+    """Return the bounds of a slice that are written as numbers of Python, and why."""
+    found, why = {}, ""
+    for name in ("lower", "upper", "step"):
+        bound: Any = getattr(old, name)
+        if bound is None:
+            continue
+        numpys = is_number(bound, at) or is_number_of_numpy(bound, at)
+        reason = _AS_INT if numpys else _ONE if _is_one(bound, at) else ""
+        if reason:
+            found[name], why = _int(getattr(new, name)), reason
+    return found, why
+
+
+def _int(node: Any) -> cst.Call:
+    return cst.Call(cst.Name("int"), [cst.Arg(node)])
+
+
+def _is_one(node: Any, at: At) -> bool:
+    """Return whether a bound surely is drawn as a tensor of one number: ``randint(0, n, (1,))``."""
+    if isinstance(node, cst.BinaryOperation):
+        return _is_one(node.left, at) or _is_one(node.right, at)
+    return any(
+        isinstance(one, cst.Call)
+        and at.names.called(one) == "torch.randint"
+        and any(code_of(arg.value) in ("(1,)", "[1]", "(1, )") for arg in one.args)
+        for one in at.names.origins(node)
+    )
+
+
+def is_number(node: Any, at: At, depth: int = _DEPTH, every: bool = False) -> bool:
+    """Return whether an expression may be one number of numpy's, or with ``every`` surely is."""
+    if depth == 0:
+        return False
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        loops: list[Any] = [b.node for b in at.names.held(node) if b.kind in ("for", "other")]
+        counted = [isinstance(x, (cst.For, cst.CompFor)) and _gives(x, node, at) for x in loops]
+        origins = [one for one in at.names.origins(node) if one is not node]
+        found = counted + [is_number(one, at, depth - 1, every) for one in origins]
+        if every:
+            return (
+                bool(found) and all(found) and len(loops) + len(origins) >= len(at.names.held(node))
+            )
+        return any(found)
+    if isinstance(node, cst.BinaryOperation):
+        sides = [is_number(side, at, depth - 1, every) for side in (node.left, node.right)]
+        return any(sides)  # a number of Python beside it makes one of numpy's
+    if isinstance(node, cst.UnaryOperation):
+        return is_number(node.expression, at, depth - 1, every)
+    if isinstance(node, cst.Subscript):
+        index: Any = node.slice[0].slice
+        one = len(node.slice) == 1 and isinstance(index, cst.Index)
+        return one and not _is_array(index.value, at) and _is_array(node.value, at)
+    return isinstance(node, cst.Call) and _counts(node, at)
+
+
+def _counts(node: cst.Call, at: At) -> bool:
+    """Return whether a call gives one number of numpy's: it leaves no axis."""
+    if any(arg.keyword is not None and arg.keyword.value == "axis" for arg in node.args):
+        return False
+    module, _, last = (at.names.called(node) or "").partition(".")
+    if module == "numpy":
+        alone = (
+            last not in _OF_EACH or not _is_array(node.args[0].value, at) if node.args else False
+        )
+        return last in _NUMBERS and len(node.args) == 1 and alone
+    if module or not isinstance(node.func, cst.Attribute) or node.args:
+        return False
+    return node.func.attr.value in _OF_ARRAYS and _is_array(node.func.value, at)
+
+
+def _gives(loop: Any, name: Any, at: At) -> bool:
+    """Return whether a loop takes numbers out of an array of numpy for ``name``."""
+    iterated, target = loop.iter, loop.target
+    while isinstance(iterated, cst.Call) and iterated.args:
+        word, place = code_of(iterated.func), 0
+        if word in ("enumerate", "zip"):
+            if not isinstance(target, cst.Tuple):
+                return False
+            place = _place(target, name)
+            if place == -1:
+                return False
+            target = target.elements[place].value
+            place -= word == "enumerate"  # what is counted is its only argument
+        elif word not in _LISTS:
+            break
+        if not 0 <= place < len(iterated.args):
+            return False
+        iterated = iterated.args[place].value
+    return code_of(target) == code_of(name) and _is_array(iterated, at)
+
+
+def _place(target: cst.Tuple, name: Any) -> int:
+    """Return which part of a loop's target a name is, or is in; -1 if it is none."""
+    parts = [code_of(element.value) for element in target.elements]
+    own = re.compile(rf"(?<![\w.]){re.escape(code_of(name))}(?!\w)")
+    return next((place for place, part in enumerate(parts) if own.search(part)), -1)
 
 
 _TRUTHS = ("eq", "ge", "gt", "le", "logical_and", "logical_not", "logical_or", "lt", "ne", "bool")
@@ -104,27 +232,6 @@ def _is_beside(node: cst.Subscript, mask: cst.SubscriptElement) -> bool:
         and code_of(one.value) != "None"
         for one in others
     )
-
-
-_ONE = ("argmax", "argmin", "int32", "int64", "random.choice")
-
-
-def _is_one_of_numpy(node: Any, at: At) -> bool:
-    """Return whether an index surely is one number of numpy's, out of an array or of a call."""
-    if not isinstance(node, (cst.Name, cst.Call)):
-        return False
-    if isinstance(node, cst.Name):
-        held = at.names.held(node)
-        loops = [b.value for b in held if b.kind == "for"]
-        if loops:
-            return len(loops) == len(held) and all(_is_array(one, at) for one in loops)
-    origins = at.names.origins(node)
-    return bool(origins) and all(_gives_one(one, at) for one in origins)
-
-
-def _gives_one(node: Any, at: At) -> bool:
-    module, _, last = (at.names.called(node) or "").partition(".")
-    return module == "numpy" and last in _ONE and len(node.args) == 1
 
 
 _REDUCED = {"sum": "port.total", "mean": "port.average"}

@@ -98,6 +98,8 @@ def _makes(call: cst.Call, at: At) -> str:
         for binding in at.names.scope(call.func).find(call.func.value):
             if isinstance(binding.node, cst.ClassDef) and is_network_class(binding.node, at):
                 return "perhaps" if has_unknown_base(binding.node, at) else "surely"
+        if at.names.stars and not at.names.scope(call.func).find(call.func.value):
+            return _of_other_file(call, call.func.value, at)  # a star has brought it
     return ""
 
 

@@ -13,6 +13,7 @@ import libcst as cst
 
 from mpcore_port.children import below
 from mpcore_port.mindspore.rules.floats import with_floats
+from mpcore_port.mindspore.rules.leaving import leaves
 from mpcore_port.mindspore.rules.place import FULL_GRAPH, PortRule, by_name, is_next, need
 from mpcore_port.names import code_of, dotted
 
@@ -55,18 +56,17 @@ def runtime_name(at: At) -> str:
 def _has_native_optimizers(at: At) -> bool:
     """Return whether MindSpore's optimizers do for the module what torch's did.
 
-    Theirs do not see rates and values that are set by hand, nor betas that change. Whole numbers
-    in groups would stay such, and with these AdamW moves nothing.
+    Theirs do not see rates and values that are set by hand, in this file or by one that they are
+    handed to, nor betas that change. Whole numbers in groups would stay such, and with these
+    AdamW moves nothing.
     """
     text = at.source.around
     if _MOVING.search(text) or _BY_HAND.search(_ALLOWED.sub("(", text)) or _GROUPED.search(text):
         return False
     port = at.once(runtime_name)
-    for call in at.names.calls:
-        name = dotted(call.func)
-        last = name.rpartition(".")[2]
-        if name != f"{port}.{last}" or last not in _NATIVE | _OTHERS:
-            continue
+    made = [call for call in at.names.calls if _makes_optimizer(call, port)]
+    for call in made:
+        last = dotted(call.func).rpartition(".")[2]
         given = {arg.keyword.value for arg in call.args if arg.keyword}
         plain = sum(not arg.keyword for arg in call.args)
         if last in _OTHERS or any(arg.star for arg in call.args):
@@ -79,7 +79,13 @@ def _has_native_optimizers(at: At) -> bool:
             return False
         if last in _ABOVE_ZERO and any(_ZERO.match(code_of(arg.value)) for arg in call.args):
             return False
-    return True
+    return not leaves(made, port, at)
+
+
+def _makes_optimizer(call: cst.Call, port: str) -> bool:
+    name = dotted(call.func)
+    last = name.rpartition(".")[2]
+    return name == f"{port}.{last}" and last in _NATIVE | _OTHERS
 
 
 def _is_of_one(value: cst.BaseExpression, at: At) -> bool:
@@ -166,7 +172,8 @@ class NativeRule(PortRule):
             return cst.parse_expression(f"{code_of(old.args[0].value)}.trainable_params()")
         if name == "grad_of" and at.options.plain and len(old.args) == 1:
             return cst.parse_expression(f'getattr({code_of(new.args[0].value)}, "grad", None)')
-        return f"{need(at, 'ms')}.runtime.synchronize" if name == "synchronize" else None
+        waits = name == "synchronize" and not old.args  # MindSpore's takes no device
+        return f"{need(at, 'ms')}.runtime.synchronize" if waits else None
 
     def _random(self, name: str, old: cst.Call, at: At) -> Any:
         ops = need(at, "ops")

@@ -26,7 +26,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["Outside", "made_outside"]
+__all__ = ["Outside", "graded", "handed_in", "is_run", "is_without", "made_outside"]
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
 _NUMBERS = re.compile(r"\b(argmax|argmin|argsort|long|int|bool|len|range|print)\(|\]\s*\[1\]$")
@@ -68,7 +68,7 @@ def made_outside(block: Any, part: Slice, at: At) -> Outside | None:
             lines = list(above.body)
             end = next((i for i, line in enumerate(lines) if line is below), 0)
             found = slice_of(lines, end, part.needed, at)
-            made = _graded([lines[p] for p in found.places], at) & part.needed
+            made = graded([lines[p] for p in found.places], at) & part.needed
             made -= _called(block, part)
             if made and not constant([block.body[place] for place in part.places], made):
                 own = [lines[place] for place in found.places]
@@ -83,6 +83,73 @@ def made_outside(block: Any, part: Slice, at: At) -> Outside | None:
     return None
 
 
+def handed_in(nodes: list[Any], place: cst.CSTNode, at: At, depth: int = 4) -> str:
+    """Return a parameter that a loss differentiates and that a caller's network makes; "" for none.
+
+    Args:
+        nodes: what the loss is made of, in a function's order.
+        place: a node of that function.
+        at: the module.
+        depth: through how many callers it is followed.
+    """
+    function = at.names.enclosing(place, cst.FunctionDef)
+    if function is None or depth == 0:
+        return ""
+    params = {param.name.value: param for param in _parameters(function, at)}
+    called = {c.func.value for n in nodes for c in calls_in(n) if isinstance(c.func, cst.Name)}
+    for name in sorted(attached(nodes, set(params) - called)):
+        for call, value in _given(function, params[name], at):
+            if _comes_from_network(call, value, at) or handed_in([value], call, at, depth - 1):
+                return name
+    return ""
+
+
+def _parameters(function: cst.FunctionDef, at: At) -> list[cst.Param]:
+    """Return the parameters of a function that a call gives by their place, ``self`` aside."""
+    params = [*function.params.posonly_params, *function.params.params]
+    holder = at.names.enclosing(function, cst.ClassDef, cst.FunctionDef)
+    return params[1:] if isinstance(holder, cst.ClassDef) else params
+
+
+def _given(
+    function: cst.FunctionDef, param: cst.Param, at: At
+) -> list[tuple[cst.Call, cst.BaseExpression]]:
+    """Return the calls of the file that give a parameter, each with what it gives."""
+    calls = at.names.callers(function.name.value)
+    if function.name.value == "__call__":
+        holder = at.names.enclosing(function, cst.ClassDef)
+        calls = [call for call in at.names.calls if at.names.class_named(call.func) is holder]
+    place = next(i for i, one in enumerate(_parameters(function, at)) if one is param)
+    found = []
+    for call in calls:
+        for index, arg in enumerate(call.args):
+            keyword = arg.keyword.value if arg.keyword else ""
+            if keyword == param.name.value or (not keyword and not arg.star and index == place):
+                found.append((call, arg.value))
+    return found
+
+
+def _comes_from_network(call: cst.Call, value: cst.BaseExpression, at: At) -> bool:
+    """Return whether what a call gives is of a network, with its gradients."""
+    if _VALUES.search(code_of(value)):
+        return False
+    lines: list[Any] = []
+    below: Any = call
+    for above in at.names.ancestors(call):
+        if isinstance(above, cst.With) and is_without(above, at):
+            return False
+        if isinstance(above, (cst.IndentedBlock, cst.Module)):
+            body: list[Any] = list(above.body)
+            end = next((i for i, line in enumerate(body) if line is below), 0)
+            lines = body[:end] + lines
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+            break
+        if isinstance(above, cst.BaseStatement):
+            below = above
+    runs = any(is_run(one, at) for one in calls_in(value))
+    return runs or bool(graded(lines, at) & attached([value], read(value)))
+
+
 def _tested(node: Any, at: At) -> set[str]:
     """Return what a condition names that a network makes: ``if (out := model(x)) is not None``."""
     if not isinstance(node, (cst.If, cst.While)) or not _surely_runs(node.test, at):
@@ -90,7 +157,7 @@ def _tested(node: Any, at: At) -> set[str]:
     return set(assigned(node.test))
 
 
-def _graded(lines: list[Any], at: At) -> set[str]:
+def graded(lines: list[Any], at: At) -> set[str]:
     """Return the names that networks make, and those that are made of such: ``part = out[0]``."""
     found: set[str] = set()
     for line in lines:
@@ -106,10 +173,10 @@ def _graded(lines: list[Any], at: At) -> set[str]:
 
 def _carries(line: Any, at: At) -> bool:
     """Return whether gradients may go through a statement; through numbers of classes none do."""
-    return not (_is_without(line, at) or _NUMBERS.search(code_of(line)))
+    return not (is_without(line, at) or _NUMBERS.search(code_of(line)))
 
 
-def _is_without(line: Any, at: At) -> bool:
+def is_without(line: Any, at: At) -> bool:
     """Return whether a statement is a block without gradients, or makes values of them."""
     if isinstance(line, cst.With) and any(
         (at.names.called(item.item) or "") in _NO_GRADIENTS for item in line.items
@@ -120,9 +187,9 @@ def _is_without(line: Any, at: At) -> bool:
 
 def _surely_runs(line: Any, at: At) -> bool:
     """Return whether a statement calls what is known, or named, as a network, for gradients."""
-    if _is_without(line, at):
+    if is_without(line, at):
         return False
-    return any(_is_run(call, at) for call in calls_in(line)) or _is_run_inside(line, at)
+    return any(is_run(call, at) for call in calls_in(line)) or _is_run_inside(line, at)
 
 
 def _is_run_inside(node: cst.CSTNode, at: At, depth: int = 4) -> bool:
@@ -131,13 +198,13 @@ def _is_run_inside(node: cst.CSTNode, at: At, depth: int = 4) -> bool:
     for function in own if depth else ():
         if trains(function, at) or gives_values(function, at):
             continue
-        runs = any(_is_run(call, at) for call in calls_in(function.body))
+        runs = any(is_run(call, at) for call in calls_in(function.body))
         if runs or _is_run_inside(function.body, at, depth - 1):
             return True
     return False
 
 
-def _is_run(call: cst.Call, at: At) -> bool:
+def is_run(call: cst.Call, at: At) -> bool:
     """Return whether a call runs a network, and makes none."""
     func = call.func
     if at.names.called(call) is not None or not is_module(at, func):

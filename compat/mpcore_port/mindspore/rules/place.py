@@ -138,6 +138,10 @@ _PLACES = (
         re.compile(r"^torch\.nn\.parallel\.\w+\.(Distributed)?DataParallel$"),
         r"torch.nn.parallel.\1DataParallel",
     ),
+    (
+        re.compile(r"^torch\.nn\.parallel\.\w+\.(replicate|scatter|parallel_apply|gather)$"),
+        r"torch.nn.parallel.\1",
+    ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
     (re.compile(r"^torch\.autograd\.variable\.Variable$"), "torch.autograd.Variable"),
     (  # old spellings of the same
@@ -434,7 +438,9 @@ def is_whole_network(at: At, node: Any) -> bool:
         return is_module(at, node)
     held = [b.value for b in at.names.held(node) if b.value is not None]
     states = [re.search(r"state_dict|torch\.load", code_of(value)) for value in held]
-    return not (states and all(states)) and code_of(node).rpartition(".")[2] in _CALLED
+    if states and all(states):
+        return False
+    return code_of(node).rpartition(".")[2] in _CALLED or code_of(node) in at.once(_with_parameters)
 
 
 _CALLED = ("model", "net", "network", "netG", "netD", "generator", "discriminator")
@@ -515,10 +521,19 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     ours = ("torch", "apex", "mpcore_port_runtime", "mindspore")
     if not made or any(name.startswith(ours) for name in made):
         return False
+    if any(_may_give_tensors(name) for name in made):
+        return False
     # What a network of the file gives, one branch of two, is a tensor; so is x in torch.f(y).x().
     calls = [one for one in at.names.origins(node) if isinstance(one, cst.Call)]
     methods = [one for one in calls if at.names.called(one) is None]
     return not any(is_module(at, one.func) or _begins_with(one, ours, at) for one in methods)
+
+
+def _may_give_tensors(name: str) -> bool:
+    """Return whether this is a function, and no class, of a package that nobody knows."""
+    package = package_of(name)
+    last = name.rpartition(".")[2].lstrip("_")
+    return package is not None and package.world == "unknown" and not last[:1].isupper()
 
 
 def _begins_with(node: Any, roots: tuple[str, ...], at: At) -> bool:

@@ -29,8 +29,9 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
+from mpcore_port.mindspore.rules.kept_outside import kept_outside
 from mpcore_port.mindspore.rules.methods import Rerun, rerun
-from mpcore_port.mindspore.rules.outside import made_outside
+from mpcore_port.mindspore.rules.outside import handed_in, made_outside
 from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.stale import stale
@@ -323,6 +324,10 @@ class _Planner:
                 why = "the statements that make its loss leave the function or loop: move the jump"
                 self._refuse(sink, why)
                 return
+        nodes = [*(block.body[place] for place in part.places), sink.loss]
+        if name := handed_in(nodes, sink.call, self.at):
+            self._tear(sink, _HANDED_IN.format(name))
+            return
         lines = [block.body[place] for place in part.places]
         if held := {name for line in lines for name in self._kept(line)}:
             self.found.torn[id(sink.call)] = _KEPT.format(min(held))
@@ -338,6 +343,10 @@ class _Planner:
         passes = [one for place in part.places for one in own_passes(block.body[place], self.at)]
         if passes:
             self._refuse(sink, _OWN_PASS.format(passes[0].name.value))
+            return
+        needed = {name for name in part.needed - set(afar) if not name.startswith("self.")}
+        if name := kept_outside(nodes, needed, sink.call, self.at):
+            self._tear(sink, _AFAR.format(name))
             return
         if any(_moves(block.body[place], _MOVING - {"zero_grad"}) for place in part.places):
             why = "an optimizer steps among the statements that make its loss: move it out of them"
@@ -411,6 +420,11 @@ class _Planner:
         self._share(plan)
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
+
+    def _tear(self, sink: Sink, why: str) -> None:
+        """Refuse a loss in every form: a network that it needs runs elsewhere."""
+        self.found.torn[id(sink.call)] = why
+        self._refuse(sink, why)
 
     def _is_taken(self, lines: list[Any]) -> bool:
         """Return whether a plan before has moved one of some statements."""
@@ -747,6 +761,7 @@ class _Planner:
 
 _JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
+_HANDED_IN = "a network makes `{}` where this function is called: run it in this function"
 _FRONT = "another loss of a branch runs what makes it: make both in one block"
 _KEPT = "it keeps {}, which a compiled function cannot"
 _AFAR = (

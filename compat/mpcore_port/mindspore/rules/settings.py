@@ -33,11 +33,13 @@ _SEVERAL = (
     "a layer of MindSpore keeps operations that were made of it, and is not renewed where several "
     "are set in one line"
 )
+_SEVERAL_BUFFERS = "MindSpore sets no buffer by its name, and several in one line are not rewritten"
+_OF_BUFFER = "MindSpore sets no buffer by its name: another tensor is registered under it"
 _ALL = 3  # setattr(layer, name, value)
 
 
 class SettingRule(PortRule):
-    """``norm.momentum = 0.03`` renews what the layer computes with."""
+    """``norm.momentum = 0.03`` renews what the layer computes with; buffers are set by a call."""
 
     name = "setting"
     reason = "a layer of MindSpore keeps operations that were made of it: they are made anew"
@@ -61,7 +63,7 @@ class SettingRule(PortRule):
         if name is None or not _is_setting(old.args[0].value, name, at):
             return None
         made = new.with_changes(func=cst.parse_expression(wording(at, "port.set_attribute")))
-        at.note(self, old, made)
+        at.note(self, old, made, reason=_why(name, at))
         return made
 
     def _small(self, old: Any, new: Any, at: At) -> Any:
@@ -76,7 +78,9 @@ class SettingRule(PortRule):
             for part in before.elements:
                 one = part.value
                 if isinstance(one, cst.Attribute) and _is_setting(one.value, one.attr.value, at):
-                    at.unproven(self, one, _SEVERAL)
+                    at.unproven(
+                        self, one, _SEVERAL_BUFFERS if _why(one.attr.value, at) else _SEVERAL
+                    )
             return new
         if not isinstance(before, cst.Attribute) or not isinstance(target, cst.Attribute):
             return new
@@ -87,12 +91,31 @@ class SettingRule(PortRule):
         if operator:
             value = f"{holder}.{name} {operator} ({value})"
         made = cst.parse_expression(wording(at, f'port.set_attribute({holder}, "{name}", {value})'))
-        at.note(self, old, made)
+        at.note(self, old, made, reason=_why(name, at))
         return cst.Expr(made, semicolon=new.semicolon)
 
 
+def _buffers(at: At) -> set[str]:
+    """Return the names that networks of the script register tensors under."""
+    asked = at.names.callers("register_buffer")
+    given = [
+        arg.value
+        for call in asked
+        for place, arg in enumerate(call.args)
+        if (arg.keyword.value == "name" if arg.keyword else place == 0)
+    ]
+    return {name for value in given if (name := string_of(value))}
+
+
+def _why(name: str, at: At) -> str:
+    """Return the reason where a name is a buffer's; "" where it is a layer's setting."""
+    return _OF_BUFFER if name in at.once(_buffers) else ""
+
+
 def _is_setting(holder: Any, name: str, at: At) -> bool:
-    """Return whether ``holder`` may be a layer that keeps operations made of ``name``."""
+    """Return whether ``holder`` may have a buffer ``name``, or keeps operations made of it."""
+    if name in at.once(_buffers):
+        return not is_plain_object(at, holder)
     if name not in _HAVE or code_of(holder) == "self":
         return False
     layers = layers_of(holder, at)

@@ -72,11 +72,19 @@ _WRAPPED = {
     "modules": "port.modules",
     "named_modules": "port.named_modules",
     "children": "port.children",
+    "named_children": "port.named_children",
+    "register_parameter": "port.register_parameter",
     "state_dict": "port.state_dict",
     "load_state_dict": "port.load_state_dict",
     "zero_grad": "port.zero_grad",
 }
 _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
+_OF_NETWORKS |= {"flatten_parameters"}
+_LACKING = {
+    *("get_parameter", "get_submodule", "register_full_backward_hook", "reset_parameters"),
+    *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
+}
+_LACKS = "a Cell of MindSpore has no method {}"
 _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
     "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
@@ -110,6 +118,9 @@ class MethodRule(PortRule):
         name, holder = old.func.attr.value, old.func.value
         # A factory of another file may make an optimizer, too.
         of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
+        own = at.names.enclosing(old, cst.ClassDef) if code_of(holder) == "self" else None
+        if name == "forward" and own is not None:
+            return self._forward(old, new, at) if is_module_class(own, at) else None
         if is_plain_object(at, holder) and not of_network:
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:
@@ -121,6 +132,9 @@ class MethodRule(PortRule):
             return self._wrap(old, new, at, LIVE)
         if name in _WRAPPED:
             return self._wrap(old, new, at, _WRAPPED[name])
+        if name in _LACKING and name not in at.names.functions and _is_call_of_object(old):
+            at.unproven(self, old, _LACKS.format(name))
+            return None
         if not self._of_tensor(old, at):
             return None
         if name == "sort" and isinstance(at.names.parents.get(old), cst.Expr):
@@ -259,6 +273,13 @@ class MethodRule(PortRule):
 
     _npu = _cuda
 
+    def _flatten_parameters(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if old.args or "flatten_parameters" in at.names.functions:
+            return None  # a class of the script has such a method
+        made = new.func.value  # type: ignore[attr-defined]
+        at.note(self, old, made, reason="the weights of a layer of MindSpore lie as they do")
+        return made
+
     def _float(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         inner = old.func.value  # type: ignore[attr-defined]
         if isinstance(inner, cst.Call) and _is_halved(inner, at):
@@ -331,7 +352,7 @@ class MethodRule(PortRule):
 _SCATTERED = ("dim", "index", "src")
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
-    "requires_grad_", "scatter_", "split", "transpose",
+    "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
 }  # fmt: skip
 
 
@@ -404,6 +425,16 @@ def _is_flag(node: cst.BaseExpression) -> bool:
     return code_of(node) in ("True", "False")
 
 
+def _runs_construct(owner: cst.ClassDef, at: At) -> bool:
+    """Return whether what a class calls ``forward`` is a Cell's ``construct``, as far as is seen.
+
+    A class of another file may be a network.
+    """
+    if any(base in ("torch.autograd.Function", _FUNCTION) for base in at.names.bases(owner)):
+        return False
+    return is_module_class(owner, at) or has_unknown_base(owner, at)
+
+
 class ForwardRule(PortRule):
     """``forward`` of a network is ``construct`` of a Cell."""
 
@@ -418,16 +449,12 @@ class ForwardRule(PortRule):
             holder = at.names.enclosing(old, cst.ClassDef, cst.FunctionDef)
             if old.name.value != "forward" or not isinstance(holder, cst.ClassDef):
                 return None
-        bases = at.names.bases(holder)
-        if any(base in ("torch.autograd.Function", _FUNCTION) for base in bases):
-            return None
-        surely = is_module_class(holder, at)
-        if not surely and not has_unknown_base(holder, at):
+        if not _runs_construct(holder, at):
             return None  # an object like any other
         if isinstance(old, cst.FunctionDef):
             at.note(self, old.name, "construct")
             return new.with_changes(name=cst.Name("construct"))
-        return None if surely else self._both(new)
+        return None if is_module_class(holder, at) else self._both(new)
 
     def _both(self, new: cst.ClassDef) -> Any:
         """Give a class the name that a caller in another file may have kept."""

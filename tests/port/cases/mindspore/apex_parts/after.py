@@ -1,5 +1,4 @@
 import mindspore as ms
-from mindspore.experimental import optim
 import mpcore_port_runtime as port
 from mindspore import nn
 
@@ -31,10 +30,10 @@ def build(model, args):
     model.norm = nn.LayerNorm((8,), epsilon=1e-6)
     model = port.convert_sync_batchnorm(model)
     model = port.convert_sync_batchnorm(model)
-    a = optim.AdamW(model.trainable_params(), 1e-3, weight_decay=0.0)
+    a = port.AdamW(model.trainable_params(), 1e-3, weight_decay=0.0)
     # mpcore port: refused: FusedAdam: `adam_w_mode` of apex.optimizers.FusedAdam: write torch.optim.Adam, which decays as it does
     b = _mpcore_refused("FusedAdam: `adam_w_mode` of apex.optimizers.FusedAdam: write torch.optim.Adam, which decays as it does")(port.parameters(model), adam_w_mode=False)
-    c = optim.SGD(model.trainable_params(), lr=0.1, momentum=0.9)
+    c = port.SGD(model.trainable_params(), lr=0.1, momentum=0.9)
     # mpcore port: refused: FusedLAMB: MindSpore's nn.Lamb has no parameter groups as these: use optim.AdamW
     d = _mpcore_refused("FusedLAMB: MindSpore's nn.Lamb has no parameter groups as these: use optim.AdamW")(port.parameters(model), lr=1e-3)
     return port.data_parallel(model), a, b, c, d

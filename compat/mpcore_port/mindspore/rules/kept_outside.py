@@ -1,0 +1,116 @@
+"""Losses of what a network in another function leaves: an attribute, a global, what it yields."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.children import below
+from mpcore_port.mindspore.rules.outside import graded, is_run, is_without
+from mpcore_port.mindspore.rules.own_passes import called
+from mpcore_port.names import code_of, target_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mpcore_port.rule import At
+
+__all__ = ["kept_outside"]
+
+_PLAIN = r"(detach|data|item|size|shape|numpy|device|dtype|cpu\(\)\.numpy|zero_grad|parameters)\b"
+
+
+def kept_outside(nodes: list[Any], needed: set[str], place: cst.CSTNode, at: At) -> str:
+    """Return a name that a loss differentiates and that a network made elsewhere; "" for none.
+
+    Args:
+        nodes: what the loss is made of.
+        needed: names that they read, and do not make.
+        place: a node of the loss's own function.
+        at: the module.
+    """
+    home = at.names.enclosing(place, cst.FunctionDef)
+    code = "\n".join(code_of(node) for node in nodes)
+    read = {name for name in needed if _is_differentiated(name, code)}
+    if found := sorted(read & _yielded(place, at)):
+        return found[0]
+    if home is None:
+        return ""
+    own = at.names.enclosing(home, cst.ClassDef)
+    for name in sorted(read):
+        if name.partition(".")[0] != "self" and _is_local(name, home, at):
+            continue
+        for function, holder, names in at.once(_left):
+            same = holder is own or not name.startswith("self.")
+            if function is not home and same and name in names:
+                return name
+    return ""
+
+
+def _is_differentiated(name: str, code: str) -> bool:
+    """Return whether code reads a name as a tensor with its gradients, and calls it nowhere."""
+    word = rf"(?<![\w.]){re.escape(name)}"
+    return not re.search(rf"{word}\(", code) and bool(
+        re.search(rf"{word}(?![\w(]|\.{_PLAIN})", code)
+    )
+
+
+def _is_local(name: str, function: cst.FunctionDef, at: At) -> bool:
+    """Return whether the first name of a chain is a function's own."""
+    scope = at.names._scopes.get(function)
+    return scope is not None and name.partition(".")[0] in scope.bindings
+
+
+def _left(at: At) -> list[tuple[Any, Any, set[str]]]:
+    """Return of each function, and of the module, what its networks make that outlives it."""
+    found: list[tuple[Any, Any, set[str]]] = []
+    homes: list[Any] = [at.module, *at.names.by_type[cst.FunctionDef]]
+    for home in homes:
+        body = home if home is at.module else home.body
+        names = graded(list(_leaves(body, at)), at)
+        if home is not at.module:
+            names = {n for n in names if n.startswith("self.") or not _is_local(n, home, at)}
+        if names:
+            found.append((home, at.names.enclosing(home, cst.ClassDef), names))
+    return found
+
+
+def _leaves(body: Any, at: At) -> Iterator[Any]:
+    """Give the simple lines of a body in order; none of what runs without gradients."""
+    if not isinstance(body, (cst.IndentedBlock, cst.Module)):
+        yield body
+        return
+    for line in body.body:
+        if isinstance(line, cst.SimpleStatementLine):
+            yield line
+        elif isinstance(line, (cst.FunctionDef, cst.ClassDef)):
+            continue
+        elif not (isinstance(line, cst.With) and is_without(cst.With(line.items, _EMPTY), at)):
+            for part in (line, getattr(line, "orelse", None), getattr(line, "finalbody", None)):
+                if part is not None and hasattr(part, "body"):
+                    yield from _leaves(part.body, at)
+
+
+_EMPTY = cst.SimpleStatementSuite([cst.Pass()])
+
+
+def _yielded(place: cst.CSTNode, at: At) -> set[str]:
+    """Return the names of loops around a loss that a generator with a network gives."""
+    found: set[str] = set()
+    for above in at.names.ancestors(place):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+            break
+        if not isinstance(above, cst.For):
+            continue
+        calls = [node for node in below(above.iter) if isinstance(node, cst.Call)]
+        own = [function for call in calls for function in called(call, at)]
+        inside = [[*below(function.body)] for function in own]
+        if any(
+            any(isinstance(node, cst.Yield) for node in nodes)
+            and any(isinstance(node, cst.Call) and is_run(node, at) for node in nodes)
+            for nodes in inside
+        ):
+            found |= set(target_names(above.target))
+    return found
