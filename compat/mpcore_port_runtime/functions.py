@@ -16,7 +16,12 @@ from mpcore_port_runtime.regions import autocast, autocast_state
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Function", "custom_bwd", "custom_fwd", "once_differentiable"]
+__all__ = ["Function", "custom_bwd", "custom_fwd", "once_differentiable", "unscripted"]
+
+
+def unscripted(function: Any = None, **_: Any) -> Any:
+    """Return a function as it is, for torch.jit's decorators: nothing is scripted here."""
+    return unscripted if function is None or isinstance(function, bool) else function
 
 
 class Context:

@@ -63,7 +63,7 @@ def _made(seed: int) -> dict[str, Callable[[np.random.RandomState], np.ndarray]]
         "am": lambda r: (r.rand(4, 4) > 0.4) | np.eye(4, dtype=bool), "ab": _normal(4, 4),
         "fb": _normal(5, 4), "fc": _normal(5, 4), "pm": lambda r: r.choice([-1.0, 1.0], 5),
         "pmv": lambda r: r.choice([-1.0, 1.0], n),
-        "lg": _normal(6, 5), "cls": lambda r: r.randint(0, 5, 6), "bw": _normal(6),
+        "lg": _normal(6, 5), "cls": lambda r: r.randint(0, 5, 6), "clw": _normal(6),
         "cw": lambda r: r.uniform(0.5, 2.0, 5),
         "lp": lambda r: np.log(np.concatenate([softmax(r), softmax(r)])[:6]),
         "pr": lambda r: np.concatenate([softmax(r), softmax(r)])[:6],

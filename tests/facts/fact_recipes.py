@@ -252,7 +252,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.topk": {"k": ["2", "1"], "sorted": ["True"]},
     "torch.meshgrid": {"tensors": ["v, w"], "indexing": ["'ij'", "'xy'"]},
     "torch.median": {"input": ["a", "v"], "dim": ["1", "-1"]},
-    "torch.bincount": {"input": ["cls"], "weights": ["bw"], "minlength": ["3", "9"]},
+    "torch.bincount": {"input": ["cls"], "weights": ["clw"], "minlength": ["3", "9"]},
     "torch.histc": {"input": ["v"], "bins": ["5"], "min": ["-1"], "max": ["2"]},
     "torch.searchsorted": {
         "sorted_sequence": ["so"],

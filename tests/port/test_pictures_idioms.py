@@ -239,6 +239,23 @@ net = filled(nn.Sequential(Block(4, 4), Two(4, 4)))
 made += [net(batches[0]), net[0](batches[1]), net[1][0](batches[1]), len(net[0]), net[0].size]
 made += [isinstance(net[0], nn.Sequential)]
 """,
+    "decorators of torch.jit": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+    @torch.jit.ignore
+    def names(self):
+        return {"fc"}
+    @torch.jit.unused
+    def twice(self, x):
+        return x * 2
+    @torch.jit.export
+    def forward(self, x):
+        return self.twice(self.fc(x))
+net = filled(Net())
+made += [net(batches[0]), len(net.names())]
+""",
     "distances": """
 a, b = batches[0][:3], batches[1][3:]
 far = a.pow(2).sum(1, keepdim=True).expand(3, 3) + b.pow(2).sum(1, keepdim=True).expand(3, 3).t()
