@@ -108,6 +108,31 @@ def test_values_may_be_left_elsewhere(script, tmp_path):
     beside(other.replace(ONLY, "head.parameters()"), tmp_path)
 
 
+MADE_HERE = """
+class Trainer:
+    def __init__(self):
+        self.net, self.head = net, head
+    def forward_step(self):
+        self.out = self.net(x)
+        return self.out, F.cross_entropy(self.head(self.out).view(-1, 2), y)
+    def train(self):
+        self.out, self.loss = self.forward_step()
+        opt.zero_grad()
+        self.loss.backward()
+        opt.step()
+        made.append(self.loss.detach())
+    def test(self):
+        self.out, self.loss = self.forward_step()
+trainer = Trainer()
+for turn in range(3):
+    trainer.train()
+"""
+
+
+def test_what_a_function_makes_itself_may_be_left_elsewhere_too(tmp_path):
+    beside(HEAD + MADE_HERE, tmp_path)
+
+
 FILLED = {
     "a list": ("outs = []", "outs.append(head(net(x[:, i])))", "torch.stack(outs, 1)"),
     "a longer list": ("outs = []", "outs += [head(net(x[:, i]))]", "torch.stack(outs, 1)"),

@@ -10,7 +10,7 @@ import libcst as cst
 from mpcore_port.children import below
 from mpcore_port.mindspore.rules.outside import graded, is_run, is_without
 from mpcore_port.mindspore.rules.own_passes import called
-from mpcore_port.names import code_of, target_names
+from mpcore_port.names import code_of, dotted, target_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +32,7 @@ def kept_outside(nodes: list[Any], needed: set[str], place: cst.CSTNode, at: At)
         at: the module.
     """
     home = at.names.enclosing(place, cst.FunctionDef)
-    code = "\n".join(code_of(node) for node in nodes)
-    read = {name for name in needed if _is_differentiated(name, code)}
+    read = _read_first(nodes, needed)
     if found := sorted(read & _yielded(place, at)):
         return found[0]
     if home is None:
@@ -49,12 +48,36 @@ def kept_outside(nodes: list[Any], needed: set[str], place: cst.CSTNode, at: At)
     return ""
 
 
+def _read_first(nodes: list[Any], needed: set[str]) -> set[str]:
+    """Return names that are read with their gradients before the nodes make them themselves."""
+    found: set[str] = set()
+    made: set[str] = set()
+    for node in nodes:
+        code, targets = _parts(node)
+        found |= {name for name in needed - made if _is_differentiated(name, code)}
+        made |= targets
+    whole = "\n".join(code_of(node) for node in nodes)
+    return {name for name in found if not re.search(rf"(?<![\w.]){re.escape(name)}\(", whole)}
+
+
+def _parts(node: Any) -> tuple[str, set[str]]:
+    """Return what a statement reads, as code, and the names that it surely assigns."""
+    smalls: list[Any] = [*node.body] if isinstance(node, cst.SimpleStatementLine) else []
+    if not smalls or not all(isinstance(small, cst.Assign) for small in smalls):
+        return code_of(node), set()
+    targets: list[Any] = [one.target for small in smalls for one in small.targets]
+    flat = [
+        part.value if isinstance(part, cst.Element) else part
+        for target in targets
+        for part in (target.elements if isinstance(target, cst.Tuple) else [target])
+    ]
+    return "\n".join(code_of(small.value) for small in smalls), {dotted(one) for one in flat}
+
+
 def _is_differentiated(name: str, code: str) -> bool:
-    """Return whether code reads a name as a tensor with its gradients, and calls it nowhere."""
+    """Return whether code reads a name as a tensor with its gradients."""
     word = rf"(?<![\w.]){re.escape(name)}"
-    return not re.search(rf"{word}\(", code) and bool(
-        re.search(rf"{word}(?![\w(]|\.{_PLAIN})", code)
-    )
+    return bool(re.search(rf"{word}(?![\w(]|\.{_PLAIN})", code))
 
 
 def _is_local(name: str, function: cst.FunctionDef, at: At) -> bool:
