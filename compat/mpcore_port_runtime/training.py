@@ -28,6 +28,7 @@ __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
     "grad",
+    "gradients",
     "loss",
     "step",
     "with_reduction",
@@ -171,6 +172,19 @@ def grad(
     _check_plain(None, create_graph)
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     return tuple(pending.of(one, scale) for one in wanted)
+
+
+def gradients(function: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
+    """Return the gradients of what ``function`` returns, summed up, by each of its ``inputs``.
+
+    They have gradients themselves: a loss may be made of them.
+    """
+
+    def total(*given: Any) -> Any:
+        return function(*given).sum()
+
+    found = ms.grad(total, tuple(range(len(inputs))))(*inputs)
+    return found if isinstance(found, tuple) else (found,)
 
 
 def backward(

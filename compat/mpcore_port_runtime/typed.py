@@ -15,6 +15,7 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "fields",
     "first",
     "logged",
     "shown",
@@ -62,6 +63,37 @@ def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
 def shown(value: Any) -> Any:
     """Return the number of a tensor with one, anything else as it is: formats want a number."""
     return value.item() if isinstance(value, Tensor) and value.size == 1 else value
+
+
+class fields:  # noqa: N801  # it is called as a function
+    """Stands for a value in ``text.format``: its fields, and theirs, are written as numbers.
+
+    Args:
+        value: what the fields are of, as ``losses`` in ``"{losses.avg:.3f}"``.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.__value = value
+
+    def __getattr__(self, name: str) -> fields:
+        """Return the attribute, which stands for its value as well."""
+        return fields(getattr(self.__value, name))
+
+    def __getitem__(self, key: Any) -> fields:
+        """Return the part, which stands for its value as well."""
+        return fields(self.__value[key])
+
+    def __format__(self, spec: str) -> str:
+        """Write the value, of a tensor with one number that number."""
+        return format(shown(self.__value), spec)
+
+    def __str__(self) -> str:
+        """Write it as it is."""
+        return str(self.__value)
+
+    def __repr__(self) -> str:
+        """Write it as it is."""
+        return repr(self.__value)
 
 
 def first(value: Any) -> Any:

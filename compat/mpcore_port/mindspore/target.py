@@ -22,6 +22,7 @@ from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
+from mpcore_port.mindspore.rules.penalties import PenaltyRule
 from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
 from mpcore_port.mindspore.rules.rows import RowRule
@@ -75,6 +76,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     return [
         [WatchingRule()],
         [ReleasedRule()],
+        [PenaltyRule()],
         [*shapes, SharedRule()],
         [TrainingRule(), LoopRule()],
         names,

@@ -195,6 +195,8 @@ def _counted(old: cst.Call, new: cst.Call, at: At) -> cst.Call:
 def _bound(call: cst.Call, at: At) -> str:
     """Return the last word of the name that a call's value gets."""
     parent: Any = at.names.parents.get(call)
+    while not isinstance(parent, cst.Assign):  # ``torch.zeros(1).to(device)``
+        parent = at.names.parents[parent]
     return code_of(parent.targets[0].target).rpartition(".")[2]
 
 
