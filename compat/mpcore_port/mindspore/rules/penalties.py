@@ -29,12 +29,17 @@ _ORDER = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "
 _IGNORED = {"retain_graph", "only_inputs"}
 _ONES = re.compile(r"^torch\.ones(_like)?\(|\.new_ones\(")
 _MOVING = frozenset({"backward", "step", "update", "zero_grad"})
+_LACKS = (
+    "MindSpore 2.10 has no second derivative of LayerNorm, ELU, average and maximum pooling on "
+    "CPU: a network with one raises there"
+)
 _TWICE = (
-    "computed where it was, and in the function that is differentiated once more: buffers such as "
-    "BatchNorm's move twice, dropout and noise draw anew"
+    f"{_LACKS}; computed where it was, and in the function that is differentiated once more: "
+    "buffers such as BatchNorm's move twice, dropout and noise draw anew"
 )
 _GIVEN = (
-    "differentiated by what is handed in: what else is handed in, and made of it, was not looked at"
+    "differentiated by what is handed in: what else is handed in, and made of it, was not looked "
+    f"at; {_LACKS}"
 )
 
 
@@ -62,8 +67,8 @@ class PenaltyRule(PortRule):
     visits = (cst.IndentedBlock, cst.Module)
 
     def idle(self, at: At) -> bool:
-        """Whether no gradient is differentiated again, or the script is a port."""
-        return super().idle(at) or "create_graph" not in at.code
+        """Whether no gradient is asked for by its function, or the script is a port."""
+        return super().idle(at) or "autograd" not in at.code
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Write such gradients of one block."""
@@ -71,16 +76,15 @@ class PenaltyRule(PortRule):
         if not asked or len(old.body) != len(new.body):
             return None
         body: list[Any] = [[line] for line in new.body]
-        for place, one in asked.items():
-            self._write(one, place, old, body, at)
+        written = [self._write(one, place, old, body, at) for place, one in asked.items()]
         lines = [line for part in body for line in part]
-        return new.with_changes(body=lines) if len(lines) != len(new.body) else None
+        return new.with_changes(body=lines) if any(written) else None
 
-    def _write(self, one: _Asked, place: int, old: Any, body: list[Any], at: At) -> None:
-        """Put the function of one gradient in front of its statement."""
+    def _write(self, one: _Asked, place: int, old: Any, body: list[Any], at: At) -> bool:
+        """Put the function of one gradient in front of its statement; return whether it can."""
         part = _slice(one, [(p, line) for p in range(place) for line in body[p]], old, at)
         if part is None:
-            return
+            return False
         name = _fresh(f"{_word(one.outputs)}_of", at)
         value = code_of(one.outputs)
         if one.weights is not None:
@@ -104,9 +108,10 @@ class PenaltyRule(PortRule):
         if not part.starts:
             at.unproven(self, one.call, _GIVEN, cst.parse_expression(made))
         elif gone:
-            at.note(self, one.call, made)
+            at.note(self, one.call, made, "changed", "", _LACKS)
         else:
             at.note(self, one.call, made, "changed", "", _TWICE)
+        return True
 
 
 class _Replaced(cst.CSTTransformer):
@@ -241,9 +246,10 @@ def _is_read(part: _Part, statement: Any, at: At) -> bool:
     inside = {id(line) for line in (*part.origins, statement)}
     home = at.names.enclosing(statement, cst.FunctionDef) or at.module
     for node in at.names.by_type[cst.Name]:
-        if node.value in made:
+        if node.value in made and not isinstance(at.names.parents.get(node), cst.Param):
             around = list(at.names.ancestors(node))
-            if home in around and inside.isdisjoint(map(id, around)):
+            bound = any(isinstance(above, cst.AssignTarget) for above in around)
+            if home in around and not bound and inside.isdisjoint(map(id, around)):
                 return True
     return False
 

@@ -19,6 +19,8 @@ __all__ = ["ShownRule"]
 
 _NUMBER = re.compile(r"[deEfFgG%n]$|\.\d+$")
 _PLAIN = re.compile(r"\.(item|time|elapsed_time|numpy|asnumpy)\(\)$|^(float|int|len)\(|^time\.")
+_UNSEEN = ("foreign", "own", UNKNOWN)
+"""Kinds of what may be a tensor: of another file, of an attribute or property of one's own."""
 _PART = re.compile(r"[.\[]")
 _MEMORY = re.compile(r"^torch\.cuda\.[a-z_]*memory[a-z_]*\(")
 
@@ -128,7 +130,7 @@ class ShownRule(PortRule):
     def _number(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
         kind = at.values.kind(old)
         kind = UNKNOWN if kind == "neutral" and _is_filled(old, at) else kind
-        if kind not in ("tensor", "torch", "foreign", UNKNOWN) or _PLAIN.search(code_of(old)):
+        if kind not in ("tensor", "torch", *_UNSEEN) or _PLAIN.search(code_of(old)):
             return None
         if any(_MEMORY.search(code_of(one)) for one in at.names.origins(old)):
             return None
