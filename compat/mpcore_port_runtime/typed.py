@@ -18,6 +18,7 @@ __all__ = [
     "fields",
     "first",
     "logged",
+    "new",
     "shown",
 ]
 
@@ -63,6 +64,11 @@ def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
 def shown(value: Any) -> Any:
     """Return the number of a tensor with one, anything else as it is: formats want a number."""
     return value.item() if isinstance(value, Tensor) and value.size == 1 else value
+
+
+def new(value: Any, *given: Any) -> Any:
+    """Return a tensor of the dtype of ``value``, of values or of sizes, as ``value.new`` does."""
+    return _made(value.dtype, given) if isinstance(value, Tensor) else value.new(*given)
 
 
 class fields:  # noqa: N801  # it is called as a function

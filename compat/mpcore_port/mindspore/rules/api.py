@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At, Kind
 
-__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule"]
+__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "sized"]
 
 _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
 _UNKNOWN = "MindSpore has no equal that the porter knows"
@@ -102,7 +102,7 @@ class CallRule(PortRule):
             return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
         if row.to and row.expr and not _is_listed(old):  # a type: sizes, or values of any kind
             row = replace(row, params=(), expr="")
-            new = _sized(old, new)
+            new = sized(old, new)
         if _SIZED_LAYER.fullmatch(name):
             new = _counted(old, new, at)
         try:
@@ -200,7 +200,7 @@ def _bound(call: cst.Call, at: At) -> str:
     return code_of(parent.targets[0].target).rpartition(".")[2]
 
 
-def _sized(old: cst.Call, new: cst.Call) -> cst.Call:
+def sized(old: cst.Call, new: cst.Call) -> cst.Call:
     """Return the call with a shape written out: a shape means sizes in torch, a tuple values."""
     args = new.args
     if len(args) != 1 or args[0].star or not _SHAPE.search(code_of(old.args[0].value)):

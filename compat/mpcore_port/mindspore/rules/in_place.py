@@ -53,7 +53,7 @@ _SHAPES = frozenset({"detach", "squeeze", "transpose", "unsqueeze"})
 _FRESH = _PLAIN | frozenset(
     """
     clone matmul mm bmm sum mean softmax log_softmax cumsum square log1p expm1 erf tril triu
-    where masked_select index_select gather scatter repeat std var norm max min new_zeros
+    where masked_select index_select gather scatter repeat std var norm max min new new_zeros
     new_ones new_full ne eq gt lt ge le logical_not
     """.split()  # noqa: SIM905
 )
