@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Parameter",
+    "add_module",
     "children",
     "fill",
     "fill_uniform",
+    "get_submodule",
     "grad_of",
     "held",
     "holds",
@@ -27,9 +29,11 @@ __all__ = [
     "live_state_dict",
     "load_state_dict",
     "modules",
+    "named_children",
     "named_modules",
     "named_parameters",
     "parameters",
+    "register_parameter",
     "requires_grad_",
     "rounded",
     "state_dict",
@@ -257,6 +261,34 @@ def requires_grad_(cell: Any, requires_grad: bool = True) -> Any:
     for param in parameters(cell):
         param.requires_grad = requires_grad
     return cell
+
+
+def add_module(cell: Any, name: str, module: Any) -> None:
+    """Have a Cell hold another by a name, a SequentialCell behind its others."""
+    setattr(cell, name, module)
+    if isinstance(cell, nn.SequentialCell) and module is not None:
+        cell._is_dynamic_name.append(False)
+        cell.cell_list = list(cell._cells.values())
+
+
+def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the Cells right below, by their names."""
+    yield from ((name, one) for name, one in cell._cells.items() if one is not None)
+
+
+def get_submodule(cell: Any, target: str) -> Any:
+    """Return the Cell at a path such as ``"layers.0"``; of an empty one the Cell itself."""
+    for name in target.split(".") if target else ():
+        cell = cell._cells[name]
+    return cell
+
+
+def register_parameter(cell: Any, name: str, param: Any) -> None:
+    """Have a Cell hold a Parameter, or None, as torch's ``register_parameter`` has a module."""
+    if param is None:
+        setattr(cell, name, None)
+        return
+    cell.insert_param_to_cell(name, param, check_name_contain_dot=False)
 
 
 def in_training(made: Any) -> Any:

@@ -109,7 +109,12 @@ class CallRule(PortRule):
             new, row = weights_alone(old, new, row, at) or (new, row)
             made = map_call(named(at, row), new)
         except Refused as exc:
-            return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+            maker = maker_of(name) if any(arg.star for arg in old.args) else ""
+            if not maker:
+                return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+            made = new.with_changes(func=cst.parse_expression(wording(at, maker)))
+            at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
+            return made
         if isinstance(made, cst.Call) and code_of(made.func) in row.given.values():
             made = made.with_changes(func=expression(wording(at, code_of(made.func))))
         doubted = doubts(row, old, at) if row.params or not name.endswith("Tensor") else []

@@ -72,6 +72,11 @@ _WRAPPED = {
     "state_dict": "port.state_dict",
     "load_state_dict": "port.load_state_dict",
     "zero_grad": "port.zero_grad",
+    "add_module": "port.add_module",
+    "get_submodule": "port.get_submodule",
+    "named_children": "port.named_children",
+    "register_module": "port.add_module",
+    "register_parameter": "port.register_parameter",
 }
 _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
 _IN_PLACE = (
