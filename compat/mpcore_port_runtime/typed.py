@@ -17,6 +17,7 @@ __all__ = [
     "LongTensor",
     "fields",
     "first",
+    "index",
     "logged",
     "new",
     "shown",
@@ -64,6 +65,11 @@ def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
 def shown(value: Any) -> Any:
     """Return the number of a tensor with one, anything else as it is: formats want a number."""
     return value.item() if isinstance(value, Tensor) and value.size == 1 else value
+
+
+def index(value: Any) -> Any:
+    """Return a place for a tensor of MindSpore: of numpy's numbers and arrays Python's own."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def new(value: Any, *given: Any) -> Any:

@@ -729,6 +729,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     # methods that need another receiver or another argument than the parameter's name says
     "Tensor.bmm": {"self": ["bt"], "batch2": ["bu"]},
     "Tensor.mm": {"self": ["m"]},
+    "Tensor.mv": {"self": ["m"], "vec": ["v"]},
     "Tensor.matmul": {"self": ["m"], "tensor2": ["k", "v"]},
     "Tensor.addmm": {"self": ["m"], "mat1": ["k"], "mat2": ["m"]},
     "Tensor.baddbmm": {"self": ["bv"]},

@@ -259,3 +259,44 @@ def test_another_files_clip_is_its_own(head, call, tmp_path):
     )
     found = beside(script, tmp_path)
     assert "clip_by_global_norm" not in found.text
+
+
+def test_pictures_are_written_by_old_names_of_arguments(tmp_path):
+    script = (
+        "import torch\nfrom torchvision.utils import make_grid, save_image\n"
+        "x = torch.linspace(-1.0, 1.0, 48).view(1, 3, 4, 4)\n"
+        f"name = {str(tmp_path / 'a.png')!r}\n"
+        "save_image(tensor=x, filename=name, normalize=True, range=(-1, 1))\n"
+        "old = make_grid(x, normalize=True, range=(-1, 2))\n"
+        "new = make_grid(x, normalize=True, value_range=(-1, 2))\n"
+    )
+    made = loaded(ported(script).text, tmp_path)
+    assert (tmp_path / "a.png").exists()
+    np.testing.assert_array_equal(made["old"].asnumpy(), made["new"].asnumpy())
+
+
+PLACES = """
+import numpy as np
+np.random.seed(0)
+x = torch.arange(24).float().view(4, 3, 2)
+train = np.array([1, 2])
+i, j = np.random.choice(train), np.random.randint(0, 2)
+i = np.random.choice(train)
+made += [x[i], x[i, :2], x[:i], x[i - 1:i + 1], x[-i, 0]]
+for k in np.random.permutation(3):
+    made.append(x[k].sum())
+for n, k in enumerate(train):
+    made += [x[n].sum(), x[k, n].sum()]
+x[i] = 5.0
+made.append(x)
+def pick(pictures):
+    at = np.argmax([1.0, 3.0, 2.0])
+    return pictures[at]
+made += [pick(x), float(pick([1, 2, 3]))]
+"""
+
+
+def test_numbers_of_numpy_are_places_in_a_tensor(tmp_path):
+    found = beside(HEAD + PLACES, tmp_path)
+    assert "x[port.index(i)] = 5.0" in found.text
+    assert "x[n]" in found.text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.mindspore.rules.place import PortRule, wording
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ __all__ = ["IndexRule"]
 
 _ARRAYS = ("arange", "argsort", "array", "asarray", "flatnonzero", "random.permutation", "unique")
 _SIZED = {"random.choice": 2, "random.randint": 3}  # a number where no size is given
+_ONE = frozenset(
+    {"argmax", "argmin", "random.choice", "random.randint", "floor", "ceil", "int32", "int64"}
+    | {"prod", "sum", "max", "min", "searchsorted", "round"}
+)
 _ROWS = ("numpy.r_", "numpy.mgrid")
 _SAME = ("astype", "copy", "flatten", "ravel", "reshape")
 _DEPTH = 6
@@ -49,12 +53,61 @@ class IndexRule(PortRule):
                 func = cst.Attribute(held, cst.Name("tolist"))
                 element = element.with_changes(slice=index.with_changes(value=cst.Call(func)))
                 changed = True
+            elif (made := _numbered(before.slice, index, at)) is not None:
+                element, changed = element.with_changes(slice=made), True
             elements.append(element)
-        if not changed or _is_array(old.value, at):
+        if not changed or _is_array(old.value, at) or _is_python(old.value, at):
             return None
         made = new.with_changes(slice=elements)
         at.note(self, old, made)
         return made
+
+
+def _numbered(before: Any, index: Any, at: At) -> Any:
+    """Return a place, or a range, whose numbers may be numpy's; None where they are not."""
+    parts = ("value",) if isinstance(before, cst.Index) else ("lower", "upper", "step")
+    held = {part: getattr(before, part) for part in parts}
+    given = {
+        part: cst.parse_expression(wording(at, f"port.index({code_of(getattr(index, part))})"))
+        for part, node in held.items()
+        if node is not None and _may_be_number(node, at)
+    }
+    return index.with_changes(**given) if given else None
+
+
+def _is_python(node: Any, at: At) -> bool:
+    """Return whether this surely is a list, a text or the like: it takes numbers of numpy."""
+    return isinstance(node, cst.Name | cst.Attribute) and at.values.kind(node) == "neutral"
+
+
+def _may_be_number(node: Any, at: At, depth: int = _DEPTH) -> bool:
+    """Return whether an expression may be a number of numpy's, or an array of some."""
+    if depth == 0:
+        return False
+    if isinstance(node, cst.BinaryOperation):
+        return any(_may_be_number(side, at, depth - 1) for side in (node.left, node.right))
+    if isinstance(node, cst.UnaryOperation):
+        return _may_be_number(node.expression, at, depth - 1)
+    if isinstance(node, cst.Name):
+        loops = (b.node for b in at.names.held(node) if isinstance(b.node, cst.For | cst.CompFor))
+        if any(_goes_over(loop.iter, at, depth) for loop in loops):
+            return True
+        origins = at.names.origins(node)
+        return any(one is not node and _may_be_number(one, at, depth - 1) for one in origins)
+    return _is_array(node, at, depth - 1) or (
+        isinstance(node, cst.Call) and _gives_number(node, at)
+    )
+
+
+def _gives_number(call: cst.Call, at: At) -> bool:
+    """Return whether a function of numpy gives one number, or perhaps."""
+    module, _, last = (at.names.called(call) or "").partition(".")
+    return module == "numpy" and last in _ONE
+
+
+def _goes_over(node: Any, at: At, depth: int) -> bool:
+    """Return whether a loop goes through an array of numpy, not counted."""
+    return _is_array(node, at, depth - 1)
 
 
 def _is_followed(node: cst.CSTNode, at: At) -> bool:
