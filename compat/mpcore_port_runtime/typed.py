@@ -20,8 +20,11 @@ __all__ = [
     "index",
     "logged",
     "new",
+    "number",
     "shown",
 ]
+
+Tensor.__array_priority__ = 1000  # as torch's: numpy leaves `np.sqrt(2.0) * tensor` to the tensor
 
 
 def _made(dtype: Any, given: tuple[Any, ...]) -> Any:
@@ -70,6 +73,11 @@ def shown(value: Any) -> Any:
 def index(value: Any) -> Any:
     """Return a place for a tensor of MindSpore: of numpy's numbers and arrays Python's own."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def number(value: Any) -> Any:
+    """Return a number of Python's for one of numpy's, anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def new(value: Any, *given: Any) -> Any:

@@ -300,3 +300,46 @@ def test_numbers_of_numpy_are_places_in_a_tensor(tmp_path):
     found = beside(HEAD + PLACES, tmp_path)
     assert "x[port.index(i)] = 5.0" in found.text
     assert "x[n]" in found.text
+
+
+NUMBERS = """
+import numpy as np
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+constant = np.log(2 * np.pi)
+class Held:
+    def __init__(self):
+        self.scale = np.sqrt(3.0)
+held = Held()
+def shifted(y, by):
+    return -by + y
+for x in batches:
+    y = model(x)
+    loss = np.sqrt(2.0) * y.pow(2).mean() + (constant + y).mean() + (held.scale * y).sum() / 7.0
+    loss = 0.5 * np.log(2.0) + loss + shifted(y, np.float32(0.3)).mean()
+    loss = np.prod((2, 3)) * loss - np.exp(1) / (4.0 + y.exp().mean())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    made.append(loss.detach())
+"""
+
+
+def test_numbers_of_numpy_in_front_of_a_tensor_keep_its_gradient(tmp_path):
+    found = beside(HEAD + NUMBERS, tmp_path)
+    assert "port.number(np.sqrt(2.0)) * y" in found.text
+    plain = "import numpy as np\nimport torch\na = np.sqrt(2.0) * 3.0\nb = np.log(2) - np.log(3)\n"
+    assert "number" not in ported(plain).text
+
+
+FRESH = """
+def project(like, places, values):
+    m = like.new_zeros(2, 3)
+    m.view(-1).index_add_(0, places.view(-1), values.view(-1))
+    m.view(-1).index_add_(0, places.view(-1), 2 * values.view(-1))
+    return m
+made.append(project(batches[0], torch.tensor([[0, 1], [5, 1]]), torch.ones(2, 2)))
+"""
+
+
+def test_what_new_zeros_made_is_changed_through_a_view(tmp_path):
+    beside(HEAD + FRESH, tmp_path)

@@ -20,6 +20,7 @@ from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule
 from mpcore_port.mindspore.rules.indexes import IndexRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
+from mpcore_port.mindspore.rules.numbers import NumberRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
 from mpcore_port.mindspore.rules.penalties import PenaltyRule
@@ -72,7 +73,8 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         StatementRule(),
         ImportRule(),
     ]
-    shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), RepeatRule(), RowRule()]
+    shapes = [AcceleratorRule(), AloneRule(), FirstRule(), IndexRule(), NumberRule()]
+    shapes += [RepeatRule(), RowRule()]
     return [
         [WatchingRule()],
         [ReleasedRule()],
