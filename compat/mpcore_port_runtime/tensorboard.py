@@ -5,6 +5,7 @@ Source: torch/utils/tensorboard/writer.py, torch 2.13.0.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -193,9 +194,7 @@ class Visdom:
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        import visdom
-
-        self._window = visdom.Visdom(*args, **settings)
+        self._window = importlib.import_module("visdom").Visdom(*args, **settings)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the window has; a method takes tensors."""

@@ -393,6 +393,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "input": ["im"],
         "output_size": ["1", "(2, 3)", "(None, 2)"],
     },
+    "torch.nn.functional.adaptive_avg_pool1d": {"input": ["seq"], "output_size": ["1", "3"]},
+    "torch.nn.functional.adaptive_max_pool1d": {"input": ["seq"], "output_size": ["1", "3"]},
     "torch.nn.functional.adaptive_max_pool2d": {"input": ["im"], "output_size": ["1", "(2, 3)"]},
     "torch.nn.functional.pixel_shuffle": {"input": ["im"], "upscale_factor": ["2"]},
     "torch.nn.functional.unfold": {

@@ -186,6 +186,10 @@ LEFT = {
         "    held.out = D(x)\n"
         "    loss = autograd.grad(held.out.sum(), x, create_graph=True)[0].mean()"
     ),
+    "an input of an input": (
+        "for x in batches:\n    x.requires_grad_()\n    y = x * 2.0\n    out = D(y)\n"
+        "    loss = autograd.grad(out.sum(), (x, y), create_graph=True)[0].mean()"
+    ),
     "made before its input": (
         "for x in batches:\n    x.requires_grad_()\n    out = D(x)\n    x = x + 1.0\n"
         "    loss = autograd.grad(out.sum(), x, create_graph=True)[0].mean()"

@@ -205,7 +205,15 @@ def _bind(row: Mapping, call: cst.Call) -> _Bound:
 def _takes_torchs(row: Mapping) -> bool:
     """Return whether a function takes torch's arguments, or raises: none means something else."""
     sign = signature(row.name)
-    other = (row.pin, row.pin_keyword, row.set, row.set_if, row.change, row.special, row.as_tuple)
+    other: tuple[Any, ...] = (
+        row.pin,
+        row.pin_keyword,
+        row.set,
+        row.set_if,
+        row.change,
+        row.special,
+        row.as_tuple,
+    )
     other += (row.missing, row.given, row.as_float, row.refuse, row.require, row.expr, row.bare)
     own = {param.name for param in (sign.params if sign is not None else row.params)}
     return bool(row.to) and sign is not None and not any(other) and not own & set(row.keywords)

@@ -225,10 +225,8 @@ def _made_early(one: _Asked, lines: list[Any], start: int) -> bool:
     """Return whether something of one input is made before another one starts: not taken along."""
     if start < 0 or len(one.inputs) == 1:
         return False
-    behind = lines[start + 1 :]
-    return any(
-        read(line) & set(one.inputs) and set(assigned(line)) - set(one.inputs) for line in behind
-    )
+    behind = ((read(line) & set(one.inputs), set(assigned(line))) for line in lines[start + 1 :])
+    return any(made and given - made for given, made in behind)
 
 
 def _is_movable(line: Any, origin: Any, at: At) -> bool:
