@@ -6,7 +6,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 __all__ = [
     "BoolTensor",
@@ -15,11 +15,14 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "dot",
+    "equal",
     "fields",
     "first",
     "index",
     "logged",
     "new",
+    "new_full",
     "number",
     "shown",
 ]
@@ -68,6 +71,23 @@ def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
 def shown(value: Any) -> Any:
     """Return the number of a tensor with one, anything else as it is: formats want a number."""
     return value.item() if isinstance(value, Tensor) and value.size == 1 else value
+
+
+def dot(value: Any, other: Any) -> Any:
+    """Return the product of two vectors; of arrays what numpy's ``dot`` returns."""
+    return (value * other).sum() if isinstance(value, Tensor) else value.dot(other)
+
+
+def equal(value: Any, other: Any) -> bool:
+    """Return whether two tensors have one shape and the same numbers, as torch's ``equal``."""
+    if not isinstance(value, Tensor):
+        return bool(value.equal(other))
+    return value.shape == other.shape and bool((value == other).all())
+
+
+def new_full(value: Any, size: Any, fill_value: Any, dtype: Any = None) -> Any:
+    """Return a tensor of one number, of the dtype of ``value`` where none is given."""
+    return ops.full(tuple(size), fill_value, dtype=value.dtype if dtype is None else dtype)
 
 
 def index(value: Any) -> Any:
