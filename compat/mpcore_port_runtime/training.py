@@ -85,7 +85,7 @@ class _Pending:
         """Add the gradients of the loss times ``scale`` to the parameters."""
         factor = scale / self.scale
         for param, grad in zip(self.params, self.grads, strict=True):
-            fresh = grad.astype(ms.float32)
+            fresh = grad.astype(ms.float64 if param.dtype == ms.float64 else ms.float32)
             if factor != 1.0:
                 fresh = fresh * factor
             fresh = _averaged(param, fresh)

@@ -343,3 +343,35 @@ made.append(project(batches[0], torch.tensor([[0, 1], [5, 1]]), torch.ones(2, 2)
 
 def test_what_new_zeros_made_is_changed_through_a_view(tmp_path):
     beside(HEAD + FRESH, tmp_path)
+
+
+LOGGED = """
+class Logger:
+    def __init__(self):
+        self.seen = []
+    def log(self, value):
+        self.seen.append(float(value.detach()))
+class Agent:
+    def __init__(self):
+        self.log_alpha = torch.tensor(0.5, dtype=torch.float64)
+        self.log_alpha.requires_grad = True
+        self.optimizer = optim.Adam([self.log_alpha], lr=0.1)
+    @property
+    def alpha(self):
+        return self.log_alpha.exp()
+    def learn(self, x, logger):
+        loss = (self.alpha * (x[0] + 1.0).detach()).mean()
+        logger.log(loss)
+        logger.log(self.alpha)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+agent, logger = Agent(), Logger()
+for x in batches:
+    agent.learn(x, logger)
+made += logger.seen
+"""
+
+
+def test_a_weight_that_is_logged_in_front_of_its_step_is_of_before_it(tmp_path):
+    beside(HEAD + LOGGED, tmp_path)

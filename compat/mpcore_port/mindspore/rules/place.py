@@ -287,6 +287,8 @@ def _counts(node: Any, at: At) -> bool:
         return _SPACE_SIZE.search(code_of(node)) is not None
     if not isinstance(node, cst.Call):
         return False
+    if dotted(node.func).rpartition(".")[2] == "number" and len(node.args) == 1:
+        return _counts(node.args[0].value, at)  # the runtime's, of a number of numpy
     module, _, last = (at.names.called(node) or "").rpartition(".")
     if module == "numpy":
         return last in _COUNTS
