@@ -16,7 +16,6 @@ __all__ = [
     "IntTensor",
     "LongTensor",
     "dot",
-    "equal",
     "fields",
     "first",
     "index",
@@ -76,13 +75,6 @@ def shown(value: Any) -> Any:
 def dot(value: Any, other: Any) -> Any:
     """Return the product of two vectors; of arrays what numpy's ``dot`` returns."""
     return (value * other).sum() if isinstance(value, Tensor) else value.dot(other)
-
-
-def equal(value: Any, other: Any) -> bool:
-    """Return whether two tensors have one shape and the same numbers, as torch's ``equal``."""
-    if not isinstance(value, Tensor):
-        return bool(value.equal(other))
-    return value.shape == other.shape and bool((value == other).all())
 
 
 def new_full(value: Any, size: Any, fill_value: Any, dtype: Any = None) -> Any:
