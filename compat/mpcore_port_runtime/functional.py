@@ -20,6 +20,7 @@ __all__ = [
     "addmm",
     "as_tuple",
     "bincount",
+    "calculate_gain",
     "diag",
     "diag_embed",
     "embedding",
@@ -48,6 +49,7 @@ __all__ = [
     "selu",
     "set_grad_enabled",
     "sort",
+    "sparse_coo_tensor",
     "std",
     "to",
     "true_places",
@@ -451,3 +453,41 @@ def scatter(input: Any, dim: int, index: Any, src: Any) -> Any:
     if not isinstance(src, Tensor):
         src = ops.full(tuple(index.shape), src, dtype=input.dtype)
     return input.scatter(dim, index, src)
+
+
+def sparse_coo_tensor(indices: Any, values: Any, size: Any = None) -> Any:
+    """Return the dense tensor of torch.sparse_coo_tensor's arguments: values of a place add up."""
+    places = np.asarray(indices.asnumpy() if isinstance(indices, Tensor) else indices)
+    if size is None:
+        size = tuple(int(most) + 1 for most in places.max(axis=1))
+    sizes = tuple(int(one) for one in size)
+    held = values if isinstance(values, Tensor) else Tensor(np.asarray(values))
+    flat = np.ravel_multi_index(tuple(places), sizes[: len(places)])
+    rest = sizes[len(places) :]
+    made = ops.zeros((int(np.prod(sizes[: len(places)])), *rest), held.dtype)
+    return made.index_add(0, Tensor(flat.astype(np.int32)), held).reshape(sizes)
+
+
+_GAINS = {
+    "sigmoid": 1.0,
+    "linear": 1.0,
+    "tanh": 5.0 / 3,
+    "relu": math.sqrt(2.0),
+    "selu": 3.0 / 4,
+}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Return torch.nn.init.calculate_gain: by how much an activation lessens what it is given.
+
+    Source: ``calculate_gain`` in torch/nn/init.py, torch 2.13.0.
+    """
+    if nonlinearity.startswith("conv"):
+        return 1.0
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else float(param)
+        return math.sqrt(2.0 / (1 + slope**2))
+    if nonlinearity not in _GAINS:
+        msg = f"Unsupported nonlinearity {nonlinearity}"
+        raise ValueError(msg)
+    return _GAINS[nonlinearity]

@@ -25,6 +25,7 @@ __all__ = [
     "NLLLoss",
     "Sequential",
     "Softmax",
+    "Softplus",
     "Upsample",
     "convert_sync_batchnorm",
     "embedding_of",
@@ -127,6 +128,18 @@ class Upsample(nn.Cell):  # type: ignore[misc]
     def construct(self, x: Any) -> Any:
         """Return ``x``, enlarged."""
         return interpolate(x, *self.options)
+
+
+class Softplus(nn.Cell):  # type: ignore[misc]
+    """torch.nn.Softplus."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        super().__init__()
+        self.beta, self.threshold = beta, threshold
+
+    def construct(self, x: Any) -> Any:
+        """Return ``softplus(x)``."""
+        return ops.softplus(x, self.beta, self.threshold)
 
 
 class SELU(nn.Cell):  # type: ignore[misc]

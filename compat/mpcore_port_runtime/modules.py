@@ -22,6 +22,7 @@ __all__ = [
     "children",
     "fill",
     "fill_uniform",
+    "get_submodule",
     "grad_of",
     "held",
     "holds",
@@ -177,12 +178,16 @@ def children(cell: Any) -> Iterator[Any]:
 
 def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
     """Yield the Cells right below by their names, each once."""
-    yield from cell.name_cells().items()
+    held = cell.name_cells().items()
+    yield from ((name, one) for name, one in held if not isinstance(one, _OPTIMIZERS))
 
 
 def register_parameter(owner: Any, name: str, param: Any) -> None:
     """Have ``owner`` hold a Parameter under a name, or None."""
-    setattr(owner, name, param)
+    if param is None or not isinstance(owner, nn.Cell):
+        setattr(owner, name, param)
+    else:
+        owner.insert_param_to_cell(name, param, check_name_contain_dot=False)
 
 
 def state_dict(holder: Any) -> dict[str, Any]:
@@ -322,6 +327,13 @@ def requires_grad_(cell: Any, requires_grad: bool = True) -> Any:
         return cell
     for param in parameters(cell):
         param.requires_grad = requires_grad
+    return cell
+
+
+def get_submodule(cell: Any, target: str) -> Any:
+    """Return the Cell at a path such as ``"layers.0"``; of an empty one the Cell itself."""
+    for name in target.split(".") if target else ():
+        cell = cell._cells[name]
     return cell
 
 

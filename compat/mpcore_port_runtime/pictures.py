@@ -240,8 +240,13 @@ def make_grid(
     value_range: tuple[float, float] | None = None,
     scale_each: bool = False,
     pad_value: float = 0.0,
+    range: tuple[float, float] | None = None,  # torchvision's, up to 0.12
 ) -> Any:
-    """Return pictures (N, C, H, W), or a list of them, as one (3, H, W)."""
+    """Return pictures (N, C, H, W), or a list of them, as one (3, H, W).
+
+    ``range`` is what torchvision up to 0.12 called ``value_range``.
+    """
+    value_range = range if value_range is None else value_range
     array = np.stack([_array(x) for x in tensor]) if isinstance(tensor, list) else _array(tensor)
     array = array[None] if array.ndim == 2 else array
     if array.ndim == 3:
@@ -274,11 +279,20 @@ def _spread(array: Any, limits: tuple[float, float] | None) -> Any:
     return (np.clip(array, low, high) - low) / max(high - low, 1e-5)
 
 
-def save_image(tensor: Any, fp: Any, format: str | None = None, **settings: Any) -> None:
-    """Write a grid of pictures as ``make_grid`` makes it; values are in [0, 1]."""
+def save_image(
+    tensor: Any,
+    fp: Any = None,
+    format: str | None = None,
+    filename: Any = None,
+    **settings: Any,
+) -> None:
+    """Write a grid of pictures as ``make_grid`` makes it; values are in [0, 1].
+
+    ``filename`` is what torchvision up to 0.4 called ``fp``.
+    """
     grid = _array(make_grid(tensor, **settings))
     pixels = np.clip(grid * 255 + 0.5, 0, 255).astype(np.uint8)
-    Image.fromarray(pixels.transpose(1, 2, 0)).save(fp, format=format)
+    Image.fromarray(pixels.transpose(1, 2, 0)).save(filename if fp is None else fp, format=format)
 
 
 def _files(folder: Path) -> list[str]:

@@ -1,10 +1,11 @@
-"""Files for TensorBoard, with the arguments of torch's writer; tensorboardX writes them.
+"""Files for TensorBoard, with the arguments of torch's writer; tensorboardX writes them. Visdom.
 
 Source: torch/utils/tensorboard/writer.py, torch 2.13.0.
 """
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from mpcore_port_runtime.refusal import PortWarning
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SummaryWriter"]
+__all__ = ["SummaryWriter", "Visdom"]
 
 
 def _plain(value: Any) -> Any:
@@ -183,3 +184,34 @@ class SummaryWriter:
             return getattr(self._writer, name)
         text = f"SummaryWriter.{name} is torch's own: nothing is written"
         return lambda *_, **__: warnings.warn(text, PortWarning, stacklevel=2)
+
+
+class Visdom:
+    """A visdom window whose methods take tensors of MindSpore: they get arrays, in lists too.
+
+    Args:
+        args: what visdom's own takes, as are ``settings``.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        self._window = importlib.import_module("visdom").Visdom(*args, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the window has; a method takes tensors."""
+        held = getattr(self._window, name)
+        if not callable(held):
+            return held
+
+        def call(*args: Any, **settings: Any) -> Any:
+            return held(*map(_arrays, args), **{key: _arrays(one) for key, one in settings.items()})
+
+        return call
+
+
+def _arrays(value: Any) -> Any:
+    """Return arrays for tensors, in lists and dictionaries too."""
+    if isinstance(value, list | tuple):
+        return type(value)([_arrays(one) for one in value])
+    if isinstance(value, dict):
+        return {name: _arrays(one) for name, one in value.items()}
+    return _plain(value)

@@ -28,6 +28,7 @@ __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
     "grad",
+    "gradients",
     "loss",
     "step",
     "with_reduction",
@@ -84,7 +85,7 @@ class _Pending:
         """Add the gradients of the loss times ``scale`` to the parameters."""
         factor = scale / self.scale
         for param, grad in zip(self.params, self.grads, strict=True):
-            fresh = grad.astype(ms.float32)
+            fresh = grad.astype(ms.float64 if param.dtype == ms.float64 else ms.float32)
             if factor != 1.0:
                 fresh = fresh * factor
             fresh = _averaged(param, fresh)
@@ -171,6 +172,19 @@ def grad(
     _check_plain(None, create_graph)
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     return tuple(pending.of(one, scale) for one in wanted)
+
+
+def gradients(function: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
+    """Return the gradients of what ``function`` returns, summed up, by each of its ``inputs``.
+
+    They have gradients themselves: a loss may be made of them.
+    """
+
+    def total(*given: Any) -> Any:
+        return function(*given).sum()
+
+    found = ms.grad(total, tuple(range(len(inputs))))(*inputs)
+    return found if isinstance(found, tuple) else (found,)
 
 
 def backward(

@@ -6,7 +6,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 __all__ = [
     "BoolTensor",
@@ -15,12 +15,18 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "dot",
+    "fields",
     "first",
     "logged",
+    "new",
+    "new_full",
+    "number",
     "own",
-    "parts_shown",
     "shown",
 ]
+
+Tensor.__array_priority__ = 1000  # as torch's: numpy leaves `np.sqrt(2.0) * tensor` to the tensor
 
 
 def _made(dtype: Any, given: tuple[Any, ...]) -> Any:
@@ -61,10 +67,6 @@ def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
     return _made(ms.bool_, given)
 
 
-# As torch's: numpy asks a tensor before it makes an array of ``np.sqrt(2) * tensor``.
-Tensor.__array_priority__ = 1000
-
-
 def own(value: Any) -> Any:
     """Return a tensor's copy, whose parts may be set while a loss is differentiated; all else."""
     return value.copy() if isinstance(value, Tensor) else value
@@ -75,31 +77,55 @@ def shown(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) and value.size == 1 else value
 
 
-class _Parts:
-    """Stands for an object in ``text.format``: tensors among what it holds are numbers there."""
+def dot(value: Any, other: Any) -> Any:
+    """Return the product of two vectors; of arrays what numpy's ``dot`` returns."""
+    return (value * other).sum() if isinstance(value, Tensor) else value.dot(other)
+
+
+def new_full(value: Any, size: Any, fill_value: Any, dtype: Any = None) -> Any:
+    """Return a tensor of one number, of the dtype of ``value`` where none is given."""
+    return ops.full(tuple(size), fill_value, dtype=value.dtype if dtype is None else dtype)
+
+
+def number(value: Any) -> Any:
+    """Return a number of Python's for one of numpy's, anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def new(value: Any, *given: Any) -> Any:
+    """Return a tensor of the dtype of ``value``, of values or of sizes, as ``value.new`` does."""
+    return _made(value.dtype, given) if isinstance(value, Tensor) else value.new(*given)
+
+
+class fields:  # noqa: N801  # it is called as a function
+    """Stands for a value in ``text.format``: its fields, and theirs, are written as numbers.
+
+    Args:
+        value: what the fields are of, as ``losses`` in ``"{losses.avg:.3f}"``.
+    """
 
     def __init__(self, value: Any) -> None:
-        self._value = value
+        self.__value = value
 
-    def __getattr__(self, name: str) -> Any:
-        return _Parts(getattr(self._value, name))
+    def __getattr__(self, name: str) -> fields:
+        """Return the attribute, which stands for its value as well."""
+        return fields(getattr(self.__value, name))
 
-    def __getitem__(self, key: Any) -> Any:
-        return _Parts(self._value[key])
+    def __getitem__(self, key: Any) -> fields:
+        """Return the part, which stands for its value as well."""
+        return fields(self.__value[key])
 
     def __format__(self, spec: str) -> str:
-        return format(shown(self._value), spec)
+        """Write the value, of a tensor with one number that number."""
+        return format(shown(self.__value), spec)
 
     def __str__(self) -> str:
-        return str(self._value)
+        """Write it as it is."""
+        return str(self.__value)
 
     def __repr__(self) -> str:
-        return repr(self._value)
-
-
-def parts_shown(value: Any) -> Any:
-    """Return what ``"{meter.val:.3f}".format`` takes for an object that may hold tensors."""
-    return _Parts(value)
+        """Write it as it is."""
+        return repr(self.__value)
 
 
 def first(value: Any) -> Any:

@@ -406,6 +406,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "input": ["im"],
         "output_size": ["1", "(2, 3)", "(None, 2)"],
     },
+    "torch.nn.functional.adaptive_avg_pool1d": {"input": ["seq"], "output_size": ["1", "3"]},
+    "torch.nn.functional.adaptive_max_pool1d": {"input": ["seq"], "output_size": ["1", "3"]},
     "torch.nn.functional.adaptive_max_pool2d": {"input": ["im"], "output_size": ["1", "(2, 3)"]},
     "torch.nn.functional.pixel_shuffle": {"input": ["im"], "upscale_factor": ["2"]},
     "torch.nn.functional.unfold": {
@@ -743,6 +745,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     # methods that need another receiver or another argument than the parameter's name says
     "Tensor.bmm": {"self": ["bt"], "batch2": ["bu"]},
     "Tensor.mm": {"self": ["m"]},
+    "Tensor.mv": {"self": ["m"], "vec": ["v"]},
     "Tensor.matmul": {"self": ["m"], "tensor2": ["k", "v"]},
     "Tensor.addmm": {"self": ["m"], "mat1": ["k"], "mat2": ["m"]},
     "Tensor.baddbmm": {"self": ["bv"]},

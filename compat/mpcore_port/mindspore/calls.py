@@ -185,7 +185,8 @@ def _bind(row: Mapping, call: cst.Call) -> _Bound:
             bound.extra.append(_without(row, arg))
         elif arg.star:
             named = row.params or row.drop or row.pin_keyword or row.keywords
-            if named and not (arg.star == "*" and not row.params and _takes_many(row.name)):
+            many = arg.star == "*" and not row.params and _takes_many(row.name)
+            if named and not many and not _takes_torchs(row):
                 msg = f"arguments of {row.name} must be written out, not starred"
                 raise Refused(msg)
             bound.extra.append(arg)
@@ -199,6 +200,23 @@ def _bind(row: Mapping, call: cst.Call) -> _Bound:
         else:
             bound.extra.append(arg)
     return bound
+
+
+def _takes_torchs(row: Mapping) -> bool:
+    """Return whether a function takes torch's arguments, or raises: none means something else."""
+    sign = signature(row.name)
+    other: tuple[Any, ...] = (
+        row.pin,
+        row.pin_keyword,
+        row.set,
+        row.set_if,
+        row.change,
+        row.special,
+        row.as_tuple,
+    )
+    other += (row.missing, row.given, row.as_float, row.refuse, row.require, row.expr, row.bare)
+    own = {param.name for param in (sign.params if sign is not None else row.params)}
+    return bool(row.to) and sign is not None and not any(other) and not own & set(row.keywords)
 
 
 def _takes_many(name: str) -> bool:

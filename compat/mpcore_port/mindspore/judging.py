@@ -13,6 +13,8 @@ from mpcore_port.world import Judge, known_anywhere
 
 __all__ = ["JUDGE"]
 
+_COUNTED = "int32 against int64"
+"""How a fact fails where the numbers are torch's, and their dtype alone is another."""
 _PYTHON = ("neutral", "optimizer", "scheduler", "scaler", "data")
 _TENSOR = {
     *ELSEWHERE,
@@ -35,12 +37,14 @@ def _method(kind: str, name: str, called: bool) -> str:
     if name.endswith("_") and not name.endswith("__"):
         return ""  # rewritten, or refused, by the rule of methods in place
     found = results().get(f"Tensor.{name}")
-    if found is not None and "fails" in found and kind == "tensor":
+    words = vocabulary()
+    alone = name in words["tensor"] and not any(name in words[of] for of in (*_PYTHON, "module"))
+    fails = found.get("fails", "") if found is not None else ""
+    if fails and (kind == "tensor" or (alone and called and _COUNTED not in fails)):
         return f"Tensor.{name} does not give torch's numbers on CPU"
     if was_compared(f"Tensor.{name}"):
         return ""
-    words = vocabulary()
-    if name in words["tensor"] and not any(name in words[of] for of in (*_PYTHON, "module")):
+    if alone:
         return f"no fact is about Tensor.{name}" if called or kind == "tensor" else ""
     if kind == UNKNOWN and called and not known_anywhere(name):
         return f"nothing in this file says what has a method {name}"

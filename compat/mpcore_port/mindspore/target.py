@@ -19,11 +19,13 @@ from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
-from mpcore_port.mindspore.rules.kinds import KindRule, NumberRule
+from mpcore_port.mindspore.rules.kinds import KindRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
+from mpcore_port.mindspore.rules.numbers import NumberRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
+from mpcore_port.mindspore.rules.penalties import PenaltyRule
 from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
 from mpcore_port.mindspore.rules.rows import RowRule
@@ -96,6 +98,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     return [
         [WatchingRule()],
         [ReleasedRule()],
+        [PenaltyRule()],
         [*shapes, SharedRule()],
         [TrainingRule(), LoopRule(), SwitchRule()],
         names,

@@ -567,7 +567,7 @@ def _port(
 
 
 def _unlogged(text: str) -> str:
-    """Return a port without ``port.logged(...)`` around what loggers get."""
+    """Return a port without ``port.logged(...)`` around what loggers get, or ``port.fields``."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
@@ -578,7 +578,8 @@ def _unlogged(text: str) -> str:
     for place, token in enumerate(tokens):
         row, column = token.start
         if token.string in ("(", "[", "{") and token.type == tokenize.OP:
-            goes = words[max(place - 2, 0) : place] == [".", "logged"] and place > 2
+            before = words[max(place - 2, 0) : place]
+            goes = before in ([".", "logged"], [".", "fields"]) and place > 2
             open_at.append(goes)
             if goes:
                 cut.append((row, tokens[place - 3].start[1], column + 1))

@@ -26,6 +26,8 @@ __all__ = ["UNCHANGED", "Acts", "is_scaler", "negated"]
 _OPTIMIZER = re.compile(r"(^|[_.])opt(im|imizer|imiser)?(s?|[A-Z_\d].*)$", re.I)
 _CLIP = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
 _VALUE = ("parameters", "clip_value", "foreach")
+_OF_TORCH = re.compile(r"^torch\.|(^|\.)nn\.utils\.")
+"""Full names of torch's own clips; another file may bring ``nn`` by a star."""
 UNCHANGED = "same"
 """What switches a region on that is the one around it."""
 _NULL = {"contextlib.nullcontext", "contextlib.suppress"}
@@ -191,6 +193,8 @@ class Acts:
         return Act("step", code_of(holder))
 
     def _clip(self, call: cst.Call) -> Act:
+        if not _OF_TORCH.search(str(self.at.names.called(call))):
+            raise NotPlain(call, "another file's function clips, perhaps not as torch's does")
         by_value = str(self.at.names.called(call)).endswith("clip_grad_value_")
         given = arguments(call, _VALUE if by_value else _CLIP)
         limit = given.get("clip_value" if by_value else "max_norm")

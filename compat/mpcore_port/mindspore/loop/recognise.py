@@ -24,6 +24,7 @@ from mpcore_port.mindspore.rules.flow import (
     jumps,
     needed_again,
     needs,
+    parameters_read,
     plain_values,
     read,
     set_parts,
@@ -605,6 +606,7 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
     changed -= {"_"} - reads
     networks = {n for one in forward.lines for n in _networks(one.source or one.node, at)}
     asked = needs(line.node for line in forward.lines)
+    own = {n for one in forward.lines for n in parameters_read(one.source or one.node, at)}
     made: set[str] = set()
     late: list[Line] = []
     for place in range(first, _end(group, forward)):
@@ -624,6 +626,8 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
                     raise NotPlain(line.node, "it changes what the loss is made of")
                 if _networks(line.source or line.node, at) & networks:
                     raise NotPlain(line.node, "it runs a network between loss and step")
+                if own & set(parameters_read(line.source or line.node, at)):
+                    raise NotPlain(line.node, "it reads a weight between loss and step")
                 _check_late(line, group)
                 late.append(line)
             elif place < last and (_mode(line.node) or _disturbs(line, asked, at)):

@@ -269,7 +269,9 @@ class _Writer:
         for forward in plan.group.forwards:
             skipped = self.made | own
             reading = self._read_outside(skipped)
-            reading |= {name for f in others if f is not forward for name in f.args}
+            for other in others:  # by arguments, or from around
+                if other is not forward:
+                    reading |= {*other.args, *needs(line.node for line in other.lines)}
             loss = forward.sink.loss
             made = made_in(forward.lines)
             reading |= self._carried(forward)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At, Kind
 
-__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule"]
+__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "sized"]
 
 _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
 _UNKNOWN = "MindSpore has no equal that the porter knows"
@@ -104,14 +104,19 @@ class CallRule(PortRule):
         typed = row.expr or _TYPE.fullmatch(name)
         if row.to and typed and not _is_listed(old):  # a type: sizes, or values of any kind
             row = replace(row, params=(), expr="")
-            new = _sized(old, new)
+            new = sized(old, new)
         if _SIZED_LAYER.fullmatch(name):
             new = _sided(name, old, _counted(old, new, at), at)
         try:
             new, row = weights_alone(old, new, row, at) or (new, row)
             made = map_call(named(at, row), new)
         except Refused as exc:
-            return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+            maker = maker_of(name) if any(arg.star for arg in old.args) else ""
+            if not maker:
+                return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+            made = new.with_changes(func=cst.parse_expression(wording(at, maker)))
+            at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
+            return made
         if isinstance(made, cst.Call) and code_of(made.func) in row.given.values():
             made = made.with_changes(func=expression(wording(at, code_of(made.func))))
         doubted = doubts(row, old, at) if row.params or not name.endswith("Tensor") else []
@@ -133,7 +138,7 @@ class CallRule(PortRule):
         chosen = at.names.choices(old.func)
         if not chosen or not all(_TYPE.fullmatch(one) for one in chosen):
             return None
-        made = _sized(old, new)
+        made = sized(old, new)
         if made is new:
             return None
         at.note(self, old, made, reason="a shape means sizes in torch, a tuple values")
@@ -238,10 +243,12 @@ def _is_of_axes(node: cst.BaseExpression, at: At) -> bool:
 def _bound(call: cst.Call, at: At) -> str:
     """Return the last word of the name that a call's value gets."""
     parent: Any = at.names.parents.get(call)
+    while not isinstance(parent, cst.Assign):  # ``torch.zeros(1).to(device)``
+        parent = at.names.parents[parent]
     return code_of(parent.targets[0].target).rpartition(".")[2]
 
 
-def _sized(old: cst.Call, new: cst.Call) -> cst.Call:
+def sized(old: cst.Call, new: cst.Call) -> cst.Call:
     """Return the call with a shape written out: a shape means sizes in torch, a tuple values."""
     args = new.args
     if len(args) != 1 or args[0].star or not _SHAPE.search(code_of(old.args[0].value)):

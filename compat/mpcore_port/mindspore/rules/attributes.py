@@ -38,6 +38,8 @@ _SET = (
     "nothing in this file says which layer this is set on: a norm of MindSpore calls it gamma, "
     "beta, moving_mean or moving_variance, an Embedding embedding_table"
 )
+_INSIDE = {"_parameters": "_params", "_modules": "_cells"}
+_HIDDEN = "what a Cell holds inside: nobody looked what is done to it"
 _FIELDS = {"values": "0", "indices": "1"}
 _TUPLES = {"max", "min", "sort", "topk", "median", "kthvalue", "mode", "cummax", "cummin"}
 
@@ -55,11 +57,16 @@ class AttributeRule(PortRule):
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Map one attribute that is read, set or asked for."""
+        made: Any
         if isinstance(old, cst.Call):
             return self._asked(old, new, at)
         name, parent = old.attr.value, at.names.parents.get(old)
         if name == "is_floating_point" and isinstance(new.value, cst.Attribute):
             return self._of_dtype(old, new, at)
+        if name in _INSIDE and at.names.qualified(old) is None:
+            made = new.with_changes(attr=cst.Name(_INSIDE[name]))
+            at.unproven(self, old, _HIDDEN, made)
+            return made
         if name not in _NORM and name not in _FIELDS and name not in _SIZE_NAMES:
             return None
         if at.names.qualified(old) is not None or (
@@ -69,7 +76,7 @@ class AttributeRule(PortRule):
         if name in _FIELDS:
             return self._field(old, new, at)
         if isinstance(old.value, cst.Name) and old.value.value == "self":
-            made: Any = self._own_size(old, new, at)
+            made = self._own_size(old, new, at)
         else:
             made = self._parameter(old, new, at)
         if made is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["FirstRule"]
 
 _LOSSES = re.compile(r"loss|cost|criteri|entropy|evaluat|err", re.I)
+_WHOLE = frozenset({"max", "mean", "median", "min", "norm", "prod", "std", "sum", "var"})
 
 
 class FirstRule(PortRule):
@@ -39,11 +40,22 @@ class FirstRule(PortRule):
             return None
         base = held.value
         lossy = _LOSSES.search(code_of(base)) or code_of(base) in at.once(_losses)
-        if not lossy and at.values.kind(base) != "tensor":
+        if not lossy and at.values.kind(base) != "tensor" and not _is_one(base, at):
             return None
         made = cst.Call(cst.parse_expression(wording(at, "port.first")), [cst.Arg(new.value)])
         at.note(self, old, made)
         return made
+
+
+def _is_one(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether this is a sum over all, a mean or the like: it has no axes."""
+    return any(
+        isinstance(one, cst.Call)
+        and not one.args
+        and isinstance(one.func, cst.Attribute)
+        and one.func.attr.value in _WHOLE
+        for one in (node, *at.names.origins(node))
+    )
 
 
 def _is_set(node: cst.CSTNode, at: At) -> bool:

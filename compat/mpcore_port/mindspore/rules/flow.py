@@ -188,6 +188,18 @@ def _assigned_first(node: cst.CSTNode) -> tuple[str, ...]:
     return tuple(found.names)
 
 
+class _Declared(Walker):
+    """Names that a function declares global or nonlocal."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def on_visit(self, node: Any) -> bool:
+        if isinstance(node, cst.NameItem):
+            self.names.add(node.name.value)
+        return not isinstance(node, _INNER)
+
+
 class _Read(Walker):
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -207,11 +219,26 @@ class _Read(Walker):
             self._inside(node.target)
         elif kind is cst.For:
             self._each(node.iter, node.body, node.orelse)
+        elif kind is cst.FunctionDef:
+            self._function(node)
         elif kind in _OWN and kind is not cst.Lambda:
             self._comprehension(node)
         else:
             return True
         return False
+
+    def _function(self, node: cst.FunctionDef) -> None:
+        """What a function binds is its own, but for what it says is of around it."""
+        self._each(*node.decorators, node.params, node.returns)
+        inner = _Read()
+        inner.walk(node.body)
+        said = _Declared()
+        said.walk(node.body)
+        given = node.params
+        params = [*given.posonly_params, *given.params, *given.kwonly_params]
+        params += [p for p in (given.star_arg, given.star_kwarg) if isinstance(p, cst.Param)]
+        own = {param.name.value for param in params} | set(assigned_first(node.body)) - said.names
+        self.names |= {name for name in inner.names if name.partition(".")[0] not in own}
 
     def _comprehension(self, node: Any) -> None:
         """What ``for`` binds in a comprehension is its own; its first iterable is read outside."""
@@ -426,10 +453,29 @@ class _Detached(cst.CSTTransformer):
 
 
 def _is_held(node: Any) -> bool:
-    """Return whether this is a name, or what a name holds: ``features[i][j]``."""
+    """Return whether this is what names hold, or made of that alone: ``-(log_prob + entropy)``."""
     while isinstance(node, cst.Subscript):
         node = node.value
+    if isinstance(node, cst.UnaryOperation):
+        return _is_held(node.expression)
+    if isinstance(node, cst.BinaryOperation):
+        return all(_is_held(side) or _is_number(side) for side in (node.left, node.right))
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        plain = node.func.attr.value in _OVER_ALL and all(_is_number(a.value) for a in node.args)
+        return plain and _is_held(node.func.value)
     return isinstance(node, cst.Name)
+
+
+_OVER_ALL = frozenset("abs clamp exp log max mean min pow sigmoid sqrt squeeze sum".split())  # noqa: SIM905
+
+
+def _is_number(node: Any) -> bool:
+    """Return whether this is a number, or an attribute that may be one."""
+    if isinstance(node, cst.UnaryOperation):
+        return _is_number(node.expression)
+    return isinstance(node, cst.BaseNumber) or (
+        isinstance(node, cst.Attribute) and bool(dotted(node))
+    )
 
 
 def surely_made(node: Any) -> set[str]:
@@ -657,7 +703,23 @@ def parameters_read(node: cst.CSTNode, at: At) -> list[str]:
         )
         if is_own:
             found.append(text)
+        elif (body := _property(one, at)) is not None:
+            found += [name for name in parameters_read(body, at) if name not in found]
     return found
+
+
+def _property(node: Any, at: At) -> Any:
+    """Return what a property of the class around computes: ``self.alpha``; None if it is none."""
+    if not isinstance(node, cst.Attribute) or code_of(node.value) != "self":
+        return None
+    owner = at.names.enclosing(node, cst.ClassDef)
+    for function in at.names.functions.get(node.attr.value, ()):
+        computed = any(code_of(one.decorator) == "property" for one in function.decorators)
+        around = at.names.enclosing(node, cst.FunctionDef)
+        same = at.names.enclosing(function, cst.ClassDef) is owner
+        if computed and same and around is not function:
+            return function.body
+    return None
 
 
 def _runs(statement: cst.CSTNode, at: At, inside: tuple[cst.CSTNode, ...] = ()) -> bool:

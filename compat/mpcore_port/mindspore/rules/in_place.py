@@ -59,7 +59,7 @@ _SHAPES = frozenset({"detach", "squeeze", "transpose", "unsqueeze"})
 _FRESH = _PLAIN | frozenset(
     """
     clone matmul mm bmm sum mean softmax log_softmax cumsum square log1p expm1 erf tril triu
-    where masked_select index_select gather scatter repeat std var norm max min new_zeros
+    where masked_select index_select gather scatter repeat std var norm max min new new_zeros
     new_ones new_full ne eq gt lt ge le logical_not
     """.split()  # noqa: SIM905
 )
@@ -273,10 +273,15 @@ def _is_made_tensor(node: Any, at: At) -> bool:
     return bool(found) and all(
         binding.kind == "value"
         and isinstance(binding.value, cst.Call)
-        and (at.names.called(binding.value) or "").startswith("torch.")
+        and ((at.names.called(binding.value) or "").startswith("torch.") or _is_new(binding.value))
         and _is_fresh(binding.value, at)
         for binding in found
     )
+
+
+def _is_new(call: cst.Call) -> bool:
+    """Return whether a call is ``x.new_zeros(n)``: no array and no list has such a method."""
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value.startswith("new_")
 
 
 def _noted(rule: Any, old: cst.Call, made: Any, at: At, reason: str, *, sure: bool = True) -> Any:
@@ -406,6 +411,8 @@ def _is_perhaps_fresh(node: Any, at: At, depth: int = _DEPTH) -> bool:
         return True
     if not isinstance(node, cst.Call) or not isinstance(node.func, (cst.Attribute, cst.Name)):
         return False
+    if at.names.called(node) == "torchvision.utils.make_grid":
+        return True  # of one picture a view
     if isinstance(node.func, cst.Name):
         return at.names.called(node) is None and not node.func.value[:1].isupper()
     method = node.func.attr.value

@@ -175,7 +175,9 @@ def _counts(node: cst.Call, at: At) -> bool:
         alone = (
             last not in _OF_EACH or not _is_array(node.args[0].value, at) if node.args else False
         )
-        return last in _NUMBERS and len(node.args) == 1 and alone
+        named = any(arg.keyword is not None and arg.keyword.value == "size" for arg in node.args)
+        drawn = last in _SIZED and not named and len(node.args) < _SIZED[last]
+        return drawn or (last in _NUMBERS and len(node.args) == 1 and alone)
     if module or not isinstance(node.func, cst.Attribute) or node.args:
         return False
     return node.func.attr.value in _OF_ARRAYS and _is_array(node.func.value, at)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule, is_number_of_numpy, need
+from mpcore_port.mindspore.rules.place import PortRule
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["KindRule", "NumberRule"]
+__all__ = ["KindRule"]
 
 _MEANT = {"bool": "bool", "int": "int64", "float": "float64"}
 _METHODS = ("to", "type")
@@ -39,21 +39,6 @@ class KindRule(PortRule):
         made = cst.Attribute(cst.Name(torch), cst.Name(_MEANT[value.value]))
         at.note(self, value, made)
         return new.with_changes(value=made)
-
-
-class NumberRule(PortRule):
-    """A number of numpy in front of a tensor makes a tensor, where the runtime is there."""
-
-    name = "number"
-    reason = "the runtime has numpy ask the tensor first, as torch's tensors do"
-    visits = (cst.BinaryOperation,)
-
-    def act(self, old: cst.BinaryOperation, new: Any, at: At) -> Any:
-        """Have the runtime imported; the code stays as it is."""
-        tensor = at.values.kind(old.right) in ("tensor", "torch", "unknown")
-        if tensor and not at.options.plain and is_number_of_numpy(old.left, at):
-            need(at, "port", "torch")
-        return None
 
 
 def _is_dtype(arg: cst.Arg, call: cst.Call, at: At) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.tables import FILES, Mapping, mint_layers, table
-from mpcore_port.names import code_of, dotted
+from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.packages import package_of
 from mpcore_port.rule import Rule
 
@@ -353,6 +353,8 @@ def _counts(node: Any, at: At) -> bool:
         return _SPACE_SIZE.search(code_of(node)) is not None
     if not isinstance(node, cst.Call):
         return False
+    if dotted(node.func).rpartition(".")[2] == "number" and len(node.args) == 1:
+        return _counts(node.args[0].value, at)  # the runtime's, of a number of numpy
     module, _, last = (at.names.called(node) or "").rpartition(".")
     if module == "numpy":
         return last in _COUNTS
@@ -388,36 +390,66 @@ _FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")
 
 
 def trained_leaves(at: At) -> set[int]:
-    """Return the calls that make tensors which an optimizer of the file moves, by identity."""
+    """Return the calls that make tensors which an optimizer of the file moves, by identity.
+
+    Of ``torch.zeros(1).to(device)`` the call that makes it, and the whole.
+    """
     found: set[int] = set()
     for call in at.names.calls:
         called = at.names.called(call) or ""
         if not called.startswith("torch.optim.") or ".lr_scheduler." in called or not call.args:
             continue
-        value = call.args[0].value
-        for element in value.elements if isinstance(value, (cst.List, cst.Tuple)) else ():
-            origins = list(at.names.origins(element.value))
-            if origins and all(_wants_gradient(one, at) for one in origins):
-                found |= {id(one) for one in origins}
+        for element in _elements(call.args[0].value):
+            origins = list(at.names.origins(element))
+            makers = [_maker(one, at) for one in origins]
+            if origins and all(makers):
+                found |= {id(one) for one in (*origins, *makers)}
     return found
 
 
-def _wants_gradient(node: Any, at: At) -> bool:
-    """Return whether this is ``torch.zeros(1, requires_grad=True)``, all that a name is given."""
-    if not isinstance(node, cst.Call):
-        return False
-    name = at.names.called(node) or ""
+def _elements(node: Any) -> list[Any]:
+    """Return what an optimizer is given one by one: in a list, in groups, in sums of lists."""
+    if isinstance(node, (cst.List, cst.Tuple)):
+        parts = [one.value for one in node.elements]
+        return [inner for part in parts for inner in (_elements(part) or [part])]
+    if isinstance(node, cst.BinaryOperation):
+        return [*_elements(node.left), *_elements(node.right)]
+    if isinstance(node, cst.Dict):
+        pairs = [one for one in node.elements if isinstance(one, cst.DictElement)]
+        held = [one.value for one in pairs if string_of(one.key) == "params"]
+        return [inner for one in held for inner in (_elements(one) or [one])]
+    return []
+
+
+_DTYPE = re.compile(r"\btorch\.(float|double|half|bfloat|int|long|short)|\bdtype\b")
+
+
+def _maker(node: Any, at: At) -> Any:
+    """Return the call of ``torch.zeros(1, requires_grad=True)``, all that a name is given.
+
+    It may be moved to a device, and something else may say that it wants a gradient; None where
+    it is no such call.
+    """
+    call = unmoved(node) or node
+    if not isinstance(call, cst.Call) or _DTYPE.search(code_of(node)[len(code_of(call)) :]):
+        return None
+    name = at.names.called(call) or ""
     if name not in {f"torch.{factory}" for factory in _FACTORIES}:
-        return False
+        return None
     parent = at.names.parents.get(node)
     if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
-        return False
-    return any(
+        return None
+    said = any(
         arg.keyword is not None
         and arg.keyword.value == "requires_grad"
         and code_of(arg.value) == "True"
-        for arg in node.args
+        for arg in call.args
     )
+    target = dotted(parent.targets[0].target)
+    wants = rf"(?<![\w.]){re.escape(target)}\.requires_grad(_\((True)?\)|\s*=\s*True)"
+    chained = re.search(r"\.requires_grad_\((True)?\)", code_of(node))
+    asked = bool(target) and re.search(wants, at.source.text)
+    return call if said or chained or asked else None
 
 
 def is_next(node: cst.CSTNode, at: At) -> bool:

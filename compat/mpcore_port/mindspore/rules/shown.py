@@ -19,6 +19,9 @@ __all__ = ["ShownRule"]
 
 _NUMBER = re.compile(r"[deEfFgG%n]$|\.\d+$")
 _PLAIN = re.compile(r"\.(item|time|elapsed_time|numpy|asnumpy)\(\)$|^(float|int|len)\(|^time\.")
+_UNSEEN = ("foreign", "own", UNKNOWN)
+"""Kinds of what may be a tensor: of another file, of an attribute or property of one's own."""
+_PART = re.compile(r"[.\[]")
 _MEMORY = re.compile(r"^torch\.cuda\.[a-z_]*memory[a-z_]*\(")
 
 
@@ -33,6 +36,8 @@ class ShownRule(PortRule):
         """Take the number out of what may be a tensor."""
         if isinstance(old, cst.Call):
             called = at.names.called(old)
+            if isinstance(old.func, cst.Name):
+                return self._builtin(old, new, at)
             return self._log(old, new, at) if called in _LOGS else self._format(old, new, at)
         parts = [part.value for part in old.format_spec or () if hasattr(part, "value")]
         if not _NUMBER.search("".join(parts)) or old.conversion:
@@ -53,30 +58,66 @@ class ShownRule(PortRule):
         args[place] = args[place].with_changes(value=made)
         return new.with_changes(args=args)
 
+    def _builtin(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Take the number for ``format(loss, ".4f")``."""
+        func: Any = old.func
+        if func.value != "format" or len(old.args) != 2 or at.names.scope(func).find("format"):
+            return None
+        if any(arg.star or arg.keyword for arg in old.args):
+            return None
+        spec = string_of(old.args[1].value)
+        if spec is not None and not _NUMBER.search(spec):
+            return None
+        made = self._number(old.args[0].value, new.args[0].value, at)
+        if made is None:
+            return None
+        return new.with_changes(args=[new.args[0].with_changes(value=made), new.args[1]])
+
     def _format(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         func = old.func
         if not isinstance(func, cst.Attribute) or func.attr.value != "format":
             return None
-        text = string_of(func.value)
         texts = _texts(func.value, at)
         wanted = set().union(*map(_numbers, texts))
-        parted = {
-            part[1] for key in set().union(*map(_fields, texts)) if (part := _PART.match(key))
-        }
+        parts = set().union(*map(_parts, texts))
         args = list(new.args)
         for place, before in enumerate(old.args):
-            if before.star == "**" and (wanted or text is None) and not at.options.plain:
+            known = bool(texts) and not wanted
+            if before.star == "**" and not known and not at.options.plain:
                 args[place] = args[place].with_changes(value=self._held(before, args[place], at))
                 continue
             key = before.keyword.value if before.keyword else str(place)
             if before.star:
-                break
-            made = self._number(before.value, args[place].value, at) if key in wanted else None
-            if made is None and key in parted and not at.options.plain:
-                made = self._parts(before.value, args[place].value, at)
+                made = self._each(before, args[place], at) if wanted else None
+            elif key in parts:
+                made = self._fields(before, args[place], at)
+            elif key in wanted:
+                made = self._number(before.value, args[place].value, at)
+            else:
+                made = None
             if made is not None:
                 args[place] = args[place].with_changes(value=made)
+            if before.star:
+                break
         return new.with_changes(args=args) if args != list(new.args) else None
+
+    def _each(self, old: cst.Arg, new: cst.Arg, at: At) -> Any:
+        """Return the numbers of what ``*values`` hands on."""
+        if at.options.plain or at.values.kind(old.value) == "neutral":
+            return None
+        made = cst.parse_expression(f"map({wording(at, 'port.shown')}, {code_of(new.value)})")
+        at.note(self, old.value, made)
+        return made
+
+    def _fields(self, old: cst.Arg, new: cst.Arg, at: At) -> Any:
+        """Return what answers a field such as ``{loss.avg:.3f}``, or None where it is a number."""
+        if at.options.plain or at.values.kind(old.value) in ("neutral", "module"):
+            return None
+        if _is_metered(old.value, at):
+            return None
+        made = cst.parse_expression(wording(at, f"port.fields({code_of(new.value)})"))
+        at.note(self, old.value, made)
+        return made
 
     def _held(self, old: cst.Arg, new: cst.Arg, at: At) -> cst.BaseExpression:
         """Return a mapping whose tensors are numbers: an object's ``__dict__`` may hold some."""
@@ -86,18 +127,10 @@ class ShownRule(PortRule):
         at.note(self, old.value, made)
         return made
 
-    def _parts(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
-        """Have ``{meter.val:.3f}`` take the number of what an object holds."""
-        if at.values.kind(old) == "neutral":
-            return None
-        made = cst.parse_expression(wording(at, f"port.parts_shown({code_of(new)})"))
-        at.note(self, old, made)
-        return made
-
     def _number(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
         kind = at.values.kind(old)
         kind = UNKNOWN if kind == "neutral" and _is_filled(old, at) else kind
-        if kind not in ("tensor", "torch", UNKNOWN) or _PLAIN.search(code_of(old)):
+        if kind not in ("tensor", "torch", *_UNSEEN) or _PLAIN.search(code_of(old)):
             return None
         if any(_MEMORY.search(code_of(one)) for one in at.names.origins(old)):
             return None
@@ -105,7 +138,10 @@ class ShownRule(PortRule):
         if kind == "tensor" and _is_one(old, at):
             made = cst.parse_expression(f"{code}.item()")
         elif at.options.plain:
-            if kind == UNKNOWN:  # nothing of ours is imported, and its own format may be meant
+            if kind in (
+                "foreign",
+                UNKNOWN,
+            ):  # nothing of ours is imported, and its own format may be meant
                 return None
             made = cst.parse_expression(f"float({code})")
         else:
@@ -129,7 +165,33 @@ def _is_plain(node: cst.BaseExpression, at: At) -> bool:
 
 def _texts(node: cst.BaseExpression, at: At) -> list[str]:
     """Return the texts that ``format`` may be called on: one, or what a name holds."""
-    return [text for one in (node, *at.names.origins(node)) if (text := string_of(one))]
+    return [text for one in (node, *at.names.origins(node)) if (text := _text(one))]
+
+
+def _text(node: Any) -> str | None:
+    """Return the value of a string, or of several in a row."""
+    if isinstance(node, cst.ConcatenatedString):
+        value = node.evaluated_value
+        return value if isinstance(value, str) else None
+    return string_of(node)
+
+
+def _is_metered(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether numbers of Python's alone are handed to what counts: ``losses.update``."""
+    if not isinstance(node, cst.Name):
+        return False
+    scope = at.names.scope(node)
+    updates = [
+        call
+        for call in at.names.callers("update")
+        if isinstance(call.func, cst.Attribute)
+        and code_of(call.func.value) == node.value
+        and at.names.scope(call) is scope
+    ]
+    given = [call.args[0] for call in updates if call.args]
+    return len(given) == len(updates) > 0 and all(
+        not arg.star and bool(_PLAIN.search(code_of(arg.value))) for arg in given
+    )
 
 
 def _is_one(node: cst.BaseExpression, at: At) -> bool:
@@ -149,27 +211,30 @@ def _is_filled(node: cst.BaseExpression, at: At) -> bool:
     )
 
 
-_PART = re.compile(r"(\w+)[.\[]")
-
-
-def _numbers(text: str) -> set[str]:
-    """Return the arguments that ``text.format`` writes as numbers."""
-    return {key for key in _fields(text) if key.isidentifier() | key.isdigit()}
-
-
-def _fields(text: str) -> set[str]:
-    """Return what ``text.format`` writes as numbers, parts of arguments too: ``meter.val``."""
-    wanted: set[str] = set()
+def _fields_of(text: str) -> list[str]:
+    """Return the fields of ``text`` that are written as numbers, unnamed ones by their place."""
     try:
         fields = list(string.Formatter().parse(text))
     except ValueError:
-        return wanted
+        return []
+    found: list[str] = []
     count = 0
     for _, name, spec, conversion in fields:
         if name is None:
             continue
-        key = name if name[:1] not in ("", ".", "[") else f"{count}{name}"
-        count += name[:1] in ("", ".", "[")
+        unnamed = not name or name[0] in ".["
+        key = f"{count}{name}" if unnamed else name
+        count += unnamed
         if _NUMBER.search(spec or "") and not conversion:
-            wanted.add(key)
-    return wanted
+            found.append(key)
+    return found
+
+
+def _numbers(text: str) -> set[str]:
+    """Return the arguments that ``text.format`` writes as numbers."""
+    return {key for key in _fields_of(text) if key.isidentifier() | key.isdigit()}
+
+
+def _parts(text: str) -> set[str]:
+    """Return the arguments of which ``text.format`` writes a part as a number."""
+    return {_PART.split(key)[0] for key in _fields_of(text) if _PART.search(key)}

@@ -9,6 +9,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
+from mpcore_port.mindspore.rules.api import sized
 from mpcore_port.mindspore.rules.in_place import in_place, is_alone
 from mpcore_port.mindspore.rules.inputs import is_input
 from mpcore_port.mindspore.rules.place import (
@@ -77,11 +78,12 @@ _WRAPPED = {
     "state_dict": "port.state_dict",
     "load_state_dict": "port.load_state_dict",
     "zero_grad": "port.zero_grad",
+    "get_submodule": "port.get_submodule",
 }
 _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
 _OF_NETWORKS |= {"flatten_parameters"}
 _LACKING = {
-    *("get_parameter", "get_submodule", "register_full_backward_hook", "reset_parameters"),
+    *("get_parameter", "register_full_backward_hook", "reset_parameters"),
     *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
 }
 _LACKS = "a Cell of MindSpore has no method {}"
@@ -317,6 +319,13 @@ class MethodRule(PortRule):
             return None  # MindSpore's returns nothing
         return self._wrap(old, new, at, "port.requires_grad_")
 
+    def _new(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if not old.args or any(arg.keyword or arg.star for arg in old.args):
+            return None
+        if not self._of_tensor(old, at):
+            return None
+        return self._wrap(old, sized(old, new), at, "port.new")
+
     def _transpose(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         plain = len(old.args) == 2 and not any(arg.keyword or arg.star for arg in old.args)
         if not at.options.jit or not plain:
@@ -352,7 +361,7 @@ class MethodRule(PortRule):
 _SCATTERED = ("dim", "index", "src")
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
-    "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
+    "new", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
 }  # fmt: skip
 
 
