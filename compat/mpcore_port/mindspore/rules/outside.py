@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mpcore_port.rule import At
 
 __all__ = ["Outside", "graded", "handed_in", "is_run", "is_without", "made_outside"]
+__all__ += ["without_network"]
 
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
 _NUMBERS = re.compile(r"\b(argmax|argmin|argsort|long|int|bool|len|range|print)\(|\]\s*\[1\]$")
@@ -102,6 +103,73 @@ def handed_in(nodes: list[Any], place: cst.CSTNode, at: At, depth: int = 4) -> s
             if _comes_from_network(call, value, at) or handed_in([value], call, at, depth - 1):
                 return name
     return ""
+
+
+def without_network(nodes: list[Any], needed: set[str], place: cst.CSTNode, at: At) -> str:
+    """Return a parameter that a loss differentiates where nothing in the file has a network for it.
+
+    Nobody calls the function here, and all that the loss calls is torch's, or a loss by its class
+    or its name: what learns has to be handed in, and no gradient of it would come back.
+
+    Args:
+        nodes: as for ``handed_in``.
+        needed: names that they read, and do not make.
+        place: as for ``handed_in``.
+        at: as for ``handed_in``.
+    """
+    function = at.names.enclosing(place, cst.FunctionDef)
+    if function is None or ".grad" in code_of(function):
+        return ""
+    if any(function in called(call, at) for call in at.names.callers(function.name.value)):
+        return ""
+    calls = [call for node in nodes for call in calls_in(node)]
+    params = {param.name.value for param in _parameters(function, at)}
+    losses = {code_of(call.func) for call in calls if _is_loss(call, at)}
+    if not all(_is_weightless(call, at) or code_of(call.func) in losses for call in calls):
+        return ""
+    known = losses | {"self"}
+    others = [n for n in needed if n not in known and n.partition(".")[0] not in params]
+    if not all(_is_imported(name, at) for name in others):
+        return ""
+    found = sorted(attached(nodes, params - losses))
+    optimizers = (c for c in at.names.calls if "optim" in (at.names.called(c) or ""))
+    learns = any(set(found) & read(call) for call in optimizers)
+    return found[0] if found and not learns else ""
+
+
+def _is_imported(name: str, at: At) -> bool:
+    held = at.names.top.bindings.get(name.partition(".")[0], [])
+    return any(one.kind == "import" for one in held)
+
+
+def _is_loss(call: cst.Call, at: At) -> bool:
+    made = at.names.call_names(call.func)
+    if made:
+        return all(name.endswith("Loss") for name in made)
+    return at.names.called(call) is None and _LOSS.search(code_of(call.func)) is not None
+
+
+def _is_weightless(call: cst.Call, at: At) -> bool:
+    """Return whether a call surely runs nothing with weights: torch's, or a method of a tensor."""
+    name = at.names.called(call)
+    if name is not None:
+        return name.startswith("torch.") and not name.startswith("torch.nn.Parameter")
+    if isinstance(call.func, cst.Name):
+        return call.func.value in _PLAIN
+    func = call.func
+    if not isinstance(func, cst.Attribute):
+        return False
+    return at.values.kind(func.value) == "tensor" or func.attr.value in _OF_TENSORS
+
+
+_LOSS = re.compile(r"(^|[._])\w*(loss|criterion|crit)\w*$", re.I)
+_PLAIN = ("abs", "float", "int", "len", "max", "min", "range", "sum", "zip")
+_OF_TENSORS = frozenset(
+    """
+    abs backward clamp contiguous cpu cuda detach dim exp flatten float item log log_softmax long max
+    mean min norm permute pow reshape size softmax sqrt square squeeze sum to transpose unsqueeze view
+    """.split()  # noqa: SIM905  # a list of words is read
+)
 
 
 def _parameters(function: cst.FunctionDef, at: At) -> list[cst.Param]:

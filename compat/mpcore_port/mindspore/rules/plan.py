@@ -31,7 +31,7 @@ from mpcore_port.mindspore.rules.flow import (
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
 from mpcore_port.mindspore.rules.kept_outside import kept_outside
 from mpcore_port.mindspore.rules.methods import Rerun, rerun
-from mpcore_port.mindspore.rules.outside import handed_in, made_outside
+from mpcore_port.mindspore.rules.outside import handed_in, made_outside, without_network
 from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.stale import stale
@@ -327,6 +327,9 @@ class _Planner:
         nodes = [*(block.body[place] for place in part.places), sink.loss]
         if name := handed_in(nodes, sink.call, self.at):
             self._tear(sink, _HANDED_IN.format(name))
+            return
+        if name := without_network(nodes, part.needed, sink.call, self.at):
+            self._tear(sink, _WITHOUT.format(name))
             return
         lines = [block.body[place] for place in part.places]
         if held := {name for line in lines for name in self._kept(line)}:
@@ -762,6 +765,10 @@ class _Planner:
 _JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
 _HANDED_IN = "a network makes `{}` where this function is called: run it in this function"
+_WITHOUT = (
+    "no network is in sight that `{}` comes from, and its gradients would end here: run it in this "
+    "function"
+)
 _FRONT = "another loss of a branch runs what makes it: make both in one block"
 _KEPT = "it keeps {}, which a compiled function cannot"
 _AFAR = (
