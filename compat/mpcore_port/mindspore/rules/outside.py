@@ -166,8 +166,9 @@ _LOSS = re.compile(r"(^|[._])\w*(loss|criterion|crit)\w*$", re.I)
 _PLAIN = ("abs", "float", "int", "len", "max", "min", "range", "sum", "zip")
 _OF_TENSORS = frozenset(
     """
-    abs backward clamp contiguous cpu cuda detach dim exp flatten float item log log_softmax long max
-    mean min norm permute pow reshape size softmax sqrt square squeeze sum to transpose unsqueeze view
+    abs backward clamp contiguous cpu cuda detach dim exp flatten float item log log_softmax
+    long max mean min norm permute pow reshape size softmax sqrt square squeeze sum to
+    transpose unsqueeze view
     """.split()  # noqa: SIM905  # a list of words is read
 )
 
