@@ -18,6 +18,7 @@ __all__ = [
     "dot",
     "fields",
     "first",
+    "index",
     "logged",
     "new",
     "new_full",
@@ -85,6 +86,11 @@ def dot(value: Any, other: Any) -> Any:
 def new_full(value: Any, size: Any, fill_value: Any, dtype: Any = None) -> Any:
     """Return a tensor of one number, of the dtype of ``value`` where none is given."""
     return ops.full(tuple(size), fill_value, dtype=value.dtype if dtype is None else dtype)
+
+
+def index(value: Any) -> Any:
+    """Return a place for a tensor of MindSpore: of numpy's numbers and arrays Python's own."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def number(value: Any) -> Any:

@@ -375,3 +375,20 @@ made += logger.seen
 
 def test_a_weight_that_is_logged_in_front_of_its_step_is_of_before_it(tmp_path):
     beside(HEAD + LOGGED, tmp_path)
+
+
+CHOSEN = """
+import numpy as np
+x = torch.arange(12.0).view(4, 3)
+def chosen(kind):
+    if kind:
+        places = np.arange(4)[::2]
+    else:
+        places = [0, 2]
+    return x[places]
+made += [chosen(True), chosen(False)]
+"""
+
+
+def test_places_that_are_an_array_on_one_way_alone(tmp_path):
+    beside(HEAD + CHOSEN, tmp_path)

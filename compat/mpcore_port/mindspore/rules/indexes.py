@@ -80,6 +80,10 @@ class IndexRule(PortRule):
             elif value is not None and (made := self._number(old, value, index.value, at)):
                 element = element.with_changes(slice=index.with_changes(value=made))
                 changed, reason = True, _AS_INT
+            elif value is not None and not at.options.plain and _may_be_array(value, at):
+                made = cst.parse_expression(wording(at, f"port.index({code_of(index.value)})"))
+                element = element.with_changes(slice=index.with_changes(value=made))
+                changed = True
             elif isinstance(before.slice, cst.Slice):
                 bounds, why = _bounds(before.slice, index, at)
                 if bounds:
@@ -314,6 +318,12 @@ def _are_places(node: Any, at: At) -> bool:
         and len(one.args) == 1
         for one in calls
     )
+
+
+def _may_be_array(node: Any, at: At) -> bool:
+    """Return whether a name is an array of numpy on some way to it."""
+    origins = at.names.origins(node) if isinstance(node, cst.Name) else ()
+    return any(one is not node and _is_array(one, at) for one in origins)
 
 
 def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
