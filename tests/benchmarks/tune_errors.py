@@ -21,11 +21,10 @@ from statistics import fmean, median
 from results_file import keep
 
 from mpcore.tools.profiling.duel import FASTER, duel
-from mpcore.tools.tune.again import ROUNDS, STEPS_OF_ONE, Again
+from mpcore.tools.tune.again import ROUNDS, STEPS_OF_ONE, Again, near
 from mpcore.tools.tune.challengers import _CONFIRMED, _DUEL, _HIDDEN, _LONG
 from mpcore.tools.tune.contest import STEPS
 from mpcore.tools.tune.race import NOISY, challenge, race, rounds
-from mpcore.tools.tune.search import CLOSE
 
 NAMED = {"mixed": 1.0, "autocast": 1.0, "portable": 1.03, "float32": 1.4}
 FAR = {"mixed": 1.0, "autocast": 1.05, "portable": 1.1, "float32": 0.97}
@@ -89,14 +88,13 @@ def searched(named: dict[str, float], gains: list[float], make: Callable[[dict],
     own = found.seconds[named_best]
     over = {
         name: median(b / a for a, b in zip(own, seconds, strict=False))
-        for name, seconds in found.seconds.items() if name != named_best
+        for name, seconds in found.seconds.items()
     }  # fmt: skip
-    nearest = min(over, key=lambda name: over[name])
-    rival = "float32" if named_best != "float32" else nearest
-    names = {rival, nearest} if over[nearest] < CLOSE else {rival}
+    others = sorted((name for name in over if name != named_best), key=lambda name: over[name])
+    rival = "float32" if named_best != "float32" else others[0]
     is_named = champion == named_best
-    near = {name: over[name] for name in sorted(names)} if is_named else None
-    again = Again(champion, rival if is_named else named_best, near)
+    before = near(named_best, rival, over) if is_named else None
+    again = Again(champion, rival if is_named else named_best, before)
     while left := again.left():
         if len(again.processes) > 1 and steps + STEPS_OF_ONE * len(left) > STEPS:
             break

@@ -11,7 +11,7 @@ from mpcore.tools.profiling.duel import FASTER, SLOWER, counts, decision, settle
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ROUNDS", "STEPS_OF_ONE", "Again", "decided"]
+__all__ = ["ROUNDS", "STEPS_OF_ONE", "Again", "decided", "near"]
 
 ROUNDS = 4
 """Of a process."""
@@ -21,6 +21,7 @@ STEPS_OF_ONE = 15
 
 _FEWEST, _MOST = 2, 4  # processes
 _MOST_NAMED = 6  # of named policies that are too close to tell
+_CLOSE = 1.05  # over the champion of a race: a policy that is as near meets it again
 _HOPE = 0.75  # of its pairs a challenger must win to go on
 _WITHIN = 0.02  # of two named policies: nearer together either is the answer
 
@@ -80,6 +81,14 @@ class Again:
         over = {other: self.over(other, self.winner) for other in self._before}
         slowest = max(over, key=lambda other: over[other])
         return slowest if over[slowest] > 1 else self.winner
+
+
+def near(champion: str, rival: str, times: Mapping[str, float]) -> dict[str, float]:
+    """Return the times of the rival, and of who is near, over the champion's of a race."""
+    over = {name: seconds / times[champion] for name, seconds in times.items()}
+    nearest = min((name for name in over if name != champion), key=lambda name: over[name])
+    names = {rival, nearest} if over[nearest] < _CLOSE else {rival}
+    return {name: over[name] for name in sorted(names)}
 
 
 def decided(processes: Sequence[Sequence[float]], *, named: bool) -> str | None:

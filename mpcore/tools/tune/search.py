@@ -12,6 +12,7 @@ from mpcore.policy.policy import Policy
 from mpcore.tools.profiling.duel import FASTER
 from mpcore.tools.profiling.looking import look
 from mpcore.tools.tune.accuracy import Accuracy
+from mpcore.tools.tune.again import near
 from mpcore.tools.tune.bench import BATCHES, Bench, OverError
 from mpcore.tools.tune.candidates import named
 from mpcore.tools.tune.challengers import Challengers
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
     from mpcore.tools.tune.log import Entry
     from mpcore.tools.tune.task import Task
 
-__all__ = ["CLOSE", "search", "single"]
+__all__ = ["search", "single"]
 
 _DUEL = 30.0  # seconds of one, at most
-CLOSE = 1.05  # over the champion of a race: a policy that is as near meets it again
 
 
 def search(
@@ -114,9 +114,9 @@ class _Search:
             rival = others[0] if champion == "float32" else "float32"
             # Where 16 bits are emulated, float32 need not win again: a step takes a tenth there.
             if winner != "float32" or times[rival] <= FAR * times[winner]:
-                near = self._near(champion, rival, times) if winner == champion else None
-                base = rival if near else champion
-                winner = confirmed(b, self.contest, self._afresh, winner, base, near)
+                before = near(champion, rival, times) if winner == champion else None
+                base = rival if before else champion
+                winner = confirmed(b, self.contest, self._afresh, winner, base, before)
         self._log.tell("winner", policy=winner, stage="measured")
         if not b.task.fast:
             slower = sorted(times, key=lambda name: times[name])
@@ -133,13 +133,6 @@ class _Search:
         for policy, seconds in times.items():
             self._log.tell("time", policy=policy, ratio=seconds / times["float32"])
         return str(found["best"]), times
-
-    def _near(self, champion: str, rival: str, times: dict[str, float]) -> dict[str, float]:
-        """Return the times of the rival, and of who is near, over the champion's."""
-        over = {name: seconds / times[champion] for name, seconds in times.items()}
-        nearest = min((name for name in over if name != champion), key=lambda name: over[name])
-        names = {rival, nearest} if over[nearest] < CLOSE else {rival}
-        return {name: over[name] for name in sorted(names)}
 
     def _looked(self, policy: str) -> Entry:
         """Return what the kernels of a policy promise."""
