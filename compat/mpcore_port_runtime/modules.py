@@ -38,7 +38,6 @@ __all__ = [
     "register_parameter",
     "requires_grad_",
     "rounded",
-    "set_buffer",
     "state_dict",
 ]
 
@@ -226,15 +225,6 @@ def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> 
         _load_cell(holder, state, strict)
     else:
         holder.load_state_dict(state)
-
-
-def set_buffer(owner: Any, name: str, value: Any) -> None:
-    """Run ``owner.name = value`` of what is registered as a buffer: it stays one."""
-    if name in getattr(owner, "_buffers", ()) and isinstance(value, Tensor):
-        value._is_buffer = True
-        owner._buffers[name] = value
-    else:
-        setattr(owner, name, value)
 
 
 def put_back(held: Any, value: Any) -> Any:

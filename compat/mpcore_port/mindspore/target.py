@@ -13,7 +13,6 @@ from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
-from mpcore_port.mindspore.rules.buffers import BufferRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
@@ -71,7 +70,6 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         DataRule(),
         KeptDataRule(),
         PutBackRule(),
-        BufferRule(),
         SequentialRule(),
         SettingRule(),
         ShownRule(),

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["NO_GRADIENTS", "Graded", "kept_by_methods", "read_for_gradients"]
+__all__ = ["Graded", "is_run", "is_without", "kept_by_methods", "read_for_gradients"]
 
-NO_GRADIENTS = (
+_NO_GRADIENTS = (
     "torch.no_grad",
     "torch.inference_mode",
     "torch.autograd.no_grad",
@@ -109,11 +109,22 @@ class _Read(Walker):
         return False
 
 
-def is_without(node: cst.With, at: At) -> bool:
-    """Return whether a ``with`` records no gradients."""
+def is_run(call: cst.Call, at: At) -> bool:
+    """Return whether a call runs a network, and makes none."""
+    func = call.func
+    if at.names.called(call) is not None or not is_module(at, func):
+        return False
+    kinds = {b.kind for b in at.names.meanings(func)} if isinstance(func, cst.Name) else set()
+    return not kinds & {"class", "def", "import"}
+
+
+def is_without(node: Any, at: At) -> bool:
+    """Return whether a statement is a ``with`` that records no gradients."""
+    if not isinstance(node, cst.With):
+        return False
     names = {at.names.called(item.item) or "" for item in node.items}
     off = [item.item for item in node.items if _is_off(item.item, at)]
-    return bool(names & set(NO_GRADIENTS) or off)
+    return bool(names & set(_NO_GRADIENTS) or off)
 
 
 def _is_off(node: Any, at: At) -> bool:
@@ -154,7 +165,7 @@ def _lines(body: Any, at: At) -> Iterator[tuple[Any, Any]]:
     for line in body.body:
         if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
             continue
-        if isinstance(line, cst.With) and is_without(line, at):
+        if is_without(line, at):
             continue
         inner: list[Any] = []
         part: Any = line
@@ -231,11 +242,7 @@ class Graded:
         own = called(call, self.at)
         if own:
             return any(self._gives(function) for function in own)
-        if names.called(call) is not None or not is_module(self.at, call.func):
-            return False
-        func = call.func
-        kinds = {b.kind for b in names.meanings(func)} if isinstance(func, cst.Name) else set()
-        return not kinds & {"class", "def", "import"}
+        return is_run(call, self.at)
 
     def _gives(self, function: cst.FunctionDef) -> bool:
         key = ("gives", id(function))
@@ -251,10 +258,7 @@ class Graded:
 
     def of_value(self, value: cst.BaseExpression) -> bool:
         """Return whether an expression has gradients of a network, where it stands."""
-        if any(
-            isinstance(one, cst.With) and is_without(one, self.at)
-            for one in self.at.names.ancestors(value)
-        ):
+        if any(is_without(one, self.at) for one in self.at.names.ancestors(value)):
             return False
         seen = _read(value, self.at)
         if any(self.runs(call) for call in seen.calls):
@@ -322,7 +326,7 @@ def _records(function: Any, at: At) -> bool:
     for one in getattr(function, "decorators", ()):
         node = one.decorator
         name = at.names.called(node) or at.names.qualified(node) or ""
-        if name in NO_GRADIENTS:
+        if name in _NO_GRADIENTS:
             return False
     return True
 

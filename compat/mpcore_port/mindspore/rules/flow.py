@@ -113,30 +113,34 @@ def set_parts(node: cst.CSTNode) -> set[str]:
     """Return the plain names of which ``node`` sets a part: ``x[:, i] = y``, ``x[0] += 1``."""
     found = _Parts()
     found.walk(node)
-    return found.names
+    return set(found.names)
 
 
-class _Parts(Walker):
-    def __init__(self) -> None:
-        self.names: set[str] = set()
+class _Parts(_Assigned):
+    """Names of lists, dictionaries and tensors of which parts are set."""
 
     def on_visit(self, node: Any) -> bool:
-        if type(node) in _DEFINED:
-            return False
-        if type(node) in (cst.AssignTarget, cst.AugAssign):
-            target = node.target
-            while isinstance(target, cst.Subscript):
-                target = target.value
-            if target is not node.target and isinstance(target, cst.Name):
-                self.names.add(target.value)
-        return True
+        return type(node) not in _DEFINED and super().on_visit(node)
+
+    def _target(self, node: cst.CSTNode) -> None:
+        if isinstance(node, (cst.Tuple, cst.List)):
+            super()._target(node)
+            return
+        root: Any = node
+        while isinstance(root, cst.Subscript):
+            root = root.value
+        if root is not node and isinstance(root, cst.Name):
+            self.names.append(root.value)
+
+    def _changed(self, node: cst.BaseExpression) -> None:
+        pass
 
 
 _GROWING = ("append", "extend", "insert", "update")
 
 
-class _Filled(_Assigned):
-    """Names of lists, dictionaries and tensors that get more, or other parts."""
+class _Filled(_Parts):
+    """Names of those that get more, too."""
 
     def on_visit(self, node: Any) -> bool:
         listed = isinstance(node, cst.AugAssign) and isinstance(
@@ -145,12 +149,6 @@ class _Filled(_Assigned):
         if listed and isinstance(node.target, cst.Name):
             self.names.append(node.target.value)  # ``outs += [y]``
         return super().on_visit(node)
-
-    def _target(self, node: cst.CSTNode) -> None:
-        if isinstance(node, (cst.Tuple, cst.List)):
-            super()._target(node)
-        elif isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name):
-            self.names.append(node.value.value)
 
     def _changed(self, node: cst.BaseExpression) -> None:
         func: Any = node.func if isinstance(node, cst.Call) else None

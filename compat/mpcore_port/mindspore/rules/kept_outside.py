@@ -1,4 +1,4 @@
-"""Losses of what a network in another function leaves: an attribute, a global, what it yields."""
+"""Losses of what a network in another function leaves in a global, or yields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import below
-from mpcore_port.mindspore.rules.outside import graded, is_run, is_without
+from mpcore_port.mindspore.rules.afar import is_run, is_without
+from mpcore_port.mindspore.rules.outside import graded
 from mpcore_port.mindspore.rules.own_passes import called
 from mpcore_port.names import code_of, dotted, target_names
 
@@ -25,6 +26,8 @@ _PLAIN = r"(detach|data|item|size|shape|numpy|device|dtype|cpu\(\)\.numpy|zero_g
 def kept_outside(nodes: list[Any], needed: set[str], place: cst.CSTNode, at: At) -> str:
     """Return a name that a loss differentiates and that a network made elsewhere; "" for none.
 
+    Attributes of ``self`` are left to ``afar``.
+
     Args:
         nodes: what the loss is made of.
         needed: names that they read, and do not make.
@@ -37,15 +40,9 @@ def kept_outside(nodes: list[Any], needed: set[str], place: cst.CSTNode, at: At)
         return found[0]
     if home is None:
         return ""
-    own = at.names.enclosing(home, cst.ClassDef)
-    for name in sorted(read):
-        if name.partition(".")[0] != "self" and _is_local(name, home, at):
-            continue
-        for function, holder, names in at.once(_left):
-            same = holder is own or not name.startswith("self.")
-            if function is not home and same and name in names:
-                return name
-    return ""
+    others = [names for function, names in at.once(_left) if function is not home]
+    left = (n for n in read if not n.startswith("self.") and not _is_local(n, home, at))
+    return min((name for name in left if any(name in names for names in others)), default="")
 
 
 def _read_first(nodes: list[Any], needed: set[str]) -> set[str]:
@@ -86,17 +83,17 @@ def _is_local(name: str, function: cst.FunctionDef, at: At) -> bool:
     return scope is not None and name.partition(".")[0] in scope.bindings
 
 
-def _left(at: At) -> list[tuple[Any, Any, set[str]]]:
+def _left(at: At) -> list[tuple[Any, set[str]]]:
     """Return of each function, and of the module, what its networks make that outlives it."""
-    found: list[tuple[Any, Any, set[str]]] = []
+    found: list[tuple[Any, set[str]]] = []
     homes: list[Any] = [at.module, *at.names.by_type[cst.FunctionDef]]
     for home in homes:
         body = home if home is at.module else home.body
         names = graded(list(_leaves(body, at)), at)
         if home is not at.module:
-            names = {n for n in names if n.startswith("self.") or not _is_local(n, home, at)}
+            names = {name for name in names if not _is_local(name, home, at)}
         if names:
-            found.append((home, at.names.enclosing(home, cst.ClassDef), names))
+            found.append((home, names))
     return found
 
 
@@ -110,13 +107,10 @@ def _leaves(body: Any, at: At) -> Iterator[Any]:
             yield line
         elif isinstance(line, (cst.FunctionDef, cst.ClassDef)):
             continue
-        elif not (isinstance(line, cst.With) and is_without(cst.With(line.items, _EMPTY), at)):
+        elif not is_without(line, at):
             for part in (line, getattr(line, "orelse", None), getattr(line, "finalbody", None)):
                 if part is not None and hasattr(part, "body"):
                     yield from _leaves(part.body, at)
-
-
-_EMPTY = cst.SimpleStatementSuite([cst.Pass()])
 
 
 def _yielded(place: cst.CSTNode, at: At) -> set[str]:

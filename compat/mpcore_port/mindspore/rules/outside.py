@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import calls_in
+from mpcore_port.mindspore.rules.afar import is_run, is_without
 from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
@@ -19,17 +20,14 @@ from mpcore_port.mindspore.rules.flow import (
     surely_made,
 )
 from mpcore_port.mindspore.rules.own_passes import called, gives_values, trains
-from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.twice import once_more
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["Outside", "graded", "handed_in", "is_run", "is_without", "made_outside"]
-__all__ += ["without_network"]
+__all__ = ["Outside", "graded", "handed_in", "made_outside", "without_network"]
 
-_NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
 _NUMBERS = re.compile(r"\b(argmax|argmin|argsort|long|int|bool|len|range|print)\(|\]\s*\[1\]$")
 _VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
 
@@ -205,7 +203,7 @@ def _comes_from_network(call: cst.Call, value: cst.BaseExpression, at: At) -> bo
     lines: list[Any] = []
     below: Any = call
     for above in at.names.ancestors(call):
-        if isinstance(above, cst.With) and is_without(above, at):
+        if is_without(above, at):
             return False
         if isinstance(above, (cst.IndentedBlock, cst.Module)):
             body: list[Any] = list(above.body)
@@ -242,21 +240,17 @@ def graded(lines: list[Any], at: At) -> set[str]:
 
 def _carries(line: Any, at: At) -> bool:
     """Return whether gradients may go through a statement; through numbers of classes none do."""
-    return not (is_without(line, at) or _NUMBERS.search(code_of(line)))
+    return not (_makes_values(line, at) or _NUMBERS.search(code_of(line)))
 
 
-def is_without(line: Any, at: At) -> bool:
+def _makes_values(line: Any, at: At) -> bool:
     """Return whether a statement is a block without gradients, or makes values of them."""
-    if isinstance(line, cst.With) and any(
-        (at.names.called(item.item) or "") in _NO_GRADIENTS for item in line.items
-    ):
-        return True
-    return bool(_VALUES.search(code_of(line)))
+    return is_without(line, at) or bool(_VALUES.search(code_of(line)))
 
 
 def _surely_runs(line: Any, at: At) -> bool:
     """Return whether a statement calls what is known, or named, as a network, for gradients."""
-    if is_without(line, at):
+    if _makes_values(line, at):
         return False
     return any(is_run(call, at) for call in calls_in(line)) or _is_run_inside(line, at)
 
@@ -271,15 +265,6 @@ def _is_run_inside(node: cst.CSTNode, at: At, depth: int = 4) -> bool:
         if runs or _is_run_inside(function.body, at, depth - 1):
             return True
     return False
-
-
-def is_run(call: cst.Call, at: At) -> bool:
-    """Return whether a call runs a network, and makes none."""
-    func = call.func
-    if at.names.called(call) is not None or not is_module(at, func):
-        return False
-    kinds = {b.kind for b in at.names.meanings(func)} if isinstance(func, cst.Name) else set()
-    return not kinds & {"class", "def", "import"}
 
 
 def _called(block: Any, part: Slice) -> set[str]:

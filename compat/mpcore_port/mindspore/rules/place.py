@@ -15,6 +15,8 @@ from mpcore_port.packages import package_of
 from mpcore_port.rule import Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mpcore_port.rule import At
     from mpcore_port.targets import Options
 
@@ -334,15 +336,22 @@ _SPACE_SIZE = re.compile(r"_space\b.*\.n$")
 
 def is_numpy_count(node: Any, at: At) -> bool:
     """Return whether a size may be numpy's: MindSpore's layers take numbers of Python alone."""
-    waiting, asked = [node], set[cst.CSTNode]()
+    return _any_part(node, at, _counts)
+
+
+def _any_part(node: Any, at: At, asked: Callable[[Any, At], bool]) -> bool:
+    """Return whether something holds of a part of a sum or product, or of where one comes from."""
+    waiting, seen = [node], set[cst.CSTNode]()
     while waiting:
         for one in (part := waiting.pop(), *at.names.origins(part)):
-            if one in asked:
+            if one in seen:
                 continue  # a size that is computed from itself
-            asked.add(one)
+            seen.add(one)
             if isinstance(one, cst.BinaryOperation):
                 waiting += [one.left, one.right]
-            elif _counts(one, at):
+            elif isinstance(one, cst.UnaryOperation):
+                waiting.append(one.expression)
+            elif asked(one, at):
                 return True
     return False
 
@@ -371,19 +380,11 @@ def _counts(node: Any, at: At) -> bool:
 
 def is_number_of_numpy(node: Any, at: At) -> bool:
     """Return whether a number is perhaps numpy's: MindSpore slices by Python's alone."""
-    waiting, asked = [node], set[cst.CSTNode]()
-    while waiting:
-        for one in (part := waiting.pop(), *at.names.origins(part)):
-            if one in asked:
-                continue
-            asked.add(one)
-            if isinstance(one, cst.BinaryOperation):
-                waiting += [one.left, one.right]
-            elif isinstance(one, cst.UnaryOperation):
-                waiting.append(one.expression)
-            elif isinstance(one, cst.Call) and (at.names.called(one) or "").startswith("numpy."):
-                return True
-    return False
+    return _any_part(node, at, _is_of_numpy)
+
+
+def _is_of_numpy(node: Any, at: At) -> bool:
+    return isinstance(node, cst.Call) and (at.names.called(node) or "").startswith("numpy.")
 
 
 _FACTORIES = ("empty", "full", "ones", "rand", "randn", "tensor", "zeros")

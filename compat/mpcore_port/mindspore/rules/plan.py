@@ -347,8 +347,7 @@ class _Planner:
         if passes:
             self._refuse(sink, _OWN_PASS.format(passes[0].name.value))
             return
-        needed = {name for name in part.needed - set(afar) if not name.startswith("self.")}
-        if name := kept_outside(nodes, needed, sink.call, self.at):
+        if name := kept_outside(nodes, part.needed - set(afar), sink.call, self.at):
             self._tear(sink, _AFAR.format(name))
             return
         if any(_moves(block.body[place], _MOVING - {"zero_grad"}) for place in part.places):
