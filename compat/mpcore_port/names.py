@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.binder import Binder
+from mpcore_port.bound_again import still_meant
 from mpcore_port.scopes import (
     Binding,
     Scope,
@@ -220,6 +221,8 @@ class Names:
     def meanings(self, node: cst.Name) -> list[Binding]:
         """Return what a name means; without its import behind ``optim = torch.optim.SGD(...)``."""
         found = self.scope(node).find(node.value)
+        if len(found) > 1:
+            found = still_meant(found, node, self, self._is_before)
         kinds = {binding.kind for binding in found}
         if "import" not in kinds or not kinds & {"value", "element"}:
             return found
