@@ -159,6 +159,24 @@ class DistributedSampler:
         return whole if self.drop_last or not rest else whole + 1
 
 
+class _Pass:
+    """One pass over a loader; torch's had a method ``next`` up to 1.12, and a length."""
+
+    def __init__(self, batches: Iterator[Any], count: Callable[[], int]) -> None:
+        self._batches, self._count = batches, count
+
+    def __iter__(self) -> _Pass:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return self._count()
+
+    next = __next__
+
+
 class DataLoader:
     """Batches of a dataset, one after the other, in this process."""
 
@@ -181,7 +199,10 @@ class DataLoader:
         self.collate_fn, self.drop_last = collate_fn or collate, drop_last
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches."""
+        """Return an iterator of batches."""
+        return _Pass(self._batches(), self.__len__)
+
+    def _batches(self) -> Iterator[Any]:
         if isinstance(self.dataset, IterableDataset):
             yield from self._stream()
             return

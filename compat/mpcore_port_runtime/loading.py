@@ -42,10 +42,9 @@ class GeneratorLoader(DataLoader):
         self.num_workers = num_workers
         self._first: Any = None
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield batches."""
+    def _batches(self) -> Iterator[Any]:
         if isinstance(self.dataset, IterableDataset):
-            yield from super().__iter__()
+            yield from super()._batches()
             return
         order = [list(numbers) for numbers in self.numbers()]
         if not order:

@@ -418,7 +418,7 @@ def zero_grad(holder: Any, set_to_none: bool = True) -> None:
         for tensor in holder:
             tensor.grad = None
         return
-    if not hasattr(holder, "param_groups") and not hasattr(holder, "trainable_params"):
+    if not isinstance(holder, nn.Cell) and hasattr(holder, "zero_grad"):
         holder.zero_grad()
         return
     params = holder.parameters if hasattr(holder, "param_groups") else holder.trainable_params()

@@ -135,8 +135,9 @@ class fields:  # noqa: N801  # it is called as a function
 
 
 def first(value: Any) -> Any:
-    """Return ``value[0]``; of a tensor without axes its number, as torch up to 0.4 did."""
-    return value.item() if isinstance(value, Tensor) and value.ndim == 0 else value[0]
+    """Return ``value[0]``; without axes its number: torch up to 0.4 knew no tensor without any."""
+    alone = isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0
+    return value.item() if alone else value[0]
 
 
 def logged(values: Any) -> Any:

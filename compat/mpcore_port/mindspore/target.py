@@ -19,6 +19,7 @@ from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
 from mpcore_port.mindspore.rules.kinds import KindRule
+from mpcore_port.mindspore.rules.leaves import LeafRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.numbers import NumberRule
@@ -88,6 +89,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         FirstRule(),
         IndexRule(),
         KindRule(),
+        LeafRule(),
         NumberRule(),
         RepeatRule(),
         RowRule(),

@@ -12,7 +12,9 @@ from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
 from mpcore_port.mindspore.loop.handed import handed_to, without_text
 from mpcore_port.mindspore.rules.flow import assigned, read
+from mpcore_port.mindspore.rules.place import has_unknown_base
 from mpcore_port.names import code_of, dotted
+from mpcore_port.packages import package_of
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["UNCHANGED", "Acts", "is_scaler", "negated"]
 
 _OPTIMIZER = re.compile(r"(^|[_.])opt(im|imizer|imiser)?(s?|[A-Z_\d].*)$", re.I)
+_AVERAGES = re.compile(r"(^|[_.])(ema|swa|avg|average)(?=_|$)", re.I)
+_STEPS = re.compile(r"\.step\(|\.backward\(")
 _CLIP = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
 _VALUE = ("parameters", "clip_value", "foreach")
 _OF_TORCH = re.compile(r"^torch\.|(^|\.)nn\.utils\.")
@@ -62,6 +66,29 @@ def _only(block: cst.BaseSuite) -> cst.CSTNode | None:
     if isinstance(alone, cst.SimpleStatementLine):
         return alone.body[0] if len(alone.body) == 1 else None
     return alone
+
+
+def _is_heir(node: cst.ClassDef, at: At) -> bool:
+    """Return whether a class of the file is made of an optimizer, torch's or another file's."""
+    if has_unknown_base(node, at):
+        return True
+    bases = at.names.bases(node)
+    return any(is_optimizer(base) or base.rpartition(".")[2] == "Optimizer" for base in bases)
+
+
+def _stands_around(holder: cst.BaseExpression, at: At) -> bool:
+    """Return whether an object is of a class that holds an optimizer, or that nobody looked at."""
+    own = at.names.class_named(holder)
+    if own is not None:
+        return not _is_heir(own, at)
+    made = at.names.call_names(holder)
+    return any(_is_class_of_another_file(name) for name in made)
+
+
+def _is_class_of_another_file(name: str) -> bool:
+    package = package_of(name)
+    unknown = name.startswith(".") or (package is not None and package.world == "unknown")
+    return unknown and name.rpartition(".")[2][:1].isupper()
 
 
 def _zeroes(small: Any) -> bool:
@@ -188,9 +215,21 @@ class Acts:
         known = any(is_optimizer(name) for name in made)
         if not known and not _OPTIMIZER.search(dotted(holder)):
             return None
+        if self._is_no_optimizer(holder):
+            return None
         if call.args:
             raise NotPlain(call, "its step runs a closure")
+        if _stands_around(holder, self.at):
+            raise NotPlain(call, "its step is a method of its own, around an optimizer's")
         return Act("step", code_of(holder))
+
+    def _is_no_optimizer(self, holder: cst.BaseExpression) -> bool:
+        """Return whether a thing is only called an optimizer: it averages weights, say."""
+        own = self.at.names.class_named(holder)
+        if own is None:
+            unknown = not self.at.names.call_names(holder)
+            return unknown and bool(_AVERAGES.search(dotted(holder)))
+        return not _is_heir(own, self.at) and not _STEPS.search(code_of(own))
 
     def _clip(self, call: cst.Call) -> Act:
         if not _OF_TORCH.search(str(self.at.names.called(call))):

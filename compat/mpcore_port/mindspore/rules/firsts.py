@@ -1,4 +1,7 @@
-"""``loss.data[0]``: torch up to 0.4 spelt ``loss.item()`` so; a loss has no axes since."""
+"""``loss.data[0]``: torch up to 0.4 spelt ``loss.item()`` so; a loss has no axes since.
+
+So did ``loss.data.cpu().numpy()[0]``, and what a function of another file measures (``accuracy``).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import libcst as cst
 from mpcore_port.mindspore.rules.place import PortRule, wording
 from mpcore_port.mindspore.rules.plan import plans_of
 from mpcore_port.names import code_of
+from mpcore_port.values import UNKNOWN
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -17,6 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["FirstRule"]
 
 _LOSSES = re.compile(r"loss|cost|criteri|entropy|evaluat|err", re.I)
+_SPELT = re.compile(r"\bdata(\.cpu\(\))?(\.numpy\(\))?\[0\]")
+_CHAIN = frozenset({"cpu", "data", "detach", "numpy"})
+_OLD = re.compile(r"\bvolatile\b|\bVariable\(|\basync=|\bclip_grad_norm\(")
+"""What scripts say that were written for torch up to 0.4."""
+_PERHAPS = ("foreign", "torch", UNKNOWN)
 _WHOLE = frozenset({"max", "mean", "median", "min", "norm", "prod", "std", "sum", "var"})
 
 
@@ -29,22 +38,45 @@ class FirstRule(PortRule):
 
     def idle(self, at: At) -> bool:
         """Whether nothing is spelt so, or the script is a port."""
-        return super().idle(at) or ".data[0]" not in at.code
+        return super().idle(at) or not _SPELT.search(at.code)
 
     def act(self, old: cst.Subscript, new: cst.Subscript, at: At) -> Any:
         """Rewrite one subscript that is read."""
-        held = old.value
-        if not isinstance(held, cst.Attribute) or held.attr.value != "data":
-            return None
         if len(old.slice) != 1 or code_of(old.slice[0]) != "0" or _is_set(old, at):
             return None
-        base = held.value
+        base = _base(old.value)
+        if base is None:
+            return None
         lossy = _LOSSES.search(code_of(base)) or code_of(base) in at.once(_losses)
-        if not lossy and at.values.kind(base) != "tensor" and not _is_one(base, at):
+        if not lossy and not _is_one(base, at) and not _may_be_one(old.value, base, at):
             return None
         made = cst.Call(cst.parse_expression(wording(at, "port.first")), [cst.Arg(new.value)])
         at.note(self, old, made)
         return made
+
+
+def _base(node: Any) -> Any:
+    """Return ``loss`` of ``loss.data``, ``loss.data.cpu().numpy()`` and the like, else None."""
+    seen = set()
+    while True:
+        inner = node.func if isinstance(node, cst.Call) and not node.args else node
+        called = inner is not node
+        if not isinstance(inner, cst.Attribute) or inner.attr.value not in _CHAIN:
+            return node if "data" in seen else None
+        if called == (inner.attr.value == "data"):
+            return None
+        seen.add(inner.attr.value)
+        node = inner.value
+
+
+def _may_be_one(chain: Any, base: Any, at: At) -> bool:
+    """Return whether ``base.data`` is a tensor, or in a script of old torch perhaps."""
+    if not isinstance(chain, cst.Attribute):
+        return False
+    if at.values.kind(base) == "tensor":
+        return True
+    named = isinstance(base, (cst.Name, cst.Attribute)) and not code_of(base).startswith("self")
+    return named and bool(_OLD.search(at.code)) and at.values.kind(base) in _PERHAPS
 
 
 def _is_one(node: cst.BaseExpression, at: At) -> bool:

@@ -118,6 +118,8 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         return _noted(rule, old, made, at, "what it changes is made there, nothing else sees it")
     target = _assigned_to(held, fresh, at)
     if target is not None:
+        if name == "detach_":
+            return _left_untrained(rule, old, fresh, at)
         if name[:-1] in _SHAPES:
             return None
         target, before = _put_before(target, at)
@@ -168,6 +170,17 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         why = "no other name holds it: it is made anew" if sure else _PERHAPS.format(held.value)
         return _noted(rule, old, value, at, why, sure=sure)
     return None
+
+
+def _left_untrained(rule: Any, old: cst.Call, fresh: Any, at: At) -> Any:
+    """Write ``param.detach_()``: a Parameter wants no gradient then; of a gradient nothing."""
+    held = old.func.value  # type: ignore[attr-defined]
+    if isinstance(held, cst.Attribute) and held.attr.value == "data":
+        return None
+    if isinstance(held, cst.Attribute) and held.attr.value == "grad":
+        return _noted(rule, old, fresh, at, "gradients hang on nothing in MindSpore")
+    made = cst.parse_expression(wording(at, f"port.requires_grad_({code_of(fresh)}, False)"))
+    return _noted(rule, old, made, at, "a Parameter that is detached in place wants no gradient")
 
 
 _PERHAPS = (

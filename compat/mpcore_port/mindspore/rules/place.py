@@ -486,13 +486,18 @@ def may_be_network(at: At, node: cst.BaseExpression) -> bool:
         return is_module(at, inner) or may_be_network(at, inner)
     if at.names.imported(node) is not None or at.names.class_named(node) is not None:
         return False
-    made = at.names.call_names(node)
+    made = _makers(at, node)
     worlds = {package.world for name in made if (package := package_of(name)) is not None}
     return bool(made) and "neutral" not in worlds
 
 
 _SELVES = ("cpu", "cuda", "eval", "npu", "requires_grad_", "to", "train")
 _COPIES = ("copy.deepcopy", "copy.copy")
+
+
+def _makers(at: At, node: Any) -> set[str]:
+    """Return the full names of what makes ``node``; a copy of something is made as that is."""
+    return at.names.call_names(node) - set(_COPIES)
 
 
 def copied(at: At, node: Any) -> Any:
@@ -550,7 +555,7 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Name) and node.value == "self":
         holder = at.names.enclosing(node, cst.ClassDef)
         return holder is not None and not is_network_class(holder, at)
-    made = at.names.call_names(node)
+    made = _makers(at, node)
     ours = ("torch", "apex", "mpcore_port_runtime", "mindspore")
     if not made or any(name.startswith(ours) for name in made):
         return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.names import code_of, target_names
+from mpcore_port.names import code_of, dotted, target_names
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -31,6 +31,8 @@ class _Live:
     calls: set[int] = field(default_factory=set)
     loops: set[int] = field(default_factory=set)
     names: set[tuple[int, str]] = field(default_factory=set)
+    lists: set[str] = field(default_factory=set)
+    """Names and attributes that hold a list of a state's tensors, as code."""
 
 
 def is_live_call(call: cst.Call, at: At) -> bool:
@@ -76,12 +78,51 @@ def _live(at: At) -> _Live:
                 found.loops.add(id(loop))
                 found.calls.add(id(call))
             continue
+        listed = _listed_as(call, at)
+        if listed:
+            found.lists.add(listed)
+            found.calls.add(id(call))
+            continue
         parent = at.names.parents.get(call)
         target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
         if isinstance(target, cst.Name) and _has_changed_entries(target, at):
             found.names.add((id(at.names.scope(target)), target.value))
             found.calls.add(id(call))
+    found.loops |= {id(loop) for loop in _loops_over(found.lists, at)}
     return found
+
+
+def _listed_as(call: cst.Call, at: At) -> str:
+    """Return the name of ``name = list(net.state_dict().values())``, or "": torch's own tensors."""
+    above = at.names.parents.get(call)
+    if not isinstance(above, cst.Attribute) or above.attr.value not in _VIEWS:
+        return ""
+    node: Any = at.names.parents.get(above)
+    while isinstance(above := at.names.parents.get(node), cst.Arg):
+        node = at.names.parents.get(above)
+        if not isinstance(node, cst.Call) or code_of(node.func) not in (*_AROUND, "tuple"):
+            return ""
+    return dotted(above.targets[0].target) if isinstance(above, cst.Assign) else ""
+
+
+def _loops_over(lists: set[str], at: At) -> list[Any]:
+    """Return the loops over such lists that change what they find."""
+    if not lists:
+        return []
+    loops = [one for kind in _LOOPS for one in at.names.by_type[kind]]
+    return [
+        loop
+        for loop in loops
+        if lists & set(_iterated(loop.iter))
+        and any(_is_changed(one, set(target_names(loop.target)), at) for one in _inside(loop, at))
+    ]
+
+
+def _iterated(node: Any) -> list[str]:
+    """Return what a loop goes over, also in ``zip`` and the like, as code."""
+    if isinstance(node, cst.Call) and code_of(node.func) in _AROUND:
+        return [text for arg in node.args for text in _iterated(arg.value)]
+    return [dotted(node)]
 
 
 def _loop_over(call: cst.Call, at: At) -> Any:
