@@ -39,6 +39,7 @@ __all__ = [
     "requires_grad_",
     "rounded",
     "state_dict",
+    "wants_grad",
 ]
 
 _NORM = {"gamma": "weight", "beta": "bias"}
@@ -125,6 +126,9 @@ def _is_statistic(name: str) -> bool:
 
 def named_parameters(cell: Any) -> Iterator[tuple[str, Any]]:
     """Yield parameters by torch's names, frozen ones too, statistics not."""
+    if not isinstance(cell, nn.Cell):
+        yield from cell.named_parameters()  # an object of the script's own
+        return
     for name, param, _ in _every(cell):
         if not _is_statistic(name):
             yield name, param
@@ -132,6 +136,8 @@ def named_parameters(cell: Any) -> Iterator[tuple[str, Any]]:
 
 def parameters(cell: Any) -> list[Any]:
     """Return what torch's ``parameters()`` yields: frozen ones too, statistics not."""
+    if not isinstance(cell, nn.Cell):
+        return list(cell.parameters())
     return [param for _, param in named_parameters(cell)]
 
 
@@ -141,6 +147,9 @@ def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
     Optimizers that a network holds are Cells, too; in torch they are no part of it.
     """
     held: tuple[str, ...] = ()
+    if not isinstance(cell, nn.Cell):
+        yield from cell.named_modules()
+        return
     for path, inner in cell.cells_and_names():
         if path and isinstance(inner, _OPTIMIZERS):
             held = (*held, f"{path}.")
@@ -150,6 +159,9 @@ def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
 
 def modules(cell: Any) -> Iterator[Any]:
     """Yield the Cell and all below it."""
+    if not isinstance(cell, nn.Cell):
+        yield from cell.modules()
+        return
     for _, inner in named_modules(cell):
         yield inner
 
@@ -172,13 +184,24 @@ def add_module(owner: Any, name: str, module: Any) -> None:
 
 def children(cell: Any) -> Iterator[Any]:
     """Yield the Cells right below."""
+    if not isinstance(cell, nn.Cell):
+        yield from cell.children()
+        return
     yield from (inner for inner in cell.cells() if not isinstance(inner, _OPTIMIZERS))
 
 
 def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
     """Yield the Cells right below by their names, each once."""
+    if not isinstance(cell, nn.Cell):
+        yield from cell.named_children()
+        return
     held = cell.name_cells().items()
     yield from ((name, one) for name, one in held if not isinstance(one, _OPTIMIZERS))
+
+
+def wants_grad(tensor: Any) -> bool:
+    """Return whether a tensor was said to want a gradient, as Parameters are from the start."""
+    return bool(getattr(tensor, "requires_grad", False))
 
 
 def register_parameter(owner: Any, name: str, param: Any) -> None:

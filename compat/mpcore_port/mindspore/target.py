@@ -43,6 +43,7 @@ from mpcore_port.mindspore.rules.tensors import (
 )
 from mpcore_port.mindspore.rules.tidy import TidyRule
 from mpcore_port.mindspore.rules.training import TrainingRule
+from mpcore_port.mindspore.rules.wanted import WantedRule
 from mpcore_port.mindspore.rules.watching import WatchingRule
 from mpcore_port.mindspore.tables import FILES, table
 from mpcore_port.targets import Target
@@ -66,6 +67,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         MethodRule(),
         ModeRule(),
         AttributeRule(),
+        WantedRule(),
         RangeRule(),
         GradRule(),
         DataRule(),

@@ -13,6 +13,7 @@ import libcst as cst
 
 from mpcore_port.children import Walker
 from mpcore_port.mindspore.rules.flow import assigned, surely_made
+from mpcore_port.mindspore.rules.imported_networks import runs_imported
 from mpcore_port.mindspore.rules.own_passes import called, gives_values, trains
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
@@ -112,6 +113,8 @@ class _Read(Walker):
 def is_run(call: cst.Call, at: At) -> bool:
     """Return whether a call runs a network, and makes none."""
     func = call.func
+    if runs_imported(call, at):
+        return True
     if at.names.called(call) is not None or not is_module(at, func):
         return False
     kinds = {b.kind for b in at.names.meanings(func)} if isinstance(func, cst.Name) else set()

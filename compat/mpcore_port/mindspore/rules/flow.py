@@ -11,6 +11,7 @@ import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
 from mpcore_port.lines import leaves
+from mpcore_port.mindspore.rules.imported_networks import runs_imported
 from mpcore_port.mindspore.rules.inputs import asked_for, reads_gradient
 from mpcore_port.mindspore.rules.own_passes import gives_values, own_passes
 from mpcore_port.mindspore.rules.place import is_module, trained_leaves
@@ -412,6 +413,8 @@ def _is_plain(call: cst.Call, at: At, *, functional: bool = False) -> bool:
     Of torch.nn that are functions, where ``functional`` is true: they hold no weights.
     """
     named = [at.names.called(call)] if at.names.called(call) else at.names.choices(call.func)
+    if runs_imported(call, at):
+        return False
     if named:
         free = ("torch.nn.functional.",) if functional else ()
         return all(str(n).startswith(free) or not str(n).startswith("torch.nn.") for n in named)
@@ -734,6 +737,8 @@ def _runs(statement: cst.CSTNode, at: At, inside: tuple[cst.CSTNode, ...] = ()) 
                 return True
             continue
         if networks_given(call, at) and not (name or "").startswith("copy."):
+            return True
+        if runs_imported(call, at):
             return True
         if name is not None:
             continue

@@ -28,6 +28,7 @@ from mpcore_port.mindspore.rules.flow import (
     read_first,
     slice_of,
 )
+from mpcore_port.mindspore.rules.imported_networks import runs_imported
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
 from mpcore_port.mindspore.rules.kept_outside import kept_outside
 from mpcore_port.mindspore.rules.methods import Rerun, rerun
@@ -624,6 +625,8 @@ class _Planner:
             if name.startswith("torch."):
                 continue
             given = [dotted(value) for value in networks_given(call, self.at)]
+            if runs_imported(call, self.at):
+                given.append(dotted(call.func))
             found += [t for t in given if t not in found and t.partition(".")[0] not in local]
             if name:
                 continue

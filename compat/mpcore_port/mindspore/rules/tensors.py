@@ -10,6 +10,7 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.api import sized
+from mpcore_port.mindspore.rules.imported_networks import IMPORTED, is_imported_network
 from mpcore_port.mindspore.rules.in_place import in_place, is_alone
 from mpcore_port.mindspore.rules.inputs import is_input
 from mpcore_port.mindspore.rules.place import (
@@ -116,7 +117,7 @@ class MethodRule(PortRule):
         if not isinstance(old.func, cst.Attribute) or not isinstance(new.func, cst.Attribute):
             return None
         if at.names.called(old) is not None:
-            return None
+            return self._elsewhere(old, new, at) if is_imported_network(old, at) else None
         name, holder = old.func.attr.value, old.func.value
         # A factory of another file may make an optimizer, too.
         of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
@@ -170,6 +171,21 @@ class MethodRule(PortRule):
         if wrong:
             at.unproven(self, old, wrong[0].text)
         return None
+
+    def _elsewhere(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map a method of a network that another file holds."""
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        if name in _WRAPPED:
+            made = self._wrap(old, new, at, _WRAPPED[name])
+        elif name == "requires_grad_":
+            made = self._wrap(old, new, at, "port.requires_grad_")
+        elif name == "float":
+            made = self._cuda(old, new, at)
+        else:
+            made = getattr(self, f"_{name}")(old, new, at)
+        if made is not None:
+            at.unproven(self, old, IMPORTED, made)
+        return made
 
     def _of_tensor(self, old: Any, at: At) -> bool:
         """Whether a method may be a tensor's: not a part of a network, not perhaps an array's."""

@@ -1,0 +1,56 @@
+"""``x.requires_grad`` that is read: MindSpore's Parameters have it, other tensors do not."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule, is_plain_object, wording
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["WantedRule"]
+
+_PARAMETER = re.compile(r"param|(^|[._])(weight|bias|w|p|v)$|\.grad$", re.I)
+_LOOPED = re.compile("param|module|weights")
+_SAYS = (
+    "no tensor of MindSpore says whether it is differentiated: what is no Parameter, and was not "
+    "said to want a gradient, answers False"
+)
+
+
+class WantedRule(PortRule):
+    """A tensor that is asked whether it wants a gradient."""
+
+    name = "wanted"
+    reason = "a Parameter says it, and what was told so"
+    visits = (cst.Attribute,)
+
+    def act(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        """Ask by a function where the tensor may be no Parameter."""
+        parent = at.names.parents.get(old)
+        if old.attr.value != "requires_grad" or at.names.qualified(old) is not None:
+            return None
+        if isinstance(parent, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.Del)):
+            return None
+        held = code_of(old.value)
+        if held == "self" or _PARAMETER.search(held) or is_plain_object(at, old.value):
+            return None
+        if _is_of_parameters(old.value, at):
+            return None
+        made = cst.parse_expression(wording(at, f"port.wants_grad({code_of(new.value)})"))
+        at.unproven(self, old, _SAYS, made)
+        return made
+
+
+def _is_of_parameters(node: Any, at: At) -> bool:
+    """Return whether a name goes through what a network's parameters are."""
+    if not isinstance(node, cst.Name):
+        return False
+    found = at.names.scope(node).find(node.value)
+    loops = [b.node.iter for b in found if isinstance(b.node, (cst.For, cst.CompFor))]
+    return bool(loops) and all(_LOOPED.search(code_of(one)) for one in loops)
