@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import PurePosixPath
@@ -303,6 +304,12 @@ def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Port
         if made is not None and made.is_changed:
             back = _composed(back, line_map(made.text, text))
             text, reading = made.text, made.read
+    wrong = _not_compiled(source, text)
+    if wrong:
+        failures.append(
+            f"{source.path}: the port would not compile ({wrong}), the original is kept"
+        )
+        text, edits = source.text, []
     if not any(edit.new != edit.old for edit in edits):
         text = source.text  # lines that were taken apart for nothing
     edits = judged(edits, unproven(source, one.tree, edits, project, target.judge))
@@ -361,6 +368,25 @@ def _broken(source: Source, made: Rewritten | None) -> str:
     if unread is not None:
         return unread.reason
     return source.notebook.broken(source.text, made.text) if source.notebook is not None else ""
+
+
+def _not_compiled(source: Source, text: str) -> str:
+    """Return what Python says of a port whose original it compiles; "" if it has no objection."""
+    if source.notebook is not None or text == source.text:
+        return ""
+    said = _objection(text)
+    return "" if not said or _objection(source.text) else said
+
+
+def _objection(text: str) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(text, "port", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as exc:
+            line = getattr(exc, "lineno", None)
+            return f"{exc.args[0]}, line {line}" if line else str(exc)
+    return ""
 
 
 def _hint(edit: Edit) -> str:

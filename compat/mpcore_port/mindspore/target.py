@@ -11,6 +11,7 @@ from mpcore_port.messages import PackageMessages
 from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
+from mpcore_port.mindspore.rules.annotated import AnnotatedRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
@@ -98,7 +99,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         TakenRule(),
     ]
     return [
-        [WatchingRule()],
+        [AnnotatedRule(), WatchingRule()],
         [ReleasedRule()],
         [PenaltyRule()],
         [*shapes, SharedRule()],

@@ -216,6 +216,9 @@ class _Read(Walker):
             self._each(node.default)
         elif kind is cst.AssignTarget:
             self._inside(node.target)
+        elif kind is cst.AnnAssign:
+            self._inside(node.target)
+            self._each(node.value)
         elif kind is cst.For:
             self._each(node.iter, node.body, node.orelse)
         elif kind is cst.FunctionDef:

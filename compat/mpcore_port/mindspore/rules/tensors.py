@@ -87,6 +87,9 @@ _LACKING = {
     *("get_parameter", "register_full_backward_hook", "reset_parameters"),
     *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
 }
+_RANKS = {"register_comm_hook", "_set_static_graph", "_set_ddp_runtime_logging_sample_rate"}
+_SENDS = "it says how torch's DistributedDataParallel sends gradients; MindSpore averages them"
+_SENT = "gradients are averaged in their own precision"
 _LACKS = "a Cell of MindSpore has no method {}"
 _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
@@ -135,6 +138,8 @@ class MethodRule(PortRule):
             return self._wrap(old, new, at, LIVE)
         if name in _WRAPPED:
             return self._wrap(old, new, at, _WRAPPED[name])
+        if name in _RANKS:
+            return self._of_ranks(old, new, at)
         if name in _LACKING and name not in at.names.functions and _is_call_of_object(old):
             at.unproven(self, old, _LACKS.format(name))
             return None
@@ -296,6 +301,15 @@ class MethodRule(PortRule):
             return None  # a class of the script has such a method
         made = new.func.value  # type: ignore[attr-defined]
         at.note(self, old, made, reason="the weights of a layer of MindSpore lie as they do")
+        return made
+
+    def _of_ranks(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Leave a setting of DistributedDataParallel out: it says how gradients are sent."""
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        if name in at.names.functions or not isinstance(at.names.parents.get(old), cst.Expr):
+            return None
+        made = new.func.value  # type: ignore[attr-defined]
+        at.note(self, old, made, "changed", _SENDS, _SENT)
         return made
 
     def _float(self, old: cst.Call, new: cst.Call, at: At) -> Any:

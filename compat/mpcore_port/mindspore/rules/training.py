@@ -21,6 +21,8 @@ from mpcore_port.mindspore.rules.released import asked_names
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpcore_port.rule import At
 
 __all__ = ["TrainingRule"]
@@ -163,7 +165,7 @@ class TrainingRule(PortRule):
             line = new.body[place]
             if place in plan.again:
                 line = only(line, plan.wanted)
-            inner.append(line)
+            inner.append(line.visit(_Unannotated(plan.kept)) if plan.kept else line)
         begin = len(plan.restored) + bool(plan.kept)
         inner[begin:begin] = [line.deep_clone() for line in plan.front]
         begin += len(plan.front)
@@ -196,3 +198,22 @@ class TrainingRule(PortRule):
             lines.append(cst.parse_statement(f"if {code_of(plan.condition)}:\n    {call}"))
         lines[0] = lines[0].with_changes(leading_lines=[*lead])
         return lines
+
+
+class _Unannotated(cst.CSTTransformer):
+    """Assignments without their annotations: a name that is nonlocal has none."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    def leave_AnnAssign(  # noqa: N802  # libcst's name
+        self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
+    ) -> Any:
+        """Leave the annotation of one of the names out, and what is an annotation alone."""
+        del original_node
+        target, value = updated_node.target, updated_node.value
+        if not isinstance(target, cst.Name) or target.value not in self.names:
+            return updated_node
+        if value is None:
+            return cst.Pass(semicolon=updated_node.semicolon)
+        return cst.Assign([cst.AssignTarget(target)], value, semicolon=updated_node.semicolon)
