@@ -13,11 +13,13 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
 from mpcore_mindspore.shims import guarded
+from mpcore_port_runtime.second_order import followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -101,10 +103,11 @@ def _averaged(param: Any, grad: Any) -> Any:
 def loss(
     forward: Callable[..., Any], *parts: Any, scaler: Any = None, inputs: Sequence[Any] = ()
 ) -> Any:
-    """Run ``forward`` and differentiate it; return the loss, float32, shape ().
+    """Run ``forward`` and differentiate it; return the loss, float32, shape () of one number.
 
     Args:
-        forward: takes ``inputs`` and returns a scalar.
+        forward: takes ``inputs`` and returns a scalar; of more numbers ``backward`` is told what
+            their sum is multiplied by.
         parts: what it calls; the trainable parameters of the Cells among them get gradients,
             and the Parameters among them; of optimizers what they move.
         scaler: multiplies the loss before the backward pass; if there is none here, but one in
@@ -120,12 +123,9 @@ def loss(
     factor = Tensor(scale, ms.float32)
 
     def scaled(*given: Any) -> Any:
-        value = forward(*given)
-        if value.size != 1:
-            msg = f"`forward` must return a scalar loss, got shape {tuple(value.shape)}"
-            raise BackendError(msg)
-        value = value.astype(ms.float32).reshape(())
-        return value * factor, value
+        value = forward(*given).astype(ms.float32)
+        value = value.reshape(()) if value.size == 1 else value
+        return value.sum() * factor, value
 
     places = tuple(range(len(inputs))) if inputs else None
     grad = ms.value_and_grad(scaled, places, params or None, has_aux=True)
@@ -169,7 +169,7 @@ def grad(
     if pending is None:
         msg = "`outputs` must be what port.loss returned, this tensor has no gradients"
         raise BackendError(msg)
-    _check_plain(None, create_graph)
+    _check_plain(create_graph)
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     return tuple(pending.of(one, scale) for one in wanted)
 
@@ -183,7 +183,8 @@ def gradients(function: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
     def total(*given: Any) -> Any:
         return function(*given).sum()
 
-    found = ms.grad(total, tuple(range(len(inputs))))(*inputs)
+    with followed():
+        found = ms.grad(total, tuple(range(len(inputs))))(*inputs)
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -196,14 +197,29 @@ def backward(
     if pending is None:
         msg = "`backward` must be called on what port.loss returned, this tensor has no gradients"
         raise BackendError(msg)
-    _check_plain(gradient, create_graph)
-    pending.add(1.0)
+    _check_plain(create_graph)
+    pending.add(_weight(value, gradient))
 
 
-def _check_plain(gradient: Any, create_graph: bool) -> None:
-    if gradient is not None or create_graph:
-        name = "create_graph" if create_graph else "gradient"
-        msg = f"`{name}` must be left out: use ms.grad of a function, or amp.gradient of mpcore"
+def _weight(value: Any, gradient: Any) -> float:
+    """Return what the gradients of a loss are multiplied by: all its numbers by the same."""
+    if gradient is None:
+        if value.size == 1:
+            return 1.0
+        msg = f"`gradient` must be given: the loss has shape {tuple(value.shape)}, no one number"
+        raise BackendError(msg)
+    weights = np.asarray(gradient.asnumpy() if isinstance(gradient, Tensor) else gradient)
+    if weights.size not in (1, value.size) or (weights != weights.flat[0]).any():
+        msg = "`gradient` must be one number, the same for all: multiply the loss by it, and sum up"
+        raise NotImplementedError(msg)
+    return float(weights.flat[0])
+
+
+def _check_plain(create_graph: bool) -> None:
+    if create_graph:
+        msg = (
+            "`create_graph` must be left out: use ms.grad of a function, or amp.gradient of mpcore"
+        )
         raise NotImplementedError(msg)
 
 
@@ -363,8 +379,8 @@ class _Scaled:
         if pending is None:
             backward(self.value)
         else:
-            _check_plain(gradient, create_graph)
-            pending.add(self.scaler.get_scale())
+            _check_plain(create_graph)
+            pending.add(self.scaler.get_scale() * _weight(self.value, gradient))
 
 
 def scaled_by(scaler: Any, value: Any) -> _Scaled:

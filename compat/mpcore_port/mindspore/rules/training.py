@@ -19,6 +19,7 @@ from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
 from mpcore_port.mindspore.rules.released import asked_names
 from mpcore_port.names import code_of
+from mpcore_port.scan import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +63,32 @@ _BETWEEN = (
 _GRADIENTS = "port.loss differentiates by these tensors; their gradients are handed out"
 
 
+_WEIGHTED = (
+    "the gradients are multiplied by one number, the same for all that the loss has; by others "
+    "it raises here: multiply the loss by them, and sum up"
+)
+_AGAIN_DIFFERENTIATED = (
+    "create_graph: gradients of gradients; write what is made of them as a function, and take "
+    "port.gradients, or amp.gradient(function, x) for penalties"
+)
+_ORDER = ("gradient", "retain_graph", "create_graph")
+
+
+def _weighted(at: At) -> dict[int, str]:
+    """Return what backward passes are handed besides, by the id of a call or of its function."""
+    found: dict[int, str] = {}
+    for sink in at.once(plans_of).sinks:
+        call = sink.call
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
+            continue
+        given = {k: code_of(v) for k, v in arguments(call, _ORDER).items()}
+        if given.get("create_graph", "False") != "False":
+            found[id(call.func)] = "create_graph"
+        elif given.get("gradient", "None") != "None":
+            found[id(call)] = "gradient"
+    return found
+
+
 class TrainingRule(PortRule):
     """The statements that a loss is made of become a function that MindSpore differentiates."""
 
@@ -94,6 +121,11 @@ class TrainingRule(PortRule):
         why = plans.refused.get(id(old))
         if why is not None:
             return at.refuse(self, old, why)
+        if type(old) is cst.Call and at.once(_weighted).get(id(old)) == "gradient":
+            at.unproven(self, old, _WEIGHTED)
+            return None
+        if at.once(_weighted).get(id(old)) == "create_graph":
+            return at.refuse(self, old, _AGAIN_DIFFERENTIATED)
         name = plans.losses.get(id(old))
         return None if name is None else cst.Name(name)
 
