@@ -239,6 +239,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.index_select": {"index": ["ix"]},
     "torch.masked_fill": {"value": ["2.5", "float('-inf')"]},
     "torch.nonzero": {"input": ["h"], "as_tuple": _FLAG},
+    "torch.addcmul": {"value": ["0.5"]},
+    "torch.addcdiv": {"tensor2": ["p"], "value": ["0.5"]},
     "torch.lerp": {"end": ["b"], "weight": ["0.3", "c"]},
     "torch.cross": {"input": ["x3"], "other": ["y3"], "dim": ["-1", "1"]},
     "torch.cdist": {"x1": ["m"], "x2": ["k"], "compute_mode": None},

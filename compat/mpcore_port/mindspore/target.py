@@ -24,6 +24,7 @@ from mpcore_port.mindspore.rules.leaves import LeafRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.numbers import NumberRule
+from mpcore_port.mindspore.rules.old_order import OldOrderRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
 from mpcore_port.mindspore.rules.penalties import PenaltyRule
@@ -100,7 +101,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     ]
     return [
         [AnnotatedRule(), WatchingRule()],
-        [ReleasedRule()],
+        [ReleasedRule(), OldOrderRule()],
         [PenaltyRule()],
         [*shapes, SharedRule()],
         [TrainingRule(), LoopRule(), SwitchRule()],
