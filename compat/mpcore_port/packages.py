@@ -19,7 +19,7 @@ import libcst as cst
 
 from mpcore_port.scopes import code_of
 
-__all__ = ["ABSENT", "Package", "imported", "package_of"]
+__all__ = ["ABSENT", "Package", "imported", "package_of", "relative"]
 
 ABSENT = "not on the list, not installed here"
 """Of a package that is not known at all: most often a module of the script's own."""
@@ -77,6 +77,17 @@ def imported(node: cst.Import | cst.ImportFrom) -> list[str]:
     if isinstance(node.names, cst.ImportStar):
         return [module]
     return [f"{module}.{code_of(alias.name)}" for alias in node.names]
+
+
+def relative(node: cst.Import | cst.ImportFrom) -> list[str]:
+    """Return the first parts of modules that a relative import reads: ``from .a import b``."""
+    if not isinstance(node, cst.ImportFrom) or not node.relative:
+        return []
+    if node.module is not None:
+        return [code_of(node.module).partition(".")[0]]
+    if isinstance(node.names, cst.ImportStar):
+        return []
+    return [code_of(alias.name) for alias in node.names]
 
 
 @cache

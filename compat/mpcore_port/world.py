@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.names import code_of, string_of
-from mpcore_port.packages import ABSENT, imported, package_of
+from mpcore_port.packages import ABSENT, imported, package_of, relative
 from mpcore_port.rule import Edit
 from mpcore_port.values import UNKNOWN, Values, vocabulary
 
@@ -122,6 +122,9 @@ class _World:
             why = self._package(name)
             if why:
                 yield node, code_of(node), why
+        for root in relative(node):
+            if root not in self.project.modules:
+                yield node, code_of(node), _BESIDE.format(root)
 
     def _package(self, name: str) -> str:
         root = name.partition(".")[0]
@@ -211,6 +214,7 @@ class _World:
 
 
 _TRANSLATED = "translated, and nothing in this file says what it is called on"
+_BESIDE = "{} is of the script's own package, and not ported along: port its folder"
 _COMMON = frozenset({"parse_args", "add_argument"})
 
 

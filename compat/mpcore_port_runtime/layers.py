@@ -80,11 +80,13 @@ class CrossEntropyLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        self.options = (weight, ignore_index, reduction, float(label_smoothing))
+        self.weight, self.ignore_index, self.reduction = weight, ignore_index, reduction
+        self.label_smoothing = float(label_smoothing)
 
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of logits (N, C) or (N, C, ...)."""
-        return ops.cross_entropy(logits, target, *self.options)
+        given = self.weight, self.ignore_index, self.reduction, self.label_smoothing
+        return ops.cross_entropy(logits, target, *given)
 
 
 class NLLLoss(nn.Cell):  # type: ignore[misc]
@@ -94,11 +96,11 @@ class NLLLoss(nn.Cell):  # type: ignore[misc]
         self, weight: Any = None, *, ignore_index: int = -100, reduction: str = "mean"
     ) -> None:
         super().__init__()
-        self.options = (weight, ignore_index, reduction)
+        self.weight, self.ignore_index, self.reduction = weight, ignore_index, reduction
 
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of log-probabilities (N, C)."""
-        return ops.nll_loss(logits, target, *self.options)
+        return ops.nll_loss(logits, target, self.weight, self.ignore_index, self.reduction)
 
 
 class Sequential(nn.SequentialCell):  # type: ignore[misc]

@@ -94,11 +94,12 @@ class BCEWithLogitsLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
     def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
         super().__init__()
-        self.options = (weight, reduction, pos_weight)
+        self.weight, self.reduction, self.pos_weight = weight, reduction, pos_weight
 
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of logits against shares, both of one shape."""
-        return binary_cross_entropy_with_logits(logits, target, *self.options)
+        given = self.weight, self.reduction, self.pos_weight
+        return binary_cross_entropy_with_logits(logits, target, *given)
 
 
 class KLDivLoss(nn.Cell):  # type: ignore[misc]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.mindspore.rules.there import has_equal
 from mpcore_port.names import code_of, string_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ __all__ = ["AcceleratorRule"]
 _THERE = {"torch.cuda.is_available", "torch.npu.is_available", "torch.accelerator.is_available"}
 _KINDS = ("cuda", "npu")
 _EFFECT = "the branch for an accelerator runs on every device"
+_ASKED = "a port has what the porter knows an equal of"
+_ONE_BRANCH = "one branch is left"
 _DEPTH = 6
 _ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString)
 
@@ -57,7 +60,8 @@ class AcceleratorRule(PortRule):
         if made is None or not _is_outermost(old, at):
             return made
         whole = not isinstance(old, cst.IfExp) or _device(old, at) is not None
-        at.note(self, old, made, "exact" if whole else "changed", "", "" if whole else _EFFECT)
+        why = _ASKED if "hasattr(" in code_of(getattr(old, "test", old)) else ""
+        at.note(self, old, made, "exact" if whole else "changed", why, "" if whole else _EFFECT)
         return made
 
     def _both(self, old: cst.BooleanOperation, new: cst.BooleanOperation, at: At) -> Any:
@@ -79,7 +83,9 @@ class AcceleratorRule(PortRule):
                 body.append(now)
                 continue
             changed = True
-            at.note(self, before, "\n".join(code_of(s) for s in kept), "changed", "", _EFFECT)
+            asked = "hasattr(" in code_of(before.test)
+            why, effect = (_ASKED, _ONE_BRANCH) if asked else ("", _EFFECT)
+            at.note(self, before, "\n".join(code_of(s) for s in kept), "changed", why, effect)
             if kept and hasattr(kept[0], "leading_lines"):
                 lead = [*before.leading_lines, *kept[0].leading_lines]
                 kept = [kept[0].with_changes(leading_lines=lead), *kept[1:]]
@@ -120,7 +126,8 @@ def _truth(node: Any, at: At, depth: int = 0) -> bool | None:
     if depth > _DEPTH:
         return None
     if isinstance(node, cst.Call):
-        return True if at.names.called(node) in _THERE and not node.args else None
+        there = at.names.called(node) in _THERE and not node.args
+        return True if there else has_equal(node, at)
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
         inner = _truth(node.expression, at, depth + 1)
         return None if inner is None else not inner

@@ -25,6 +25,11 @@ __all__ = ["NativeRule", "becomes_partial", "runtime_name"]
 _SAME_RATES = {"StepLR", "MultiStepLR", "LambdaLR", "LinearLR", "ConstantLR"}
 _NEAR_RATES = {"ExponentialLR", "CosineAnnealingLR", "PolynomialLR", "CosineAnnealingWarmRestarts"}
 _LOSSES = {"CrossEntropyLoss": "cross_entropy", "NLLLoss": "nll_loss"}
+_RECURRENT = {"LSTM", "GRU", "RNN"}
+_PACKED = re.compile(
+    r"\b(pack_padded_sequence|pack_sequence|PackedSequence)\b|\b(weight|bias)_[ih]h_l|all_weights\b"
+)
+"""What MindSpore's recurrent layers do not take, and names that their Parameters have not."""
 _RANDOM = {"randn", "rand", "randperm", "randint"}
 _FILLED = {"zeros", "ones"}
 _ADAM = {"weight_decay", "amsgrad", "maximize"}
@@ -53,6 +58,17 @@ def runtime_name(at: At) -> str:
     return found[1] if found else ""
 
 
+def _asked_for(at: At) -> set[str]:
+    """Return the classes of the runtime that are read without being made: of ``isinstance``, say.
+
+    What is asked so has to be made as one.
+    """
+    port = at.once(runtime_name)
+    made = {id(call.func) for call in at.names.calls}
+    read = [node for node in at.names.by_type[cst.Attribute] if id(node) not in made]
+    return {name for node in read if (name := dotted(node)) and name.startswith(f"{port}.")}
+
+
 def _has_native_optimizers(at: At) -> bool:
     """Return whether MindSpore's optimizers do for the module what torch's did.
 
@@ -65,6 +81,8 @@ def _has_native_optimizers(at: At) -> bool:
         return False
     port = at.once(runtime_name)
     made = [call for call in at.names.calls if _makes_optimizer(call, port)]
+    if any(dotted(call.func) in at.once(_asked_for) for call in made):
+        return False
     for call in made:
         last = dotted(call.func).rpartition(".")[2]
         given = {arg.keyword.value for arg in call.args if arg.keyword}
@@ -123,6 +141,8 @@ class NativeRule(PortRule):
         name = dotted(old.func)
         if not name.startswith(f"{port}.") or name.count(".") != 1:
             return None
+        if name in at.once(_asked_for):
+            return None
         made = self._made(name.partition(".")[2], old, new, at)
         if made is None:
             return None
@@ -156,6 +176,8 @@ class NativeRule(PortRule):
             return self._random(name, old, at)
         if name == "randn_like":
             return self._like(new, given, at)
+        if name in _RECURRENT:
+            return None if _PACKED.search(at.source.around) else f"{need(at, 'nn')}.{name}"
         if name in _LOSSES:
             return self._loss(name, old, new, at)
         if name == "BCEWithLogitsLoss" and at.options.plain and not old.args:
@@ -202,6 +224,8 @@ class NativeRule(PortRule):
         if not wrapped and not isinstance(parent, (cst.Assign, cst.Return)):
             return None
         if any(arg.star for arg in old.args):  # settings, known when it runs
+            return None
+        if isinstance(parent, cst.Assign) and any(_is_a_cell(t.target, at) for t in parent.targets):
             return None
         function = f"{need(at, 'ops')}.{_LOSSES[name]}"
         if not old.args:
@@ -273,6 +297,16 @@ class NativeRule(PortRule):
         lead = [*new.leading_lines, *body[0].leading_lines]
         at.note(self, old, "\n".join(code_of(line) for line in body), reason=_NO_GRAD)
         return cst.FlattenSentinel([body[0].with_changes(leading_lines=lead), *body[1:]])
+
+
+_OF_CELLS = "parameters|named_parameters|state_dict|load_state_dict|modules|DataParallel"
+
+
+def _is_a_cell(target: cst.BaseExpression, at: At) -> bool:
+    """Return whether a loss is asked for what a function has not: an attribute, its parameters."""
+    name, port = re.escape(code_of(target)), at.once(runtime_name)
+    asked = rf"(?<![\w.]){name}\.\w|\b{port}\.(data_parallel|{_OF_CELLS})\(\s*{name}\s*[,)]"
+    return bool(re.search(asked, at.code))
 
 
 def _floats(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:

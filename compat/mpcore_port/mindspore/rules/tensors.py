@@ -103,6 +103,7 @@ _OF_INPUT = (
     "the gradient of a tensor that is no Parameter: write what is made of it as a function, and "
     "take ms.grad(function)(tensor)"
 )
+_PERHAPS_RUN = "another file made it: taken for a network, which runs construct"
 _FUNCTION = "torch.autograd.function.Function"
 _AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
 _KEPT_IN_PLACE = {"requires_grad_", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
@@ -127,6 +128,10 @@ class MethodRule(PortRule):
         own = at.names.enclosing(old, cst.ClassDef) if code_of(holder) == "self" else None
         if name == "forward" and own is not None:
             return self._forward(old, new, at) if is_module_class(own, at) else None
+        if name == "forward" and is_plain_object(at, holder) and may_be_network(at, holder):
+            made = _method(new, "construct", list(new.args))
+            at.unproven(self, old, _PERHAPS_RUN, made)
+            return made
         if is_plain_object(at, holder) and not of_network:
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:

@@ -39,7 +39,7 @@ class TidyRule(PortRule):
         body: list[Any] = []
         lead: list[Any] = []
         for before, now in zip(old.body, new.body, strict=True):
-            if _says_nothing(before, at):
+            if _says_nothing(before, at, whole=isinstance(old, cst.Module)):
                 at.note(self, before.body[0], "")
                 lead += [line for line in before.leading_lines if line.comment]
                 continue
@@ -75,7 +75,8 @@ def _is_import(line: Any) -> bool:
     return isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Import)
 
 
-def _says_nothing(line: Any, at: At) -> bool:
+def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
+    """Return whether a line may go; names of the ``whole`` module another file may import."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     small = line.body[0]
@@ -90,7 +91,17 @@ def _says_nothing(line: Any, at: At) -> bool:
         return True
     if _is_left_region(target, small.value, at):
         return True
+    if whole and not at.once(_trains):
+        return False
     return isinstance(target, cst.Name) and _is_idle(target.value, small.value, at)
+
+
+_TRAINS = re.compile(r"^(for|while|with) |^if __name__ *==|value_and_grad\(|\.loss\(", re.M)
+
+
+def _trains(at: At) -> bool:
+    """Return whether a module runs something by itself: settings are imported, scripts are not."""
+    return bool(_TRAINS.search(at.code))
 
 
 def _is_left_region(target: cst.BaseExpression, value: cst.BaseExpression, at: At) -> bool:
