@@ -279,6 +279,10 @@ F.pixel_shuffle(x[:, :1].expand(2, 4, 8, 8), 2)
 F.scaled_dot_product_attention(a, b, b)
 F.scaled_dot_product_attention(a, b, b, is_causal=True)
 F.scaled_dot_product_attention(a, b, b, attn_mask=torch.ones(3, 3).tril() > 0)
+torch.nn.utils.rnn.pack_padded_sequence(a, [3, 2], batch_first=True)[:2]
+torch.nn.utils.rnn.PackedSequence(a, torch.tensor([2, 1])).batch_sizes
+torch.nn.utils.rnn.pad_packed_sequence(torch.nn.utils.rnn.pack_sequence([a, a[:1]]), True)
+torch.nn.utils.rnn.unpack_sequence(torch.nn.utils.rnn.pack_sequence([b, b[1:]]))
 """.strip().splitlines()
 
 METHODS = """

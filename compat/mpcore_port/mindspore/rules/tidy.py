@@ -91,17 +91,13 @@ def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
         return True
     if _is_left_region(target, small.value, at):
         return True
-    if whole and not at.once(_trains):
+    if not isinstance(target, cst.Name):
         return False
-    return isinstance(target, cst.Name) and _is_idle(target.value, small.value, at)
-
-
-_TRAINS = re.compile(r"^(for|while|with) |^if __name__ *==|value_and_grad\(|\.loss\(", re.M)
-
-
-def _trains(at: At) -> bool:
-    """Return whether a module runs something by itself: settings are imported, scripts are not."""
-    return bool(_TRAINS.search(at.code))
+    flag = code_of(small.value) in ("True", "False")
+    named = re.findall(rf"(?<![\w.]){target.value}\b", at.source.text)
+    if whole and (flag or len(named) == 1):
+        return False  # nobody asks for it here, perhaps: it is there for other files
+    return _is_idle(target.value, small.value, at)
 
 
 def _is_left_region(target: cst.BaseExpression, value: cst.BaseExpression, at: At) -> bool:
