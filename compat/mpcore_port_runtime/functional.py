@@ -42,6 +42,7 @@ __all__ = [
     "normalize",
     "ones",
     "places",
+    "repeat",
     "rms_norm",
     "roll",
     "scaled_dot_product_attention",
@@ -114,6 +115,14 @@ _OFF: ContextVar[tuple[bool, ...]] = ContextVar("off", default=())
 def as_tuple(value: Any) -> tuple[int, ...]:
     """Return a shape as a tuple; a number is a shape of one axis."""
     return (value,) if isinstance(value, int) else tuple(value)
+
+
+def repeat(value: Any, repeats: Any) -> Any:
+    """Return ``value.repeat(repeats)`` of one argument: of a tensor all over again, as torch's."""
+    if not isinstance(value, Tensor):
+        return value.repeat(repeats)
+    many = repeats if hasattr(repeats, "__iter__") else (repeats,)
+    return ops.tile(value, tuple(int(one) for one in many))
 
 
 def embedding(input: Any, weight: Any) -> Any:  # torch's name

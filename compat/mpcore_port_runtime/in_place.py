@@ -22,9 +22,19 @@ def put(tensor: Any, value: Any) -> Any:
     return tensor
 
 
-def variable(data: Any) -> Any:
-    """Return what it is given, as torch.autograd.Variable does where it is handed on."""
-    return data
+class _OfTensors(type):
+    """What a tensor is an instance of, as in torch since 0.4."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tensor)
+
+
+class variable(metaclass=_OfTensors):  # noqa: N801  # stands where torch's function-like class did
+    """What gives back what it is given, as torch.autograd.Variable does; tensors are of it."""
+
+    def __new__(cls, data: Any) -> Any:
+        """Return ``data``."""
+        return data
 
 
 def set_data(holder: Any, value: Any) -> None:

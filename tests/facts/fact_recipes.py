@@ -181,6 +181,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.ger": {"input": ["v"]},
     "torch.trace": {"input": ["m"]},
     "torch.inverse": {"input": ["pd"]},
+    "torch.det": {"input": ["pd"]},
+    "torch.slogdet": {"input": ["pd"]},
     "torch.diag": {"input": ["m", "v"]},
     "torch.diag_embed": {"input": ["v", "m", "a"]},
     "torch.index_add": {"input": ["a"], "dim": ["0"], "index": ["ix"], "source": ["b[:2]"]},

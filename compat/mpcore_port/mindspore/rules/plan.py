@@ -805,7 +805,18 @@ _MOVING = frozenset({"backward", "step", "update", "zero_grad", "unscale_", "cli
 def _moves(statement: cst.CSTNode, moving: Collection[str] = _MOVING) -> bool:
     """Return whether a statement runs gradients or optimizers."""
     names = (call.func for call in calls_in(statement))
-    return any(isinstance(f, cst.Attribute) and f.attr.value in moving for f in names)
+    return any(
+        isinstance(f, cst.Attribute) and f.attr.value in moving and not _is_anothers(f)
+        for f in names
+    )
+
+
+def _is_anothers(func: cst.Attribute) -> bool:
+    """Return whether a method of that name is surely another thing's: a meter's, a game's."""
+    held = code_of(func.value).lower()
+    if func.attr.value == "update":
+        return "scaler" not in held
+    return func.attr.value == "step" and bool(re.search(r"(^|[._])envs?(_\w+)?$", held))
 
 
 @dataclass

@@ -13,6 +13,8 @@ from mpcore_port.names import code_of, string_of
 from mpcore_port.values import UNKNOWN
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mpcore_port.rule import At
 
 __all__ = ["ShownRule"]
@@ -39,8 +41,7 @@ class ShownRule(PortRule):
             if isinstance(old.func, cst.Name):
                 return self._builtin(old, new, at)
             return self._log(old, new, at) if called in _LOGS else self._format(old, new, at)
-        parts = [part.value for part in old.format_spec or () if hasattr(part, "value")]
-        if not _NUMBER.search("".join(parts)) or old.conversion:
+        if not _is_number(code_of(part) for part in old.format_spec or ()) or old.conversion:
             return None
         made = self._number(old.expression, new.expression, at)
         return None if made is None else new.with_changes(expression=made)
@@ -154,6 +155,12 @@ _LOGS = ("mlflow.log_metric", "mlflow.log_metrics", "wandb.log", "wandb.run.log"
 _KNOWS = "it knows tensors of torch: those of MindSpore become numbers and arrays"
 
 
+def _is_number(spec: Iterable[str]) -> bool:
+    """Return whether a format is one of numbers, or may be: ``{loss:{format}}`` is told later."""
+    text = "".join(spec)
+    return bool(_NUMBER.search(text)) or text.endswith("}")
+
+
 def _is_plain(node: cst.BaseExpression, at: At) -> bool:
     """Return whether what is logged surely holds no tensor."""
     if isinstance(node, cst.Dict):
@@ -225,7 +232,7 @@ def _fields_of(text: str) -> list[str]:
         unnamed = not name or name[0] in ".["
         key = f"{count}{name}" if unnamed else name
         count += unnamed
-        if _NUMBER.search(spec or "") and not conversion:
+        if _is_number([spec or ""]) and not conversion:
             found.append(key)
     return found
 

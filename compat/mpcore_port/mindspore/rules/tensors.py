@@ -361,6 +361,15 @@ class MethodRule(PortRule):
             return None
         return self._wrap(old, sized(old, new), at, "port.new")
 
+    def _repeat(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        row = table("methods")["Tensor.repeat"]
+        if not self._of_tensor(old, at):
+            return None
+        alone = len(old.args) == 1 and not old.args[0].keyword and not old.args[0].star
+        if not alone or isinstance(old.args[0].value, cst.Tuple):
+            return self._mapped(row, old, new, at)
+        return self._wrap(old, new, at, "port.repeat")  # a list or a number, perhaps
+
     def _transpose(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         plain = len(old.args) == 2 and not any(arg.keyword or arg.star for arg in old.args)
         if not at.options.jit or not plain:
@@ -396,7 +405,7 @@ class MethodRule(PortRule):
 _SCATTERED = ("dim", "index", "src")
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
-    "new", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
+    "new", "repeat", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
 }  # fmt: skip
 
 
