@@ -31,6 +31,7 @@ from mpcore_port_runtime.losses import *  # noqa: F403
 from mpcore_port_runtime.modules import *  # noqa: F403
 from mpcore_port_runtime.norms import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
+from mpcore_port_runtime.own_optimizers import *  # noqa: F403
 from mpcore_port_runtime.packed import *  # noqa: F403
 from mpcore_port_runtime.parameter_list import *  # noqa: F403
 from mpcore_port_runtime.profiling import *  # noqa: F403

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "addcdiv",
     "addmm",
     "as_tuple",
     "bincount",
@@ -410,6 +411,11 @@ def diag(input: Any, diagonal: int = 0) -> Any:  # torch's name
     made = ops.cat(parts, 1)
     rest = ops.zeros(flat, made.dtype)
     return ops.cat([rest, made] if diagonal < 0 else [made, rest], 0)
+
+
+def addcdiv(input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:  # torch's names
+    """Return ``input + value * tensor1 / tensor2``; MindSpore's has inf for small divisors."""
+    return input + value * (tensor1 / tensor2)
 
 
 def addmm(input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:  # torch's names

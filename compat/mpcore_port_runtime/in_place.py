@@ -18,7 +18,7 @@ def put(tensor: Any, value: Any) -> Any:
     if isinstance(tensor, Parameter):
         ops.assign(tensor, fresh)
     else:
-        tensor.assign_value(fresh)
+        tensor.assign_value(fresh.copy())  # else of a Parameter both have one memory
     return tensor
 
 

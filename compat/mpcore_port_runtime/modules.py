@@ -12,6 +12,7 @@ from mindspore.experimental import optim
 from mpcore.errors import BackendError
 from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.instances import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
+from mpcore_port_runtime.own_optimizers import OwnOptimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,6 +215,8 @@ def register_parameter(owner: Any, name: str, param: Any) -> None:
 
 def state_dict(holder: Any) -> dict[str, Any]:
     """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own."""
+    if isinstance(holder, OwnOptimizer):
+        return holder.state_dict()
     if hasattr(holder, "param_groups"):
         return _optimizer_state(holder)
     if isinstance(holder, nn.Cell):
@@ -242,7 +245,9 @@ def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> 
     Raises:
         BackendError: a name or shape does not fit; nothing has changed.
     """
-    if hasattr(holder, "param_groups"):
+    if isinstance(holder, OwnOptimizer):
+        holder.load_state_dict(state)
+    elif hasattr(holder, "param_groups"):
         _load_optimizer(holder, state)
     elif isinstance(holder, nn.Cell):
         _load_cell(holder, state, strict)

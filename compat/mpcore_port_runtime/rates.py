@@ -77,6 +77,8 @@ def rate_of(group: Any) -> float:
     if isinstance(group, Group):
         held = np.float32(float(group.parameter))
         return group.rate if np.float32(group.rate) == held else float(str(held))
+    if not isinstance(group["lr"], ms.Parameter):  # of an optimizer of the script's own
+        return float(group["lr"])
     held, kept = np.float32(float(group["lr"])), group.get(_EXACT)
     return float(kept if kept is not None and np.float32(kept) == held else str(held))
 
@@ -87,6 +89,8 @@ def set_lr(group: Any, value: Any) -> None:
     if isinstance(group, Group):
         group.rate = rate
         ops.assign(group.parameter, Tensor(rate, ms.float32))
+    elif not isinstance(group["lr"], ms.Parameter):
+        group["lr"] = rate
     else:
         group[_EXACT] = rate
         ops.assign(group["lr"], Tensor(rate, ms.float32))

@@ -245,7 +245,7 @@ IDIOMS: dict[str, tuple[int, str, str, str]] = {
         "import torch\n\n\nclass Mine(torch.optim.Optimizer):\n"
         "    def step(self, closure=None):\n        pass\n",
         "",
-        "torch.optim.Optimizer",
+        "",
     ),
     "autograd.Function": (
         5,

@@ -25,6 +25,7 @@ from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.numbers import NumberRule
 from mpcore_port.mindspore.rules.old_order import OldOrderRule
+from mpcore_port.mindspore.rules.own_optimizers import OwnStepRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
 from mpcore_port.mindspore.rules.penalties import PenaltyRule
@@ -100,7 +101,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         TakenRule(),
     ]
     return [
-        [AnnotatedRule(), WatchingRule()],
+        [AnnotatedRule(), OwnStepRule(), WatchingRule()],
         [ReleasedRule(), OldOrderRule()],
         [PenaltyRule()],
         [*shapes, SharedRule()],

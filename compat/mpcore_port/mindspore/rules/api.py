@@ -14,6 +14,7 @@ from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.handed import asks_for_type, is_looked_at, maker_of
 from mpcore_port.mindspore.rules.inputs import only_forgets
+from mpcore_port.mindspore.rules.own_optimizers import BASES
 from mpcore_port.mindspore.rules.partials import bent, is_bound, unbindable
 from mpcore_port.mindspore.rules.place import (
     PortRule,
@@ -348,7 +349,11 @@ class NameRule(PortRule):
             at.need("import functools", "mindspore")
             made = cst.parse_expression(f"functools.partial({word}, {given})")
         if is_optimizer_base(name) and isinstance(self._holder(old, at), cst.ClassDef):
-            return at.refuse(self, old, _OWN_OPTIMIZER)
+            if name not in BASES:
+                return at.refuse(self, old, _OWN_OPTIMIZER)
+            made = expression(wording(at, "port.OwnOptimizer"))
+            at.note(self, old, made, reason=_OWN_BASE)
+            return made
         if (names := bent(row)) and not asked:
             said = f"{_NOT_SEEN}; in MindSpore {', '.join(names)} differ"
             at.note(self, old, made, "unproven", f"{said}: {row.reason}".removesuffix(": "))
@@ -491,9 +496,10 @@ def is_optimizer_base(name: str) -> bool:
 
 
 _OWN_OPTIMIZER = (
-    "an optimizer of your own: MindSpore's step takes the gradients as an argument, and none of "
-    "torch's state and hooks is there; rewrite its step"
+    "an optimizer made of one of torch's: MindSpore's step takes the gradients as an argument, and "
+    "none of torch's state and hooks is there; rewrite its step"
 )
+_OWN_BASE = "groups, a state and gradients as torch's base has them; the step stays the script's"
 
 
 def _spells(node: cst.BaseExpression, at: At) -> bool:

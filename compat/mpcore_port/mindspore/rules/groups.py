@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import below
+from mpcore_port.mindspore.rules.own_optimizers import in_own_step
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of
 
@@ -38,6 +39,7 @@ class GroupRule(PortRule):
             "param_groups" not in at.code
             or not any(_written(old))
             or any(e.line == line and e.kind == "refused" for e in at.edits)
+            or in_own_step(old, at)
         ):
             return None
         call = at.refuse(self, old.body[0], self.reason)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.rules.own_optimizers import in_own_step, is_step_value
 from mpcore_port.mindspore.rules.place import PortRule, named, wording
 from mpcore_port.mindspore.rules.states import is_live_entry, is_live_name
 from mpcore_port.mindspore.tables import table
@@ -116,6 +117,14 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     if name != "copy_" and _is_fresh(held, at):
         made = plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, "what it changes is made there, nothing else sees it")
+    if in_own_step(old, at) and is_step_value(held, at) and name[:-1] not in _SHAPES:
+        target, before = _put_before(fresh, at)
+        value = plain_call(name, old, new, before, at)
+        if value is None:
+            return None
+        text = f"port.put({code_of(target)}, {code_of(value)})"
+        made = cst.parse_expression(wording(at, text))
+        return _noted(rule, old, made, at, "its values are assigned to")
     target = _assigned_to(held, fresh, at)
     if target is not None:
         if name == "detach_":
