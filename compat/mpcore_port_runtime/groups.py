@@ -15,6 +15,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, ops
 from mindspore.experimental import optim
 
 from mpcore_port_runtime.rates import Group
+from mpcore_port_runtime.slots import States
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,6 +83,7 @@ class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
         self._first = first
         self._wrap(range(len(self.param_groups)), given)
         self._grow(self.parameters)
+        self.state = States(self)
 
     def _wrap(self, numbers: Iterable[int], rate: float) -> None:
         for number in numbers:

@@ -214,7 +214,7 @@ def test_what_takes_no_part_is_no_input():
 REFUSED = {
     "differentiated again": "g = torch.autograd.grad(loss, [x, loss], create_graph=True)[0]",
     "another weight": "g = torch.autograd.grad(loss, x, grad_outputs=torch.full((), 2.0))[0]",
-    "no leaf": "g = torch.autograd.grad(loss, list(model.parameters()))[0]",
+    "no leaf": "g = torch.autograd.grad(loss, list(model.weights))[0]",
     "of a part": "g = torch.autograd.grad(loss, x, allow_unused=True)[0]",
 }
 

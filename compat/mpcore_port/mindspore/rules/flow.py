@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.inputs import asked_for, reads_gradient
 from mpcore_port.mindspore.rules.own_passes import gives_values, own_passes
 from mpcore_port.mindspore.rules.place import is_module, trained_leaves
 from mpcore_port.names import code_of, dotted, target_names
+from mpcore_port.torch_names import EXPORTS
 from mpcore_port.values import vocabulary
 
 if TYPE_CHECKING:
@@ -628,6 +629,9 @@ def slice_of(
             if isinstance(statement, cst.ClassDef) or _is_of_before(statement, at):
                 needed -= made
                 continue
+            if _makes_network(statement, [body[one] for one in places], wanted, at):
+                needed -= made
+                continue
             places.insert(0, place)
             # A name that is only changed, or perhaps, is still wanted from before.
             if _surely(statement):
@@ -643,6 +647,34 @@ def slice_of(
             break
         places.pop(0)
     return Slice(places, needed)
+
+
+def _makes_network(statement: Any, users: Sequence[Any], wanted: set[str], at: At) -> bool:
+    """Return whether a statement makes a network that those behind it run, and no more.
+
+    Its weights are what the loss is differentiated by: they are there before.
+    """
+    if not users or not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return False
+    small = statement.body[0]
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1:
+        return False
+    target = small.targets[0].target
+    if not isinstance(target, cst.Name) or target.value in wanted or not is_module(at, target):
+        return False
+    if not isinstance(small.value, cst.Call) or target.value in read(small.value):
+        return False
+    if at.values.kind(small.value) == "tensor":
+        return False
+    run = [call for user in users for call in calls_in(user) if _runs_it(call.func, target.value)]
+    named = sum(len(re.findall(rf"(?<![\w.]){target.value}\b", code_of(user))) for user in users)
+    return bool(run) and named == len(run)
+
+
+def _runs_it(func: Any, name: str) -> bool:
+    """Return whether ``name(...)`` or ``name.method(...)`` is called, and no method of a tensor."""
+    root, _, rest = dotted(func).partition(".")
+    return root == name and rest.partition(".")[0] not in EXPORTS["torch.Tensor"]
 
 
 def _keeps_its_own(statement: Any) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpcore_port.rule import At
 
 __all__ = ["asked_for", "gradient_call", "inputs_read", "is_input", "only_forgets"]
-__all__ += ["reads_gradient"]
+__all__ += ["has_unused", "reads_gradient", "weights_call"]
 
 _GRADIENT = "torch.autograd.grad"
 _ORDER = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
@@ -33,26 +33,74 @@ def gradient_call(call: cst.Call, at: At) -> tuple[Any, tuple[str, ...]] | None:
 
     None for another call, a gradient that is differentiated again, or what is no such tensor.
     """
-    if at.names.called(call) != _GRADIENT or any(arg.star for arg in call.args):
-        return None
-    plain = [arg.value for arg in call.args if arg.keyword is None]
-    given: dict[str, Any] = dict(zip(_ORDER, plain, strict=False))
-    given |= {arg.keyword.value: arg.value for arg in call.args if arg.keyword}
-    loss, wanted = given.get("outputs"), given.get("inputs")
-    if loss is None or wanted is None or len(plain) > len(_ORDER) or set(given) - set(_ORDER):
-        return None
-    weights = given.get("grad_outputs")
-    ones = f"torch.ones_like({code_of(loss)})"
-    if weights is not None and code_of(weights) not in ("None", ones):
-        return None
-    if code_of(given.get("create_graph", cst.Name("False"))) not in _OFF:
-        return None
-    if isinstance(loss, (cst.List, cst.Tuple)):
+    loss, wanted = _asked(call, at)
+    if loss is None or has_unused(call):
         return None
     parts = wanted.elements if isinstance(wanted, (cst.List, cst.Tuple)) else None
     nodes = [wanted] if parts is None else [part.value for part in parts]
     names = [node.value for node in nodes if isinstance(node, cst.Name) and is_leaf(node, at)]
     return (loss, tuple(dict.fromkeys(names))) if len(names) == len(nodes) else None
+
+
+def weights_call(call: cst.Call, at: At) -> tuple[Any, Any] | None:
+    """Return the loss of ``torch.autograd.grad(loss, net.parameters())``, and the weights.
+
+    None for another call, and where what it is differentiated by is perhaps no network's.
+    """
+    loss, wanted = _asked(call, at)
+    return (loss, wanted) if loss is not None and _are_weights(wanted, at) else None
+
+
+def has_unused(call: cst.Call) -> bool:
+    """Return whether a gradient may be None: of what takes no part in the loss."""
+    return any(arg.keyword and arg.keyword.value == "allow_unused" for arg in call.args)
+
+
+def _asked(call: cst.Call, at: At) -> tuple[Any, Any]:
+    """Return what a plain gradient is of, and by what; None of another call."""
+    nothing = None, None
+    if at.names.called(call) != _GRADIENT or any(arg.star for arg in call.args):
+        return nothing
+    plain = [arg.value for arg in call.args if arg.keyword is None]
+    given: dict[str, Any] = dict(zip(_ORDER, plain, strict=False))
+    given |= {arg.keyword.value: arg.value for arg in call.args if arg.keyword}
+    loss, wanted = given.get("outputs"), given.get("inputs")
+    if loss is None or wanted is None or len(plain) > len(_ORDER):
+        return nothing
+    if set(given) - set(_ORDER) - {"allow_unused", "only_inputs"}:
+        return nothing
+    weights = given.get("grad_outputs")
+    ones = f"torch.ones_like({code_of(loss)})"
+    if weights is not None and code_of(weights) not in ("None", ones):
+        return nothing
+    if code_of(given.get("create_graph", cst.Name("False"))) not in _OFF:
+        return nothing
+    return nothing if isinstance(loss, (cst.List, cst.Tuple)) else (loss, wanted)
+
+
+_PARAMETERS = re.compile(r"(^|_)param(eter)?s$")
+_LISTS = ("list", "tuple")
+
+
+def _are_weights(node: Any, at: At, depth: int = 4) -> bool:
+    """Return whether an expression is a network's parameters, by the name of a method."""
+    if depth == 0:
+        return False
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return not node.args and bool(_PARAMETERS.search(node.func.attr.value))
+    if isinstance(node, cst.Call):
+        alone = code_of(node.func) in _LISTS and len(node.args) == 1
+        return alone and _are_weights(node.args[0].value, at, depth - 1)
+    if isinstance(node, (cst.ListComp, cst.GeneratorExp)):
+        same = code_of(node.elt) == code_of(node.for_in.target)
+        return same and _are_weights(node.for_in.iter, at, depth - 1)
+    if not isinstance(node, cst.Name):
+        return False
+    found = at.names.scope(node).find(node.value)
+    values = [one.value for one in found if one.kind == "value" and one.value is not None]
+    return len(values) == len(found) > 0 and all(
+        _are_weights(value, at, depth - 1) for value in values
+    )
 
 
 def asked_for(at: At) -> dict[str, list[cst.CSTNode]]:

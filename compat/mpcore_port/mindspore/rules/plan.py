@@ -29,7 +29,7 @@ from mpcore_port.mindspore.rules.flow import (
     slice_of,
 )
 from mpcore_port.mindspore.rules.imported_networks import runs_imported
-from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read
+from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read, weights_call
 from mpcore_port.mindspore.rules.kept_outside import kept_outside
 from mpcore_port.mindspore.rules.methods import Rerun, rerun
 from mpcore_port.mindspore.rules.outside import handed_in, made_outside, without_network
@@ -62,6 +62,8 @@ class Sink:
     """The backward pass itself, where ``call`` hands the loss to the function that has it."""
     gradients: tuple[str, ...] = ()
     """Tensors that ``call`` returns the gradients of, where it is ``torch.autograd.grad``."""
+    weights: Any = None
+    """Parameters that ``call`` returns the gradients by, where it is that."""
 
 
 @dataclass
@@ -182,7 +184,7 @@ class _Planner:
             if sink is None:
                 continue
             place = self._parameter(sink.loss)
-            if place is not None and sink.gradients:
+            if place is not None and (sink.gradients or sink.weights is not None):
                 continue  # refused where it is called
             if place is not None:
                 wrappers.append((*place, sink))
@@ -210,6 +212,8 @@ class _Planner:
     def _sink(self, call: cst.Call) -> Sink | None:
         if asked := gradient_call(call, self.at):
             return Sink(call, *self._unscaled(asked[0]), gradients=asked[1])
+        if by_weights := weights_call(call, self.at):
+            return Sink(call, *self._unscaled(by_weights[0]), weights=by_weights[1])
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
             return None
         if self.names.called(call) is not None or called(call, self.at):
@@ -409,6 +413,8 @@ class _Planner:
             return
         bound = code_of(sink.loss) if simple else self._fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
+        if sink.weights is not None:
+            plan.parts = [*parts, *_as_parts(sink.weights)]
         plan.inputs, plan.condition = inputs, self._condition(block, places, sink)
         plan.front, plan.twice = front, jumped or bool(front)
         if inputs:
@@ -809,6 +815,12 @@ def _moves(statement: cst.CSTNode, moving: Collection[str] = _MOVING) -> bool:
         isinstance(f, cst.Attribute) and f.attr.value in moving and not _is_anothers(f)
         for f in names
     )
+
+
+def _as_parts(weights: Any) -> list[str]:
+    """Return weights that a loss is differentiated by besides its networks': of other methods."""
+    code = code_of(weights)
+    return [] if re.search(r"\.parameters\(\)", code) else [f"*{code}"]
 
 
 def _is_anothers(func: cst.Attribute) -> bool:

@@ -14,7 +14,7 @@ import libcst as cst
 from mpcore_port.mindspore.loop.handed import without_text
 from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
-from mpcore_port.mindspore.rules.inputs import gradient_call
+from mpcore_port.mindspore.rules.inputs import gradient_call, has_unused
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
 from mpcore_port.mindspore.rules.released import asked_names
@@ -67,11 +67,32 @@ _WEIGHTED = (
     "the gradients are multiplied by one number, the same for all that the loss has; by others "
     "it raises here: multiply the loss by them, and sum up"
 )
+_PERHAPS_PARAMETERS = (
+    "it is asked for by Parameters of these networks, or raises here: of tensors that are none "
+    "nobody looked"
+)
+_UNUSED = "of a weight that takes no part in the loss it is zeros here, and None in torch"
 _AGAIN_DIFFERENTIATED = (
     "create_graph: gradients of gradients; write what is made of them as a function, and take "
     "port.gradients, or amp.gradient(function, x) for penalties"
 )
 _ORDER = ("gradient", "retain_graph", "create_graph")
+
+
+def _by_weights(at: At) -> set[int]:
+    """Return the calls of ``torch.autograd.grad`` that a loss of a plan is for, by identity."""
+    plans = at.once(plans_of)
+    planned = {id(one.sink.call) for block in plans.blocks.values() for one in block}
+    return {
+        id(sink.call)
+        for sink in plans.sinks
+        if sink.weights is not None and (id(sink.call) in planned or _shares(sink, plans))
+    }
+
+
+def _shares(sink: Any, plans: Any) -> bool:
+    """Return whether a loss that another call takes as well has a plan: one is enough."""
+    return id(sink.call.func) not in plans.refused and id(sink.call) not in plans.torn
 
 
 def _weighted(at: At) -> dict[int, str]:
@@ -121,6 +142,8 @@ class TrainingRule(PortRule):
         why = plans.refused.get(id(old))
         if why is not None:
             return at.refuse(self, old, why)
+        if type(old) is cst.Call and id(old) in at.once(_by_weights):
+            return self._by_weights(old, new, at)
         if type(old) is cst.Call and at.once(_weighted).get(id(old)) == "gradient":
             at.unproven(self, old, _WEIGHTED)
             return None
@@ -133,6 +156,19 @@ class TrainingRule(PortRule):
         """Write ``torch.autograd.grad`` as the runtime's."""
         made = new.with_changes(func=cst.Attribute(cst.Name(need(at, "port")), cst.Name("grad")))
         at.note(self, old, made, reason=_GRADIENTS)
+        return made
+
+    def _by_weights(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Write ``torch.autograd.grad`` by a network's parameters as the runtime's."""
+        given = arguments(new, ("outputs", "inputs"))
+        values = ", ".join(code_of(given[name]) for name in ("outputs", "inputs"))
+        made = cst.parse_expression(f"{need(at, 'port')}.grad({values})")
+        if has_unused(old):
+            at.unproven(self, old, _UNUSED, made)
+        elif ".parameters()" in code_of(given["inputs"]):
+            at.note(self, old, made, reason=_GRADIENTS)
+        else:
+            at.unproven(self, old, _PERHAPS_PARAMETERS, made)
         return made
 
     def _both_branches(self, old: cst.If, new: cst.If, at: At) -> Any:
