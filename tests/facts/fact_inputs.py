@@ -57,6 +57,7 @@ def _made(seed: int) -> dict[str, Callable[[np.random.RandomState], np.ndarray]]
         "im": _normal(2, 4, 8, 9), "im6": _normal(2, 3, 8, 6), "seq": _normal(3, 4, 11),
         "vol": _normal(2, 4, 5, 6, 5), "fe": _normal(3, 4, 5),
         "wo": _normal(6, 5), "bo": _normal(6), "ln": _normal(5), "lb": _normal(5),
+        "gr": lambda r: r.uniform(-1.2, 1.2, (2, 5, 3, 2)), "th": _normal(2, 2, 3),
         "bo6": _normal(6), "cv": _normal(6, 4, 3, 3), "cvg": _normal(6, 4, 2, 3),
         "c4": _normal(4), "d4": _normal(4), "em": _normal(7, 3),
         "s4": _normal(2, 2, 4, 3), "s5": _normal(2, 2, 4, 3), "s6": _normal(2, 2, 4, 5),

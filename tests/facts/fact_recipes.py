@@ -467,6 +467,18 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "eps": None,
         "dim": ["0", "1"],
     },
+    "torch.nn.functional.affine_grid": {
+        "theta": ["th"],
+        "size": ["(2, 3, 4, 5)", "[2, 3, 4, 5]"],
+        "align_corners": ["True", "False", "None"],
+    },
+    "torch.nn.functional.grid_sample": {
+        "input": ["im"],
+        "grid": ["gr"],
+        "mode": ["'bilinear'", "'nearest'", "'bicubic'"],
+        "padding_mode": ["'zeros'", "'border'", "'reflection'"],
+        "align_corners": ["True", "False", "None"],
+    },
     "torch.nn.functional.conv2d": {
         "input": ["im"],
         "weight": ["cv", "cvg"],

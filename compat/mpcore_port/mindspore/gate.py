@@ -28,6 +28,8 @@ _PLACES = frozenset(
 
 # By what stands in a place, not by the place; run in test_run_to_the_end.py.
 _BY_NAME = {("torch.randint", "size")}
+# What has to fit another argument; run in test_pictures_facts.py.
+_FITTED = {("torch.nn.functional.conv2d", "groups")}
 _EMPTY = re.compile(r"^[\[(]?(\d+\s*,\s*)*0\b(?!\.)")
 _MANY_WORDS = 8  # equations, not choices
 
@@ -73,7 +75,7 @@ def doubts(row: Mapping, call: cst.Call, at: At) -> list[Doubt]:
             doubted.append(Doubt(text, is_refused=False))
         elif name not in named:
             doubted.append(Doubt(f"`{name}` of {row.name} is not torch's", is_refused=False))
-        elif not _is_nothing(row, name, arg):
+        elif not _is_nothing(row, name, arg) and (row.name, name) not in _FITTED:
             doubted += _doubt(row.name, name, held.get(name, {}), way, _code(arg.value, at))
     return doubted
 

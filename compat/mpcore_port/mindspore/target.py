@@ -19,7 +19,7 @@ from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
-from mpcore_port.mindspore.rules.kinds import KindRule
+from mpcore_port.mindspore.rules.kinds import KindRule, SameKindRule
 from mpcore_port.mindspore.rules.leaves import LeafRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
@@ -98,6 +98,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         NumberRule(),
         RepeatRule(),
         RowRule(),
+        SameKindRule(),
         TakenRule(),
     ]
     return [

@@ -11,7 +11,7 @@ from mpcore_port.mindspore.rules.place import PortRule
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["KindRule"]
+__all__ = ["KindRule", "SameKindRule"]
 
 _MEANT = {"bool": "bool", "int": "int64", "float": "float64"}
 _METHODS = ("to", "type")
@@ -39,6 +39,45 @@ class KindRule(PortRule):
         made = cst.Attribute(cst.Name(torch), cst.Name(_MEANT[value.value]))
         at.note(self, value, made)
         return new.with_changes(value=made)
+
+
+class SameKindRule(PortRule):
+    """``x.type() == y.type()`` asks whether two tensors are of one dtype."""
+
+    name = "same dtype"
+    reason = "all tensors are on one device: their types differ where their dtypes do"
+    visits = (cst.Comparison,)
+
+    def idle(self, at: At) -> bool:
+        """Whether no types are asked for, or the script is a port."""
+        return super().idle(at) or ".type()" not in at.code
+
+    def act(self, old: cst.Comparison, new: cst.Comparison, at: At) -> Any:
+        """Compare the dtypes of two tensors; what comes of it is torch's still."""
+        if len(old.comparisons) != 1:
+            return None
+        asked = old.comparisons[0]
+        if not isinstance(asked.operator, (cst.Equal, cst.NotEqual)):
+            return None
+        left, right = _typed(new.left, at), _typed(new.comparisons[0].comparator, at)
+        if left is None or right is None:
+            return None
+        second = new.comparisons[0].with_changes(comparator=right)
+        made = new.with_changes(left=left, comparisons=[second])
+        at.note(self, old, made)
+        return made
+
+
+def _typed(node: Any, at: At) -> Any:
+    """Return ``x.dtype`` for ``x.type()``; None for anything else."""
+    if not isinstance(node, cst.Call) or node.args or not isinstance(node.func, cst.Attribute):
+        return None
+    if node.func.attr.value != "type" or at.names.called(node) is not None:
+        return None
+    held = node.func.value
+    if isinstance(held, cst.Attribute) and held.attr.value == "data":
+        held = held.value
+    return cst.Attribute(held, cst.Name("dtype"))
 
 
 def _is_dtype(arg: cst.Arg, call: cst.Call, at: At) -> bool:
