@@ -79,6 +79,35 @@ def see(model):
     assert [e.kind for e in found.edits if "asked for by Parameters" in e.reason] == ["unproven"]
 
 
+HELD = """
+class Searched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = filled(nn.Linear(3, 2), 1.0)
+        self.held = [torch.zeros(2, requires_grad=True)]
+    def forward(self, x):
+        return self.layer(x) * (1 + self.held[0])
+    def arch_parameters(self):
+        return self.held
+class Search:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(self.model.arch_parameters(), lr=0.1)
+    def step(self):
+        self.optimizer.zero_grad()
+        self.back()
+        self.optimizer.step()
+    def back(self):
+        loss = F.mse_loss(self.model(x), y)
+        loss.backward()
+"""
+
+
+def test_a_loss_reaches_what_another_method_of_its_network_gives(tmp_path):
+    found = ported(HEAD + HELD)
+    assert "port.loss(forward_2, self.model, *self.model.arch_parameters())" in found.text
+
+
 def test_what_may_be_none_in_torch_is_listed():
     call = "torch.autograd.grad(loss, net.parameters(), allow_unused=True)"
     found = ported(HEAD + f"\ndef see():\n    loss = F.mse_loss(net(x), y)\n    return {call}\n")

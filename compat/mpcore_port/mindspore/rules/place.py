@@ -343,7 +343,9 @@ def _any_part(node: Any, at: At, asked: Callable[[Any, At], bool]) -> bool:
     """Return whether something holds of a part of a sum or product, or of where one comes from."""
     waiting, seen = [node], set[cst.CSTNode]()
     while waiting:
-        for one in (part := waiting.pop(), *at.names.origins(part)):
+        part = waiting.pop()
+        waiting += [one for one in _added(part, at) if one not in seen]
+        for one in (part, *at.names.origins(part)):
             if one in seen:
                 continue  # a size that is computed from itself
             seen.add(one)
@@ -354,6 +356,14 @@ def _any_part(node: Any, at: At, asked: Callable[[Any, At], bool]) -> bool:
             elif asked(one, at):
                 return True
     return False
+
+
+def _added(node: Any, at: At) -> list[Any]:
+    """Return what ``n += m`` adds to a name."""
+    if not isinstance(node, cst.Name):
+        return []
+    found = at.names.scope(node).find(node.value)
+    return [one.node.value for one in found if isinstance(one.node, cst.AugAssign)]
 
 
 def _counts(node: Any, at: At) -> bool:

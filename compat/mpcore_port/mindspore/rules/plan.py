@@ -413,8 +413,7 @@ class _Planner:
             return
         bound = code_of(sink.loss) if simple else self._fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
-        if sink.weights is not None:
-            plan.parts = [*parts, *_as_parts(sink.weights)]
+        plan.parts = [*parts, *(one for part in parts for one in self._more_weights(part))]
         plan.inputs, plan.condition = inputs, self._condition(block, places, sink)
         plan.front, plan.twice = front, jumped or bool(front)
         if inputs:
@@ -566,6 +565,18 @@ class _Planner:
         for node in [*nodes, sink.loss]:
             self._candidates(node, local, found, set())
         return [self._held(text, nodes) for text in found]
+
+    def _more_weights(self, part: str) -> list[str]:
+        """Return what a network is asked for besides ``parameters()``: it may hold more of them."""
+        found: list[str] = []
+        for call in self.names.calls:
+            func = call.func
+            if call.args or not isinstance(func, cst.Attribute) or dotted(func.value) != part:
+                continue
+            name = func.attr.value
+            if _MORE.search(name) and f"*{code_of(call)}" not in found:
+                found.append(f"*{code_of(call)}")
+        return found
 
     def _stepping(self, sink: Sink) -> list[str]:
         """Return the optimizers that step in the same function: what they move gets gradients."""
@@ -805,6 +816,7 @@ def _of_names(node: Any) -> str:
     return dotted(node)
 
 
+_MORE = re.compile(r"^(?!named_).+_param(eter)?s$")
 _MOVING = frozenset({"backward", "step", "update", "zero_grad", "unscale_", "clip_grad_norm_"})
 
 
@@ -815,12 +827,6 @@ def _moves(statement: cst.CSTNode, moving: Collection[str] = _MOVING) -> bool:
         isinstance(f, cst.Attribute) and f.attr.value in moving and not _is_anothers(f)
         for f in names
     )
-
-
-def _as_parts(weights: Any) -> list[str]:
-    """Return weights that a loss is differentiated by besides its networks': of other methods."""
-    code = code_of(weights)
-    return [] if re.search(r"\.parameters\(\)", code) else [f"*{code}"]
 
 
 def _is_anothers(func: cst.Attribute) -> bool:
