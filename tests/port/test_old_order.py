@@ -52,3 +52,8 @@ def test_the_number_comes_behind_the_tensors(body, tmp_path):
 def test_methods_of_other_things_keep_their_order(line):
     body = f"import meters\nmeter, board, seen = meters.make()\n{line}\n"
     assert line.partition("(")[2] in ported(HEAD + body).text
+
+
+def test_what_a_call_gives_may_be_called():
+    found = ported("import torch\nx = torch.nn.L1Loss()(a.add(b), b)\n")
+    assert not found.failures

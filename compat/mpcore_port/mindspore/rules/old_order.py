@@ -48,7 +48,7 @@ class OldOrderRule(PortRule):
             skipped = 1 if module == "torch" else None
         else:
             name = old.func.attr.value if isinstance(old.func, cst.Attribute) else ""
-            skipped = 0 if _is_tensors(name, old, at) else None
+            skipped = 0 if name and _is_tensors(name, old, at) else None
         keyword, tensors = _NUMBERS.get(name.removesuffix("_"), ("", 0))
         if skipped is None or not keyword or len(old.args) != skipped + 1 + tensors:
             return None
