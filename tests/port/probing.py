@@ -37,9 +37,10 @@ def job_of(step: Step, folder: Path, time_limit: float) -> dict[str, object]:
 def probed(step: Step, folder: Path, time_limit: float) -> dict[str, object]:
     """Return what trying inputs for a step has found, in so many processor seconds."""
     job = job_of(step, folder, time_limit)
+    path = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH", "")]))
     subprocess.run(
         [sys.executable, "-m", "mpcore_port.verify.probe", json.dumps(job)],
-        env={**os.environ, "PYTHONPATH": str(STUBS), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         check=True,
         capture_output=True,
         timeout=500,

@@ -16,7 +16,15 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from mpcore_port.verify.kit import first_weights
-from mpcore_port.verify.stand_in import StandIn, answer, shapes_of, use
+from mpcore_port.verify.stand_in import (
+    OPERATORS,
+    StandIn,
+    answer,
+    index_of,
+    number_like,
+    shapes_of,
+    use,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -134,6 +142,7 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
         runtime: the support package of ports.
     """
     use(CellKit(runtime.SGD))
+    _take_as_numbers(ms.Tensor)
     training = runtime.training
     modules = sys.modules[f"{runtime.__name__}.modules"]  # a function has that name, too
     for name in (*modules.__all__, "zero_grad", "step"):
@@ -153,6 +162,22 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
         return initialize(cells, *args, **kwargs)
 
     runtime.apex.initialize = prepared
+
+
+def _take_as_numbers(tensors: Any) -> None:
+    """Let tensors take stand-ins as operands and indexes: torch asks those what they are."""
+    for name in (*OPERATORS, "__getitem__", "__setitem__"):
+        setattr(tensors, name, _plain_first(getattr(tensors, name), name))
+
+
+def _plain_first(original: Any, name: str) -> Any:
+    plain = index_of if name.endswith("item__") else number_like
+
+    @functools.wraps(original)
+    def method(tensor: Any, given: Any, *more: Any) -> Any:
+        return original(tensor, plain(given), *more)
+
+    return method
 
 
 def _as_cell(original: Any) -> Any:

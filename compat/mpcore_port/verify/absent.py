@@ -17,16 +17,19 @@ import sys
 import types
 from functools import cache
 from importlib.machinery import ModuleSpec
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.synthetic import VERSION, missing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["FILES", "guarded_lines", "install"]
+__all__ = ["FILES", "NEVER", "guarded_lines", "install"]
 
-_NEVER = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_compat", "mpcore_port")
+NEVER = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_compat", "mpcore_port")
+"""Packages that are never absent: those that a port is about."""
+
 IMPORTS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 FILES = frozenset({"FileNotFoundError", "OSError", "IOError", "Exception", "BaseException"})
 """Errors by which a script expects an import, or a file, to be missing."""
@@ -55,14 +58,21 @@ class _Absent(types.ModuleType):
 
 
 class _Finder:
-    """The last finder: what nobody found is absent, unless the import may fail."""
+    """The last finder: what nobody found is absent, unless the import may fail.
+
+    Args:
+        given: what star imports of modules give.
+    """
+
+    def __init__(self, given: Mapping[str, Mapping[str, Any]]) -> None:
+        self.given = given
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
         """Return the spec of an absent module; None where the import has to fail."""
         root, _, rest = name.partition(".")
-        if root in _NEVER or root.startswith("_") or root in sys.stdlib_module_names:
+        if root in NEVER or root.startswith("_") or root in sys.stdlib_module_names:
             return None
         held = getattr(sys.modules.get(root), "__file__", None) or ""
         if rest and ("-packages" in held or held.startswith(sys.base_prefix)):
@@ -71,17 +81,26 @@ class _Finder:
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         """Return the module."""
-        return _Absent(spec.name)
+        module = _Absent(spec.name)
+        if spec.name in self.given:
+            vars(module).update(self.given[spec.name], __all__=list(self.given[spec.name]))
+        return module
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Do nothing."""
 
 
-def install() -> None:
+def install(
+    given: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), gone: Sequence[str] = ()
+) -> None:
     """Let modules that are not there be imported, in this process.
 
     ``torch.compile`` gives back what it gets, and a terminal that is asked for has a size. Options
     that what was left out would have set are there.
+
+    Args:
+        given: names, and their values, that star imports of absent modules give, by module.
+        gone: modules that are there, and shall be absent.
     """
     torch = sys.modules.get("torch")
     if torch is not None and "mindspore" not in sys.modules:
@@ -92,8 +111,11 @@ def install() -> None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.append(_Finder(given))
         importlib.invalidate_caches()
+    for name in gone:
+        module = sys.modules[name] = _Absent(name)
+        module.__path__ = []  # what is in it is absent, too
 
 
 def _option(namespace: argparse.Namespace, name: str) -> Any:

@@ -8,7 +8,7 @@ loaders give synthetic batches, modules that are not installed do nothing. Nothi
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.bases import BY_NAME
@@ -18,11 +18,12 @@ from mpcore_port.verify.context import NEVER, context
 from mpcore_port.verify.guess import Guess, guess_call
 from mpcore_port.verify.module import Module, StepError, function_name
 from mpcore_port.verify.needs import Loop, Needs
+from mpcore_port.verify.old_torch import AS_BEFORE
 from mpcore_port.verify.required import required_arguments
-from mpcore_port.verify.stubs import Stubs
+from mpcore_port.verify.stubs import STREAM, Stubs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["HEAD", "Step", "extract"]
@@ -32,6 +33,7 @@ import sys
 sys.path[:0] = {folders!r}
 import torch
 from mpcore_port.verify.absent import install as _mpcore_install
+from mpcore_port.verify.old_torch import install as _mpcore_old
 from mpcore_port.verify.settings_files import install as _mpcore_files
 from mpcore_port.verify.synthetic import Batches as _mpcore_batches
 from mpcore_port.verify.synthetic import Record as _mpcore_record
@@ -40,7 +42,8 @@ from mpcore_port.verify.synthetic import settings as _mpcore_settings
 from mpcore_port.verify.synthetic import arrays as _mpcore_arrays
 _mpcore_never = False
 _mpcore_short = int
-_mpcore_install()
+_mpcore_install({given}, {gone!r})
+_mpcore_old({old_torch})
 _mpcore_files({files!r})
 _mpcore_given = _mpcore_arrays({inputs!r})
 _mpcore_all = [{batches}]
@@ -48,6 +51,7 @@ def _mpcore_endless(batches):
     while True:
         yield from batches
 _mpcore_streams = [_mpcore_endless(batches) for batches in _mpcore_all]
+_mpcore_stream = _mpcore_streams[0]
 def _mpcore_loader(number=0):
     return _mpcore_all[number]
 def _mpcore_next(number=0):
@@ -74,6 +78,9 @@ class Step:
         assumed: what nothing was known about, and was given a value.
         args: arguments that the command line must have.
         call: what calls the training function where its script does not.
+        given: code for what star imports of modules that are not there give.
+        gone: modules that are there, and cannot be imported.
+        old_torch: whether torch does what it did before 0.4.
     """
 
     body: str
@@ -87,6 +94,9 @@ class Step:
     args: tuple[str, ...] = ()
     call: str = ""
     touched: frozenset[int] = field(default=frozenset(), repr=False)
+    given: str = "{}"
+    gone: tuple[str, ...] = ()
+    old_torch: bool = False
 
     @property
     def layout(self) -> Layout | None:
@@ -120,7 +130,13 @@ class Step:
         given = ", ".join(batches) or "_mpcore_batches([None] * len(_mpcore_given))"
         files = tuple(folders)
         head = _HEAD.format(
-            folders=folders, files=files, batches=given, inputs=inputs or "float32[1]"
+            folders=folders,
+            files=files,
+            batches=given,
+            inputs=inputs or "float32[1]",
+            given=self.given,
+            gone=self.gone,
+            old_torch=self.old_torch,
         )
         lines = [*head.splitlines(), *self.body.splitlines()]
         if self.future:
@@ -128,13 +144,16 @@ class Step:
         return "\n".join(lines) + "\n"
 
 
-def extract(text: str, folder: Path, absent: Collection[int] = ()) -> Step:
+def extract(
+    text: str, folder: Path, absent: Collection[int] = (), *, old_torch: bool = False
+) -> Step:
     """Return the training step of a script.
 
     Args:
         text: the script.
         folder: where it lies; modules beside it are not missing.
         absent: lines whose imports and calls give nothing: they were tried and failed.
+        old_torch: whether torch does what it did before 0.4.
 
     Raises:
         StepError: with what stands in the way.
@@ -165,7 +184,8 @@ def extract(text: str, folder: Path, absent: Collection[int] = ()) -> Step:
         msg = "no loop leads to the backward pass"
         raise StepError(msg)
     needs.close()
-    return _step(module, stubs, needs, needs.loop, guess)
+    step = _step(module, stubs, needs, needs.loop, guess)
+    return replace(step, old_torch=True, assumed=(*step.assumed, AS_BEFORE)) if old_torch else step
 
 
 def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) -> Step:
@@ -192,7 +212,18 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
         required_arguments(module, stubs.folder),
         guess.code,
         frozenset(touched),
+        _code_of(stubs.given),
+        tuple(stubs.gone),
     )
+
+
+def _code_of(given: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the code of a dictionary of what modules give."""
+    inner = {
+        module: ", ".join(f"{name!r}: {code}" for name, code in names.items())
+        for module, names in given.items()
+    }
+    return "{" + ", ".join(f"{module!r}: {{{names}}}" for module, names in inner.items()) + "}"
 
 
 def _replaced(
@@ -211,12 +242,18 @@ def _replaced(
         tail = lines[last][node.end_col_offset :]
         new = (lines[first][: node.col_offset] + text.encode() + tail).split(b"\n")
         lines[first : last + 1] = [*new, *[b""] * (more + 1 - len(new))]
-        old = " ".join(ast.unparse(node).split())
-        old = f"{old[:60]}..." if len(old) > 60 else old
+        old = _shortened(node)
         touched |= set(range(first + 1, last + 2))
         if first + 1 in needs.kept:
             said.append((first + 1, f"{_what(spots[node])} in place of {old}"))
+    left = (node for node in stubs.left if node not in spots and node.lineno in needs.kept)
+    said += [(node.lineno, f"nothing in place of {_shortened(node)}") for node in left]
     return [line.decode() for line in lines], said, touched
+
+
+def _shortened(node: ast.AST) -> str:
+    text = " ".join(ast.unparse(node).split())
+    return f"{text[:60]}..." if len(text) > 60 else text
 
 
 def _what(text: str) -> str:
@@ -230,7 +267,7 @@ def _what(text: str) -> str:
         return "its other branch"
     if text.startswith("_mpcore_missing('optimizer "):
         return "SGD, on both sides,"
-    if "_mpcore_loader" in text or "_mpcore_next" in text:
+    if any(name in text for name in ("_mpcore_loader", "_mpcore_next", STREAM)):
         return "synthetic batches"
     return (
         "nothing" if "_mpcore_missing" in text or text == "..." else "the module beside the script"

@@ -27,7 +27,18 @@ from mpcore_port.verify.synthetic import VERSION, Missing, passes_on
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["StandIn", "answer", "keep", "set_form", "shapes_of", "use", "used"]
+__all__ = [
+    "OPERATORS",
+    "StandIn",
+    "answer",
+    "index_of",
+    "keep",
+    "number_like",
+    "set_form",
+    "shapes_of",
+    "use",
+    "used",
+]
 
 _WIDTH = 32
 _CLASSES = 10
@@ -304,7 +315,7 @@ class StandIn(Missing):
 
 def _operate(name: str) -> Any:
     def method(self: StandIn, *others: Any) -> Any:
-        values = [_value(other) for other in others]
+        values = [number_like(other) for other in others]
         return getattr(_number(self), name)(*values)
 
     return method
@@ -315,8 +326,18 @@ def _number(one: StandIn) -> float | int:
     return int(number) if float(number).is_integer() else number
 
 
-def _value(other: Any) -> Any:
+def number_like(other: Any) -> Any:
+    """Return the number that a stand-in is; anything else as it is."""
     return _number(other) if isinstance(other, StandIn) else other
+
+
+def index_of(key: Any) -> Any:
+    """Return an index with integers in the place of stand-ins."""
+    if isinstance(key, StandIn):
+        return key.__index__()
+    if isinstance(key, slice):
+        return slice(*map(index_of, (key.start, key.stop, key.step)))
+    return tuple(map(index_of, key)) if type(key) is tuple else key
 
 
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
@@ -326,7 +347,7 @@ _OTHER_SIDE |= {other: name for name, other in _OTHER_SIDE.items()}
 
 def _binary(name: str) -> Any:
     def method(self: StandIn, other: Any) -> Any:
-        mine, value = _number(self), _value(other)
+        mine, value = _number(self), number_like(other)
         if isinstance(value, float) and isinstance(mine, int):
             mine = float(mine)
         if isinstance(value, _kit[0].Tensor) and name in _OTHER_SIDE:
@@ -337,6 +358,9 @@ def _binary(name: str) -> Any:
 
     return method
 
+
+OPERATORS = (*_OTHER_SIDE, *(f"__{name}__" for name in ("lt", "le", "gt", "ge")))
+"""Operators whose other operand a stand-in may be."""
 
 for _name in _ARITHMETIC:
     for _side in ("", "r"):

@@ -24,10 +24,11 @@ def is_star(node: ast.AST) -> bool:
     return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
 
 
-def given_by_stars(module: Module, absent: Sequence[ast.ImportFrom]) -> dict[ast.AST, str]:
-    """Return what stands for star imports of what is not there, by import.
+def given_by_stars(module: Module, absent: Sequence[ast.ImportFrom]) -> dict[str, dict[str, str]]:
+    """Return what star imports of what is not there give: names and their code, by module.
 
-    Where another star import is there, nothing is known of what each gives, and none is replaced.
+    All is given by the first. Where another star import is there, nothing is known of what each
+    gives.
 
     Args:
         module: the script.
@@ -36,11 +37,10 @@ def given_by_stars(module: Module, absent: Sequence[ast.ImportFrom]) -> dict[ast
     stars = [node for node in ast.walk(module.tree) if is_star(node)]
     if not absent or len(stars) > len(absent):
         return {}
-    first = absent[0]
+    first = absent[0].module or ""
     names = sorted(_read(module) - set(_bound(module.tree)) - set(module.imports) - _ANY)
-    code = [f"{name} = {_value(module, name, first.module or '')}" for name in names]
-    given: dict[ast.AST, str] = dict.fromkeys(absent, "...")
-    return given | {first: "; ".join(code) or "..."}
+    given: dict[str, dict[str, str]] = {node.module or "": {} for node in absent}
+    return given | {first: {name: _value(module, name, first) for name in names}}
 
 
 def _read(module: Module) -> set[str]:

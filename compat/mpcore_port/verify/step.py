@@ -33,6 +33,7 @@ from mpcore_port.verify.left_out import (
     may_go,
 )
 from mpcore_port.verify.module import Module, StepError
+from mpcore_port.verify.old_torch import is_of_old_torch
 from mpcore_port.verify.run import ALONE, STUBS, verify
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def verify_step(
     one = _Compared(file, result, target, place, options, inputs, name, tell, compiling)
     empty = Verification(file.source.path, name, (), whole)
     first = done = one.done(empty, set())
+    if name == "mindspore" and any(is_of_old_torch(found.words) for found in done.comparisons):
+        first = done = replace(one, old_torch=True).done(empty, set())
     absent: set[int] = set()
     said: list[str] = []
     while name == "mindspore" and len(said) < _TURNS and _port_alone_failed(done):
@@ -162,6 +165,7 @@ class _Compared:
     name: str
     tell: Callable[[str], None]
     compiling: Compiling | None
+    old_torch: bool = False
 
     def may_stand_in(self, stopped: str) -> set[int]:
         """Return the lines to leave out of both sides where the port alone stopped.
@@ -181,11 +185,14 @@ class _Compared:
         """Return ``empty`` with what was compared; ``absent`` are lines that give nothing."""
         file, place, options = self.file, self.place, self.options
         try:
-            step = _extracted(file, place, absent)
+            step = _extracted(file, place, absent, old_torch=self.old_torch)
             args = options.args or step.args
             lines = f"lines {step.loop[0]} to {step.loop[1]}"
             self.tell(f"taking the step out of {file.source.path}, {lines}: trying inputs")
-            step, found = _runnable(file, step, place, args, self.inputs, options, absent)
+            ages = self.name == "mindspore"  # torch's own ports need the torch of today
+            step, found = _runnable(
+                file, step, place, args, self.inputs, options, absent, ages=ages
+            )
             if not self.inputs:
                 found, options = _shrunk(found, options)
         except StepError as exc:
@@ -225,12 +232,14 @@ def _runnable(
     inputs: str,
     options: VerifyOptions,
     absent: set[int],
+    *,
+    ages: bool,
 ) -> tuple[Step, _Inputs]:
     """Return a step that runs, and its inputs.
 
     What fails is left out by its line, where it may be; a network for which nothing was found is
     left out last, and a small one stands in; then what gives the loss. ``absent`` are lines that
-    are left out from the first.
+    are left out from the first; ``ages`` says whether torch may do as it did before 0.4.
     """
     module = Module(script_text(file))
     limit = options.time_limit
@@ -242,6 +251,9 @@ def _runnable(
             try:
                 return step, _inputs(step, place, args, inputs, options, trying)
             except _LineError as exc:
+                if ages and not step.old_torch and is_of_old_torch(str(exc)):
+                    step = _extracted(file, place, absent, old_torch=True)
+                    continue
                 fresh = [line for line in exc.lines if line not in absent]
                 may = [line for line in fresh if may_go(module, line, step.loop, tuple(exc.lines))]
                 if may and len(absent) < _LEFT_OUT and not trying.is_spent:
@@ -251,7 +263,7 @@ def _runnable(
                     trying.left = max(trying.left, trying.share)
                 else:
                     raise
-                step = _extracted(file, place, absent)
+                step = _extracted(file, place, absent, old_torch=step.old_torch)
 
 
 def _rest(rests: list[list[int]], absent: Collection[int]) -> list[int]:
@@ -326,9 +338,11 @@ class _LineError(StepError):
         self.lines = lines
 
 
-def _extracted(file: Ported, place: Place, absent: Collection[int] = ()) -> Step:
+def _extracted(
+    file: Ported, place: Place, absent: Collection[int] = (), *, old_torch: bool = False
+) -> Step:
     try:
-        return extract(script_text(file), place.original, absent)
+        return extract(script_text(file), place.original, absent, old_torch=old_torch)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as exc:
         what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
         msg = f"the search for it gave up ({what}): a defect, please report"

@@ -11,7 +11,7 @@ from mpcore_port.verify.module import Module, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["nexts"]
+__all__ = ["is_next", "nexts"]
 
 _MEMORY = re.compile(r"(\w+_)?(replay|buffer|memory|experience|rb)(_\w+)?", re.I)
 _MODEL = {"parameters", "named_parameters", "buffers", "modules", "values", "keys", "items"}
@@ -39,11 +39,16 @@ def _scopes(module: Module, scope: ast.AST, depth: int) -> Iterator[ast.AST]:
             yield from _scopes(module, statement, depth - 1)
 
 
+def is_next(call: ast.Call) -> bool:
+    """Return whether a call is ``next(iterator)``."""
+    return isinstance(call.func, ast.Name) and call.func.id == "next" and bool(call.args)
+
+
 def _takes(call: ast.Call) -> bool:
     func = call.func
     if isinstance(func, ast.Attribute):
         return func.attr in ("next", "__next__") and not call.args
-    if not (isinstance(func, ast.Name) and func.id == "next" and call.args):
+    if not is_next(call):
         return False
     given = call.args[0]
     last = ast.unparse(given.func).rpartition(".")[2] if isinstance(given, ast.Call) else ""

@@ -8,7 +8,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from mpcore_port.verify.absent import FILES, guarded_lines
+from mpcore_port.verify.absent import FILES, NEVER, guarded_lines
 from mpcore_port.verify.bases import inherited, owner_of_init
 from mpcore_port.verify.beside import absolute, roots
 from mpcore_port.verify.left_out import (
@@ -20,7 +20,7 @@ from mpcore_port.verify.left_out import (
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.stars import given_by_stars, is_star
-from mpcore_port.verify.streams import nexts
+from mpcore_port.verify.streams import is_next, nexts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from mpcore_port.verify.module import Module
 
-__all__ = ["LOADER", "NEXT", "Stubs"]
+__all__ = ["LOADER", "NEXT", "STREAM", "Stubs"]
 
 _BATCHES = re.compile(r"(get|next|sample|fetch|make|load)_?(\w+_)?(mini_?)?batch(es)?", re.I)
-LOADER, NEXT = "_mpcore_loader()", "_mpcore_next()"
+LOADER, NEXT, STREAM = "_mpcore_loader()", "_mpcore_next()", "_mpcore_stream"
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _DATA = ("torch.utils.data.", "torchvision.datasets.", "datasets.", "torchtext.datasets.")
 _READS = (
@@ -53,7 +53,11 @@ class Stubs:
 
     Attributes:
         calls: calls, and what stands in their place.
-        imports: import statements, and what stands in their place; "" if they stay.
+        imports: import statements, and what stands in their place.
+        left: imports that stay, so that rules see in a step the names that they see in its script;
+            what they import are modules of which every name is absent.
+        given: names, and their code, that star imports of what is not there give, by module.
+        gone: modules that are there, and cannot be imported.
         missing: modules that are not installed.
     """
 
@@ -61,6 +65,8 @@ class Stubs:
         self.module, self.folder = module, folder
         self.calls: dict[ast.AST, str] = {}
         self.imports: dict[ast.AST, str] = {}
+        self.left: list[ast.Import | ast.ImportFrom] = []
+        self.gone: list[str] = []
         self.missing: list[str] = []
         self._streams: dict[str, int] = {}
         self._whole: list[tuple[ast.Call, ast.Tuple]] = []
@@ -80,7 +86,8 @@ class Stubs:
                 self.calls[node.value] = "_mpcore_short(2)"
             elif isinstance(node, ast.Assign) and _is_large_batch(node):
                 self.calls[node.value] = "_mpcore_short(8)"
-        self.imports |= given_by_stars(module, self._absent_stars)
+        self.given = given_by_stars(module, self._absent_stars)
+        self.left += self._absent_stars if self.given else []
         self.losses = set(givers_of_losses(module, (1, len(module.text.splitlines()) + 1)))
         for line in absent:
             self._leave_out(line)
@@ -100,7 +107,7 @@ class Stubs:
         if isinstance(node, ast.ImportFrom) and is_star(node):
             self._absent_stars.append(node)
             return
-        self._give_nothing(node)
+        self.left.append(node)
 
     def _give_nothing(self, node: ast.Import | ast.ImportFrom) -> None:
         """Bind what an import binds to something that is not there."""
@@ -117,7 +124,7 @@ class Stubs:
         """Have an import, a check or a call give nothing: it was tried and failed."""
         node = failing(self.module, line)
         if isinstance(node, (ast.Import, ast.ImportFrom)) and node.names[0].name != "*":
-            self._give_nothing(node)
+            self._leave_out_import(node)
         elif isinstance(node, (ast.Raise, ast.Assert)):
             self.imports[node] = self._assigned_beside(node) or "..."
         elif isinstance(node, ast.Call) and (owner := owner_of_init(self.module, node)):
@@ -136,6 +143,16 @@ class Stubs:
                 self._whole.append((node, target))
             given = self._absent(node, _name(node))
             self.calls[node] = f"{given}()" if given.startswith("_mpcore") else given
+
+    def _leave_out_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Have a module be gone where no other line imports of it; else this line gives nothing."""
+        name = _module_of(node)
+        others = [one for one in ast.walk(self.module.tree) if _module_of(one) == name]
+        if not name or len(others) > 1 or name.partition(".")[0] in NEVER:
+            self._give_nothing(node)
+        else:
+            self.left.append(node)
+            self.gone.append(name)
 
     def _assigned_beside(self, node: ast.stmt) -> str:
         """Return code for what the branches beside one that raises assign."""
@@ -268,12 +285,17 @@ class Stubs:
     def take_streams(self, scope: ast.AST, targets: Sequence[ast.expr] = ()) -> list[ast.expr]:
         """Have what takes its batches by itself get synthetic ones; return all targets."""
         found = [*targets]
-        for call, target in nexts(self.module, scope):
+        calls = nexts(self.module, scope)
+        sources = {ast.unparse(call) for call, _ in calls}
+        for call, target in calls:
             source = ast.unparse(call)
             known = self._streams.setdefault(source, len(found))
             if known == len(found):
                 found.append(target)
-            self.calls[call] = f"_mpcore_next({known})" if known else NEXT
+            if known or not is_next(call):
+                self.calls[call] = f"_mpcore_next({known})" if known else NEXT
+            elif len(sources) > 1 or not self.is_loader(call.args[0]):
+                self.calls[call.args[0]] = STREAM  # rules know what ``next`` is
         return found
 
     def _is_elif(self, node: ast.AST) -> bool:
@@ -432,6 +454,13 @@ class Stubs:
             if isinstance(node, ast.FunctionDef) and name in [a.arg for a in node.args.args]:
                 return node
         return None
+
+
+def _module_of(node: ast.AST) -> str:
+    """Return the one module that an import is of, by its full name; "" where that is not known."""
+    if isinstance(node, ast.ImportFrom):
+        return "" if node.level else node.module or ""
+    return node.names[0].name if isinstance(node, ast.Import) and len(node.names) == 1 else ""
 
 
 def _name(call: ast.Call) -> str:
