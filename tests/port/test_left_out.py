@@ -299,11 +299,11 @@ def test_a_class_whose_base_fails_has_what_it_reads_by_names(tmp_path: Path) -> 
     )
     step = _step(text, tmp_path, (6,))
     line = step.body.splitlines()[5]
-    assert 'self.model = _mpcore_missing("model").to("cuda"); ' in line
-    assert "self.optimizer = torch.optim.SGD(self.model.parameters()" in line
-    assert "self.scaler = torch.cuda.amp.GradScaler()" in line
-    assert 'self.count = _mpcore_missing("count")' in line
-    assert not any(f"self.{name} =" in line for name in ("limit", "metric", "log"))
+    assert '_mpcore_give(self, model=_mpcore_missing("model").to("cuda")); ' in line
+    assert "(self, optimizer=torch.optim.SGD(self.model.parameters()" in line
+    assert "(self, scaler=torch.cuda.amp.GradScaler())" in line
+    assert '(self, count=_mpcore_missing("count"))' in line
+    assert not any(f"(self, {name}=" in line for name in ("limit", "metric", "log"))
     said = "values by the names of attributes in place of super().__init__(config)"
     assert (6, said) in step.replaced
 

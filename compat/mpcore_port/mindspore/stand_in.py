@@ -175,7 +175,7 @@ def _plain_first(original: Any, name: str) -> Any:
 
     @functools.wraps(original)
     def method(tensor: Any, given: Any, *more: Any) -> Any:
-        return original(tensor, plain(given), *more)
+        return original(tensor, plain(given), *map(number_like, more))
 
     return method
 

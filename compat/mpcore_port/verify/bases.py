@@ -6,10 +6,12 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from mpcore_port.verify.guess import role_of
-from mpcore_port.verify.roles import NETWORK
+from mpcore_port.verify.assumed_settings import settings_of
+from mpcore_port.verify.roles import NETWORK, SETTINGS, role_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mpcore_port.verify.module import Module
 
 __all__ = ["BY_NAME", "inherited", "owner_of_init"]
@@ -28,21 +30,24 @@ def owner_of_init(module: Module, call: ast.Call) -> ast.ClassDef | None:
     return None if module.has_base(owner, ("torch.",)) else owner
 
 
-def inherited(module: Module, cls: ast.ClassDef) -> str:
+def inherited(module: Module, cls: ast.ClassDef, folder: Path) -> str:
     """Return code that gives an object what its class reads and only its base assigns.
 
+    No assignment is in it: rules see in the step what they see in the script.
     Networks come first: an optimizer is made for the first of them.
     """
     names = _only_read(module, cls)
     models = [name for name in names if NETWORK.fullmatch(name) and "loader" not in name]
     main = min(models, key=lambda name: (name != "model", names.index(name)), default="")
-    found = [f'self.{name} = _mpcore_missing("{name}").to("cuda")' for name in models]
+    found = [f'_mpcore_give(self, {name}=_mpcore_missing("{name}").to("cuda"))' for name in models]
     for name in names:
         if name in models:
             continue
         model = f"self.{main}" if main else '_mpcore_missing("model")'
         code = role_of(name, model) or f'_mpcore_missing("{name}")'
-        found.append(f"self.{name} = {code}")
+        if SETTINGS.fullmatch(name):
+            code = settings_of(module, folder, name)[0]
+        found.append(f"_mpcore_give(self, {name}={code})")
     return "; ".join(found)
 
 

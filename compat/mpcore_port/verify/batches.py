@@ -210,9 +210,10 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
             if whole and not any(_is_item(n, name) for n in inside):
                 return Layout("tuple", tuple(target_names(node.targets[0])))
         if isinstance(node, ast.Subscript) and _is_item(node, name):
-            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-            if isinstance(key, (str, int)):
-                keys[key] = None
+            ways = node.slice
+            either = (ways.body, ways.orelse) if isinstance(ways, ast.IfExp) else (ways,)
+            held = [one.value for one in either if isinstance(one, ast.Constant)]
+            keys |= dict.fromkeys(key for key in held if isinstance(key, (str, int)))
         if isinstance(node, ast.Call):
             passed += [(node, i) for i, a in enumerate(node.args) if ast.unparse(a) == name]
             if any(k.arg is None and ast.unparse(k.value) == name for k in node.keywords):

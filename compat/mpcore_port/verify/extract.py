@@ -37,6 +37,7 @@ from mpcore_port.verify.old_torch import install as _mpcore_old
 from mpcore_port.verify.settings_files import install as _mpcore_files
 from mpcore_port.verify.synthetic import Batches as _mpcore_batches
 from mpcore_port.verify.synthetic import Record as _mpcore_record
+from mpcore_port.verify.synthetic import give as _mpcore_give
 from mpcore_port.verify.synthetic import missing as _mpcore_missing
 from mpcore_port.verify.synthetic import settings as _mpcore_settings
 from mpcore_port.verify.synthetic import arrays as _mpcore_arrays
@@ -245,7 +246,8 @@ def _replaced(
         old = _shortened(node)
         touched |= set(range(first + 1, last + 2))
         if first + 1 in needs.kept:
-            said.append((first + 1, f"{_what(spots[node])} in place of {old}"))
+            what = "nothing" if node in stubs.nowhere else _what(spots[node])
+            said.append((first + 1, f"{what} in place of {old}"))
     left = (node for node in stubs.left if node not in spots and node.lineno in needs.kept)
     said += [(node.lineno, f"nothing in place of {_shortened(node)}") for node in left]
     return [line.decode() for line in lines], said, touched
@@ -261,7 +263,7 @@ def _what(text: str) -> str:
         return text.partition("(")[2].rstrip(")")
     if "_mpcore_spawn" in text:
         return "one process"
-    if text.startswith("self."):
+    if text.startswith("_mpcore_give"):
         return BY_NAME
     if text == NEVER:
         return "its other branch"

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.assumed_settings import is_counted, settings_of
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, walk
-from mpcore_port.verify.required import defaults
-from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS, SETTINGS, flag_of, number_of
+from mpcore_port.verify.roles import LOADERS, LOSS, SCALER, SETTINGS, number_of, role_of
 from mpcore_port.verify.streams import nexts
 from mpcore_port.verify.synthetic import BATCHES
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from mpcore_port.verify.module import Function
     from mpcore_port.verify.stubs import Stubs
 
-__all__ = ["Guess", "guess_call", "held_beside", "role_of"]
+__all__ = ["Guess", "guess_call", "held_beside"]
 
-_OPTIMIZER = "torch.optim.SGD({model}.parameters(), lr=0.01, momentum=0.9)"
 _MODEL = '_mpcore_missing("model")'
 _DATA = re.compile(
     r"(real_?|fake_?|src_?|tgt_?|input_?|batch_?|train_?)?"
@@ -32,28 +31,7 @@ _DATA = re.compile(
     r"tokens?|audios?|waves?|obs(ervations?)?|states?|actions?|rewards?|text|src|tgt|sources?)",
     re.I,
 )
-_SCALER = r"(grad_|loss_)?scaler"
-_EPOCHS = re.compile(r"(^|[._])epoch$", re.I)
-_ROLES = (  # what a parameter's name says, and what it is given
-    (r"(train_?|data_?)*(loader|dl|batches|iter(ator)?|data_loader)", "_mpcore_loader()"),
-    (r"(\w+_)?optim(izer)?|opt", _OPTIMIZER),
-    (_SCALER, "torch.cuda.amp.GradScaler()"),
-    (r"loss(es)?", '_mpcore_missing("loss")(torch.ones(8, 16, device="cuda"))'),
-    (r"parameters", '_mpcore_missing("model").parameters()'),
-    (r"criterion|loss_f(n|unc|unction)|objective|crit", "torch.nn.CrossEntropyLoss()"),
-    (r"device|dev", 'torch.device("cuda")'),
-    (r"rank|local_rank|gpu|(start_)?epoch|seed", "0"),
-    (r"epochs|num_epochs|n_epochs|world_size", "1"),
-    (r"(max_|num_|total_)?(steps|iters|iterations)", "64"),
-    (r"(use_)?(amp|fp16|mixed_precision)", "True"),
-    (r"(grad(ient)?_)?accum\w*", "2"),
-    (r"(\w+_)?(clip\w*|max_norm)|clip_grad\w*", "1.0"),
-    (r"lr|learning_rate", "0.01"),
-    (r"(print|log|save|eval)_?(freq|interval|every|steps)", "10"),
-    (r"writer|logger|log|tb|progress|run", '_mpcore_missing("{name}")'),
-    (r"dtype|amp_dtype", "torch.float16"),
-    (r"(cls|class)_?weights?", 'torch.ones(10, device="cpu").numpy()'),
-)
+_SETTERS = re.compile(r"(set|feed)_?(input|data|batch)s?")
 _SIZES = (
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),
     (r"(in_|input_|num_|n_)?(channels?|ch|chans)", 3),
@@ -86,12 +64,6 @@ class Guess:
     samples: bool = False
 
 
-def role_of(name: str, model: str) -> str:
-    """Return code for what a name says it is, of ``model`` where it asks for one; "" if nothing."""
-    code = next((code for pattern, code in _ROLES if re.fullmatch(pattern, name, re.I)), "")
-    return code.format(model=model, name=name) if "{" in code else code
-
-
 def guess_call(module: Module, stubs: Stubs) -> Guess:
     """Return code that makes what the training function asks for, and calls it.
 
@@ -113,6 +85,12 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     maker.said.append(f"nothing calls {function_name(module, function)}: {call}")
     if loops:
         return Guess("\n".join([*maker.lines, call]), tuple(maker.said), function)
+    setter = _setter(module, owner) if not data and not given else None
+    if setter is not None:
+        name = setter.args.args[1].arg
+        layout = layout_of(module, setter, ast.Name(name, ast.Store()))
+        each = f"for {name} in _mpcore_loader(): _mpcore_owner.{setter.name}({name}); {call}"
+        return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
     if not data and nexts(module, function):
         each = f"for _ in range({BATCHES}): {call}"
         return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, samples=True)
@@ -124,6 +102,15 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     each = f"for ({', '.join(names)},) in _mpcore_loader(): {call}"
     layout = Layout("tuple", names)
     return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
+
+
+def _setter(module: Module, owner: ast.AST | None) -> Function | None:
+    """Return the method of a class that is handed a batch before another trains by it."""
+    methods = module.methods(owner) if isinstance(owner, ast.ClassDef) else {}
+    for name, method in methods.items():
+        if _SETTERS.fullmatch(name) and len(method.args.args) - len(method.args.defaults) == 2:
+            return method
+    return None
 
 
 def _data(function: Function) -> list[str]:
@@ -203,7 +190,7 @@ class _Maker:
         later = [a for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is None]
         values = {arg.arg: "" for arg in [*plain, *later]}
         # `scaler=None` and the like: without one there would be no mixed precision to compare
-        values |= {a.arg: "" for a in listed if re.fullmatch(_SCALER, a.arg)}
+        values |= {a.arg: "" for a in listed if re.fullmatch(SCALER, a.arg)}
         pairs = zip(listed[len(listed) - len(args.defaults) :], args.defaults, strict=True)
         for arg, default in pairs:  # "not given" of what a name says a number of
             nothing = isinstance(default, ast.Constant) and default.value is None
@@ -237,32 +224,29 @@ class _Maker:
                 self.lines.append(f"from {held} import {name} as _mpcore_{name}")
                 self.said.append(f"{name}: that of {held}")
                 return f"_mpcore_{name}"
-            return self._settings(name)
-        if re.fullmatch(_SCALER, name, re.I):  # the rules follow a name that is assigned
+            code, said = settings_of(self.module, self.folder, name)
+            self.said.append(said)
+            return code
+        if _annotation(name, function) in ("Path", "pathlib.Path"):
+            return '__import__("pathlib").Path("mpcore")'
+        if loaders := held_loaders(self.module, name):
+            self.said.append(f"{name}: {', '.join(loaders)} give batches")
+            pairs = ", ".join(f'"{one}": _mpcore_loader()' for one in loaders)
+            return f'_mpcore_settings("{name}", {{{pairs}}})'
+        if re.fullmatch(SCALER, name, re.I):  # the rules follow a name that is assigned
             self.lines.append(f"_mpcore_{name} = torch.cuda.amp.GradScaler()")
             return f"_mpcore_{name}"
         if LOSS.search(name) and re.search(rf"\w*dict\w* = {name}\(", ast.unparse(function)):
             self.said.append(f"{name}: it gives a dict, a stand-in")
             return f'_mpcore_missing("{name}")'
-        for pattern, code in _ROLES:
-            if re.fullmatch(pattern, name, re.I):
-                code = "1" if code == "0" and self._is_counted(name) else code
-                return code.format(model=self.model or _MODEL, name=name) if "{" in code else code
+        if code := role_of(name, self.model or _MODEL):
+            return "1" if code == "0" and is_counted(self.module, name) else code
         number = number_of(name, 0)
         if number and not re.search(rf"\b{name}[.(\[]", ast.unparse(function)):
             self.said.append(f"{name}: {number:g}")
             return f"{number:g}"
         self.said.append(f"{name}: nothing is known of it, a stand-in")
         return f'_mpcore_missing("{name}")'
-
-    def _is_counted(self, text: str) -> bool:
-        """Return whether ``range`` ends at a number of epochs that is called ``epoch``."""
-        return _EPOCHS.search(text) is not None and any(
-            isinstance(node, ast.Call)
-            and ast.unparse(node.func) == "range"
-            and ast.unparse(node.args[min(1, len(node.args) - 1)]) in (text, f"self.{text}")
-            for node in ast.walk(self.module.tree)
-        )
 
     def _make_model(self, name: str) -> str:
         """Return the model of the script; a stand-in where it has none, or several."""
@@ -297,36 +281,22 @@ class _Maker:
             raise StepError(msg)
         return whole[0]
 
-    def _settings(self, name: str) -> str:
-        """Return settings: the defaults of ``argparse``, and what names say."""
-        asked = sorted(
-            {
-                node.attr
-                for node in ast.walk(self.module.tree)
-                if isinstance(node, ast.Attribute)
-                and ast.unparse(node.value) in (name, f"self.{name}")
-            }
-        )
-        known = defaults(self.module.tree, self.folder)
-        values = {}
-        for attribute in asked:
-            if attribute not in known and self._is_counted(f"{name}.{attribute}"):
-                values[attribute] = "1"
-                continue
-            code = next((c for p, c in _ROLES if re.fullmatch(p, attribute, re.I)), None)
-            if BATCH_SIZE.fullmatch(attribute):  # that of the batches that are made
-                values[attribute] = repr(BATCH)
-            elif attribute in known and not flag_of(attribute):
-                values[attribute] = known[attribute]
-            elif code is not None and "{" not in code:
-                values[attribute] = code
-            elif number_of(attribute, -1) >= 0:  # functions of torch want a number itself
-                number = number_of(attribute)
-                values[attribute] = repr(int(number) if float(number).is_integer() else number)
-        listed = [f"{attribute}={values.get(attribute, 'a stand-in')}" for attribute in asked]
-        self.said.append(f"{name}: {', '.join(listed)}")
-        pairs = ", ".join(f"{key!r}: {value}" for key, value in values.items())
-        return f'_mpcore_settings("{name}", {{{pairs}}})'
+
+def _annotation(name: str, function: Function) -> str:
+    """Return what a parameter is said to be; "" where nothing is said."""
+    args = function.args
+    listed = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+    found = next((one.annotation for one in listed if one.arg == name), None)
+    return ast.unparse(found) if found is not None else ""
+
+
+def held_loaders(module: Module, name: str) -> list[str]:
+    """Return the loaders that something of that name holds: ``loader.loader_train``."""
+    if not LOADERS.fullmatch(name):
+        return []
+    read = (node for node in ast.walk(module.tree) if isinstance(node, ast.Attribute))
+    held = {node.attr for node in read if ast.unparse(node.value) in (name, f"self.{name}")}
+    return sorted(one for one in held if LOADERS.fullmatch(one))
 
 
 def held_beside(module: Module, folder: Path, name: str) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "VerifyOptions",
     "against_own",
     "allow_rounding",
+    "by_own_drift",
     "compare",
     "drift",
 ]
@@ -286,7 +287,7 @@ def allow_rounding(done: Verification, where: str) -> Verification:
                 words = f"{one.losses[0]} losses within {one.largest:.1e} relative"
                 judged = replace(one, verdict="close", words=words)
             if judged.verdict == "different":
-                judged = _by_own_drift(one)
+                judged = by_own_drift(one)
         if judged.verdict == "close":
             judged = replace(judged, words=f"{judged.words}; rounding differs by lines {where}")
         found.append(judged)
@@ -305,8 +306,10 @@ def drift(original: Sequence[float], nudged: Sequence[Sequence[float]]) -> tuple
     return tuple(found)
 
 
-def _by_own_drift(one: Comparison) -> Comparison:
-    """Judge losses by how far rounding alone moves those of the original."""
+def by_own_drift(one: Comparison) -> Comparison:
+    """Judge losses by how far rounding alone moves those of the original, where that was run."""
+    if not one.own:
+        return one
     apart = [_relative(a, b) for a, b in zip(one.original, one.port, strict=True)]
     if len(one.own) < len(apart) or not apart:
         return replace(one, own=())

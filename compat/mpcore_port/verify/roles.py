@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["AMP", "BATCH", "BATCH_SIZE", "LOSS", "NETWORK", "SETTINGS", "flag_of", "number_of"]
+__all__ = [
+    "AMP",
+    "BATCH",
+    "BATCH_SIZE",
+    "LOADERS",
+    "LOSS",
+    "NETWORK",
+    "SCALER",
+    "SETTINGS",
+    "flag_of",
+    "number_of",
+    "role_of",
+]
 
 SETTINGS = re.compile(
     r"args|cfg|config|opts?|hparams|hps|h|params|conf|flags|options|settings|hyp|hyper\w*", re.I
@@ -17,6 +29,7 @@ AMP = re.compile(
     r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled|precision))?",
     re.I,
 )
+_TRAINS = re.compile(r"is_?train(ing)?", re.I)
 NETWORK = re.compile(
     r"(\w+_)?(model|net|network|module|unet|backbone|generator|discriminator|net_?[gd]|encoder|"
     r"decoder|student|teacher)(_\w+)?",
@@ -25,6 +38,8 @@ NETWORK = re.compile(
 BATCH = 8
 """How many samples the batches have that are made."""
 BATCH_SIZE = re.compile(r"(train_?)?(mini_?|micro_?)?(batch_?size|bs)", re.I)
+LOADERS = re.compile(r"(\w+_)?(data_?)?loaders?(_\w+)?", re.I)
+"""Names of what gives batches, and of what holds several that do."""
 LOSS = re.compile(r"loss|criterion|crit$|objective|cross_?entropy|divergence", re.I)
 _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"\w*drop(out|path)?(_?(rate|p|prob|path))*", 0.0),
@@ -33,6 +48,7 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"(\w+_)?beta2", 0.999),
     (r"(\w+_)?(weight_decay|wd)", 0.0001),
     (r"(\w+_)?(eps|epsilon)", 1e-8),
+    (r"(pct|percent|ratio|frac(tion)?|prob(ability)?)_\w+|\w+_(pct|ratio|frac(tion)?|prob)", 0.3),
     (r"(\w+_)?(clip\w*|max_norm)|clip_grad\w*", 1.0),
     (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
     (r"(\w+_)?(grad(ient)?_)?(accum\w*|accumulate)", 2),
@@ -50,7 +66,8 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"(n_|num_)?heads?", 4),
     (r"(n_|num_)?(layers?|blocks?)|depth", 2),
     (r"block_size|seq_len\w*|max_len(gth)?|context(_length)?", 32),
-    (r"(d_|n_)?(model|embd?|embed(ding)?_?(dim|size)?|hidden(_dim|_size)?|dim|width|hid)", 32),
+    (r"(d_|n_)?(embd?|embed(ding)?_?(dim|size)?|hidden(_dim|_size)?|dim|width|hid)", 32),
+    (r"(d_|n_)model", 32),
     (r"(image|img|input|crop)_?(size|res\w*)", 32),
 )
 
@@ -62,5 +79,37 @@ def number_of(name: str, unknown: float = 1) -> float:
 
 
 def flag_of(name: str) -> bool:
-    """Return whether a flag of that name is on: those of mixed precision are."""
-    return AMP.fullmatch(name.rpartition(".")[2].replace("-", "_")) is not None
+    """Return whether a flag of that name is on: those of mixed precision and of training are."""
+    last = name.rpartition(".")[2].replace("-", "_")
+    return AMP.fullmatch(last) is not None or _TRAINS.fullmatch(last) is not None
+
+
+SCALER = r"(grad_|loss_)?scaler"
+"""Names of loss scalers."""
+_OPTIMIZER = "torch.optim.SGD({model}.parameters(), lr=0.01, momentum=0.9)"
+_ROLES = (  # what a parameter's name says, and what it is given
+    (r"(train_?|data_?)*(loader|dl|batches|iter(ator)?|data_loader)", "_mpcore_loader()"),
+    (r"(\w+_)?optim(izer)?|opt", _OPTIMIZER),
+    (SCALER, "torch.cuda.amp.GradScaler()"),
+    (r"loss(es)?", '_mpcore_missing("loss")(torch.ones(8, 16, device="cuda"))'),
+    (r"parameters", '_mpcore_missing("model").parameters()'),
+    (r"criterion|loss_f(n|unc|unction)|objective|crit", "torch.nn.CrossEntropyLoss()"),
+    (r"device|dev", 'torch.device("cuda")'),
+    (r"rank|local_rank|gpu|(start_)?epoch|seed", "0"),
+    (r"(\w+_)?epochs|world_size", "1"),
+    (r"(max_|num_|total_)?(steps|iters|iterations)", "64"),
+    (r"(use_)?(amp|fp16|mixed_precision)", "True"),
+    (r"(grad(ient)?_)?accum\w*", "2"),
+    (r"(\w+_)?(clip\w*|max_norm)|clip_grad\w*", "1.0"),
+    (r"lr|learning_rate", "0.01"),
+    (r"(print|log|save|eval)_?(freq|interval|every|steps)", "10"),
+    (r"writer|logger|log|tb|progress|run", '_mpcore_missing("{name}")'),
+    (r"dtype|amp_dtype", "torch.float16"),
+    (r"(cls|class)_?weights?", 'torch.ones(10, device="cpu").numpy()'),
+)
+
+
+def role_of(name: str, model: str) -> str:
+    """Return code for what a name says it is, of ``model`` where it asks for one; "" if nothing."""
+    code = next((code for pattern, code in _ROLES if re.fullmatch(pattern, name, re.I)), "")
+    return code.format(model=model, name=name) if "{" in code else code

@@ -20,6 +20,7 @@ from mpcore_port.verify.judge import (
     Verification,
     VerifyOptions,
     against_own,
+    by_own_drift,
     compare,
     drift,
 )
@@ -33,6 +34,7 @@ STUBS = Path(__file__).parents[1] / "stubs" / "path"
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """The environment of a script that torchrun starts: it is the one rank of its world."""
 _STOCK = VerifyOptions()
+_NEAR = 0.05  # relative: what is farther apart is no rounding
 
 
 def verify(
@@ -69,6 +71,7 @@ def verify(
     if target == "mindspore" and "float32" in options.modes:
         exact = first[options.modes.index("float32")].losses
         found = [against_own(one, exact) for one in found]
+        found = [by_own_drift(_moved(original, one, options, tell)) for one in found]
     return Verification(original.name, target, tuple(found))
 
 
@@ -83,6 +86,24 @@ def _sensitive(
     with ThreadPoolExecutor(len(NUDGES)) as pool:
         runs = pool.map(lambda seed: _run(original, "cuda", options, seed)[0], NUDGES)
         return replace(one, own=drift(one.original, [run.losses for run in runs]))
+
+
+def _moved(
+    original: Path, one: Comparison, options: VerifyOptions, tell: Callable[[str], None]
+) -> Comparison:
+    """Measure the same of an original whose losses differ a little from its port's to MindSpore.
+
+    Each framework has kernels of its own, and training spreads their rounding.
+    """
+    near = one.largest is not None and one.largest <= _NEAR
+    if one.verdict != "different" or not (near and one.scales and one.alike):
+        return one
+    tell(f"{one.mode}: losses differ: nudging the original")
+    options = replace(options, modes=(one.mode,), losses=len(one.original))
+    with ThreadPoolExecutor(len(NUDGES)) as pool:
+        seeds = (0, *NUDGES)
+        own, *runs = pool.map(lambda seed: _run(original, "cuda", options, seed)[0].losses, seeds)
+        return replace(one, own=drift(own, runs))
 
 
 def _in_turn(

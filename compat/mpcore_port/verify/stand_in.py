@@ -49,6 +49,7 @@ _HERE = tuple(  # files whose functions hand on; probe has something in the plac
 )
 _ONE_DEVICE = "_port_one_device.forward"  # of a port, in the place of DataParallel
 _LENGTH = 1024  # of a data set: scripts ask for enough
+_OF_NETWORK = "of a network"  # a loss that is handed a network, and nothing that it made
 _form = ["scores"]
 _kit: list[Any] = [TorchKit()]
 _asked = [Asked()]
@@ -96,7 +97,8 @@ def asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     caller = _caller(frame)
     parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
     if not parts and LOSS.search(_stored(caller.f_code).get(caller.f_lasti, "")):
-        return ["loss"]
+        moved = any(one.requires_grad for one in _tensors((args, kwargs)))
+        return ["loss"] if moved or not _networks(args) else ["loss", _OF_NETWORK]
     by_name = not args or "labels" in kwargs or _asks_answers(caller.f_code)
     return ["named"] if not parts and by_name else ["parts", *parts]  # a model of Hugging Face's
 
@@ -118,6 +120,8 @@ def answer(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if net.name not in _used and not (talks and caller.f_lasti in _dropped(caller.f_code)):
         _used.append(net.name)
     kind, *parts = _asked[0].of(net.name, lambda: asked_of(frame, args, kwargs))
+    if parts == [_OF_NETWORK]:
+        return _of_network(args, tensors)
     given = _given(net, tensors)
     if kind == "loss":
         return given.float().square().mean()
@@ -156,12 +160,32 @@ def _asks_answers(code: Any) -> bool:
 _HELD = {"logits", "aux_loss", "last_hidden_state"}
 
 
-def _asked_of_loss(frame: Any, tensors: list[Any]) -> list[Any]:
+def _asked_of_loss(frame: Any, args: tuple[Any, ...], tensors: list[Any]) -> list[Any]:
     """Return the place of what a loss is made of, whether a dict is asked for, and its parts."""
-    floats = [place for place, t in enumerate(tensors) if t.is_floating_point()]
+    floats: list[Any] = [place for place, t in enumerate(tensors) if t.is_floating_point()]
     moved = [place for place, t in enumerate(tensors) if t.requires_grad]
+    if not moved and _networks(args):
+        floats = [_OF_NETWORK]
     is_dict = "dict" in _stored(frame.f_code).get(frame.f_lasti, "")
     return [*(*moved, *floats, 0)[:1], is_dict, *(() if is_dict else _names_wanted(frame))]
+
+
+def _networks(args: tuple[Any, ...]) -> list[Any]:
+    """Return the networks that a call is handed."""
+    return [
+        one._mpcore_module() if isinstance(one, StandIn) else one
+        for one in args
+        if isinstance(one, _kit[0].Module)
+        or (type(one) is StandIn and NETWORK.fullmatch(one._mpcore_name.rpartition(".")[2]))
+    ]
+
+
+def _of_network(args: tuple[Any, ...], tensors: list[Any]) -> Any:
+    """Return a loss of what the first network of a call makes of its first tensor."""
+    whole = next((one for one in tensors if one.is_floating_point()), tensors[0])
+    found = _networks(args)[0](whole)
+    found = found[0] if isinstance(found, (tuple, list)) else found
+    return found.float().square().mean() * 0.5
 
 
 def _in_parts(given: Any, parts: tuple[str, ...]) -> Any:
@@ -253,9 +277,14 @@ class StandIn(Missing):
         if self._mpcore_name not in _used:
             _used.append(self._mpcore_name)
         frame = sys._getframe(1)
-        asked = _asked[0].of(self._mpcore_name, lambda: _asked_of_loss(frame, tensors))
+        asked = _asked[0].of(self._mpcore_name, lambda: _asked_of_loss(frame, args, tensors))
         place, is_dict, *names = asked
-        given = tensors[place].float().square().mean() * 0.5
+        of_network = place == _OF_NETWORK
+        given = (
+            _of_network(args, tensors)
+            if of_network
+            else tensors[place].float().square().mean() * 0.5
+        )
         return {"loss": given} if is_dict else _in_parts(given, tuple(names))
 
     # --- a word -------------------------------------------------------------------------------

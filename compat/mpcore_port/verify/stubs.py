@@ -8,6 +8,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from mpcore_port.above import module_at
 from mpcore_port.verify.absent import FILES, NEVER, guarded_lines
 from mpcore_port.verify.bases import inherited, owner_of_init
 from mpcore_port.verify.beside import absolute, roots
@@ -17,7 +18,7 @@ from mpcore_port.verify.left_out import (
     makers_of_optimizers,
     of_evaluation,
 )
-from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOSS
+from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOADERS, LOSS
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.stars import given_by_stars, is_star
 from mpcore_port.verify.streams import is_next, nexts
@@ -58,6 +59,7 @@ class Stubs:
             what they import are modules of which every name is absent.
         given: names, and their code, that star imports of what is not there give, by module.
         gone: modules that are there, and cannot be imported.
+        nowhere: relative imports of modules that are not there.
         missing: modules that are not installed.
     """
 
@@ -67,6 +69,7 @@ class Stubs:
         self.imports: dict[ast.AST, str] = {}
         self.left: list[ast.Import | ast.ImportFrom] = []
         self.gone: list[str] = []
+        self.nowhere: set[ast.AST] = set()
         self.missing: list[str] = []
         self._streams: dict[str, int] = {}
         self._whole: list[tuple[ast.Call, ast.Tuple]] = []
@@ -128,8 +131,7 @@ class Stubs:
         elif isinstance(node, (ast.Raise, ast.Assert)):
             self.imports[node] = self._assigned_beside(node) or "..."
         elif isinstance(node, ast.Call) and (owner := owner_of_init(self.module, node)):
-            code = inherited(self.module, owner)
-            self.imports[self.module.parents[node]] = code or "..."
+            self._inherit(node, owner)
         elif isinstance(node, ast.Call) and line in makers_of_optimizers(self.module):
             self.calls[node.func] = f"_mpcore_missing({'optimizer ' + _name(node)!r})"
         elif isinstance(node, ast.Call) and line in self.losses:  # it keeps what it is given
@@ -143,6 +145,25 @@ class Stubs:
                 self._whole.append((node, target))
             given = self._absent(node, _name(node))
             self.calls[node] = f"{given}()" if given.startswith("_mpcore") else given
+
+    def _inherit(self, init: ast.Call, owner: ast.ClassDef) -> None:
+        """Have a class get what it reads of its base in the place of its base's ``__init__``."""
+        code = inherited(self.module, owner, self.folder)
+        self.imports[self.module.parents[init]] = code or "..."
+
+    def _is_of_nothing(self, cls: ast.ClassDef) -> bool:
+        """Return whether a base of a class is imported from a module that is not there."""
+        bases = filter(None, map(self.module.qualified, cls.bases))
+        return any(not self._is_there_or_beside(base) for base in bases)
+
+    def _is_there_or_beside(self, name: str) -> bool:
+        """Return whether a full name is of a module that is there; of a package's own, too."""
+        if not name.startswith("."):
+            return self._is_there(name)
+        held, up = name.lstrip(".").rpartition(".")[0], self.folder
+        for _ in range(len(name) - len(name.lstrip(".")) - 1):
+            up = up.parent
+        return not held or module_at(up, held) is not None
 
     def _leave_out_import(self, node: ast.Import | ast.ImportFrom) -> None:
         """Have a module be gone where no other line imports of it; else this line gives nothing."""
@@ -168,6 +189,9 @@ class Stubs:
     def _relative(self, node: ast.ImportFrom) -> None:
         """Let a module of a package import by full names: the step is no part of the package."""
         self.imports[node] = absolute(node, self.folder)
+        names = [f"{'.' * node.level}{node.module or alias.name}.of" for alias in node.names]
+        if not any(map(self._is_there_or_beside, names)):
+            self.nowhere.add(node)
 
     def _is_sibling(self, name: str) -> bool:
         places = (self.folder, *self.roots)
@@ -199,10 +223,23 @@ class Stubs:
             self.calls[node.func] = "_mpcore_spawn"
         elif name in _LOADERS:
             self.calls[node] = LOADER
+        elif (owner := owner_of_init(self.module, node)) and self._is_of_nothing(owner):
+            self._inherit(node, owner)
         elif self._is_met(node, name):
             return
+        elif self._gives_loader(node, name):
+            self.calls[node] = LOADER
         elif self._is_data(node, name) or self.is_read(node):
             self.calls[node] = self._absent(node, name or ast.unparse(node.func))
+
+    def _gives_loader(self, node: ast.Call, name: str) -> bool:
+        """Return whether a call of what is not there is bound to the name of a loader."""
+        above = self.module.parents.get(node)
+        target = above.targets[0] if isinstance(above, ast.Assign) else None
+        if not name or not isinstance(target, (ast.Name, ast.Attribute)):
+            return False
+        held = target.id if isinstance(target, ast.Name) else target.attr
+        return LOADERS.fullmatch(held) is not None and not self._is_there_or_beside(name)
 
     def _is_met(self, node: ast.Call, name: str) -> bool:
         """Return whether what a call reads is met when the step is run: settings may be there."""

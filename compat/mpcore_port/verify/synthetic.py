@@ -20,6 +20,7 @@ __all__ = [
     "Record",
     "arrays",
     "first_of",
+    "give",
     "missing",
     "passes_on",
 ]
@@ -41,9 +42,9 @@ class Batches(list[Any]):
     num_workers = 0
 
     @property
-    def dataset(self) -> Batches:
-        """The batches themselves, as something that has a length."""
-        return self
+    def dataset(self) -> Samples:
+        """The batches themselves, with the length that their samples have."""
+        return Samples(self)
 
     @property
     def sampler(self) -> Batches:
@@ -63,6 +64,18 @@ class Batches(list[Any]):
         """Length of the first tensor of a batch."""
         first = first_of(self[0])
         return int(first.shape[0])
+
+
+class Samples(Batches):
+    """What a loader goes over: as long as its samples, and more is asked of it."""
+
+    def __len__(self) -> int:
+        return super().__len__() * self.batch_size
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return missing(f"dataset.{name}")
 
 
 class Record(types.SimpleNamespace):
@@ -192,6 +205,12 @@ def missing(name: str) -> Missing:
 
         return StandIn(name)
     return Missing(name)
+
+
+def give(owner: Any, **values: Any) -> None:
+    """Give an object attributes, as its base would."""
+    for name, value in values.items():
+        setattr(owner, name, value)
 
 
 def settings(name: str, known: dict[str, Any]) -> Missing:
