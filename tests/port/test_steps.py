@@ -264,7 +264,7 @@ def test_what_stands_in_for_missing_modules_does_nothing() -> None:
     assert (list(bar), len(bar)) == ([0, 1, 2], 3)
     batches = Batches([{"x": np.zeros((3, 2))}] * 2)
     batches.sampler.set_epoch(1)
-    assert (len(batches.dataset), batches.batch_size) == (2, 3)
+    assert (len(batches), len(batches.dataset), batches.batch_size) == (2, 6, 3)
 
 
 def test_a_comment_makes_no_line_of_a_bracket() -> None:

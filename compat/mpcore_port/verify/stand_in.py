@@ -171,13 +171,9 @@ def _asked_of_loss(frame: Any, args: tuple[Any, ...], tensors: list[Any]) -> lis
 
 
 def _networks(args: tuple[Any, ...]) -> list[Any]:
-    """Return the networks that a call is handed."""
-    return [
-        one._mpcore_module() if isinstance(one, StandIn) else one
-        for one in args
-        if isinstance(one, _kit[0].Module)
-        or (type(one) is StandIn and NETWORK.fullmatch(one._mpcore_name.rpartition(".")[2]))
-    ]
+    """Return the networks that a call is handed: those of which something was asked as one."""
+    made = [one._mpcore_net if type(one) is StandIn else one for one in args]
+    return [one for one in made if isinstance(one, _kit[0].Module)]
 
 
 def _of_network(args: tuple[Any, ...], tensors: list[Any]) -> Any:
