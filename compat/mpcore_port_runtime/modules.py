@@ -21,6 +21,7 @@ __all__ = [
     "Parameter",
     "add_module",
     "children",
+    "evaluate",
     "fill",
     "fill_uniform",
     "get_submodule",
@@ -40,6 +41,7 @@ __all__ = [
     "requires_grad_",
     "rounded",
     "state_dict",
+    "train",
     "wants_grad",
 ]
 
@@ -198,6 +200,16 @@ def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
         return
     held = cell.name_cells().items()
     yield from ((name, one) for name, one in held if not isinstance(one, _OPTIMIZERS))
+
+
+def train(holder: Any, *mode: Any) -> Any:
+    """Put a Cell into training mode; anything else has a ``train`` of its own."""
+    return holder.set_train(*mode) if isinstance(holder, nn.Cell) else holder.train(*mode)
+
+
+def evaluate(holder: Any) -> Any:
+    """Put a Cell into evaluation mode; anything else has an ``eval`` of its own."""
+    return holder.set_train(False) if isinstance(holder, nn.Cell) else holder.eval()
 
 
 def wants_grad(tensor: Any) -> bool:

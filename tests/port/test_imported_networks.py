@@ -6,6 +6,9 @@ import sys
 from types import ModuleType
 
 import pytest
+from mindspore import nn
+
+import mpcore_port_runtime as port
 
 from .ports import beside, loaded, ported
 
@@ -111,3 +114,38 @@ def test_a_parameter_answers_itself():
     )
     text = ported(script).text
     assert "wants_grad" not in text
+
+
+RUNNERS = """import torch
+from parts import Trainer, build
+trainer = Trainer(1)
+trainer.train()
+t = Trainer(2)
+t.train()
+t.eval()
+build(3).train()
+Trainer(4).train()
+"""
+
+
+def test_an_object_that_runs_training_keeps_its_own_method(tmp_path):
+    found = ported(RUNNERS)
+    for line in ("port.train(trainer)", "port.train(t)", "port.evaluate(t)"):
+        assert line in found.text
+    assert "port.train(Trainer(4))" in found.text
+    assert {4, 6, 7} <= {edit.line for edit in found.edits if edit.kind == "unproven"}
+
+
+def test_what_is_a_network_after_all_changes_its_mode():
+    class Runner:
+        def train(self):
+            return "trained"
+
+        def eval(self):
+            return "evaluated"
+
+    assert port.train(Runner()) == "trained"
+    assert port.evaluate(Runner()) == "evaluated"
+    net = nn.Dense(1, 1)
+    assert port.train(net).training
+    assert not port.evaluate(net).training

@@ -112,3 +112,44 @@ def test_a_probability_of_one_is_said_to_cost_less():
     found = ported(HEAD + "criterion = nn.BCELoss()\ny = F.binary_cross_entropy(x, x)\n")
     effects = [edit.effect for edit in found.edits if edit.kind == "changed"]
     assert sum("27.6" in effect for effect in effects) == 2
+
+
+IN_PLACE = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+        for p in self.parameters():
+            p.data.fill_(0.4)
+    def forward(self, x):
+        out = torch.relu_(self.conv(x))
+        out = torch.add(out, out)
+        return torch.clamp_(out, 0.0, 1.0)
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+for turn in range(3):
+    loss = net(x).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    made.append(loss.detach())
+"""
+
+
+def test_functions_that_work_in_place_are_methods(tmp_path):
+    found = beside(HEAD + IN_PLACE, tmp_path)
+    assert "refused" not in {edit.kind for edit in found.edits}
+
+
+SETTINGS = """import torch
+torch.manual_seed(0)
+device = torch.device("cuda", 0)
+mode = "train"
+if mode == "train":
+    weights = torch.Tensor([1.0]).to(device)
+"""
+
+
+def test_a_file_of_settings_keeps_its_device():
+    assert "device = " in ported(SETTINGS).text
+    assert "device = " not in ported(SETTINGS + "for x in weights:\n    print(x)\n").text

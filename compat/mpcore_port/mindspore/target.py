@@ -18,6 +18,7 @@ from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
+from mpcore_port.mindspore.rules.in_place_functions import InPlaceFunctionRule
 from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
 from mpcore_port.mindspore.rules.kinds import KindRule, SameKindRule
 from mpcore_port.mindspore.rules.leaves import LeafRule
@@ -102,7 +103,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         TakenRule(),
     ]
     return [
-        [AnnotatedRule(), OwnStepRule(), WatchingRule()],
+        [AnnotatedRule(), InPlaceFunctionRule(), OwnStepRule(), WatchingRule()],
         [ReleasedRule(), OldOrderRule()],
         [PenaltyRule()],
         [*shapes, SharedRule()],

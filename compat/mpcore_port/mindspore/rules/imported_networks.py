@@ -6,6 +6,7 @@ another kind: said to be unproven, by line.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -17,7 +18,7 @@ from mpcore_port.packages import package_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["IMPORTED", "is_imported_network", "runs_imported"]
+__all__ = ["IMPORTED", "is_imported_network", "runs_imported", "runs_training"]
 
 IMPORTED = "of another file, which nobody looked at: taken for a network by what is asked of it"
 _ALONE = frozenset(
@@ -57,6 +58,28 @@ def runs_imported(call: cst.Call, at: At) -> bool:
     package = package_of(whole) if whole.partition(".")[0] else None
     mine = package.world == "unknown" if package is not None else whole.startswith(".")
     return mine and not _is_imported_module(func, at)
+
+
+_RUNNER = re.compile(
+    r"(train|runn|learn|execut|estimat)(er|or)|solver|engine|agent|experiment|^exp$|pipeline|^algo"
+    r"|session|worker|^task",
+    re.I,
+)
+
+
+def runs_training(holder: Any, at: At) -> bool:
+    """Return whether an object is likely one that runs training: ``Trainer(args).train()``.
+
+    It may be a network after all: what stands for its methods looks when it runs.
+    """
+    inner = holder
+    named = dotted(holder).rpartition(".")[2]
+    made = at.names.call_names(holder)
+    if isinstance(holder, cst.Call):
+        inner, named = holder.func, dotted(holder.func).rpartition(".")[2]
+    if is_module(at, inner):
+        return False
+    return any(_RUNNER.search(one.rpartition(".")[2]) for one in (named, *made))
 
 
 def _is_imported_module(holder: Any, at: At) -> bool:

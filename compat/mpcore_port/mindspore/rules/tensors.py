@@ -10,7 +10,11 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.api import sized
-from mpcore_port.mindspore.rules.imported_networks import IMPORTED, is_imported_network
+from mpcore_port.mindspore.rules.imported_networks import (
+    IMPORTED,
+    is_imported_network,
+    runs_training,
+)
 from mpcore_port.mindspore.rules.in_place import in_place, is_alone
 from mpcore_port.mindspore.rules.inputs import is_input
 from mpcore_port.mindspore.rules.place import (
@@ -250,6 +254,8 @@ class MethodRule(PortRule):
             return None
         if old.args and old.args[0].keyword and old.args[0].keyword.value != "mode":
             return None  # a method of something else
+        if runs_training(old.func.value, at):  # type: ignore[attr-defined]
+            return self._wrap(old, new, at, "port.train")
         made = _method(new, "set_train", [cst.Arg(arg.value) for arg in new.args])
         at.note(self, old, made)
         return made
@@ -257,6 +263,8 @@ class MethodRule(PortRule):
     def _eval(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         if old.args or not _is_call_of_object(old):
             return None
+        if runs_training(old.func.value, at):  # type: ignore[attr-defined]
+            return self._wrap(old, new, at, "port.evaluate")
         made = _method(new, "set_train", [cst.Arg(cst.Name("False"))])
         at.note(self, old, made)
         return made

@@ -95,9 +95,17 @@ def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
         return False
     flag = code_of(small.value) in ("True", "False")
     named = re.findall(rf"(?<![\w.]){target.value}\b", at.source.text)
-    if whole and (flag or len(named) == 1):
+    if whole and (flag or len(named) == 1 or at.once(_is_settings)):
         return False  # nobody asks for it here, perhaps: it is there for other files
     return _is_idle(target.value, small.value, at)
+
+
+_RUNS = (cst.ClassDef, cst.For, cst.FunctionDef, cst.While, cst.With)
+
+
+def _is_settings(at: At) -> bool:
+    """Return whether a file only gives names values: others read them."""
+    return not any(at.names.by_type[kind] for kind in _RUNS)
 
 
 def _is_left_region(target: cst.BaseExpression, value: cst.BaseExpression, at: At) -> bool:
