@@ -6,7 +6,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
 __all__ = [
     "BoolTensor",
@@ -18,6 +18,7 @@ __all__ = [
     "dot",
     "fields",
     "first",
+    "half",
     "index",
     "logged",
     "new",
@@ -138,6 +139,16 @@ def first(value: Any) -> Any:
     """Return ``value[0]``; without axes its number: torch up to 0.4 knew no tensor without any."""
     alone = isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0
     return value.item() if alone else value[0]
+
+
+def half(value: Any) -> Any:
+    """Return a tensor in float16; a Cell has none: its parameters stay float32."""
+    if isinstance(value, Tensor):
+        return value.astype(ms.float16)
+    if isinstance(value, nn.Cell):
+        msg = "parameters stay float32; give the step a policy, such as port.autocast"
+        raise NotImplementedError(msg)
+    return value.half()
 
 
 def logged(values: Any) -> Any:

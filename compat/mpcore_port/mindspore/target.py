@@ -32,6 +32,7 @@ from mpcore_port.mindspore.rules.partials import PartialRule
 from mpcore_port.mindspore.rules.penalties import PenaltyRule
 from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
+from mpcore_port.mindspore.rules.resized import ResizedRule
 from mpcore_port.mindspore.rules.rows import RowRule
 from mpcore_port.mindspore.rules.saved import PutBackRule
 from mpcore_port.mindspore.rules.sequential import SequentialRule
@@ -104,7 +105,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     ]
     return [
         [AnnotatedRule(), InPlaceFunctionRule(), OwnStepRule(), WatchingRule()],
-        [ReleasedRule(), OldOrderRule()],
+        [ReleasedRule(), OldOrderRule(), ResizedRule()],
         [PenaltyRule()],
         [*shapes, SharedRule()],
         [TrainingRule(), LoopRule(), SwitchRule()],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
+from mpcore_port.mindspore.loop.makers import maker_of, model_of
 from mpcore_port.mindspore.rules.afar import Graded, kept_by_methods, read_for_gradients
 from mpcore_port.mindspore.rules.flow import (
     Slice,
@@ -27,6 +28,7 @@ from mpcore_port.mindspore.rules.flow import (
     read,
     read_first,
     slice_of,
+    weights_run,
 )
 from mpcore_port.mindspore.rules.imported_networks import runs_imported
 from mpcore_port.mindspore.rules.inputs import gradient_call, inputs_read, weights_call
@@ -96,6 +98,8 @@ class Plan:
     """Statements between a method and the loss that runs it once more, of unknown methods"""
     twice: bool = False
     """Whether what is computed again runs where it was as well"""
+    late: list[str] = field(default_factory=list)
+    """Networks that are run again, whose weights an optimizer has moved since"""
     condition: cst.BaseExpression | None = None
     """Of the branch that makes the loss, and of another that has its backward pass."""
 
@@ -374,6 +378,8 @@ class _Planner:
             again = []  # as they were computed: by other weights than those of now, perhaps
         kept = self._needed(block, again, places, sink, made)
         again = kept or []
+        late = self._moved_weights(block, again, places)
+        again, values = self._as_before(block, again, places, late, sink)
         if kept is None or self._moved_since(block, again, places):
             why = (
                 "a value that is detached there is of before an optimizer's step: make it a loss's"
@@ -416,6 +422,10 @@ class _Planner:
         plan.parts = [*parts, *(one for part in parts for one in self._more_weights(part))]
         plan.inputs, plan.condition = inputs, self._condition(block, places, sink)
         plan.front, plan.twice = front, jumped or bool(front)
+        for name in values:
+            plan.saved[name] = fresh = self._fresh(f"{name}_before")
+            plan.restored[name] = f"{fresh}.detach()"
+        plan.late = sorted(late & {n for p in again for n in weights_run(block.body[p], self.at)})
         if inputs:
             self.found.inputs[id(sink.call)] = inputs
         if not simple:
@@ -490,6 +500,48 @@ class _Planner:
         made = {name for line in lines for name in assigned_first(line)}
         steps = any(_moves(line) for line in block.body[again[-1] + 1 : places[0]])
         return steps and any(detaches(line, made) for line in lines)
+
+    def _moved_weights(self, block: Any, again: list[int], places: list[int]) -> set[str]:
+        """Return the networks that optimizers move between what is computed again and the loss."""
+        if not again:
+            return set()
+        between = block.body[again[-1] + 1 : places[0]]
+        steps = [call for line in between for call in calls_in(line) if _is_step(call)]
+        held = [call.args[0].value if call.args else call.func.value for call in steps]  # type: ignore[attr-defined]
+        makers = [maker for one in held if (maker := maker_of(one, self.at)) is not None]
+        return {name for maker in makers if (name := model_of(maker))}
+
+    def _as_before(
+        self, block: Any, again: list[int], places: list[int], late: set[str], sink: Sink
+    ) -> tuple[list[int], list[str]]:
+        """Leave out what runs networks alone that have moved since; return the names it makes.
+
+        They are of before. What the loss would add to the gradients of these networks has to be
+        forgotten before they move again.
+        """
+        forgotten = {name for name in late if self._forgets(name, sink)}
+        runs = {place: weights_run(block.body[place], self.at) for place in again}
+        left = {place for place, run in runs.items() if run and not run - forgotten}
+        kept = [place for place in again if place not in left]
+        wanted = needs([*(block.body[p] for p in kept), *(block.body[p] for p in places)])
+        values = sorted(wanted & {name for p in left for name in assigned(block.body[p])})
+        for owner in self.found.blocks.get(id(block), []):
+            if left & set(owner.places):
+                owner.kept += [name for name in values if name not in owner.kept]
+        return kept, values
+
+    def _forgets(self, network: str, sink: Sink) -> bool:
+        """Return whether the function of a loss zeroes a network's gradients by some name."""
+        home = self.names.enclosing(sink.call, cst.FunctionDef)
+        for call in self.names.callers("zero_grad"):
+            if not isinstance(call.func, cst.Attribute):
+                continue
+            held = call.func.value
+            maker = maker_of(held, self.at)
+            named = {code_of(held), model_of(maker) if maker is not None else ""}
+            if self.names.enclosing(call, cst.FunctionDef) is home and network in named:
+                return True
+        return False
 
     def _comes_late(self, sink: Sink, between: Sequence[Any]) -> bool:
         """Whether what the scaler is found by is assigned between the loss and its use."""
@@ -827,6 +879,11 @@ def _moves(statement: cst.CSTNode, moving: Collection[str] = _MOVING) -> bool:
         isinstance(f, cst.Attribute) and f.attr.value in moving and not _is_anothers(f)
         for f in names
     )
+
+
+def _is_step(call: cst.Call) -> bool:
+    func = call.func
+    return isinstance(func, cst.Attribute) and func.attr.value == "step" and not _is_anothers(func)
 
 
 def _is_anothers(func: cst.Attribute) -> bool:

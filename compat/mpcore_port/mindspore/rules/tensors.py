@@ -34,7 +34,7 @@ from mpcore_port.mindspore.rules.states import LIVE, is_live_call, is_part_of_li
 from mpcore_port.mindspore.tables import Mapping, table
 from mpcore_port.names import code_of
 from mpcore_port.torch_names import EXPORTS
-from mpcore_port.values import vocabulary
+from mpcore_port.values import UNKNOWN, vocabulary
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -293,13 +293,20 @@ class MethodRule(PortRule):
 
     def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         if not is_module(at, old.func.value):  # type: ignore[attr-defined]
-            return None
+            return self._of_unknown(old, new, at) if _is_made_half(old, at) else None
         if _is_undone(old, at):
             return self._rounded(old, new, at)
         why = "parameters stay float32; give the step a policy, such as port.autocast"
         return new.with_changes(func=at.refuse(self, old.func, why))
 
     _bfloat16 = _double = _half
+
+    def _of_unknown(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Write ``G = G.half()`` of what may be a network: the runtime raises for one."""
+        held = code_of(new.func.value)  # type: ignore[attr-defined]
+        made = cst.parse_expression(wording(at, f"port.half({held})"))
+        at.unproven(self, old, _HALF, made)
+        return made
 
     def _rounded(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Map ``net.half()`` of ``net.half().float()``, which rounds what the network holds."""
@@ -423,6 +430,21 @@ _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
     "new", "repeat", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
 }  # fmt: skip
+
+
+_HALF = (
+    "of a tensor its half; a network raises here: its parameters stay float32, use port.autocast"
+)
+
+
+def _is_made_half(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``G = G.half()``, and nothing says what ``G`` is."""
+    func: Any = call.func
+    parent = at.names.parents.get(call)
+    if func.attr.value != "half" or not isinstance(parent, cst.Assign):
+        return False
+    same = [code_of(one.target) for one in parent.targets] == [code_of(func.value)]
+    return same and at.values.kind(func.value) in ("foreign", UNKNOWN)
 
 
 def _becomes_network(call: cst.Call, at: At) -> bool:

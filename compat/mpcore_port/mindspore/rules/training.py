@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["TrainingRule"]
 
 _AGAIN = "computed again for this loss: buffers such as BatchNorm's move twice, dropout draws anew"
+_LATE = (
+    "; {} is run by the weights that an optimizer gave it in between, torch's values are of before"
+)
 _TWICE = (
     "computed where it was, and in the loss once more: buffers such as BatchNorm's, and what "
     "networks keep themselves, move twice, dropout and noise draw anew"
@@ -215,6 +218,8 @@ class TrainingRule(PortRule):
             where = old.body[plan.places[0]]
             if plan.again or plan.front:
                 effect = _TWICE if plan.twice else _AGAIN
+                if plan.late:
+                    effect += _LATE.format(plan.late[0])
                 at.note(self, where, text, "changed", self.reason, effect)
             else:
                 at.note(self, where, text)
