@@ -11,6 +11,7 @@ from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import pictures as pictures
+from mpcore_port_runtime import torch_named as torch_named
 from mpcore_port_runtime import torch_nn as torch_nn
 from mpcore_port_runtime import vision as vision
 from mpcore_port_runtime.averages import *  # noqa: F403
@@ -23,6 +24,7 @@ from mpcore_port_runtime.device import *  # noqa: F403
 from mpcore_port_runtime.files import *  # noqa: F403
 from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403
+from mpcore_port_runtime.holders import *  # noqa: F403
 from mpcore_port_runtime.in_place import *  # noqa: F403
 from mpcore_port_runtime.instances import *  # noqa: F403
 from mpcore_port_runtime.layers import *  # noqa: F403
@@ -34,6 +36,7 @@ from mpcore_port_runtime.optimizers import *  # noqa: F403
 from mpcore_port_runtime.own_optimizers import *  # noqa: F403
 from mpcore_port_runtime.packed import *  # noqa: F403
 from mpcore_port_runtime.parameter_list import *  # noqa: F403
+from mpcore_port_runtime.picks import *  # noqa: F403
 from mpcore_port_runtime.profiling import *  # noqa: F403
 from mpcore_port_runtime.quantiles import *  # noqa: F403
 from mpcore_port_runtime.ragged import *  # noqa: F403

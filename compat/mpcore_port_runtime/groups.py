@@ -7,6 +7,8 @@ parameter without a gradient moves all the same (mindspore 2.10.0, experimental.
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import mindspore as ms
@@ -15,6 +17,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, ops
 from mindspore.experimental import optim
 
 from mpcore_port_runtime.rates import Group
+from mpcore_port_runtime.refusal import PortWarning
 from mpcore_port_runtime.slots import States
 
 if TYPE_CHECKING:
@@ -109,7 +112,7 @@ class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its parameters start as fresh ones."""
         before = len(self.parameters)
-        param_group = _apart(param_group, self.parameters)
+        param_group = self._once(_apart(param_group, self.parameters))
         rate = float(dict(param_group).get("lr", self.defaults["lr"]))
         super().add_param_group(dict(param_group))
         if hasattr(self, "counts"):
@@ -119,12 +122,27 @@ class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
         else:
             self.param_groups[-1] = Group(self.param_groups[-1], rate)
 
+    def _once(self, param_group: dict[str, Any]) -> dict[str, Any]:
+        """Return a group that has each parameter once; one that came twice moves twice."""
+        given = param_group["params"]
+        if isinstance(given, set):
+            return param_group  # refused below, as in torch
+        params = list({id(param): param for param in given}.values())
+        if len(params) < len(given):
+            text = "an optimizer has a parameter twice and moves it twice, as torch's does"
+            warnings.warn(text, PortWarning, stacklevel=4)
+            self.__dict__.setdefault("_often", {}).update(Counter(map(id, given)))
+        return {**param_group, "params": params}
+
     def construct(self, gradients: Any) -> bool:
         """Apply one step; ``gradients`` as ``parameters``, None where there is none."""
+        often = self.__dict__.get("_often", {})
         for number, group in enumerate(self.param_groups):
             rate = self.lrs[number]
             for place in range(self.group_start_id[number], self.group_start_id[number + 1]):
-                if gradients[place] is not None:
+                if gradients[place] is None:
+                    continue
+                for _ in range(often.get(id(self.parameters[place]), 1)):
                     count = self.counts[place]
                     ops.assign(count, count.value() + 1)
                     self.move(place, gradients[place], group, rate)

@@ -178,7 +178,15 @@ class LayerNorm(nn.LayerNorm):  # type: ignore[misc]
 
 
 class Embedding(nn.Embedding):  # type: ignore[misc]
-    """nn.Embedding whose padding row gets no gradient, as in torch."""
+    """nn.Embedding whose padding row gets no gradient, as in torch; sizes may be NumPy's numbers."""
+
+    def __init__(
+        self, vocab_size: int, embedding_size: int, *args: Any, padding_idx: Any = None, **more: Any
+    ) -> None:
+        rows = int(vocab_size)
+        if padding_idx is not None and padding_idx < 0:
+            padding_idx = rows + padding_idx
+        super().__init__(rows, int(embedding_size), *args, padding_idx=padding_idx, **more)
 
     def construct(self, ids: Any) -> Any:
         """Return (*ids.shape, features)."""

@@ -27,6 +27,7 @@ __all__ = [
     "get_submodule",
     "grad_of",
     "held",
+    "hold",
     "holds",
     "in_training",
     "live_state_dict",
@@ -86,6 +87,16 @@ def held(owner: Any, name: str, *default: Any) -> Any:
             native = {other: one for one, other in names.items()}
             return getattr(owner, native.get(name, name), *default)
     return getattr(owner, name, *default)
+
+
+def hold(owner: Any, name: str, value: Any) -> None:
+    """Set ``owner.name`` as torch means it: ``weight`` of an Embedding is its table."""
+    for kind, names in _TORCH.items():
+        if isinstance(owner, kind):
+            native = {other: one for one, other in names.items()}
+            setattr(owner, native.get(name, name), value)
+            return
+    setattr(owner, name, value)
 
 
 def holds(owner: Any, name: str) -> bool:

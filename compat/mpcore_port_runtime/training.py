@@ -233,10 +233,22 @@ def _parameters_of(parts: Iterable[Any]) -> list[Any]:
             found |= {id(param): param for param in part.trainable_params()}
         elif isinstance(part, Parameter) and part.requires_grad:
             found[id(part)] = part
+        elif not isinstance(part, Tensor):
+            inner = [one for one in _held(part) if isinstance(one, nn.Cell)]
+            found |= {id(param): param for cell in inner for param in cell.trainable_params()}
     if not found:
         msg = "`parts` must hold a Cell with trainable parameters, there is none"
         raise BackendError(msg)
     return list(found.values())
+
+
+def _held(part: Any) -> Iterable[Any]:
+    """Return what an object that is no Cell holds: several networks in one, say."""
+    for value in getattr(part, "__dict__", {}).values():
+        if isinstance(value, (list, tuple)):
+            yield from value
+        else:
+            yield from value.values() if isinstance(value, dict) else (value,)
 
 
 class GradScaler:

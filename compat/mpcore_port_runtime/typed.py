@@ -36,6 +36,7 @@ def _made(dtype: Any, given: tuple[Any, ...]) -> Any:
         if isinstance(given[0], Tensor):
             return given[0].astype(dtype)
         return Tensor(np.array(given[0]), dtype)
+    given = given or (0,)
     return Tensor(np.zeros(given, ms.dtype_to_nptype(dtype)))  # torch's are not set at all
 
 

@@ -41,8 +41,8 @@ def test_layers_that_are_bound_keep_torchs_arguments(code, made):
 
 
 def test_keywords_of_other_layers_get_mindspores_names():
-    text, kinds, status = last("lstm = partial(nn.LSTM, bias=False)")
-    assert text == "lstm = partial(nn.LSTM, has_bias=False)"
+    text, kinds, status = last("cell = partial(nn.LSTMCell, bias=False)")
+    assert text == "cell = partial(port.LSTMCell, has_bias=False)"
     assert "unproven" in kinds  # what it is called with later is not known
     assert "unproven" in status
 
@@ -70,7 +70,7 @@ def test_a_keyword_of_another_meaning_is_refused_at_its_line(code, name):
         ("def f(norm): return norm(3)\nf(nn.GroupNorm)", "exact"),
         ("layers = {'conv': nn.Conv2d, 'linear': nn.Linear}", "unproven"),
         ("from other import Net\nnet = Net(nn.LayerNorm)", "unproven"),
-        ("def f(d, make=nn.LSTM): return make(d, d)", "unproven"),
+        ("def f(d, make=nn.LSTMCell): return make(d, d)", "unproven"),
         ("def f(x): return isinstance(x, nn.Conv2d)", "exact"),
         ("def f(x: nn.Conv2d): pass", "exact"),
         ("class Norm(nn.Module): pass", "exact"),

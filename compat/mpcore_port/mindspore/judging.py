@@ -18,7 +18,7 @@ _COUNTED = "int32 against int64"
 _PYTHON = ("neutral", "optimizer", "scheduler", "scaler", "data")
 _TENSOR = {
     *ELSEWHERE,
-    *("T", "backward", "data", "device", "dtype", "grad", "ndim", "requires_grad", "shape"),
+    *("T", "backward", "data", "device", "dtype", "grad", "ndim", "new", "requires_grad", "shape"),
 }
 
 

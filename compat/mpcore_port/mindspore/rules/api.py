@@ -422,7 +422,14 @@ class NameRule(PortRule):
         return at.names.parents.get(arg) if arg is not None else None
 
 
+_NAMED = "port.torch_named", "the usual activations and dtypes are there, no other names"
 _BY_NAME = {
+    "torch": _NAMED,
+    "torch.nn.functional": _NAMED,
+    "torch.nn": (
+        "port.torch_nn",
+        "the layers and losses that ports hand on are there, no others",
+    ),
     "torch.optim": (
         "port.optimizers",
         "Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop and SGD are there",

@@ -53,13 +53,15 @@ class AttributeRule(PortRule):
 
     name = "attribute"
     reason = "MindSpore has it under another name"
-    visits = (cst.Attribute, cst.Call)
+    visits = (cst.Attribute, cst.Call, cst.Assign)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Map one attribute that is read, set or asked for."""
         made: Any
         if isinstance(old, cst.Call):
             return self._asked(old, new, at)
+        if isinstance(old, cst.Assign):
+            return self._set(old, new, at)
         name, parent = old.attr.value, at.names.parents.get(old)
         if name == "is_floating_point" and isinstance(new.value, cst.Attribute):
             return self._of_dtype(old, new, at)
@@ -138,9 +140,35 @@ class AttributeRule(PortRule):
         if not (_SIZED.search(at.source.around) if is_size else _has_such(at)):
             return None
         if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
-            at.unproven(self, old, _SET)  # under a wrong name it would be another attribute
+            if not _is_set_alone(old, at):  # under a wrong name it would be another attribute
+                at.unproven(self, old, _SET)
+            elif not is_size:
+                at.once(_to_set)[id(old)] = old
             return None
         return cst.parse_expression(wording(at, f'port.held({code_of(new.value)}, "{name}")'))
+
+    def _set(self, old: cst.Assign, new: cst.Assign, at: At) -> Any:
+        """Set by torch's name what nothing says the layer of: ``a.weight = b.weight``."""
+        target: Any = old.targets[0].target
+        if id(target) not in at.once(_to_set):
+            return None
+        holder = code_of(new.targets[0].target.value)  # type: ignore[attr-defined]
+        value = code_of(new.value)
+        text = f'port.hold({holder}, "{target.attr.value}", {value})'
+        made = cst.Expr(cst.parse_expression(wording(at, text)))
+        at.unproven(self, target, _SET, made)
+        return made
+
+
+def _to_set(_: At) -> dict[int, Any]:
+    """Return the attributes that are set by torch's name, by their id; rules fill it."""
+    return {}
+
+
+def _is_set_alone(node: cst.Attribute, at: At) -> bool:
+    """Return whether an attribute is all that a statement assigns, and not a part of a tuple."""
+    assign: Any = at.names.parents.get(at.names.parents[node])
+    return isinstance(assign, cst.Assign) and len(assign.targets) == 1
 
 
 class RangeRule(PortRule):

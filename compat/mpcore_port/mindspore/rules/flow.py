@@ -33,6 +33,7 @@ __all__ = [
     "carrying",
     "constant",
     "detaches",
+    "is_part_network",
     "jumps",
     "needed_again",
     "networks_given",
@@ -797,6 +798,40 @@ def _runs(statement: cst.CSTNode, at: At, inside: tuple[cst.CSTNode, ...] = ()) 
                 return True
             if is_module(at, func.value) and func.attr.value not in ("to", "train", "eval"):
                 return True
+            if is_part_network(func, at):
+                return True
+    return False
+
+
+def is_part_network(func: cst.Attribute, at: At) -> bool:
+    """Return whether a network is called that an object of the file's own holds.
+
+    ``self.model.encoder(x)`` of a class that is no network itself, or a method that runs one.
+    """
+    own = at.names.class_named(func.value)
+    if own is None or not isinstance(own.body, cst.IndentedBlock):
+        return False
+    methods = {one.name.value: one for one in own.body.body if isinstance(one, cst.FunctionDef)}
+    if func.attr.value not in methods:
+        return is_module(at, func)
+    return _runs_own(methods[func.attr.value], methods, at, ())
+
+
+def _runs_own(
+    method: cst.FunctionDef, methods: dict[str, cst.FunctionDef], at: At, inside: tuple[Any, ...]
+) -> bool:
+    """Return whether a method calls a network that its object holds, perhaps in another one."""
+    for call in calls_in(method.body):
+        head, _, name = dotted(call.func).rpartition(".")
+        if head != "self":
+            continue
+        other = methods.get(name)
+        if other is None and is_module(at, call.func):
+            return True
+        if other is None or other in inside:
+            continue
+        if _runs_own(other, methods, at, (*inside, method, other)):
+            return True
     return False
 
 

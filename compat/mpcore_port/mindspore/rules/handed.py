@@ -15,9 +15,10 @@ __all__ = ["FACTORIES", "asks_for_type", "is_looked_at", "maker_of"]
 
 FACTORIES = frozenset(
     """
-    AvgPool2d BatchNorm1d BatchNorm2d BatchNorm3d CELU Conv1d Conv2d Conv3d ConvTranspose2d Dropout
-    Dropout2d ELU GELU GroupNorm Hardsigmoid Hardswish Hardtanh LayerNorm LeakyReLU Linear MaxPool2d
-    Mish ReLU ReLU6 SELU SiLU Softmax
+    AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d BatchNorm3d CELU Conv1d Conv2d
+    Conv3d ConvTranspose2d CrossEntropyLoss Dropout Dropout2d ELU Embedding GELU GRU GroupNorm
+    Hardsigmoid Hardswish Hardtanh Identity L1Loss LSTM LayerNorm LeakyReLU Linear MSELoss
+    MaxPool2d Mish NLLLoss RNN ReLU ReLU6 SELU SiLU Sigmoid SmoothL1Loss Softmax Softplus Tanh
     """.split()  # noqa: SIM905  # a list of words is read
 )
 """What ``port.torch_nn`` has a function for; each was called through a name, beside torch."""

@@ -52,7 +52,7 @@ _PLAIN = frozenset(
     """
     abs add addcdiv addcmul ceil clamp clip cos div exp floor index_add lerp log masked_fill mul neg
     pow
-    reciprocal relu round rsqrt sigmoid sin sqrt sub tanh
+    reciprocal relu round rsqrt scatter_add sigmoid sin sqrt square sub tanh tril triu trunc
     """.split()  # noqa: SIM905  # a list of words is read
 )
 _SHAPES = frozenset({"detach", "squeeze", "transpose", "unsqueeze"})

@@ -581,7 +581,8 @@ def _may_give_tensors(name: str) -> bool:
     """Return whether this is a function, and no class, of a package that nobody knows."""
     package = package_of(name)
     last = name.rpartition(".")[2].lstrip("_")
-    return package is not None and package.world == "unknown" and not last[:1].isupper()
+    made = not last[:1].isupper() or last.endswith("Tensor")
+    return package is not None and package.world == "unknown" and made
 
 
 def _begins_with(node: Any, roots: tuple[str, ...], at: At) -> bool:

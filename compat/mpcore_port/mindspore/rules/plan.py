@@ -19,6 +19,7 @@ from mpcore_port.mindspore.rules.flow import (
     bound_before,
     constant,
     detaches,
+    is_part_network,
     jumps,
     needed_again,
     needs,
@@ -728,6 +729,8 @@ class _Planner:
             if self._inside(owner, func.attr.value, local, found, seen):
                 return "self" if is_module(self.at, func.value) else ""
             return text  # of a base class in another file: no Cell says nothing
+        if is_part_network(func, self.at):
+            return text if is_module(self.at, func) else dotted(func.value)
         return dotted(func.value) if is_module(self.at, func.value) else ""
 
     def _inside(

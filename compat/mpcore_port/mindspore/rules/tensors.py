@@ -378,9 +378,9 @@ class MethodRule(PortRule):
         return self._wrap(old, new, at, "port.requires_grad_")
 
     def _new(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        if not old.args or any(arg.keyword or arg.star for arg in old.args):
+        if any(arg.keyword or arg.star == "**" for arg in old.args) or not self._of_tensor(old, at):
             return None
-        if not self._of_tensor(old, at):
+        if not old.args and not _is_call_of_object(old):
             return None
         return self._wrap(old, sized(old, new), at, "port.new")
 

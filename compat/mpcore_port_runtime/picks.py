@@ -1,0 +1,61 @@
+"""Elements by place: scattered sums, windows, the k-th of a row, places that are not zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, ops
+
+__all__ = ["kthvalue", "new_tensor", "nonzero", "scatter_add", "select", "unflatten", "windows"]
+
+
+def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:  # torch's name
+    """Return torch.scatter_add: ``src`` added at places along ``dim``, as far as ``index`` goes."""
+    part = src[tuple(slice(0, n) for n in index.shape)]
+    return ops.tensor_scatter_elements(input, index, part.astype(input.dtype), dim, "add")
+
+
+def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    """Return torch.kthvalue: the k-th smallest along ``dim``, and its place."""
+    values, places = ops.sort(input, dim)
+    return tuple(_one(part, dim, k - 1, keepdim) for part in (values, places.long()))
+
+
+def _one(rows: Any, dim: int, place: int, keepdim: bool) -> Any:
+    found = select(rows, dim, place)
+    return found.expand_dims(dim) if keepdim and rows.ndim else found
+
+
+def select(input: Any, dim: int, index: int) -> Any:  # torch's names
+    """Return torch.select: one slice along ``dim``."""
+    axis = dim % input.ndim
+    return input[(slice(None),) * axis + (index,)]
+
+
+def windows(input: Any, dimension: int, size: int, step: int) -> Any:  # torch's names
+    """Return Tensor.unfold: windows along a dimension, their elements in a last one."""
+    axis = dimension % input.ndim
+    count = (input.shape[axis] - size) // step + 1
+    places = (np.arange(count)[:, None] * step + np.arange(size)).reshape(-1)
+    taken = ops.gather(input, Tensor(places), axis)
+    shape = (*input.shape[:axis], count, size, *input.shape[axis + 1 :])
+    return ops.movedim(taken.reshape(shape), axis + 1, -1)
+
+
+def unflatten(input: Any, dim: int, sizes: Any) -> Any:  # torch's names
+    """Return torch.unflatten: one dimension in several; one of them may be -1."""
+    axis = dim % input.ndim
+    return input.reshape((*input.shape[:axis], *sizes, *input.shape[axis + 1 :]))
+
+
+def nonzero(input: Any, as_tuple: bool = False) -> Any:  # torch's names
+    """Return torch.nonzero: rows of places, or a tuple with the places of each dimension."""
+    found = input.nonzero()
+    return tuple(found[:, place] for place in range(found.shape[1])) if as_tuple else found
+
+
+def new_tensor(value: Any, data: Any, dtype: Any = None) -> Any:
+    """Return Tensor.new_tensor: ``data`` as a tensor of the dtype of ``value``."""
+    given = data.asnumpy() if isinstance(data, Tensor) else data
+    return Tensor(np.array(given), value.dtype if dtype is None else dtype)
