@@ -39,6 +39,7 @@ from mpcore_port.mindspore.rules.sequential import SequentialRule
 from mpcore_port.mindspore.rules.settings import SettingRule
 from mpcore_port.mindspore.rules.shared import SharedRule
 from mpcore_port.mindspore.rules.shown import ShownRule
+from mpcore_port.mindspore.rules.strides import StrideRule
 from mpcore_port.mindspore.rules.switches import SwitchRule
 from mpcore_port.mindspore.rules.taken import TakenRule
 from mpcore_port.mindspore.rules.tensors import (
@@ -103,6 +104,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         RepeatRule(),
         RowRule(),
         SameKindRule(),
+        StrideRule(),
         TakenRule(),
     ]
     return [

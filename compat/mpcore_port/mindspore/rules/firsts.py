@@ -18,7 +18,7 @@ from mpcore_port.values import UNKNOWN
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["FirstRule"]
+__all__ = ["FirstRule", "is_set"]
 
 _LOSSES = re.compile(r"loss|cost|criteri|entropy|evaluat|err", re.I)
 _SPELT = re.compile(r"\bdata(\.cpu\(\))?(\.numpy\(\))?\[0\]")
@@ -42,7 +42,7 @@ class FirstRule(PortRule):
 
     def act(self, old: cst.Subscript, new: cst.Subscript, at: At) -> Any:
         """Rewrite one subscript that is read."""
-        if len(old.slice) != 1 or code_of(old.slice[0]) != "0" or _is_set(old, at):
+        if len(old.slice) != 1 or code_of(old.slice[0]) != "0" or is_set(old, at):
             return None
         base = _base(old.value)
         if base is None:
@@ -90,7 +90,7 @@ def _is_one(node: cst.BaseExpression, at: At) -> bool:
     )
 
 
-def _is_set(node: cst.CSTNode, at: At) -> bool:
+def is_set(node: cst.CSTNode, at: At) -> bool:
     """Return whether something is assigned to a subscript, or to a part of it."""
     below: Any = node
     for above in at.names.ancestors(node):
