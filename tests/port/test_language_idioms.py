@@ -227,6 +227,17 @@ b.transpose_(0, 1)
 made += [b, x.new_tensor([1, 2]), x.select(1, 0), x.unflatten(1, (2, 2)), x.unfold(1, 2, 1)]
 """
 
+WORDS = """import torch
+x = torch.linspace(-1, 1, 6).view(2, 3)
+made = [torch.argmax(x, axis=1), torch.sum(x, axis = -1, keepdims=True), torch.mean(x, axis=0)]
+made += [torch.cat([x, x], axis=1), torch.max(x, axis=1)[0], torch.argmax(input=x, dim=0)]
+made += [torch.cumsum(x, axis=1), torch.unsqueeze(x, axis=1)]
+"""
+
+
+def test_numpys_words_for_arguments_of_torch(tmp_path):
+    beside(WORDS, tmp_path)
+
 
 def test_a_class_around_an_optimizer_is_handed_gradients(tmp_path):
     found = ported(WARMUP)
