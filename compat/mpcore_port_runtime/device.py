@@ -10,12 +10,14 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from mpcore.errors import BackendError
+from mpcore_port_runtime.in_place import put
 
 __all__ = [
     "DataParallel",
     "DistributedDataParallel",
     "OptimizedModule",
     "accelerator",
+    "all_gather",
     "all_gather_object",
     "all_reduce",
     "barrier",
@@ -259,6 +261,19 @@ def all_reduce(tensor: Any, op: str = "sum") -> None:
     kinds |= {"max": ops.ReduceOp.MAX, "min": ops.ReduceOp.MIN}
     made = ops.AllReduce(kinds[op])(tensor)
     tensor.copy_(made / ranks if op == "mean" else made)
+
+
+def all_gather(tensor_list: list[Any], tensor: Any) -> None:
+    """Give the tensors of the list the values of all processes, in place; of one its own."""
+    ranks = get_world_size()
+    if ranks == 1:
+        put(tensor_list[0], tensor)
+        return
+    from mindspore import ops
+
+    parts = ops.AllGather()(tensor.reshape((1, -1)))  # one row a process
+    for place, held in enumerate(tensor_list):
+        put(held, parts[place].reshape(held.shape))
 
 
 def all_gather_object(object_list: list[Any], obj: Any) -> None:

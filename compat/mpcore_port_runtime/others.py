@@ -1,8 +1,8 @@
 """What scripts take from packages built on torch, besides networks.
 
 Sources: transformers 4.44.2 ``optimization.py``; timm 1.0.9 ``loss/cross_entropy.py``,
-``layers/drop.py``, ``utils/metrics.py``. Compared with what these gave. What counts operations
-(thop, torchsummary) counts parameters alone.
+``layers/drop.py``, ``utils/metrics.py``; warmup_scheduler 0.3. Compared with what these gave. What
+counts operations (thop, torchsummary) counts parameters alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from mpcore_port_runtime.groups import Optimizer, bias
+from mpcore_port_runtime.rates import LRScheduler
 from mpcore_port_runtime.schedules import LambdaLR
 
 __all__ = [
     "AdamW",
     "AverageMeter",
     "DropPath",
+    "GradualWarmupScheduler",
     "LabelSmoothingCrossEntropy",
     "SoftTargetCrossEntropy",
     "accuracy",
@@ -268,3 +270,45 @@ def summary(model: Any, input_size: Any = None, batch_size: int = -1, device: An
     del input_size, batch_size, device
     print(model)  # noqa: T201  # what the package does
     print(f"Trainable params: {_count(model):,}")  # noqa: T201
+
+
+# --- warmup_scheduler -----------------------------------------------------------------------------
+
+
+class GradualWarmupScheduler(LRScheduler):
+    """Rates that grow until ``total_epoch``, then those of another schedule."""
+
+    def __init__(
+        self, optimizer: Any, multiplier: float, total_epoch: int, after_scheduler: Any = None
+    ) -> None:
+        if multiplier < 1:
+            msg = f"`multiplier` must be at least 1, got {multiplier}"
+            raise ValueError(msg)
+        if hasattr(after_scheduler, "mode"):
+            msg = "`after_scheduler` must go by epochs, ReduceLROnPlateau goes by what it is told"
+            raise TypeError(msg)
+        self.multiplier, self.total_epoch = multiplier, total_epoch
+        self.after_scheduler, self.finished = after_scheduler, False
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        """Return the rates of ``last_epoch``."""
+        if self.last_epoch <= self.total_epoch:
+            share = self.last_epoch / self.total_epoch
+            grown = share if self.multiplier == 1 else (self.multiplier - 1) * share + 1
+            return [base * grown for base in self.base_lrs]
+        whole = [base * self.multiplier for base in self.base_lrs]
+        if not self.after_scheduler:
+            return whole
+        if not self.finished:
+            self.after_scheduler.base_lrs = whole
+            self.finished = True
+        return list(self.after_scheduler.get_lr())
+
+    def step(self, epoch: Any = None, metrics: Any = None) -> None:
+        """Set the rates of the next epoch; behind the warm-up the other schedule does."""
+        del metrics
+        if self.finished and self.after_scheduler:
+            self.after_scheduler.step(None if epoch is None else epoch - self.total_epoch)
+        else:
+            super().step(epoch)

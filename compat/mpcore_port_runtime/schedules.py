@@ -195,7 +195,7 @@ class CosineAnnealingLR(LRScheduler):
     def _next(self, rate: float, base: float) -> float:
         if self._is_initial:
             return rate
-        if self._step_count == 1:
+        if self._step_count == 1 and self.last_epoch > 0:
             return self._rate(base)
         if (self.last_epoch - 1 - self.T_max) % (2 * self.T_max) == 0:
             return rate + (base - self.eta_min) * (2 - self._height(1)) / 2

@@ -153,3 +153,19 @@ if mode == "train":
 def test_a_file_of_settings_keeps_its_device():
     assert "device = " in ported(SETTINGS).text
     assert "device = " not in ported(SETTINGS + "for x in weights:\n    print(x)\n").text
+
+
+TEXTS = """
+loss = (x * x).sum()
+fmt = ["{:.2f} {n}"]
+text = "epoch {:>3} | {:.5f}" + \\
+    " | {:.2f} {}"
+made.append(len(text.format(1, loss, loss, "s")))
+made.append(len(("{:.3f} " * 2).format(*[loss, loss])))
+made.append(len(("{:.3f} " + "{:.1f}").format(loss, loss)))
+made.append(len(fmt[0].format(loss, n=3)))
+"""
+
+
+def test_texts_that_are_put_together_show_numbers(tmp_path):
+    beside(HEAD + TEXTS, tmp_path)

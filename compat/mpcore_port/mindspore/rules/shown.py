@@ -21,6 +21,7 @@ __all__ = ["ShownRule"]
 
 _NUMBER = re.compile(r"[deEfFgG%n]$|\.\d+$")
 _PLAIN = re.compile(r"\.(item|time|elapsed_time|numpy|asnumpy)\(\)$|^(float|int|len)\(|^time\.")
+_MANY = 20  # fields of a text that is written a number of times
 _UNSEEN = ("foreign", "own", UNKNOWN)
 """Kinds of what may be a tensor: of another file, of an attribute or property of one's own."""
 _PART = re.compile(r"[.\[]")
@@ -79,6 +80,7 @@ class ShownRule(PortRule):
         if not isinstance(func, cst.Attribute) or func.attr.value != "format":
             return None
         texts = _texts(func.value, at)
+        unknown = not texts and at.values.kind(func.value) in (UNKNOWN, "neutral", "own")
         wanted = set().union(*map(_numbers, texts))
         parts = set().union(*map(_parts, texts))
         args = list(new.args)
@@ -89,10 +91,10 @@ class ShownRule(PortRule):
                 continue
             key = before.keyword.value if before.keyword else str(place)
             if before.star:
-                made = self._each(before, args[place], at) if wanted else None
+                made = self._each(before, args[place], at) if wanted or unknown else None
             elif key in parts:
                 made = self._fields(before, args[place], at)
-            elif key in wanted:
+            elif key in wanted or unknown:
                 made = self._number(before.value, args[place].value, at)
             else:
                 made = None
@@ -180,7 +182,19 @@ def _text(node: Any) -> str | None:
     if isinstance(node, cst.ConcatenatedString):
         value = node.evaluated_value
         return value if isinstance(value, str) else None
+    if isinstance(node, cst.BinaryOperation):
+        return _joined(node)
     return string_of(node)
+
+
+def _joined(node: cst.BinaryOperation) -> str | None:
+    """Return ``"{:.1f}" + "{:.2f}"`` as one text, ``"{:.1f}" * n`` as many of them."""
+    left, right = _text(node.left), _text(node.right)
+    if isinstance(node.operator, cst.Multiply) and left is not None:
+        return left * (int(node.right.value) if isinstance(node.right, cst.Integer) else _MANY)
+    if not isinstance(node.operator, cst.Add) or left is None or right is None:
+        return None
+    return left + right
 
 
 def _is_metered(node: cst.BaseExpression, at: At) -> bool:
