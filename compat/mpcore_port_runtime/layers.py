@@ -178,7 +178,7 @@ class LayerNorm(nn.LayerNorm):  # type: ignore[misc]
 
 
 class Embedding(nn.Embedding):  # type: ignore[misc]
-    """nn.Embedding whose padding row gets no gradient, as in torch; sizes may be NumPy's numbers."""
+    """nn.Embedding whose padding row gets no gradient; sizes may be numbers of NumPy."""
 
     def __init__(
         self, vocab_size: int, embedding_size: int, *args: Any, padding_idx: Any = None, **more: Any

@@ -11,8 +11,8 @@ from mpcore_port.messages import PackageMessages
 from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
-from mpcore_port.mindspore.rules.annotated import AnnotatedRule
 from mpcore_port.mindspore.rules.aliases import AliasRule
+from mpcore_port.mindspore.rules.annotated import AnnotatedRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
