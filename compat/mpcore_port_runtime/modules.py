@@ -300,7 +300,11 @@ def _load_cell(cell: Any, state: dict[str, Any], strict: bool) -> None:
             raise BackendError(msg)
     for name, value in both.items():
         target = targets[name]
-        ops.assign(target, value.reshape(target.shape).astype(target.dtype))
+        fresh = value.reshape(target.shape).astype(target.dtype)
+        if isinstance(target, ms.Parameter):
+            ops.assign(target, fresh)
+        else:  # a buffer may be a view (`pe.unsqueeze(0)`), which nothing can be assigned to
+            target.assign_value(fresh.copy())
 
 
 def _tensor(value: Any) -> Any:

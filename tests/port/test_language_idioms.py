@@ -292,3 +292,29 @@ def test_layers_activations_and_dtypes_by_a_text(tmp_path):
 
 def test_methods_of_tensors(tmp_path):
     beside(METHODS, tmp_path)
+
+
+POSITIONS = """import torch
+from torch import nn
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        pe = torch.linspace(0, 1, 12).view(3, 4)
+        pe = pe.unsqueeze(0)
+        self.register_buffer("pe", pe)
+
+    def forward(self, x):
+        return x + self.pe[:, : x.size(1)]
+
+
+net = Positions()
+state = {name: value * 2 for name, value in net.state_dict().items()}
+net.load_state_dict(state)
+made = [net(torch.ones(1, 2, 4))]
+"""
+
+
+def test_a_buffer_that_is_a_view_is_loaded(tmp_path):
+    beside(POSITIONS, tmp_path)
