@@ -318,3 +318,17 @@ made = [net(torch.ones(1, 2, 4))]
 
 def test_a_buffer_that_is_a_view_is_loaded(tmp_path):
     beside(POSITIONS, tmp_path)
+
+
+STARRED = """import torch
+from torchvision.transforms import *
+from own_transforms import *
+made = Compose([ToTensor("input"), Normalize(0.5, 0.5)])
+"""
+
+
+def test_a_star_of_transforms_brings_those_that_are_there():
+    found = ported(STARRED)
+    assert "from mpcore_port_runtime.transforms import *\nfrom own_transforms" in found.text
+    assert 'Compose([ToTensor("input")' in found.text
+    assert {edit.line for edit in found.edits if edit.kind == "unproven"} >= {2, 3}

@@ -569,6 +569,10 @@ class StatementRule(PortRule):
         return None
 
 
+_TRANSFORMS, _STARRED = "torchvision.transforms", "transforms"
+_OTHERS_LACK = "the usual transforms are there, no others"
+
+
 class ImportRule(PortRule):
     """Imports of torch go; those of MindSpore come in their place."""
 
@@ -589,6 +593,10 @@ class ImportRule(PortRule):
         return self._torch(old, new, at) if worlds[0] == "mapped" else self._foreign(old, new, at)
 
     def _torch(self, old: Any, new: Any, at: At) -> Any:
+        if isinstance(old.body[0].names, cst.ImportStar) and imported(old.body[0]) == [_TRANSFORMS]:
+            line: Any = cst.parse_statement(f"from mpcore_port_runtime.{_STARRED} import *")
+            at.note(self, old.body[0], line.body[0], "unproven", _OTHERS_LACK)
+            return new.with_changes(body=line.body)
         top = at.names.parents.get(old) is at.module
         placed = at.once(_placed)
         alias = need(at, "ms") if top and not placed else ""
