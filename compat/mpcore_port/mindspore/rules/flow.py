@@ -13,7 +13,7 @@ from mpcore_port.children import Walker, calls_in
 from mpcore_port.lines import leaves
 from mpcore_port.mindspore.rules.imported_networks import runs_imported
 from mpcore_port.mindspore.rules.inputs import asked_for, reads_gradient
-from mpcore_port.mindspore.rules.own_passes import gives_values, own_passes
+from mpcore_port.mindspore.rules.own_passes import gives_values, own_passes, trains
 from mpcore_port.mindspore.rules.place import is_module, trained_leaves
 from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.torch_names import EXPORTS
@@ -814,6 +814,8 @@ def is_part_network(func: cst.Attribute, at: At) -> bool:
     methods = {one.name.value: one for one in own.body.body if isinstance(one, cst.FunctionDef)}
     if func.attr.value not in methods:
         return is_module(at, func)
+    if trains(methods[func.attr.value], at):
+        return False  # its own backward pass would be run once more
     return _runs_own(methods[func.attr.value], methods, at, ())
 
 
