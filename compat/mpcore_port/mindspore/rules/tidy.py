@@ -104,8 +104,10 @@ _RUNS = (cst.ClassDef, cst.For, cst.FunctionDef, cst.While, cst.With)
 
 
 def _is_settings(at: At) -> bool:
-    """Return whether a file only gives names values: others read them."""
-    return not any(at.names.by_type[kind] for kind in _RUNS)
+    """Return whether a file only gives names values, seeds aside: others read them."""
+    done = [one.value for one in at.names.by_type[cst.Expr] if isinstance(one.value, cst.Call)]
+    seeds = all("seed" in code_of(call.func) for call in done)
+    return seeds and not any(at.names.by_type[kind] for kind in _RUNS)
 
 
 def _is_left_region(target: cst.BaseExpression, value: cst.BaseExpression, at: At) -> bool:
