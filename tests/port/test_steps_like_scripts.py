@@ -179,6 +179,40 @@ def test_what_a_script_does_not_hold_is_told_from_its_use(text: str, tmp_path: P
     assert found["inputs"], found["words"]
 
 
+def test_checkpoints_that_are_not_there_are_met_when_they_are_loaded(tmp_path: Path) -> None:
+    assert 'model.load_state_dict(torch.load(resume)["model"])' in extract(OLD, tmp_path).body
+    computed = OLD.replace("torch.load(resume)", "torch.load(paths.best(resume))")
+    assert "torch.load(" not in extract(computed, tmp_path).body
+
+
+def test_numbers_that_could_not_be_computed_are_numbers(tmp_path: Path) -> None:
+    text = OLD.replace("Classifier(10)", "Classifier(size)").replace(
+        "model = ", "size = int(shapes_of(root))\nmodel = "
+    )
+    assert "size = _mpcore_short(16)" in extract(text, tmp_path, (6,)).body
+
+
+def test_what_a_network_gives_is_not_what_a_batch_holds(tmp_path: Path) -> None:
+    text = "import torch\nfrom nets import VAE\nnet = VAE()\nfor x in loader:\n"
+    step = extract(f"{text}    out, mu = net(x)\n    out.mean().backward()\n", tmp_path)
+    assert step.layout is not None
+    assert step.layout.names == ("x",)
+    step = extract(f"{text}    a, b = moved(x)\n    net(a, b).mean().backward()\n", tmp_path)
+    assert step.layout is not None
+    assert step.layout.names == ("a", "b")
+
+
+def test_epochs_that_an_object_keeps_are_counted(tmp_path: Path) -> None:
+    text = (
+        "class T:\n  def __init__(self, args, model):\n    self.epoch = args.epoch\n"
+        "    self.net, self.objective = model, args.objective\n"
+        "  def train(self, loader):\n    for e in range(self.epoch):\n      for x in loader:\n"
+        "        self.net(x).mean().backward()\n"
+    )
+    body = extract(f"import torch\n{text}", tmp_path).body
+    assert "_mpcore_settings(\"args\", {'epoch': 1})" in body
+
+
 def test_what_a_base_gives_is_no_assignment(tmp_path: Path) -> None:
     body = extract(BASES["set_input"], tmp_path).body
     assert "_mpcore_give(self, isTrain=" in body

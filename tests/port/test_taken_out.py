@@ -231,8 +231,11 @@ def test_a_file_that_may_be_missing_is_looked_for(tmp_path: Path) -> None:
     text = "import torch\ntry:\n" + read + "except FileNotFoundError:\n    state = 1\n"
     loop = "for x in loader:\n    (x * state).backward()\n"
     assert "torch.load('x.pt')" in _step(text + loop, tmp_path).body
-    plain = "import torch\n" + read.strip() + "\n"
-    assert "torch.load('x.pt')" not in _step(plain + loop, tmp_path).body
+    plain = "import torch\nfrom paths import best\n" + read.strip() + "\n"
+    plain = plain.replace("'x.pt'", "best('x')")
+    assert "torch.load(best('x'))" not in _step(plain + loop, tmp_path).body
+    probe = f"{text}    raise\n{loop}"
+    assert "FileNotFoundError" in str(probed(_step(probe, tmp_path), tmp_path, 30.0)["words"])
 
 
 def test_runs_with_mixed_precision_off_verify_nothing() -> None:

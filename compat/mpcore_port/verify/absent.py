@@ -107,6 +107,7 @@ def install(
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
         if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
             sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
+        _take_numbers(torch.Tensor)
     if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
@@ -116,6 +117,14 @@ def install(
     for name in gone:
         module = sys.modules[name] = _Absent(name)
         module.__path__ = []  # what is in it is absent, too
+
+
+def _take_numbers(tensors: Any) -> None:
+    """Let tensors be filled with numbers that are not there."""
+    from mpcore_port.verify.stand_in import number_like
+
+    original = tensors.__setitem__
+    tensors.__setitem__ = lambda tensor, index, value: original(tensor, index, number_like(value))
 
 
 def _option(namespace: argparse.Namespace, name: str) -> Any:

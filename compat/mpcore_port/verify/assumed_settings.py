@@ -19,8 +19,11 @@ __all__ = ["is_counted", "settings_of"]
 _EPOCHS = re.compile(r"(^|[._])epoch$", re.I)
 _SIZED = re.compile(
     r"torch\.(nn\.(?!functional\.|init\.)[\w.]*|optim\.lr_scheduler\.\w+|"
-    r"arange|empty|eye|full|linspace|ones|rand|randn|zeros)"
+    r"FloatTensor|LongTensor|arange|empty|eye|full|linspace|ones|rand|randn|tensor|zeros)"
 )
+_OBJECTS = re.compile(
+    r"torch\.nn\.|\.parameters\(|_mpcore_missing"
+)  # a setting is a word, a number
 _LOWEST = re.compile(r"(^|_)(v_?)?min(_|$)", re.I)
 _SIZE = 16  # of what only its use says that it is a number
 
@@ -61,7 +64,7 @@ def _value(module: Module, name: str, attribute: str, known: dict[str, str]) -> 
     if attribute in known and not flag_of(attribute):
         return known[attribute]
     code = role_of(attribute, "")
-    if code and ".parameters(" not in code and "_mpcore_missing" not in code:
+    if code and not _OBJECTS.search(code):
         return code
     if number_of(attribute, -1) < 0:
         return ""
@@ -77,7 +80,8 @@ def _holds_nothing(code: str) -> bool:
 def _is_sized(module: Module, node: ast.AST, depth: int = 1) -> bool:
     """Return whether a setting is handed to what makes layers or tensors of that size."""
     above = module.parents.get(node)
-    above = module.parents.get(above) if isinstance(above, ast.keyword) else above
+    while isinstance(above, (ast.keyword, ast.List, ast.Tuple)):
+        node, above = above, module.parents.get(above)
     if isinstance(above, ast.Assign) and depth:  # self.atoms = args.atoms
         texts = {ast.unparse(target) for target in above.targets}
         named = (one for one in ast.walk(module.tree) if isinstance(one, (ast.Name, ast.Attribute)))
@@ -91,9 +95,15 @@ def _is_sized(module: Module, node: ast.AST, depth: int = 1) -> bool:
 
 def is_counted(module: Module, text: str) -> bool:
     """Return whether ``range`` ends at a number of epochs that is called ``epoch``."""
-    return _EPOCHS.search(text) is not None and any(
+    if _EPOCHS.search(text) is None:
+        return False
+    texts = {text, f"self.{text}"}
+    for node in ast.walk(module.tree):  # self.epoch = args.epoch
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) in texts:
+            texts |= set(map(ast.unparse, node.targets))
+    return any(
         isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "range"
-        and ast.unparse(node.args[min(1, len(node.args) - 1)]) in (text, f"self.{text}")
+        and ast.unparse(node.func) in ("range", "trange")
+        and ast.unparse(node.args[min(1, len(node.args) - 1)]) in texts
         for node in ast.walk(module.tree)
     )

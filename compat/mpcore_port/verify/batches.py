@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from mpcore_port.verify.module import Module, StepError, target_names
+from mpcore_port.verify.roles import NETWORK
 
 __all__ = ["Layout", "layout_of"]
 
@@ -206,7 +207,7 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
                 if isinstance(n, ast.Attribute) and n.attr in _NOT_OF_TENSORS
             }
             named = [n for n in inside if isinstance(n, ast.Name) and n.id == name]
-            whole = any(id(n) not in parts for n in named)
+            whole = any(id(n) not in parts for n in named) and not _runs_network(node.value)
             if whole and not any(_is_item(n, name) for n in inside):
                 return Layout("tuple", tuple(target_names(node.targets[0])))
         if isinstance(node, ast.Subscript) and _is_item(node, name):
@@ -233,6 +234,13 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
                 if found is not None:
                     return found
     return None
+
+
+def _runs_network(node: ast.expr) -> bool:
+    """Return whether what is taken apart is what a network gives."""
+    return isinstance(node, ast.Call) and bool(
+        NETWORK.fullmatch(ast.unparse(node.func).rpartition(".")[2])
+    )
 
 
 def _is_item(node: ast.AST, name: str) -> bool:

@@ -18,6 +18,9 @@ __all__ = ["install", "place_of"]
 def install() -> None:
     """Let checkpoints be saved where no folder is, in this process."""
     torch, mindspore = sys.modules.get("torch"), sys.modules.get("mindspore")
+    runtime = sys.modules.get("mpcore_port_runtime")
+    if runtime is not None:
+        runtime.save = _saving(runtime.save, "f")  # type: ignore[attr-defined]
     if torch is not None and hasattr(torch, "save"):
         torch.save = _saving(torch.save, "f")  # type: ignore[attr-defined]  # this process alone
     if mindspore is not None and hasattr(mindspore, "save_checkpoint"):
@@ -51,7 +54,7 @@ def _saving(save: Callable[..., Any], name: str) -> Callable[..., Any]:
         given = args[0] if args else kwargs.get(name)
         place = place_of(given)
         if place == os.devnull and given != os.devnull:
-            if name != "f":
+            if name != "f":  # MindSpore writes into files alone
                 return None
             place = io.BytesIO()
         if args:
