@@ -17,6 +17,8 @@ from mpcore_port.verify.inputs import read_inputs, split_form
 from mpcore_port.verify.judge import Run, Verification, VerifyOptions, compare
 from mpcore_port.verify.required import defaults
 
+from .probing import probed
+
 TOP = """\
 import torch
 from torch import nn
