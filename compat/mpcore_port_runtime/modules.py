@@ -23,6 +23,7 @@ __all__ = [
     "children",
     "evaluate",
     "fill",
+    "fill_part",
     "fill_uniform",
     "get_submodule",
     "grad_of",
@@ -350,6 +351,13 @@ def fill(tensor: Any, init: Any) -> Any:
     """Give a Parameter the values of an initializer, in place; return it."""
     ops.assign(tensor, initializer(init, tensor.shape, tensor.dtype).init_data())
     return tensor
+
+
+def fill_part(whole: Any, place: Any, init: Any) -> Any:
+    """Give a part of a Parameter, ``whole[place]``, the values of an initializer; return it."""
+    part = whole[place]
+    whole[place] = initializer(init, part.shape, part.dtype).init_data()
+    return whole[place]
 
 
 def fill_uniform(tensor: Any, low: float, high: float) -> Any:

@@ -332,3 +332,28 @@ def test_a_star_of_transforms_brings_those_that_are_there():
     assert "from mpcore_port_runtime.transforms import *\nfrom own_transforms" in found.text
     assert 'Compose([ToTensor("input")' in found.text
     assert {edit.line for edit in found.edits if edit.kind == "unproven"} >= {2, 3}
+
+
+IN_PART = """import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.k = nn.Parameter(torch.Tensor(2, 3, 4))
+        self.emb = nn.Embedding(5, 3)
+        for i in range(self.k.shape[0]):
+            nn.init.constant_(self.k[i], float(i + 1))
+        nn.init.constant_(self.emb.weight[1:], 2.0)
+        nn.init.constant_(self.emb.weight[0], 0.0)
+        nn.init.zeros_(self.k[0, 1])
+
+
+net = Net()
+made = [net.k.detach(), net.emb.weight.detach()]
+"""
+
+
+def test_a_part_of_a_parameter_is_started(tmp_path):
+    beside(IN_PART, tmp_path)

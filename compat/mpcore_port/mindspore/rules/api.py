@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.handed import asks_for_type, is_looked_at, make
 from mpcore_port.mindspore.rules.inputs import only_forgets
 from mpcore_port.mindspore.rules.own_optimizers import BASES
 from mpcore_port.mindspore.rules.partials import bent, is_bound, unbindable
+from mpcore_port.mindspore.rules.partly import started_in_part
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     by_name,
@@ -110,7 +111,7 @@ class CallRule(PortRule):
             new = _sided(name, old, _counted(old, new, at), at)
         try:
             new, row = weights_alone(old, new, row, at) or (new, row)
-            made = map_call(named(at, row), new)
+            made = started_in_part(map_call(named(at, row), new), at)
         except Refused as exc:
             maker = maker_of(name) if any(arg.star for arg in old.args) else ""
             if not maker:

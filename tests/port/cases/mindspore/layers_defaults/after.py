@@ -1,6 +1,6 @@
 import mindspore as ms
-import mpcore_port_runtime as port
 from mindspore.common.initializer import Normal
+import mpcore_port_runtime as port
 from mindspore import nn
 
 
