@@ -417,7 +417,7 @@ def test_a_loss_of_something_else_is_refused_when_it_runs():
         port.backward(ms.Tensor(1.0))
     net = ms.nn.Dense(2, 2)
     several = port.loss(lambda: net(ms.Tensor(np.ones((3, 2), np.float32))), net)
-    with pytest.raises(RuntimeError, match=r"`gradient` must be given: the loss has shape \(3, 2\)"):
+    with pytest.raises(RuntimeError, match=r"`gradient` must be given: .* shape \(3, 2\)"):
         port.backward(several)
     with pytest.raises(RuntimeError, match="must hold a Cell"):
         port.loss(lambda: ms.Tensor(1.0), len)
