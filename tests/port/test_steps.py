@@ -19,14 +19,8 @@ from mpcore_port.verify.inputs import draw, read_inputs
 from mpcore_port.verify.judge import Comparison, VerifyOptions
 from mpcore_port.verify.module import StepError
 from mpcore_port.verify.project import scripts_of, verify_port
-from mpcore_port.verify.step import (
-    Place,
-    _code,
-    _has_equal,
-    _renamed,
-    _unshown,
-    verify_step,
-)
+from mpcore_port.verify.standing import _code, _has_equal, _renamed, _unshown
+from mpcore_port.verify.step import Place, verify_step
 from mpcore_port.verify.synthetic import Batches, Missing
 
 pytestmark = pytest.mark.usefixtures("warm_workers")

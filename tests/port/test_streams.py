@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mpcore_port.mindspore.replay import replay
-from mpcore_port.verify.step import _unlogged
+from mpcore_port.verify.standing import _unlogged
 
 from .ports import ported
 

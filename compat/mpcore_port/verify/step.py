@@ -7,17 +7,15 @@ whole scripts do. That what was compared is what stands in the port is checked l
 from __future__ import annotations
 
 import ast
-import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import tokenize
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from mpcore_port.engine import port_part
 from mpcore_port.verify.bases import BY_NAME
@@ -35,9 +33,10 @@ from mpcore_port.verify.left_out import (
 from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.old_torch import is_of_old_torch
 from mpcore_port.verify.run import ALONE, STUBS, verify
+from mpcore_port.verify.standing import is_import, looked_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
     from mpcore_port.engine import Ported, Result
     from mpcore_port.targets import Target
@@ -47,12 +46,9 @@ __all__ = ["Place", "script_text", "verify_step"]
 
 _TRIES = 30.0  # processor seconds for finding inputs, or this share of a long time limit:
 _SHARE_OF_TRIES = 0.1
-_NOTHING = "nothing in place of "
 _LEFT_OUT = 12  # lines
 _TURNS = 3  # of what a port alone stops at
 _SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
-_OF_PORTS = ("mindspore", "mpcore", "mpcore_port_runtime")
-_OF_HEAD = ("while True:", "yield from batches", "function(0, *args)")
 
 
 @dataclass(frozen=True)
@@ -133,10 +129,6 @@ def _port_alone_failed(done: Verification) -> bool:
     return any(one.losses[0] and not one.losses[1] for one in done.comparisons)
 
 
-def _is_import(node: ast.AST) -> TypeGuard[ast.Import | ast.ImportFrom]:
-    return isinstance(node, (ast.Import, ast.ImportFrom))
-
-
 def _imported(text: str) -> set[str]:
     """Return the modules that a statement imports; none for what is no import."""
     try:
@@ -177,7 +169,7 @@ class _Compared:
         if stopped and (optimizers := makers_of_optimizers(module, stopped)):
             return set(optimizers)
         names = _imported(stopped.strip())
-        nodes = [node for node in ast.walk(module.tree) if _is_import(node)]
+        nodes = [node for node in ast.walk(module.tree) if is_import(node)]
         found = {node.lineno for node in nodes if names & _imported(ast.unparse(node))}
         return found or set(makers_of_models(module))
 
@@ -454,78 +446,6 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
         return found
 
 
-def _absent(step: Step) -> list[str]:
-    """Return the names of imports that the step has nothing in the place of."""
-    found: list[str] = []
-    for _, what in step.replaced:
-        code = what.removeprefix(_NOTHING)
-        try:
-            node = ast.parse(code).body[0] if code != what else None
-        except SyntaxError:
-            continue
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found += [(a.asname or a.name).partition(".")[0] for a in node.names]
-    return found
-
-
-def _has_equal(line: str, there: Collection[str], absent: Sequence[str]) -> bool:
-    """Return whether the port has a line but for what it calls a name that is absent in the step.
-
-    Of an absent name no rule knows what it is: in the port ``save_image`` may have another name,
-    ``torchvision.datasets.CIFAR10`` another module.
-    """
-    names = "|".join(map(re.escape, absent))
-    parts = re.split(rf"(?<![\w.])(?:{names})(?:\.\w+(?=\.))*(?!\w)", line)
-    pattern = r"[\w.]+".join(map(re.escape, parts))
-    return len(parts) > 1 and any(re.fullmatch(pattern, other) for other in there)
-
-
-def _given_nothing(step: Step) -> list[str]:
-    """Return the names that the step binds to what was left out of it."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(step.body)):
-        if isinstance(node, ast.Assign):
-            parts = list(ast.walk(node.value))
-            if any(isinstance(one, ast.Name) and one.id == "_mpcore_missing" for one in parts):
-                targets = [one for target in node.targets for one in ast.walk(target)]
-                found |= {one.id for one in targets if isinstance(one, ast.Name)}
-    return sorted(found)
-
-
-def _unshown(line: str, names: Sequence[str]) -> str:
-    """Return a line without what writes values of such names as text: in a step they are nothing.
-
-    In the port, where they are there, it is known whether they are tensors.
-    """
-    held = "|".join(map(re.escape, names)) or "(?!)"
-    return re.sub(rf"\b\w+\.shown\(((?:{held})\b[^(){{}}]*)\)", r"\1", line)
-
-
-def _renamed(text: str, own: str, port: str) -> str:
-    """Return ``text``, of the step's port, with the names that the port has for modules."""
-    ours, theirs = _names_of_modules(own), _names_of_modules(port)
-    names = {name: theirs[what] for what, name in ours.items() if theirs.get(what, name) != name}
-    if not names:
-        return text
-    pattern = rf"(?<![\w.])({'|'.join(map(re.escape, names))})(?=\.)"
-    return re.sub(pattern, lambda found: names[found[1]], text)
-
-
-def _names_of_modules(text: str) -> dict[str, str]:
-    """Return what a port calls the modules that ports import, which a name of its own may move."""
-    try:
-        nodes = ast.parse(text).body
-    except SyntaxError:
-        return {}
-    found: dict[str, str] = {}
-    for node in filter(_is_import, nodes):
-        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-        for alias in node.names:
-            if f"{module}{alias.name}".partition(".")[0] in _OF_PORTS:
-                found[f"{module}{alias.name}"] = alias.asname or alias.name
-    return found
-
-
 # --- the port of the step -----------------------------------------------------------------------
 
 
@@ -537,19 +457,7 @@ def _port(
     done = port_part(text, file, target, result.options, result.scan)
     folders = [in_order(folder, above) for folder, above in place.pairs]
     ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
-    there = set(_code(file.source.shown(file.text)))
-    own = _code(_renamed(done.text, done.text, file.text))
-    ours = set(_code(step.call))
-    own = [line for line in own if _is_of_script(line) and line not in ours]
-    elsewhere = [line for line in own if line not in there]
-    if elsewhere:  # a logger that is left out of the step is none whose values are made plain
-        there |= set(_code(_unlogged(file.source.shown(file.text))))
-        elsewhere = [line for line in elsewhere if line not in there]
-    if elsewhere and (nothing := _given_nothing(step)):
-        plain = {_unshown(line, nothing) for line in there}
-        elsewhere = [line for line in elsewhere if _unshown(line, nothing) not in plain]
-    if absent := _absent(step):
-        elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
+    own, missing = looked_for(step, done.text, file)
     scan, count = done.scan, len(file.source.text.splitlines())
 
     def places(kind: str) -> list[dict[str, Any]]:
@@ -572,58 +480,12 @@ def _port(
         "optimizers": places("optimizers"),
         "scalers": places("scalers"),
         "port_lines": len(own),
-        "elsewhere": elsewhere,
+        "elsewhere": missing,
         "along": list(place.along),
         "refused": "",
     }
     facts["lines"] = _lines(facts, file)
     return facts, ported
-
-
-def _unlogged(text: str) -> str:
-    """Return a port without ``port.logged(...)`` around what loggers get, or ``port.fields``."""
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (tokenize.TokenError, SyntaxError):
-        return text
-    cut: list[tuple[int, int, int]] = []  # row, columns
-    open_at: list[bool] = []  # whether a bracket is that of a call that goes
-    words = [token.string for token in tokens]
-    for place, token in enumerate(tokens):
-        row, column = token.start
-        if token.string in ("(", "[", "{") and token.type == tokenize.OP:
-            before = words[max(place - 2, 0) : place]
-            goes = before in ([".", "logged"], [".", "fields"]) and place > 2
-            open_at.append(goes)
-            if goes:
-                cut.append((row, tokens[place - 3].start[1], column + 1))
-        elif token.string in (")", "]", "}") and token.type == tokenize.OP and open_at.pop():
-            cut.append((row, column, column + 1))
-    lines = text.splitlines()
-    for row, start, end in sorted(cut, reverse=True):
-        lines[row - 1] = lines[row - 1][:start] + lines[row - 1][end:]
-    return "\n".join(lines)
-
-
-def _code(text: str) -> list[str]:
-    """Return the lines, stripped, without the comments behind their code."""
-    lines = text.splitlines()
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (tokenize.TokenError, SyntaxError):
-        tokens = []  # of a notebook's commands: as they are
-    for token in tokens:
-        row, column = token.start
-        if token.type == tokenize.COMMENT and row <= len(lines) and lines[row - 1][:column].strip():
-            lines[row - 1] = lines[row - 1][:column]
-    return [line.strip() for line in lines]
-
-
-def _is_of_script(line: str) -> bool:
-    """Return whether a line is the script's own: imports depend on what else there is."""
-    ours = "_mpcore_" in line or line.startswith("sys.path[:0] = ") or line in _OF_HEAD
-    ours = ours or not line.strip(")]}, .")  # "..." stands for what was left out
-    return not ours and not line.startswith(("#", "import ", "from "))
 
 
 def _lines(facts: dict[str, Any], file: Ported) -> list[str]:

@@ -1,0 +1,170 @@
+"""Whether the port of a step is what stands in the port of its script, line by line."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from typing import TYPE_CHECKING, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from mpcore_port.engine import Ported
+    from mpcore_port.verify.extract import Step
+
+__all__ = ["is_import", "looked_for"]
+
+_NOTHING = "nothing in place of "
+_OF_PORTS = ("mindspore", "mpcore", "mpcore_port_runtime")
+_OF_HEAD = ("while True:", "yield from batches", "function(0, *args)")
+
+
+def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str]]:
+    """Return the lines of a step's port that are the script's own, and those its port has not.
+
+    Args:
+        step: what was ported.
+        text: its port.
+        file: the script and its port.
+    """
+    there = set(_code(file.source.shown(file.text)))
+    ours = set(_code(step.call))
+    own = [line for line in _code(_renamed(text, text, file.text)) if _is_of_script(line)]
+    own = [line for line in own if line not in ours]
+    elsewhere = [line for line in own if line not in there]
+    if elsewhere:  # a logger that is left out of the step is none whose values are made plain
+        there |= set(_code(_unlogged(file.source.shown(file.text))))
+        elsewhere = [line for line in elsewhere if line not in there]
+    if elsewhere and (nothing := _given_nothing(step)):
+        plain = {_unshown(line, nothing) for line in there}
+        elsewhere = [line for line in elsewhere if _unshown(line, nothing) not in plain]
+    if absent := _absent(step):
+        elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
+    return own, elsewhere
+
+
+def is_import(node: ast.AST) -> TypeGuard[ast.Import | ast.ImportFrom]:
+    """Return whether a statement imports."""
+    return isinstance(node, (ast.Import, ast.ImportFrom))
+
+
+def _absent(step: Step) -> list[str]:
+    """Return the names of imports that the step has nothing in the place of; others stay."""
+    found: list[str] = []
+    for line, what in step.replaced:
+        code = what.removeprefix(_NOTHING)
+        if line not in step.touched:
+            continue
+        try:
+            node = ast.parse(code).body[0] if code != what else None
+        except SyntaxError:
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found += [(a.asname or a.name).partition(".")[0] for a in node.names]
+    return found
+
+
+def _has_equal(line: str, there: Collection[str], absent: Sequence[str]) -> bool:
+    """Return whether the port has a line but for what it calls a name that is absent in the step.
+
+    Of an absent name no rule knows what it is: in the port ``save_image`` may have another name,
+    ``torchvision.datasets.CIFAR10`` another module.
+    """
+    names = "|".join(map(re.escape, absent))
+    parts = re.split(rf"(?<![\w.])(?:{names})(?:\.\w+(?=\.))*(?!\w)", line)
+    pattern = r"[\w.]+".join(map(re.escape, parts))
+    return len(parts) > 1 and any(re.fullmatch(pattern, other) for other in there)
+
+
+def _given_nothing(step: Step) -> list[str]:
+    """Return the names that the step binds to what was left out of it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(step.body)):
+        if isinstance(node, ast.Assign):
+            parts = list(ast.walk(node.value))
+            if any(isinstance(one, ast.Name) and one.id == "_mpcore_missing" for one in parts):
+                targets = [one for target in node.targets for one in ast.walk(target)]
+                found |= {one.id for one in targets if isinstance(one, ast.Name)}
+    return sorted(found)
+
+
+def _unshown(line: str, names: Sequence[str]) -> str:
+    """Return a line without what writes values of such names as text: in a step they are nothing.
+
+    In the port, where they are there, it is known whether they are tensors.
+    """
+    held = "|".join(map(re.escape, names)) or "(?!)"
+    return re.sub(rf"\b\w+\.shown\(((?:{held})\b[^(){{}}]*)\)", r"\1", line)
+
+
+def _renamed(text: str, own: str, port: str) -> str:
+    """Return ``text``, of the step's port, with the names that the port has for modules."""
+    ours, theirs = _names_of_modules(own), _names_of_modules(port)
+    names = {name: theirs[what] for what, name in ours.items() if theirs.get(what, name) != name}
+    if not names:
+        return text
+    pattern = rf"(?<![\w.])({'|'.join(map(re.escape, names))})(?=\.)"
+    return re.sub(pattern, lambda found: names[found[1]], text)
+
+
+def _names_of_modules(text: str) -> dict[str, str]:
+    """Return what a port calls the modules that ports import, which a name of its own may move."""
+    try:
+        nodes = ast.parse(text).body
+    except SyntaxError:
+        return {}
+    found: dict[str, str] = {}
+    for node in filter(is_import, nodes):
+        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names:
+            if f"{module}{alias.name}".partition(".")[0] in _OF_PORTS:
+                found[f"{module}{alias.name}"] = alias.asname or alias.name
+    return found
+
+
+def _unlogged(text: str) -> str:
+    """Return a port without ``port.logged(...)`` around what loggers get, or ``port.fields``."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return text
+    cut: list[tuple[int, int, int]] = []  # row, columns
+    open_at: list[bool] = []  # whether a bracket is that of a call that goes
+    words = [token.string for token in tokens]
+    for place, token in enumerate(tokens):
+        row, column = token.start
+        if token.string in ("(", "[", "{") and token.type == tokenize.OP:
+            before = words[max(place - 2, 0) : place]
+            goes = before in ([".", "logged"], [".", "fields"]) and place > 2
+            open_at.append(goes)
+            if goes:
+                cut.append((row, tokens[place - 3].start[1], column + 1))
+        elif token.string in (")", "]", "}") and token.type == tokenize.OP and open_at.pop():
+            cut.append((row, column, column + 1))
+    lines = text.splitlines()
+    for row, start, end in sorted(cut, reverse=True):
+        lines[row - 1] = lines[row - 1][:start] + lines[row - 1][end:]
+    return "\n".join(lines)
+
+
+def _code(text: str) -> list[str]:
+    """Return the lines, stripped, without the comments behind their code."""
+    lines = text.splitlines()
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        tokens = []  # of a notebook's commands: as they are
+    for token in tokens:
+        row, column = token.start
+        if token.type == tokenize.COMMENT and row <= len(lines) and lines[row - 1][:column].strip():
+            lines[row - 1] = lines[row - 1][:column]
+    return [line.strip() for line in lines]
+
+
+def _is_of_script(line: str) -> bool:
+    """Return whether a line is the script's own: imports depend on what else there is."""
+    ours = "_mpcore_" in line or line.startswith("sys.path[:0] = ") or line in _OF_HEAD
+    ours = ours or not line.strip(")]}, .")  # "..." stands for what was left out
+    return not ours and not line.startswith(("#", "import ", "from "))
