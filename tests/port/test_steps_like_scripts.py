@@ -112,6 +112,37 @@ def test_an_old_script_with_modules_that_are_not_there_is_verified(tmp_path: Pat
     assert any("torch before 0.4" in one for one in done.step["assumed"])
 
 
+OWN = """import torch
+from zoo import Net
+
+class Signs(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad.sign(), alpha=-group["lr"])
+
+net = Net(10)
+optimizer = Signs(net.parameters(), lr=0.01)
+for x, y in torch.utils.data.DataLoader(None):
+    loss = torch.nn.functional.cross_entropy(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_step_by_an_optimizer_of_the_scripts_own_is_verified(tmp_path: Path) -> None:
+    done = verified(OWN, tmp_path)
+    assert done.passed, done.lines()
+    assert done.comparisons[0].steps == 6
+
+
 def test_torch_of_before_is_lent_to_no_port_of_torch(tmp_path: Path) -> None:
     step = extract(OLD, tmp_path)
     assert "_mpcore_old(False)" in step.script(tmp_path, "")
@@ -162,6 +193,15 @@ BASES = {
         "        self.head = torch.nn.Linear(args.width_of_it, args.atoms)\n"
         "        self.optimizer = torch.optim.Adam(net.parameters(), lr=args.lr)\n"
         "    def train(self, train_loader):\n      for x, y in train_loader:\n" + LOOP
+    ),
+    "rates of a configuration": (
+        "import torch\nfrom config import Config\nfrom zoo import Net\nopt = Config()\n"
+        "net = Net(3)\n"
+        "groups = [{'params': net.parameters(), 'lr': opt.lr}]\n"
+        "optimizer = torch.optim.SGD(groups, lr=opt.lr, weight_decay=opt.weight_decay)\n"
+        "for x, y in torch.utils.data.DataLoader(None):\n"
+        "    loss = torch.nn.functional.cross_entropy(net(x), y)\n    optimizer.zero_grad()\n"
+        "    loss.backward()\n    optimizer.step()\n"
     ),
     "a loss that gets the network": (
         "import torch\nfrom losses.dsm import estimation\nfrom models import ScoreNet\n"
@@ -233,5 +273,9 @@ def test_stand_ins_are_numbers_and_places_for_tensors_of_mindspore() -> None:
         "assert x[:, start:].shape == (1, 3) and (x / lr > lr).all()\n"
         "x[:, start] = lr\n"
         "assert float(x[0, 0]) == float(ms.Tensor(0.01))\n"
+        "nets = [port.DataParallel(missing(name)()) for name in ('resnet18', 'zoo.Head')]\n"
+        "groups = [{'params': port.parameters(net), 'lr': lr} for net in nets]\n"
+        "optimizer = port.SGD(groups, lr=lr, weight_decay=missing('opt.weight_decay'))\n"
+        "assert [len(group['params']) for group in optimizer.param_groups] == [4, 4]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -29,7 +29,7 @@ from mpcore.errors import BackendError
 from mpcore_port.mindspore.masks import no_masks, no_masks_in_torch, same_masks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
 __all__ = ["how_it_ended", "main", "own_stream", "replay", "run_modes", "run_role"]
@@ -347,7 +347,8 @@ def _port(job: dict[str, Any]) -> Any:
     else:  # nothing is compiled: torch's masks come from outside
         same_masks(ms, torch)
     recorder = _PortRecorder(job, ms, runtime)
-    _collect(optim.Optimizer, recorder.optimizers)
+    for base in (optim.Optimizer, runtime.OwnOptimizer):
+        _collect(base, recorder.optimizers)
     recorder.install()
     if job["mode"] == "float32":
         _turn_off(runtime)
@@ -403,8 +404,10 @@ class _PortRecorder:
         """Record steps of optimizers that a port calls itself."""
         from mindspore.experimental import optim
 
-        original = optim.Optimizer.__call__
+        for base in (optim.Optimizer, self._runtime.OwnOptimizer):
+            base.__call__ = self._stepping(base.__call__)
 
+    def _stepping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def run(optimizer: Any, grads: Any) -> Any:
             answer = original(optimizer, grads)
@@ -412,7 +415,7 @@ class _PortRecorder:
                 self.write("step", type(optimizer).__name__)
             return answer
 
-        optim.Optimizer.__call__ = run
+        return run
 
     def write(self, kind: str, value: Any) -> None:
         self._events.write(json.dumps([kind, value]) + "\n")

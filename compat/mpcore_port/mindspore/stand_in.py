@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import mindspore as ms
 from mindspore import nn, ops
+from mindspore.experimental import optim
 
 from mpcore_port.verify.kit import first_weights
 from mpcore_port.verify.stand_in import (
@@ -143,6 +144,8 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
     """
     use(CellKit(runtime.SGD))
     _take_as_numbers(ms.Tensor)
+    for made in filter(_is_optimizer, vars(runtime).values()):
+        made.__init__ = _with_numbers(made.__init__)
     training = runtime.training
     modules = sys.modules[f"{runtime.__name__}.modules"]  # a function has that name, too
     for name in (*modules.__all__, "zero_grad", "step"):
@@ -152,6 +155,8 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
             for holder in (runtime, modules, training):
                 if getattr(holder, name, None) is original:
                     setattr(holder, name, wrapped)
+    for holder in (runtime.DataParallel, runtime.DistributedDataParallel):
+        holder.__init__ = _around_cell(holder.__init__)
     found = training._parameters_of
     training._parameters_of = lambda parts: found([_cell(part) for part in parts])
     initialize = runtime.apex.initialize
@@ -170,6 +175,24 @@ def _take_as_numbers(tensors: Any) -> None:
         setattr(tensors, name, _plain_first(getattr(tensors, name), name))
 
 
+def _is_optimizer(one: Any) -> bool:
+    return isinstance(one, type) and issubclass(one, optim.Optimizer)
+
+
+def _with_numbers(original: Any) -> Any:
+    @functools.wraps(original)
+    def begin(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        groups = [_plain_group(one) if isinstance(one, dict) else one for one in params]
+        given = {name: number_like(value) for name, value in kwargs.items()}
+        original(optimizer, groups, *map(number_like, args), **given)
+
+    return begin
+
+
+def _plain_group(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: number_like(value) for name, value in group.items()}
+
+
 def _plain_first(original: Any, name: str) -> Any:
     plain = index_of if name.endswith("item__") else number_like
 
@@ -186,6 +209,14 @@ def _as_cell(original: Any) -> Any:
         return original(*map(_cell, args[:1]), *args[1:], **kwargs)
 
     return run
+
+
+def _around_cell(original: Any) -> Any:
+    @functools.wraps(original)
+    def begin(holder: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        original(holder, _cell(module), *args, **kwargs)
+
+    return begin
 
 
 def _cell(part: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dis
+import functools
 import importlib
 import importlib.util
 import io
@@ -107,7 +108,7 @@ def install(
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
         if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
             sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
-        _take_numbers(torch.Tensor)
+        _take_numbers(torch)
     if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
@@ -119,12 +120,20 @@ def install(
         module.__path__ = []  # what is in it is absent, too
 
 
-def _take_numbers(tensors: Any) -> None:
-    """Let tensors be filled with numbers that are not there."""
+def _take_numbers(torch: Any) -> None:
+    """Let tensors be filled with numbers that are not there, and optimizers have them as rates."""
     from mpcore_port.verify.stand_in import number_like
 
-    original = tensors.__setitem__
-    tensors.__setitem__ = lambda tensor, index, value: original(tensor, index, number_like(value))
+    fill, make = torch.Tensor.__setitem__, torch.optim.Optimizer.__init__
+
+    def begin(optimizer: Any, params: Any, defaults: dict[str, Any]) -> None:
+        groups = list(params)
+        for group in filter(lambda one: isinstance(one, dict), groups):
+            group.update({name: number_like(value) for name, value in group.items()})
+        make(optimizer, groups, {name: number_like(value) for name, value in defaults.items()})
+
+    torch.Tensor.__setitem__ = lambda one, index, value: fill(one, index, number_like(value))
+    torch.optim.Optimizer.__init__ = functools.wraps(make)(begin)
 
 
 def _option(namespace: argparse.Namespace, name: str) -> Any:
