@@ -115,7 +115,7 @@ def test_an_old_script_with_modules_that_are_not_there_is_verified(tmp_path: Pat
 OWN = """import torch
 from zoo import Net
 
-class Signs(torch.optim.Optimizer):
+class Plain(torch.optim.Optimizer):
     def __init__(self, params, lr):
         super().__init__(params, {"lr": lr})
 
@@ -124,10 +124,10 @@ class Signs(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    p.add_(p.grad.sign(), alpha=-group["lr"])
+                    p.add_(p.grad, alpha=-group["lr"])
 
 net = Net(10)
-optimizer = Signs(net.parameters(), lr=0.01)
+optimizer = Plain(net.parameters(), lr=0.01)
 for x, y in torch.utils.data.DataLoader(None):
     loss = torch.nn.functional.cross_entropy(net(x), y)
     optimizer.zero_grad()

@@ -404,13 +404,18 @@ class _PortRecorder:
         """Record steps of optimizers that a port calls itself."""
         from mindspore.experimental import optim
 
-        for base in (optim.Optimizer, self._runtime.OwnOptimizer):
-            base.__call__ = self._stepping(base.__call__)
+        optim.Optimizer.__call__ = self._stepping(optim.Optimizer.__call__)
+
+        def written(cls: Any) -> None:
+            if "step" in vars(cls):
+                cls.step = self._stepping(cls.step)
+
+        self._runtime.OwnOptimizer.__init_subclass__ = classmethod(written)
 
     def _stepping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def run(optimizer: Any, grads: Any) -> Any:
-            answer = original(optimizer, grads)
+        def run(optimizer: Any, *given: Any, **named: Any) -> Any:
+            answer = original(optimizer, *given, **named)
             if not self.inside:
                 self.write("step", type(optimizer).__name__)
             return answer
