@@ -26,9 +26,9 @@ from mpcore_port.verify.synthetic import VERSION, missing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FILES", "NEVER", "guarded_lines", "install"]
+__all__ = ["ALWAYS_THERE", "FILES", "guarded_lines", "install"]
 
-NEVER = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_compat", "mpcore_port")
+ALWAYS_THERE = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_compat", "mpcore_port")
 """Packages that are never absent: those that a port is about."""
 
 IMPORTS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
@@ -73,7 +73,7 @@ class _Finder:
     ) -> ModuleSpec | None:
         """Return the spec of an absent module; None where the import has to fail."""
         root, _, rest = name.partition(".")
-        if root in NEVER or root.startswith("_") or root in sys.stdlib_module_names:
+        if root in ALWAYS_THERE or root.startswith("_") or root in sys.stdlib_module_names:
             return None
         held = getattr(sys.modules.get(root), "__file__", None) or ""
         if rest and ("-packages" in held or held.startswith(sys.base_prefix)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mpcore_port.verify.module import target_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from mpcore_port.verify.module import Module
 
@@ -17,22 +17,25 @@ __all__ = ["NEVER", "context"]
 NEVER = "_mpcore_never"
 """What a statement is put behind that stays to be read by the rules, and does not run."""
 
-_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign)
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)
 _BLOCKS = (ast.FunctionDef, ast.For, ast.While, ast.If, ast.With)
 
 
-def context(module: Module, kept: Collection[int], lines: Sequence[str]) -> dict[int, str]:
+def context(
+    module: Module, kept: Collection[int], lines: Sequence[str], loop: ast.stmt
+) -> dict[int, str]:
     """Return, by number, lines that name an optimizer, a scaler or what hangs on them.
 
     Where a scale is saved or a schedule moves an optimizer, a port writes another loop: its step
-    alone has to be ported in sight of them.
+    alone has to be ported in sight of them. So it is with what is read behind the loop.
 
     Args:
         module: the script.
         kept: numbers of the lines that the step has.
         lines: the lines of the script, with what was replaced.
+        loop: the training loop.
     """
-    watched = _watched(module)
+    watched, made = _watched(module), set(_bound(loop))
     found: dict[int, str] = {}
     for node in ast.walk(module.tree):
         if not isinstance(node, _SIMPLE) or not _stands_alone(module, node, lines):
@@ -40,7 +43,8 @@ def context(module: Module, kept: Collection[int], lines: Sequence[str]) -> dict
         span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
         if set(span) & set(kept) or not _is_in_sight(module, node, kept):
             continue
-        if watched & set(_names(node)):
+        is_behind = node.lineno > (loop.end_lineno or loop.lineno)
+        if (watched | made if is_behind else watched) & set(_names(node)):
             first = lines[span[0] - 1]
             at = len(first) - len(first.lstrip())
             found[span[0]] = f"{first[:at]}if {NEVER}: {first[at:]}"
@@ -66,6 +70,13 @@ def _watched(module: Module) -> set[str]:
 
 def _makes(name: str) -> bool:
     return name.endswith(".GradScaler") or name.startswith("torch.optim.")
+
+
+def _bound(loop: ast.stmt) -> Iterator[str]:
+    """Yield the plain names that statements of a loop bind."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def _names(node: ast.AST) -> list[str]:

@@ -192,7 +192,7 @@ def extract(
 def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) -> Step:
     lines, replaced, touched = _replaced(module, stubs, needs)
     kept = {number for number in needs.kept if lines[number - 1].strip()}
-    read_only = context(module, kept, lines)
+    read_only = context(module, kept, lines, loop)
     body = [line if n in kept else read_only.get(n, "") for n, line in enumerate(lines, 1)]
     future = [
         ast.unparse(s)

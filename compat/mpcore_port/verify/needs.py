@@ -266,6 +266,7 @@ class Needs:
             one = waiting.pop()
             if (
                 one in self.stubs.calls
+                or one in self.stubs.never
                 or self.stubs.imports.get(one) == "..."
                 or (isinstance(one, ast.stmt) and one.lineno in self._dropped)
             ):

@@ -44,8 +44,8 @@ LOSS = re.compile(r"loss|criterion|crit$|objective|cross_?entropy|divergence", r
 _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"\w*drop(out|path)?(_?(rate|p|prob|path))*", 0.0),
     (r"(\w+_)?(lr|learning_rate|alpha)", 0.01),
-    (r"(\w+_)?(momentum|beta1|decay|ema_decay)", 0.9),
-    (r"(\w+_)?beta2", 0.999),
+    (r"(\w+_)?(momentum|beta_?1(_\w+)?|decay|ema_decay)", 0.9),
+    (r"(\w+_)?beta_?2(_\w+)?", 0.999),
     (r"(\w+_)?(weight_decay|wd)", 0.0001),
     (r"(\w+_)?(eps|epsilon)", 1e-8),
     (r"(pct|percent|ratio|frac(tion)?|prob(ability)?)_\w+|\w+_(pct|ratio|frac(tion)?|prob)", 0.3),

@@ -352,7 +352,9 @@ def _number(one: StandIn) -> float | int:
 
 
 def number_like(other: Any) -> Any:
-    """Return the number that a stand-in is; anything else as it is."""
+    """Return the number that a stand-in is, those of a tuple too; anything else as it is."""
+    if type(other) is tuple:
+        return tuple(map(number_like, other))
     return _number(other) if isinstance(other, StandIn) else other
 
 

@@ -8,6 +8,8 @@ import re
 import tokenize
 from typing import TYPE_CHECKING, TypeGuard
 
+from mpcore_port.verify.context import NEVER
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -31,7 +33,10 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
     """
     there = set(_code(file.source.shown(file.text)))
     ours = set(_code(step.call))
-    own = [line for line in _code(_renamed(text, text, file.text)) if _is_of_script(line)]
+    renamed = _renamed(text, text, file.text)
+    unseen = _never_run(renamed)
+    lines = [line for number, line in enumerate(_code(renamed), 1) if number not in unseen]
+    own = [line for line in lines if _is_of_script(line)]
     own = [line for line in own if line not in ours]
     elsewhere = [line for line in own if line not in there]
     if elsewhere:  # a logger that is left out of the step is none whose values are made plain
@@ -43,6 +48,21 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
     if absent := _absent(step):
         elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     return own, elsewhere
+
+
+def _never_run(text: str) -> set[int]:
+    """Return the numbers of lines that a step only has for the rules to see, and does not run."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return set()
+    blocks = [
+        part
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == NEVER
+        for part in node.body
+    ]
+    return {n for one in blocks for n in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
 
 
 def is_import(node: ast.AST) -> TypeGuard[ast.Import | ast.ImportFrom]:

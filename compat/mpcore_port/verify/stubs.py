@@ -9,9 +9,10 @@ import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.above import module_at
-from mpcore_port.verify.absent import FILES, NEVER, guarded_lines
+from mpcore_port.verify.absent import ALWAYS_THERE, FILES, guarded_lines
 from mpcore_port.verify.bases import inherited, owner_of_init
 from mpcore_port.verify.beside import absolute, roots
+from mpcore_port.verify.context import NEVER
 from mpcore_port.verify.left_out import (
     failing,
     givers_of_losses,
@@ -61,6 +62,7 @@ class Stubs:
         given: names, and their code, that star imports of what is not there give, by module.
         gone: modules that are there, and cannot be imported.
         nowhere: relative imports of modules that are not there.
+        never: statements that stay to be read, and do not run.
         missing: modules that are not installed.
     """
 
@@ -71,6 +73,7 @@ class Stubs:
         self.left: list[ast.Import | ast.ImportFrom] = []
         self.gone: list[str] = []
         self.nowhere: set[ast.AST] = set()
+        self.never: set[ast.AST] = set()
         self.missing: list[str] = []
         self._streams: dict[str, int] = {}
         self._whole: list[tuple[ast.Call, ast.Tuple]] = []
@@ -171,7 +174,7 @@ class Stubs:
         """Have a module be gone where no other line imports of it; else this line gives nothing."""
         name = _module_of(node)
         others = [one for one in ast.walk(self.module.tree) if _module_of(one) == name]
-        if not name or len(others) > 1 or name.partition(".")[0] in NEVER:
+        if not name or len(others) > 1 or name.partition(".")[0] in ALWAYS_THERE:
             self._give_nothing(node)
         else:
             self.left.append(node)
@@ -311,6 +314,9 @@ class Stubs:
         for node in of_evaluation(self.module, loop):
             if isinstance(node, ast.Call):
                 self.calls[node] = self._absent(node, ast.unparse(node.func)[:40])
+            elif isinstance(node, ast.If) and not node.orelse and not self._is_elif(node):
+                self.calls[node.test] = NEVER  # rules see what it reads
+                self.never.add(node)
             elif not self._is_elif(node):
                 self.imports[node] = "..."
         targets: list[ast.expr] = []
