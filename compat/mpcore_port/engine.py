@@ -380,7 +380,7 @@ def _not_compiled(source: Source, text: str) -> str:
 
 def _objection(text: str) -> str:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # about literals and escapes: no objection
         try:
             compile(text, "port", "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as exc:
