@@ -203,6 +203,14 @@ BASES = {
         "    loss = torch.nn.functional.cross_entropy(net(x), y)\n    optimizer.zero_grad()\n"
         "    loss.backward()\n    optimizer.step()\n"
     ),
+    "a data set of another file": (
+        "import torch\nfrom dataset import Balanced\nfrom zoo import Net\nnet = Net(3)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\ntrain_dataset = Balanced('x')\n"
+        "step = 0\nwhile True:\n    images, labels = train_dataset.get_batch()\n"
+        "    loss = torch.nn.functional.cross_entropy(net(images), labels)\n"
+        "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+        "    step += 1\n    if step == 40:\n        break\n"
+    ),
     "a loss that gets the network": (
         "import torch\nfrom losses.dsm import estimation\nfrom models import ScoreNet\n"
         "score = ScoreNet(3)\noptimizer = torch.optim.Adam(score.parameters(), lr=0.1)\n"

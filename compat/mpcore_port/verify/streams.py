@@ -11,7 +11,10 @@ from mpcore_port.verify.module import Module, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_next", "nexts"]
+__all__ = ["BATCHES", "is_next", "nexts"]
+
+BATCHES = re.compile(r"(get|next|sample|fetch|make|load)_?(\w+_)?(mini_?)?batch(es)?", re.I)
+"""Names of functions that give batches."""
 
 _MEMORY = re.compile(r"(\w+_)?(replay|buffer|memory|experience|rb)(_\w+)?", re.I)
 _MODEL = {"parameters", "named_parameters", "buffers", "modules", "values", "keys", "items"}
@@ -60,10 +63,14 @@ def _takes(call: ast.Call) -> bool:
 def _remembers(module: Module, call: ast.Call) -> bool:
     """Return whether ``state, action = replay_buffer.sample(n)`` takes what others have stored."""
     func = call.func
-    if not isinstance(func, ast.Attribute) or not func.attr.startswith("sample"):
+    if not isinstance(func, ast.Attribute):
         return False
     above = module.parents.get(call)
     parts = isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Tuple)
+    if parts and BATCHES.fullmatch(func.attr) and not module.qualified(func):
+        return module.called(call) is None  # of a data set that another file has
+    if not func.attr.startswith("sample"):
+        return False
     held = ast.unparse(func.value).rpartition(".")[2]
     return parts and _MEMORY.fullmatch(held) is not None and module.called(call) is None
 

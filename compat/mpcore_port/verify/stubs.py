@@ -22,7 +22,7 @@ from mpcore_port.verify.left_out import (
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOADERS, LOSS
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.stars import given_by_stars, is_star
-from mpcore_port.verify.streams import is_next, nexts
+from mpcore_port.verify.streams import BATCHES, is_next, nexts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LOADER", "NEXT", "STREAM", "Stubs"]
 
-_BATCHES = re.compile(r"(get|next|sample|fetch|make|load)_?(\w+_)?(mini_?)?batch(es)?", re.I)
 LOADER, NEXT, STREAM = "_mpcore_loader()", "_mpcore_next()", "_mpcore_stream"
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _DATA = ("torch.utils.data.", "torchvision.datasets.", "datasets.", "torchtext.datasets.")
@@ -367,7 +366,7 @@ class Stubs:
             return self._is_own_loader(call)
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         given = {one.id for arg in call.args for one in ast.walk(arg) if isinstance(one, ast.Name)}
-        reads = name in self.reading or (_BATCHES.fullmatch(name) and given & self._gone())
+        reads = name in self.reading or (BATCHES.fullmatch(name) and given & self._gone())
         return bool(reads) and name in self.module.functions
 
     def _gone(self) -> set[str]:
