@@ -19,7 +19,7 @@ import libcst as cst
 
 from mpcore_port.scopes import code_of
 
-__all__ = ["ABSENT", "Package", "imported", "package_of", "relative"]
+__all__ = ["ABSENT", "Package", "imported", "of_another_file", "package_of", "relative"]
 
 ABSENT = "not on the list, not installed here"
 """Of a package that is not known at all: most often a module of the script's own."""
@@ -109,6 +109,14 @@ def package_of(name: str) -> Package | None:
             return listed[part]
         part = part.rpartition(".")[0]
     return _installed(root)
+
+
+def of_another_file(name: str) -> bool:
+    """Return whether a full name is of a module that nobody looked at: relative, or unknown."""
+    if not name or name.startswith("."):
+        return bool(name)
+    package = package_of(name)
+    return package is not None and package.world == "unknown"
 
 
 def _installed(root: str) -> Package:

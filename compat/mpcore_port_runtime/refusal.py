@@ -11,6 +11,13 @@ class PortWarning(UserWarning):
     """A port does something in another way than the script asked for."""
 
 
+def only(name: str, value: Any, *allowed: Any) -> None:
+    """Raise where an argument has a value that MindSpore's layer has no equal of."""
+    if value not in allowed:
+        msg = f"`{name}` must be {allowed[0]!r} in MindSpore's layer, got {value!r}"
+        raise NotImplementedError(msg)
+
+
 class _Refused:
     """Raises, with the reason, as soon as it is used."""
 

@@ -13,6 +13,7 @@ from mindspore import nn
 
 from mpcore_port_runtime import layers, norms
 from mpcore_port_runtime.functional import as_tuple
+from mpcore_port_runtime.refusal import only
 from mpcore_port_runtime.torch_nn_others import (
     GRU,
     LSTM,
@@ -75,13 +76,6 @@ __all__ = [
     "Softplus",
     "Tanh",
 ]
-
-
-def _only(name: str, value: Any, *allowed: Any) -> None:
-    """Raise where an argument has a value that MindSpore's layer has no equal of."""
-    if value not in allowed:
-        msg = f"`{name}` must be {allowed[0]!r} in MindSpore's layer, got {value!r}"
-        raise NotImplementedError(msg)
 
 
 def _several(value: Any, axes: int) -> Any:
@@ -177,7 +171,7 @@ def GroupNorm(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.GroupNorm."""
-    _only("affine", affine, True)
+    only("affine", affine, True)
     return nn.GroupNorm(num_groups, num_channels, float(eps))
 
 
@@ -226,7 +220,7 @@ def Hardtanh(min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False)
 
 def GELU(approximate: str = "none") -> Any:  # noqa: N802
     """Return torch.nn.GELU."""
-    _only("approximate", approximate, "none", "tanh")
+    only("approximate", approximate, "none", "tanh")
     return nn.GELU(approximate=approximate == "tanh")
 
 
@@ -237,7 +231,7 @@ def LeakyReLU(negative_slope: float = 0.01, inplace: bool = False) -> Any:  # no
 
 def ELU(alpha: float = 1.0, inplace: bool = False) -> Any:  # noqa: N802
     """Return torch.nn.ELU."""
-    _only("alpha", alpha, 1.0)
+    only("alpha", alpha, 1.0)
     return nn.ELU()
 
 
@@ -272,7 +266,7 @@ def Linear(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Linear."""
-    _only("dtype", dtype, None)
+    only("dtype", dtype, None)
     return nn.Dense(in_features, out_features, has_bias=bias)
 
 
@@ -281,7 +275,7 @@ def _sides(padding: Any, stride: Any, axes: int) -> dict[str, Any]:
     if padding == "valid":
         return {"pad_mode": "pad", "padding": 0}
     if padding == "same":
-        _only("stride", stride, 1, (1,) * axes)
+        only("stride", stride, 1, (1,) * axes)
         return {"pad_mode": "same"}
     if isinstance(padding, int):
         return {"pad_mode": "pad", "padding": padding}
@@ -327,8 +321,8 @@ def Conv1d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv1d."""
-    _only("padding_mode", padding_mode, "zeros")
-    _only("dtype", dtype, None)
+    only("padding_mode", padding_mode, "zeros")
+    only("dtype", dtype, None)
     sizes = in_channels, out_channels, kernel_size
     return _conv(nn.Conv1d, 1, sizes, stride, padding, dilation, groups, bias)
 
@@ -347,8 +341,8 @@ def Conv2d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv2d."""
-    _only("padding_mode", padding_mode, "zeros")
-    _only("dtype", dtype, None)
+    only("padding_mode", padding_mode, "zeros")
+    only("dtype", dtype, None)
     sizes = in_channels, out_channels, kernel_size
     return _conv(nn.Conv2d, 2, sizes, stride, padding, dilation, groups, bias)
 
@@ -367,8 +361,8 @@ def Conv3d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv3d."""
-    _only("padding_mode", padding_mode, "zeros")
-    _only("dtype", dtype, None)
+    only("padding_mode", padding_mode, "zeros")
+    only("dtype", dtype, None)
     sizes = in_channels, out_channels, kernel_size
     return _conv(nn.Conv3d, 3, sizes, stride, padding, dilation, groups, bias)
 
@@ -388,9 +382,9 @@ def ConvTranspose2d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.ConvTranspose2d."""
-    _only("output_padding", output_padding, 0)
-    _only("padding_mode", padding_mode, "zeros")
-    _only("dtype", dtype, None)
+    only("output_padding", output_padding, 0)
+    only("padding_mode", padding_mode, "zeros")
+    only("dtype", dtype, None)
     sizes = in_channels, out_channels, kernel_size
     return _conv(nn.Conv2dTranspose, 2, sizes, stride, padding, dilation, groups, bias)
 
@@ -404,8 +398,8 @@ def MaxPool2d(  # noqa: N802
     ceil_mode: bool = False,
 ) -> Any:
     """Return torch.nn.MaxPool2d."""
-    _only("return_indices", return_indices, False)
-    _only("dilation", dilation, 1, (1, 1))
+    only("return_indices", return_indices, False)
+    only("dilation", dilation, 1, (1, 1))
     padded = {"pad_mode": "pad"} if padding not in (0, (0, 0)) or ceil_mode else {}
     step = kernel_size if stride is None else stride
     return nn.MaxPool2d(kernel_size, stride=step, padding=padding, ceil_mode=ceil_mode, **padded)
@@ -420,8 +414,8 @@ def AvgPool2d(  # noqa: N802
     divisor_override: Any = None,
 ) -> Any:
     """Return torch.nn.AvgPool2d."""
-    _only("ceil_mode", ceil_mode, False)
-    _only("divisor_override", divisor_override, None)
+    only("ceil_mode", ceil_mode, False)
+    only("divisor_override", divisor_override, None)
     padded = {"pad_mode": "pad"} if padding not in (0, (0, 0)) else {}
     step = kernel_size if stride is None else stride
     more = {"padding": padding, "count_include_pad": count_include_pad}

@@ -8,6 +8,7 @@ from mindspore import nn
 from mindspore.common.initializer import Normal
 
 from mpcore_port_runtime import layers, losses, packed
+from mpcore_port_runtime.refusal import only
 
 __all__ = [
     "GRU",
@@ -28,16 +29,7 @@ __all__ = [
 ]
 
 
-def _only(name: str, value: Any, *allowed: Any) -> None:
-    """Raise where an argument has a value that MindSpore's layer has no equal of."""
-    if value not in allowed:
-        msg = f"`{name}` must be {allowed[0]!r} in MindSpore's layer, got {value!r}"
-        raise NotImplementedError(msg)
-
-
-def _recurrent(
-    make: Any, sizes: tuple[int, int, int], bias: bool, dropout: float, **more: Any
-) -> Any:
+def _recurrent(make: Any, *sizes: int, bias: bool, dropout: float, **more: Any) -> Any:
     return make(*sizes, has_bias=bias, dropout=float(dropout), **more).set_train()
 
 
@@ -54,9 +46,15 @@ def LSTM(  # noqa: N802  # torch's names, here and below
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.LSTM."""
-    _only("proj_size", proj_size, 0)
-    sizes, ways = (input_size, hidden_size, num_layers), {"bidirectional": bidirectional}
-    return _recurrent(packed.LSTM, sizes, bias, dropout, batch_first=batch_first, **ways)
+    only("proj_size", proj_size, 0)
+    return _recurrent(
+        packed.LSTM,
+        *(input_size, hidden_size, num_layers),
+        bias=bias,
+        batch_first=batch_first,
+        dropout=dropout,
+        bidirectional=bidirectional,
+    )
 
 
 def GRU(  # noqa: N802
@@ -71,8 +69,14 @@ def GRU(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.GRU."""
-    sizes, ways = (input_size, hidden_size, num_layers), {"bidirectional": bidirectional}
-    return _recurrent(packed.GRU, sizes, bias, dropout, batch_first=batch_first, **ways)
+    return _recurrent(
+        packed.GRU,
+        *(input_size, hidden_size, num_layers),
+        bias=bias,
+        batch_first=batch_first,
+        dropout=dropout,
+        bidirectional=bidirectional,
+    )
 
 
 def RNN(  # noqa: N802
@@ -88,9 +92,15 @@ def RNN(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.RNN."""
-    sizes, ways = (input_size, hidden_size, num_layers), {"bidirectional": bidirectional}
-    ways["batch_first"] = batch_first
-    return _recurrent(packed.RNN, sizes, bias, dropout, nonlinearity=nonlinearity, **ways)
+    return _recurrent(
+        packed.RNN,
+        *(input_size, hidden_size, num_layers),
+        nonlinearity=nonlinearity,
+        bias=bias,
+        batch_first=batch_first,
+        dropout=dropout,
+        bidirectional=bidirectional,
+    )
 
 
 def Embedding(  # noqa: N802
@@ -107,11 +117,11 @@ def Embedding(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Embedding."""
-    _only("max_norm", max_norm, None)
-    _only("scale_grad_by_freq", scale_grad_by_freq, False)
-    _only("sparse", sparse, False)
-    _only("_weight", _weight, None)
-    _only("_freeze", _freeze, False)
+    only("max_norm", max_norm, None)
+    only("scale_grad_by_freq", scale_grad_by_freq, False)
+    only("sparse", sparse, False)
+    only("_weight", _weight, None)
+    only("_freeze", _freeze, False)
     given = {"embedding_table": Normal(1.0), "padding_idx": padding_idx}
     return layers.Embedding(num_embeddings, embedding_dim, **given)
 
@@ -207,5 +217,5 @@ def BCEWithLogitsLoss(  # noqa: N802
 
 
 def _older(size_average: Any, reduce: Any) -> None:
-    _only("size_average", size_average, None)
-    _only("reduce", reduce, None)
+    only("size_average", size_average, None)
+    only("reduce", reduce, None)

@@ -34,11 +34,6 @@ for turn in range(3):
 """
 
 
-def test_convolutions_in_groups_are_torchs(tmp_path):
-    found = beside(HEAD + CONV, tmp_path)
-    assert "refused" not in {edit.kind for edit in found.edits}
-
-
 GRID = """
 class Warp(nn.Module):
     def __init__(self):
@@ -64,16 +59,6 @@ made += [p.detach() for p in net.parameters()]
 """
 
 
-def test_pictures_are_warped_as_torch_does(tmp_path):
-    found = beside(HEAD + GRID, tmp_path)
-    assert "refused" not in {edit.kind for edit in found.edits}
-
-
-def test_bicubic_warps_are_refused_by_their_line():
-    found = ported(HEAD + "y = F.grid_sample(x, g, mode='bicubic')\n")
-    assert [edit.line for edit in found.edits if edit.kind == "refused"] == [6]
-
-
 KINDS = """
 y, z = x * 2, x.long()
 if y.type() == x.data.type():
@@ -84,13 +69,22 @@ made.append(1 if x.data.type() == z.data.type() else 2)
 """
 
 
-def test_types_of_two_tensors_are_compared(tmp_path):
-    found = beside(HEAD + KINDS, tmp_path)
+SAME = {"convolutions in groups": CONV, "warped pictures": GRID, "types of two tensors": KINDS}
+REFUSED = {
+    "a bicubic warp": "y = F.grid_sample(x, g, mode='bicubic')\n",
+    "a type alone": "if x.type() == name:\n    made.append(x)\n",
+}
+
+
+@pytest.mark.parametrize("lines", SAME.values(), ids=SAME)
+def test_what_is_ported_gives_what_torch_gives(lines, tmp_path):
+    found = beside(HEAD + lines, tmp_path)
     assert "refused" not in {edit.kind for edit in found.edits}
 
 
-def test_a_type_alone_stays_refused():
-    found = ported(HEAD + "if x.type() == name:\n    made.append(x)\n")
+@pytest.mark.parametrize("lines", REFUSED.values(), ids=REFUSED)
+def test_what_has_no_equal_is_refused_by_its_line(lines):
+    found = ported(HEAD + lines)
     assert [edit.line for edit in found.edits if edit.kind == "refused"] == [6]
 
 

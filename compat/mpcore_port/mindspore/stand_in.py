@@ -23,6 +23,7 @@ from mpcore_port.verify.stand_in import (
     answer,
     index_of,
     number_like,
+    numbers_in,
     shapes_of,
     use,
 )
@@ -182,15 +183,10 @@ def _is_optimizer(one: Any) -> bool:
 def _with_numbers(original: Any) -> Any:
     @functools.wraps(original)
     def begin(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-        groups = [_plain_group(one) if isinstance(one, dict) else one for one in params]
-        given = {name: number_like(value) for name, value in kwargs.items()}
-        original(optimizer, groups, *map(number_like, args), **given)
+        groups = [numbers_in(one) if isinstance(one, dict) else one for one in params]
+        original(optimizer, groups, *map(number_like, args), **numbers_in(kwargs))
 
     return begin
-
-
-def _plain_group(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: number_like(value) for name, value in group.items()}
 
 
 def _plain_first(original: Any, name: str) -> Any:

@@ -122,15 +122,15 @@ def install(
 
 def _take_numbers(torch: Any) -> None:
     """Let tensors be filled with numbers that are not there, and optimizers have them as rates."""
-    from mpcore_port.verify.stand_in import number_like
+    from mpcore_port.verify.stand_in import number_like, numbers_in
 
     fill, make = torch.Tensor.__setitem__, torch.optim.Optimizer.__init__
 
     def begin(optimizer: Any, params: Any, defaults: dict[str, Any]) -> None:
         groups = list(params)
         for group in filter(lambda one: isinstance(one, dict), groups):
-            group.update({name: number_like(value) for name, value in group.items()})
-        make(optimizer, groups, {name: number_like(value) for name, value in defaults.items()})
+            group.update(numbers_in(group))  # the script may hold it, too
+        make(optimizer, groups, numbers_in(defaults))
 
     torch.Tensor.__setitem__ = lambda one, index, value: fill(one, index, number_like(value))
     torch.optim.Optimizer.__init__ = functools.wraps(make)(begin)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from mpcore_port.verify.module import target_names
+from mpcore_port.verify.module import bound_names, target_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from mpcore_port.verify.module import Module
 
@@ -35,7 +35,7 @@ def context(
         lines: the lines of the script, with what was replaced.
         loop: the training loop.
     """
-    watched, made = _watched(module), set(_bound(loop))
+    watched, made = _watched(module), set(bound_names(loop))
     found: dict[int, str] = {}
     for node in ast.walk(module.tree):
         if not isinstance(node, _SIMPLE) or not _stands_alone(module, node, lines):
@@ -70,13 +70,6 @@ def _watched(module: Module) -> set[str]:
 
 def _makes(name: str) -> bool:
     return name.endswith(".GradScaler") or name.startswith("torch.optim.")
-
-
-def _bound(loop: ast.stmt) -> Iterator[str]:
-    """Yield the plain names that statements of a loop bind."""
-    for node in ast.walk(loop):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
 
 
 def _names(node: ast.AST) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Module", "StepError", "function_name", "target_names", "walk"]
+__all__ = ["Module", "StepError", "bound_names", "function_name", "target_names", "walk"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -245,3 +245,13 @@ def target_names(target: ast.expr) -> list[str]:
     if isinstance(target, ast.Starred):
         return target_names(target.value)
     return [target.id] if isinstance(target, ast.Name) else []
+
+
+def bound_names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the plain names that a statement binds; of a definition its own."""
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        yield statement.name
+        return
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id

@@ -26,7 +26,7 @@ from mpcore_port.verify.judge import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["ALONE", "STUBS", "verify"]
 
@@ -82,10 +82,17 @@ def _sensitive(
     if not (options.rounds and one.verdict == "different" and one.scales and one.alike):
         return one
     tell(f"{one.mode}: losses differ, and the port rounds otherwise: nudging the original")
+    return replace(one, own=drift(one.original, _losses(original, one, options, NUDGES)))
+
+
+def _losses(
+    original: Path, one: Comparison, options: VerifyOptions, nudges: Sequence[int]
+) -> list[tuple[float, ...]]:
+    """Run the original again in one mode, nudged by each of some seeds; 0 is as it is."""
     options = replace(options, modes=(one.mode,), losses=len(one.original))
     with ThreadPoolExecutor(len(NUDGES)) as pool:
-        runs = pool.map(lambda seed: _run(original, "cuda", options, seed)[0], NUDGES)
-        return replace(one, own=drift(one.original, [run.losses for run in runs]))
+        runs = pool.map(lambda seed: _run(original, "cuda", options, seed)[0], nudges)
+        return [run.losses for run in runs]
 
 
 def _moved(
@@ -99,11 +106,8 @@ def _moved(
     if one.verdict != "different" or not (near and one.scales and one.alike):
         return one
     tell(f"{one.mode}: losses differ: nudging the original")
-    options = replace(options, modes=(one.mode,), losses=len(one.original))
-    with ThreadPoolExecutor(len(NUDGES)) as pool:
-        seeds = (0, *NUDGES)
-        own, *runs = pool.map(lambda seed: _run(original, "cuda", options, seed)[0].losses, seeds)
-        return replace(one, own=drift(own, runs))
+    own, *nudged = _losses(original, one, options, (0, *NUDGES))
+    return replace(one, own=drift(own, nudged))
 
 
 def _in_turn(

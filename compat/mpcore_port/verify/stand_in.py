@@ -34,6 +34,7 @@ __all__ = [
     "index_of",
     "keep",
     "number_like",
+    "numbers_in",
     "set_form",
     "shapes_of",
     "use",
@@ -356,6 +357,11 @@ def number_like(other: Any) -> Any:
     if type(other) is tuple:
         return tuple(map(number_like, other))
     return _number(other) if isinstance(other, StandIn) else other
+
+
+def numbers_in(named: dict[str, Any]) -> dict[str, Any]:
+    """Return the same by name, with numbers in the place of stand-ins."""
+    return {name: number_like(value) for name, value in named.items()}
 
 
 def index_of(key: Any) -> Any:

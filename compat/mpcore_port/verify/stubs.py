@@ -19,6 +19,7 @@ from mpcore_port.verify.left_out import (
     makers_of_optimizers,
     of_evaluation,
 )
+from mpcore_port.verify.module import bound_names
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOADERS, LOSS
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.stars import given_by_stars, is_star
@@ -186,7 +187,7 @@ class Stubs:
         above = self.module.parents.get(node)
         while isinstance(above, ast.If) and below in above.orelse:
             for statement in above.body:
-                names += [n for n in _bound(statement) if n not in names]
+                names += [n for n in bound_names(statement) if n not in names]
             below, above = above, self.module.parents.get(above)
         return "; ".join(f"{name} = _mpcore_missing({name!r})" for name in names)
 
@@ -281,7 +282,7 @@ class Stubs:
         while before != len(found):
             before = len(found)
             for statement in module.tree.body:
-                names = set(_bound(statement))
+                names = set(bound_names(statement))
                 if names - found and self._needs(statement, found):
                     found |= names
         return found
@@ -382,7 +383,7 @@ class Stubs:
                 named = {one.id for one in parts if isinstance(one, ast.Name)}
                 nothing = any("_mpcore_missing" in self.calls.get(part, "") for part in parts)
                 if named & found or nothing:
-                    found |= set(_bound(statement))
+                    found |= set(bound_names(statement))
         return found
 
     def _is_own_loader(self, call: ast.Call) -> bool:
@@ -553,12 +554,3 @@ def _is_range(node: ast.expr) -> bool:
         "trange",
         "count",
     )
-
-
-def _bound(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        yield statement.name
-        return
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id

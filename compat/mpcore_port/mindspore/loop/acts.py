@@ -14,7 +14,7 @@ from mpcore_port.mindspore.loop.handed import handed_to, without_text
 from mpcore_port.mindspore.rules.flow import assigned, read
 from mpcore_port.mindspore.rules.place import has_unknown_base
 from mpcore_port.names import code_of, dotted
-from mpcore_port.packages import package_of
+from mpcore_port.packages import of_another_file
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def _stands_around(holder: cst.BaseExpression, at: At) -> bool:
 
 
 def _is_class_of_another_file(name: str) -> bool:
-    package = package_of(name)
-    unknown = name.startswith(".") or (package is not None and package.world == "unknown")
-    return unknown and name.rpartition(".")[2][:1].isupper()
+    return of_another_file(name) and name.rpartition(".")[2][:1].isupper()
 
 
 def _zeroes(small: Any) -> bool:

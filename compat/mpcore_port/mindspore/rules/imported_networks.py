@@ -13,7 +13,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import dotted
-from mpcore_port.packages import package_of
+from mpcore_port.packages import of_another_file
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -37,10 +37,7 @@ def is_imported_network(call: Any, at: At) -> bool:
     whole = at.names.qualified(holder)
     if whole is None or name not in _ALONE | _OTHERS or _is_imported_module(holder, at):
         return False
-    package = package_of(whole) if whole.partition(".")[0] else None
-    if package is not None and package.world != "unknown":
-        return False
-    if whole.startswith("torch.") or (package is None and not whole.startswith(".")):
+    if not of_another_file(whole):
         return False
     if name == "load_state_dict":
         return bool(call.args)
@@ -54,10 +51,7 @@ def runs_imported(call: cst.Call, at: At) -> bool:
     func = call.func
     if not dotted(func) or dotted(func) not in at.once(_asked):
         return False
-    whole = at.names.qualified(func) or ""
-    package = package_of(whole) if whole.partition(".")[0] else None
-    mine = package.world == "unknown" if package is not None else whole.startswith(".")
-    return mine and not _is_imported_module(func, at)
+    return of_another_file(at.names.qualified(func) or "") and not _is_imported_module(func, at)
 
 
 _RUNNER = re.compile(

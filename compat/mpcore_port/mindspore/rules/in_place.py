@@ -118,26 +118,14 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         made = plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, "what it changes is made there, nothing else sees it")
     if in_own_step(old, at) and is_step_value(held, at) and name[:-1] not in _SHAPES:
-        target, before = _put_before(fresh, at)
-        value = plain_call(name, old, new, before, at)
-        if value is None:
-            return None
-        text = f"port.put({code_of(target)}, {code_of(value)})"
-        made = cst.parse_expression(wording(at, text))
-        return _noted(rule, old, made, at, "its values are assigned to")
+        return _put(rule, old, new, fresh, at)
     target = _assigned_to(held, fresh, at)
     if target is not None:
         if name == "detach_":
             return _left_untrained(rule, old, fresh, at)
         if name[:-1] in _SHAPES:
             return None
-        target, before = _put_before(target, at)
-        value = plain_call(name, old, new, before, at)
-        if value is None:
-            return None
-        text = f"port.put({code_of(target)}, {code_of(value)})"
-        made = cst.parse_expression(wording(at, text))
-        return _noted(rule, old, made, at, "its values are assigned to")
+        return _put(rule, old, new, target, at)
     if _is_part(held, at) and isinstance(at.names.parents.get(old), cst.Expr):
         value = plain_call(name, old, new, fresh, at)
         if value is None:
@@ -249,6 +237,16 @@ def _is_a_line(call: cst.Call, at: At) -> bool:
             return False
         node = above
     return False
+
+
+def _put(rule: Any, old: cst.Call, new: cst.Call, target: Any, at: At) -> Any:
+    """Give a tensor the values of its method in place; None where these are not known."""
+    target, before = _put_before(target, at)
+    value = plain_call(old.func.attr.value, old, new, before, at)  # type: ignore[attr-defined]
+    if value is None:
+        return None
+    made = cst.parse_expression(wording(at, f"port.put({code_of(target)}, {code_of(value)})"))
+    return _noted(rule, old, made, at, "its values are assigned to")
 
 
 def _put_before(target: Any, at: At) -> tuple[Any, Any]:
