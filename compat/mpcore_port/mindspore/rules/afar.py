@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker
+from mpcore_port.fixpoint import LeastFixpoint
 from mpcore_port.mindspore.rules.flow import assigned, surely_made
 from mpcore_port.mindspore.rules.imported_networks import runs_imported
 from mpcore_port.mindspore.rules.own_passes import called, gives_values, trains
@@ -187,25 +188,25 @@ class Graded:
     """What has gradients of networks, by function; ask by ``at.once(Graded)``."""
 
     at: At
-    _ends: dict[int, set[str]] = field(default_factory=dict)
-    _asked: set[Any] = field(default_factory=set)
+    _answers: LeastFixpoint = field(default_factory=LeastFixpoint)
 
     def by(self, function: Any) -> set[str]:
         """Return the names, attributes too, that have gradients where a function ends."""
-        key = id(function)
-        if key not in self._ends:
-            self._ends[key] = set()  # what calls itself ends here
-            if not _records(function, self.at):
-                return self._ends[key]
-            body = function.body if isinstance(function, cst.FunctionDef) else function
-            self._ends[key] = self._after(function, body, None)
-        return self._ends[key]
+        return self._answers.ask(("by", function), lambda: self._by(function), least=set())
+
+    def _by(self, function: Any) -> set[str]:
+        if not _records(function, self.at):
+            return set()
+        body = function.body if isinstance(function, cst.FunctionDef) else function
+        return self._after(function, body, None)
 
     def before(self, node: cst.CSTNode) -> set[str]:
         """Return the names that have gradients where a node stands, made in its own scope."""
         home = self._home(node)
         body = home.body if isinstance(home, cst.FunctionDef) else home
-        return self._after(home, body, node)
+        return self._answers.ask(
+            ("before", node), lambda: self._after(home, body, node), least=set()
+        )
 
     def _home(self, node: cst.CSTNode) -> Any:
         return self.at.names.enclosing(node, cst.FunctionDef) or self.at.module
@@ -248,16 +249,15 @@ class Graded:
         return is_run(call, self.at)
 
     def _gives(self, function: cst.FunctionDef) -> bool:
-        key = ("gives", id(function))
-        if key in self._asked or trains(function, self.at):
+        if trains(function, self.at) or gives_values(function, self.at):
             return False
-        if gives_values(function, self.at) or not _records(function, self.at):
+        if not _records(function, self.at):
             return False
-        self._asked.add(key)
-        try:
-            return any(self.of_value(one) for one in self.at.names.returns(function))
-        finally:
-            self._asked.discard(key)
+        values = self.at.names.returns(function)
+        key = ("gives", function)
+        return self._answers.ask(
+            key, lambda: any(self.of_value(one) for one in values), least=False
+        )
 
     def of_value(self, value: cst.BaseExpression) -> bool:
         """Return whether an expression has gradients of a network, where it stands."""
@@ -276,14 +276,9 @@ class Graded:
 
     def afar(self, name: str, home: Any) -> list[Any]:
         """Return where a name that a function reads got gradients of networks: functions, calls."""
-        key = (name, id(home))
-        if key in self._asked or _is_network(name, self.at):
+        if _is_network(name, self.at):
             return []
-        self._asked.add(key)
-        try:
-            return self._afar(name, home)
-        finally:
-            self._asked.discard(key)
+        return self._answers.ask((name, home), lambda: self._afar(name, home), least=[])
 
     def _afar(self, name: str, home: Any) -> list[Any]:
         if not isinstance(home, cst.FunctionDef):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
+from mpcore_port.fixpoint import LeastFixpoint
 from mpcore_port.lines import leaves
 from mpcore_port.mindspore.rules.imported_networks import runs_imported
 from mpcore_port.mindspore.rules.inputs import asked_for, reads_gradient
@@ -759,10 +760,10 @@ def _property(node: Any, at: At) -> Any:
     return None
 
 
-def _runs(statement: cst.CSTNode, at: At, inside: tuple[cst.CSTNode, ...] = ()) -> bool:
+def _runs(statement: cst.CSTNode, at: At) -> bool:
     """Return whether a statement runs a network, a loss, or an autocast region.
 
-    Functions of the file are looked into; ``inside`` are those that it was found in.
+    Functions of the file are looked into, each once.
     """
     if at.once(trained_leaves) and parameters_read(statement, at):
         return True
@@ -789,8 +790,8 @@ def _runs(statement: cst.CSTNode, at: At, inside: tuple[cst.CSTNode, ...] = ()) 
                 "loss" in func.value or any(is_module(at, a.value) for a in call.args)
             ):
                 return True
-            bodies = [n for n in at.names.functions.get(func.value, []) if n not in inside]
-            if "def" in kinds and any(_runs(n.body, at, (*inside, *bodies)) for n in bodies):
+            bodies = [one.body for one in at.names.functions.get(func.value, [])]
+            if "def" in kinds and any(_body_runs(body, at) for body in bodies):
                 return True
         elif isinstance(func, cst.Attribute):
             text = dotted(func)
@@ -801,6 +802,15 @@ def _runs(statement: cst.CSTNode, at: At, inside: tuple[cst.CSTNode, ...] = ()) 
             if is_part_network(func, at):
                 return True
     return False
+
+
+def _body_runs(body: cst.CSTNode, at: At) -> bool:
+    return at.once(_running).ask(body, lambda: _runs(body, at), least=False)
+
+
+def _running(_: At) -> LeastFixpoint:
+    """Return which functions were asked whether they run a network; they call each other."""
+    return LeastFixpoint()
 
 
 def is_part_network(func: cst.Attribute, at: At) -> bool:
@@ -816,13 +826,16 @@ def is_part_network(func: cst.Attribute, at: At) -> bool:
         return is_module(at, func)
     if trains(methods[func.attr.value], at):
         return False  # its own backward pass would be run once more
-    return _runs_own(methods[func.attr.value], methods, at, ())
+    return _runs_own(methods[func.attr.value], methods, at)
 
 
-def _runs_own(
-    method: cst.FunctionDef, methods: dict[str, cst.FunctionDef], at: At, inside: tuple[Any, ...]
-) -> bool:
+def _runs_own(method: cst.FunctionDef, methods: dict[str, cst.FunctionDef], at: At) -> bool:
     """Return whether a method calls a network that its object holds, perhaps in another one."""
+    calls = lambda: _calls_own(method, methods, at)  # noqa: E731
+    return at.once(_running).ask(("own", method), calls, least=False)
+
+
+def _calls_own(method: cst.FunctionDef, methods: dict[str, cst.FunctionDef], at: At) -> bool:
     for call in calls_in(method.body):
         head, _, name = dotted(call.func).rpartition(".")
         if head != "self":
@@ -830,9 +843,7 @@ def _runs_own(
         other = methods.get(name)
         if other is None and is_module(at, call.func):
             return True
-        if other is None or other in inside:
-            continue
-        if _runs_own(other, methods, at, (*inside, method, other)):
+        if other is not None and _runs_own(other, methods, at):
             return True
     return False
 
