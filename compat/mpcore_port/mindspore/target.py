@@ -13,6 +13,7 @@ from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.aliases import AliasRule
 from mpcore_port.mindspore.rules.annotated import AnnotatedRule
+from mpcore_port.mindspore.rules.annotation_names import AnnotationRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
@@ -69,6 +70,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     check_choice("--data", options.data, ("iterator", "generator"), PortError)
     names = [
         NameRule(),
+        AnnotationRule(),
         CallRule(),
         PartialRule(),
         ParentRule(),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At, Kind
 
-__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "sized"]
+__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "is_foreign", "sized"]
 
 _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
 _UNKNOWN = "MindSpore has no equal that the porter knows"
@@ -672,6 +672,14 @@ def _world(name: str, at: At) -> str:
         return ""
     used = at.once(_references).get(name, [])
     return "mapped" if used and all(by_name(full) is not None for full in used) else "foreign"
+
+
+def is_foreign(node: cst.CSTNode, at: At) -> bool:
+    """Return whether a name is of an import that is refused, and has no equal of its own."""
+    found = at.names.imported(node)
+    if found is None or by_name(at.names.qualified(node) or "") is not None:
+        return False
+    return _world(found.qualified, at) == "foreign"
 
 
 def _references(at: At) -> dict[str, list[str]]:
