@@ -30,7 +30,10 @@ from mpcore_port_runtime.instances import *  # noqa: F403
 from mpcore_port_runtime.layers import *  # noqa: F403
 from mpcore_port_runtime.loading import *  # noqa: F403
 from mpcore_port_runtime.losses import *  # noqa: F403
+from mpcore_port_runtime.mixtures import *  # noqa: F403
 from mpcore_port_runtime.modules import *  # noqa: F403
+from mpcore_port_runtime.moving_averages import *  # noqa: F403
+from mpcore_port_runtime.native_scaler import *  # noqa: F403
 from mpcore_port_runtime.norms import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
 from mpcore_port_runtime.own_optimizers import *  # noqa: F403
@@ -53,5 +56,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 13
+VERSION = 14
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

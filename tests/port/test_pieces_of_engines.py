@@ -1,0 +1,213 @@
+"""Pieces of timm and torch_ema that engines use, by what they gave (``record_engines.py``)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+import torch
+from mindspore import nn
+
+import mpcore_port_runtime as port
+
+from .ports import loaded, ported
+
+TRACES = json.loads((Path(__file__).parent / "traces" / "engines.json").read_text("utf-8"))
+PICTURES, LABELS = (4, 1, 5, 3), [0, 1, 2, 1]
+
+
+@pytest.mark.parametrize(("given", "mode", "seed", "mixed", "shares", "behind"), TRACES["mixtures"])
+def test_batches_are_mixed_by_the_same_numbers(given, mode, seed, mixed, shares, behind):
+    # linspace in float32, as torch has it
+    x = ms.Tensor(torch.linspace(-1, 1, 60).view(PICTURES).numpy())
+    np.random.seed(seed)  # noqa: NPY002  # the stream that scripts draw from
+    found, made = port.Mixup(mode=mode, num_classes=3, **given)(x, ms.Tensor(LABELS))
+    assert found is x
+    np.testing.assert_allclose(found.asnumpy().ravel(), mixed, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(made.asnumpy().ravel(), shares, rtol=1e-6)
+    assert np.random.rand() == behind  # noqa: NPY002
+
+
+def test_a_switch_and_odd_batches():
+    mix = port.Mixup(num_classes=3, label_smoothing=0.0)
+    mix.mixup_enabled = False
+    x, shares = mix(ms.Tensor(np.ones(PICTURES, np.float32)), ms.Tensor(LABELS))
+    assert shares.asnumpy().tolist() == np.eye(3)[LABELS].tolist()
+    with pytest.raises(AssertionError, match="even number"):
+        mix(x[:3], ms.Tensor(LABELS[:3]))
+    with pytest.raises(AssertionError, match="mixup_alpha"):
+        port.Mixup(mixup_alpha=0.0)(x, ms.Tensor(LABELS))
+
+
+def _filled(state, step):
+    for place, (name, value) in enumerate(state.items()):
+        made = torch.linspace(0.1 * step, 1.0 + _PLACES.get(name, place), value.numel())
+        port.put(value, ms.Tensor(made.view(tuple(value.shape)).numpy()))
+
+
+# of torch's state: between a norm's statistics and what follows there is a count, and the weight
+# that two layers share stands at both of them, filled last by the second
+_PLACES = {"0.weight": 0, "0.bias": 1, "1.weight": 2, "1.bias": 3, "1.running_mean": 4}
+_PLACES |= {"1.running_var": 5, "2.weight": 8, "weight": 0, "bias": 1}
+
+
+@pytest.mark.parametrize("name", ["ModelEma", "ModelEmaV2"])
+def test_states_are_averaged_with_statistics_and_tied_weights(name):
+    layers = [nn.Dense(3, 4), nn.BatchNorm1d(4), *(nn.Dense(4, 4, has_bias=False) for _ in "ab")]
+    layers[3].weight = layers[2].weight
+    net = nn.SequentialCell(*layers)
+    _filled(port.live_state_dict(net), 0)
+    average = getattr(port, name)(net, decay=0.8)
+    for step in (1, 2, 3):
+        _filled(port.live_state_dict(net), step)
+        average.update(net)
+    held = average.ema if name == "ModelEma" else average.module
+    wanted = TRACES["averages"][name]
+    for key, value in port.state_dict(held).items():
+        np.testing.assert_allclose(value.asnumpy().ravel(), wanted[key], rtol=1e-6, err_msg=key)
+    assert not held.training
+    wants = {param.requires_grad for param in port.parameters(held)}
+    assert wants == {name == "ModelEmaV2"}
+    assert port.unwrap_model(average) is held
+    assert set(port.get_state_dict(average)) == set(port.state_dict(held))
+
+
+@pytest.mark.parametrize(("counts", "wanted"), TRACES["moving"])
+def test_weights_inside_of_an_average_and_behind_it(counts, wanted):
+    net = nn.Dense(3, 2)
+    _filled(port.live_state_dict(net), 0)
+    one = port.ExponentialMovingAverage(port.parameters(net), 0.7, counts)
+    for step in (1, 2, 3):
+        _filled(port.live_state_dict(net), step)
+        one.update()
+    found = []
+    with one.average_parameters():
+        found.append(net.weight.asnumpy().ravel().copy())
+    found.append(net.weight.asnumpy().ravel().copy())
+    other = port.ExponentialMovingAverage(port.parameters(net), 0.9)
+    other.load_state_dict(one.state_dict())
+    other.update()
+    other.copy_to()
+    found.append(net.weight.asnumpy().ravel().copy())
+    other.restore()
+    found.append(net.weight.asnumpy().ravel().copy())
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_what_an_average_cannot_take_it_refuses():
+    net = nn.Dense(3, 2)
+    average = port.ExponentialMovingAverage(port.parameters(net), 0.7)
+    with pytest.raises(RuntimeError, match="store"):
+        average.restore()
+    with pytest.raises(ValueError, match="must be 2, got 1"):
+        average.update([net.weight])
+    with pytest.raises(ValueError, match="decay"):
+        port.ExponentialMovingAverage([], 1.5)
+
+
+@pytest.mark.parametrize(("shape", "wanted"), TRACES["clips"])
+def test_gradients_are_held_to_a_share_of_the_weights(shape, wanted):
+    count = int(np.prod(shape))
+    weight = ms.Parameter(ms.Tensor(torch.linspace(-0.4, 0.2, count).view(shape).numpy()))
+    weight.grad = ms.Tensor(torch.linspace(0.0, 0.02, count).view(shape).numpy())
+    port.dispatch_clip_grad([weight], 0.01, mode="agc")
+    np.testing.assert_allclose(weight.grad.asnumpy().ravel(), wanted, rtol=1e-5, atol=1e-9)
+
+
+# --- whole steps ----------------------------------------------------------------------------------
+
+ENGINE = """
+import numpy as np
+import torch
+from torch import nn
+{imports}
+made = []
+
+@register_model
+def net(**settings):
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+
+def train(model, criterion, loader, optimizer, scaler, ema=None, mix=None):
+    model.train()
+    for x, y in loader:
+        if mix is not None:
+            x, y = mix(x, y)
+        with torch.autocast("cpu", enabled=False):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        scaler(loss, optimizer, clip_grad=0.5, parameters=model.parameters(), create_graph=False)
+        if ema is not None:
+            ema.update(model)
+        made.append(loss.item())
+
+model = net()
+for p in model.parameters():
+    p.data.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
+loader = [(torch.linspace(0, k, 48).view(4, 3, 2, 2), torch.arange(4)) for k in (1.0, 2.0, 3.0)]
+ema = ModelEma(model, decay=0.9, device="", resume="")
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+train(model, SoftTargetCrossEntropy(), loader, opt, NativeScaler(), ema,
+      Mixup(num_classes=4, prob=0.0))
+made += [v for v in get_state_dict(ema).values()]
+made += [p for p in unwrap_model(model).parameters()]
+made.append(sum(IMAGENET_DEFAULT_MEAN) + sum(IMAGENET_DPN_STD))
+"""
+OF_TIMM = """from timm.data import Mixup, IMAGENET_DEFAULT_MEAN
+from timm.data.constants import IMAGENET_DPN_STD
+from timm.utils import NativeScaler, ModelEma, get_state_dict
+from timm.utils.model import unwrap_model
+from timm.models.registry import register_model
+from timm.loss import SoftTargetCrossEntropy"""
+# The same by hand, in torch: what timm does in this script.
+BY_HAND = """import copy
+IMAGENET_DEFAULT_MEAN, IMAGENET_DPN_STD = (0.485, 0.456, 0.406), (1 / (0.0167 * 255),) * 3
+register_model = unwrap_model = lambda one: one
+get_state_dict = lambda average: average.ema.state_dict()
+class Mixup:
+    def __init__(self, num_classes, prob):
+        self.count = num_classes
+    def __call__(self, x, y):
+        return x, nn.functional.one_hot(y, self.count) * 0.9 + 0.1 / self.count
+class SoftTargetCrossEntropy(nn.Module):
+    def forward(self, x, y):
+        return -(y * x.log_softmax(-1)).sum(-1).mean()
+class ModelEma:
+    def __init__(self, model, decay, device, resume):
+        self.ema, self.decay = copy.deepcopy(model), decay
+    def update(self, model):
+        with torch.no_grad():
+            for own, other in zip(self.ema.parameters(), model.parameters()):
+                own.copy_(own * self.decay + other * (1 - self.decay))
+class NativeScaler:
+    def __call__(self, loss, optimizer, clip_grad, parameters, create_graph):
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, clip_grad)
+        optimizer.step()"""
+
+
+def test_an_engine_of_timms_pieces_gives_torchs_numbers(tmp_path):
+    theirs = {"__name__": "script"}
+    exec(ENGINE.format(imports=BY_HAND), theirs)
+    found = ported(ENGINE.format(imports=OF_TIMM))
+    assert found.said.kind == "runs"
+    assert "timm" not in found.text
+    made = loaded(found.text, tmp_path)["made"]
+    for one, other in zip(made, theirs["made"], strict=True):
+        own = one.asnumpy() if isinstance(one, ms.Tensor) else one
+        plain = other.detach().numpy() if hasattr(other, "detach") else other
+        np.testing.assert_allclose(own, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_a_resumed_average_is_refused_by_its_line():
+    script = "from timm.utils import ModelEma\ndef go(net, path):\n"
+    found = ported(f"import torch\n{script}    return ModelEma(net, resume=path)\n")
+    assert found.status == "runs unless line 4 is reached"
+
+
+def test_what_has_no_equal_is_refused_beside_what_has_one():
+    script = "import torch\nfrom timm.data import Mixup, create_loader\n{}\n"
+    assert ported(script.format("mix = Mixup(num_classes=3)")).said.kind == "runs"
+    assert ported(script.format("loader = create_loader(1)")).status == "does not run"
