@@ -32,7 +32,9 @@ __all__ = [
     "grad",
     "gradients",
     "loss",
+    "over",
     "step",
+    "times",
     "with_reduction",
     "without",
     "zero_grad",
@@ -71,8 +73,12 @@ def _run(grad: Callable[[], Any], forward: Any) -> Any:
 class _Pending:
     """Gradients that wait for ``backward``: of the loss times ``scale``."""
 
-    def __init__(self, params: list[Any], grads: Any, scale: float) -> None:
-        self.params, self.grads, self.scale = params, grads, scale
+    def __init__(self, params: list[Any], grads: Any, scale: float, weight: float = 1.0) -> None:
+        self.params, self.grads, self.scale, self.weight = params, grads, scale, weight
+
+    def times(self, number: float) -> _Pending:
+        """Return the gradients of the loss times a number."""
+        return _Pending(self.params, self.grads, self.scale, self.weight * number)
 
     def of(self, tensor: Any, scale: float) -> Any:
         """Return the gradient of the loss times ``scale`` by a tensor."""
@@ -81,11 +87,12 @@ class _Pending:
             msg = "`inputs` must be tensors that the loss was differentiated by, this one was not"
             raise BackendError(msg)
         own = self.grads[places[0]]
-        return own if scale == self.scale else own * (scale / self.scale)
+        factor = scale * self.weight / self.scale
+        return own if factor == 1.0 else own * factor
 
     def add(self, scale: float) -> None:
         """Add the gradients of the loss times ``scale`` to the parameters."""
-        factor = scale / self.scale
+        factor = scale * self.weight / self.scale
         for param, grad in zip(self.params, self.grads, strict=True):
             fresh = grad.astype(ms.float64 if param.dtype == ms.float64 else ms.float32)
             if factor != 1.0:
@@ -133,10 +140,34 @@ def loss(
         (_, value), grads = _run(lambda: grad(*(one.copy() for one in inputs)), forward)
     except NotCompiled:  # by now it runs eagerly
         return loss(forward, *parts, scaler=scaler, inputs=inputs)
+    return _waiting(value, _Pending([*inputs, *params], _flat(grads), scale))
+
+
+def _waiting(value: Any, pending: _Pending) -> Any:
     result = Tensor(value)
-    result.mpcore_pending = _Pending([*inputs, *params], _flat(grads), scale)
+    result.mpcore_pending = pending
     result.backward = lambda *args, **kwargs: backward(result, *args, **kwargs)
     return result
+
+
+def times(value: Any, number: Any) -> Any:
+    """Return what ``loss`` returned times a number, its gradients as well; others are multiplied.
+
+    Args:
+        value: a loss.
+        number: no Parameter, and nothing that is made of one.
+    """
+    return _weighted(value, value * number, lambda: float(number))
+
+
+def over(value: Any, number: Any) -> Any:
+    """Return what ``loss`` returned divided by a number, as ``times`` does."""
+    return _weighted(value, value / number, lambda: 1.0 / float(number))
+
+
+def _weighted(value: Any, made: Any, weight: Callable[[], float]) -> Any:
+    pending = getattr(value, "mpcore_pending", None)
+    return made if pending is None else _waiting(made, pending.times(weight()))
 
 
 def _flat(grads: Any) -> list[Any]:

@@ -12,6 +12,7 @@ import libcst as cst
 from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.loop.makers import maker_of, model_of
 from mpcore_port.mindspore.rules.afar import Graded, kept_by_methods, read_for_gradients
+from mpcore_port.mindspore.rules.divided import Division, divisions
 from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
@@ -140,6 +141,8 @@ class Plans:
         inputs: names of tensors that a loss is a function of, with the id of its backward call.
         started: by a function's block, the names that are None where it begins, each with the id
             of the backward call that they are for.
+        divided: what blocks between a loss and its backward pass divide it by, each with its name,
+            by the statements and what they assign.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
@@ -150,6 +153,7 @@ class Plans:
     torn: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
     started: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    divided: dict[int, tuple[str, Division]] = field(default_factory=dict)
 
 
 def trains_nothing(at: At) -> bool:
@@ -173,7 +177,7 @@ class _Planner:
         self._nested: dict[int, tuple[Any, list[Plan]]] = {}  # by function, the plans inside
 
     def make(self) -> Plans:
-        done: set[tuple[int, str]] = set()
+        done: dict[tuple[int, str], Sink] = {}
         for sink in self._sinks():
             self.found.sinks.append(sink)
             self._plan(sink, done)
@@ -312,7 +316,7 @@ class _Planner:
 
     # --- what they are made of --------------------------------------------------------------
 
-    def _plan(self, sink: Sink, done: set[tuple[int, str]]) -> None:
+    def _plan(self, sink: Sink, done: dict[tuple[int, str], Sink]) -> None:
         wanted = read(sink.loss)
         found = self._find(sink, wanted)
         if found is None:
@@ -323,12 +327,13 @@ class _Planner:
         key = (id(block), f"{part.places[-1] if part.places else end}:{code_of(sink.loss)}")
         simple = isinstance(sink.loss, cst.Name)
         if key in done:
+            self._as_its_first(sink, done[key])
             return
         if not simple and wanted & set(assigned(block.body[end])):
             why = "its loss reads what is made only where the backward pass is: name it there"
             self._refuse(sink, why)
             return
-        done.add(key)
+        done[key] = sink
         for place in part.places:
             if jumps(block.body[place]):
                 why = "the statements that make its loss leave the function or loop: move the jump"
@@ -439,6 +444,15 @@ class _Planner:
         self._share(plan)
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
+
+    def _as_its_first(self, sink: Sink, first: Sink) -> None:
+        """Refuse a backward pass of a loss that an earlier one was refused for."""
+        for found, one, other in (
+            (self.found.refused, first.call.func, sink.call.func),
+            (self.found.torn, first.call, sink.call),
+        ):
+            if id(one) in found:
+                found.setdefault(id(other), found[id(one)])
 
     def _tear(self, sink: Sink, why: str) -> None:
         """Refuse a loss in every form: a network that it needs runs elsewhere."""
@@ -569,26 +583,53 @@ class _Planner:
         self.found.refused[id(sink.call.func)] = why
 
     def _find(self, sink: Sink, wanted: set[str]) -> tuple[Any, Slice, int] | None:
-        """Return the nearest block around a backward pass that makes ``wanted`` before it."""
+        """Return the nearest block around a backward pass that makes ``wanted`` before it.
+
+        What blocks on the way only divide is made further out.
+        """
         inner: cst.CSTNode = sink.call
+        divided: list[Division] = []
+        nearest: tuple[Any, Slice, int] | None = None
         for outer in self.names.ancestors(sink.call):
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
                 end = next(i for i, line in enumerate(outer.body) if line is inner)
-                part = slice_of(outer.body, end, wanted, self.at, more=self._kept)
-                whole = slice_of(outer.body, end, wanted, self.at, whole=True, more=self._kept)
-                lines = [outer.body[place] for place in whole.places]
-                if len(whole.places) > len(part.places) and (
-                    made_outside(outer, whole, self.at) or self._afar(lines, sink)
-                ):
-                    return outer, whole, end  # what prepares its data has gradients
-                if part.places:
+                part = self._part(outer, end, wanted, sink)
+                more = self._divided(outer, part, sink)
+                if more:
+                    divided += more
+                    nearest = nearest or (outer, part, end)
+                elif part.places:
+                    self._divide(divided, sink)
                     return outer, part, end
-                if any(set(assigned(line)) & wanted for line in outer.body[:end]):
-                    return None
+                elif any(set(assigned(line)) & wanted for line in outer.body[:end]):
+                    return nearest
             if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
-                return None
+                break
             inner = outer
-        return None
+        return nearest
+
+    def _part(self, outer: Any, end: int, wanted: set[str], sink: Sink) -> Slice:
+        """Return what makes ``wanted`` in a block; with its data where that has gradients."""
+        part = slice_of(outer.body, end, wanted, self.at, more=self._kept)
+        whole = slice_of(outer.body, end, wanted, self.at, whole=True, more=self._kept)
+        lines = [outer.body[place] for place in whole.places]
+        graded = len(whole.places) > len(part.places) and (
+            made_outside(outer, whole, self.at) or self._afar(lines, sink)
+        )
+        return whole if graded else part
+
+    def _divided(self, outer: Any, part: Slice, sink: Sink) -> list[Division]:
+        """Return what a block does to a loss of a network around it, where it only divides it."""
+        if not part.places or sink.gradients or sink.weights is not None:
+            return []
+        found = divisions([outer.body[place] for place in part.places], sink.loss, self.at)
+        return found if found and made_outside(outer, part, self.at) else []
+
+    def _divide(self, divided: list[Division], sink: Sink) -> None:
+        """Have the statements that divide a loss divide its gradients as well."""
+        for one in divided:
+            self.found.divided[id(one.node)] = code_of(sink.loss), one
+            self.found.torn[id(sink.call)] = _DIVIDED.format(code_of(sink.loss))
 
     def _kept(self, line: Any) -> set[str]:
         """Return the attributes with gradients that a statement sets by the methods it calls."""
@@ -849,6 +890,7 @@ _AFAR = (
     "a network makes `{}` in another function, and the gradients of it end here: make it in this "
     "function, or detach it"
 )
+_DIVIDED = "`{}` is divided in another block than the network's"
 _OUTSIDE = "a network makes `{}` outside of the block that makes its loss: make both in one block"
 
 

@@ -14,6 +14,7 @@ import libcst as cst
 from mpcore_port.mindspore.loop.handed import without_text
 from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
+from mpcore_port.mindspore.rules.divided import division
 from mpcore_port.mindspore.rules.inputs import gradient_call, has_unused
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
@@ -79,6 +80,8 @@ _AGAIN_DIFFERENTIATED = (
     "create_graph: gradients of gradients; write what is made of them as a function, and take "
     "port.gradients, or amp.gradient(function, x) for penalties"
 )
+_WITH_GRADIENTS = "its gradients wait in what port.loss has returned: they are divided as well"
+_SCALED = "behind the backward pass: in float16 a scale that torch's division makes small overflows"
 _ORDER = ("gradient", "retain_graph", "create_graph")
 
 
@@ -118,7 +121,10 @@ class TrainingRule(PortRule):
 
     name = "training step"
     reason = "MindSpore differentiates functions: port.loss runs this one and keeps its gradients"
-    visits = (cst.IndentedBlock, cst.Module, cst.BaseExpression, cst.Call, cst.If)
+    visits = (
+        *(cst.IndentedBlock, cst.Module, cst.BaseExpression, cst.Call, cst.If),
+        *(cst.Assign, cst.AugAssign),
+    )
 
     def idle(self, at: At) -> bool:
         """Whether nothing trains, or the script is a port."""
@@ -135,6 +141,8 @@ class TrainingRule(PortRule):
             return self._started(old, new if made is None else made, at) or made
         if isinstance(old, cst.If):
             return self._both_branches(old, new, at)
+        if isinstance(old, (cst.Assign, cst.AugAssign)):
+            return self._divided(old, new, at)
         if id(old) in loops.inside:
             return None
         if id(old) in plans.handed:
@@ -173,6 +181,19 @@ class TrainingRule(PortRule):
         else:
             at.unproven(self, old, _PERHAPS_PARAMETERS, made)
         return made
+
+    def _divided(self, old: Any, new: Any, at: At) -> Any:
+        """Have a statement that divides a loss divide the gradients that wait for its backward."""
+        held = at.once(plans_of).divided.get(id(old))
+        if held is None:
+            return None
+        name, _ = held
+        now = division(new, name)
+        if now is None:
+            return None
+        made = now.written(name, need(at, "port"))
+        at.note(self, old, made, "changed", _WITH_GRADIENTS, _SCALED)
+        return made.with_changes(semicolon=new.semicolon)
 
     def _both_branches(self, old: cst.If, new: cst.If, at: At) -> Any:
         """Bind a scaler that one branch alone makes: ``port.loss`` asks for it in both."""
