@@ -26,6 +26,7 @@ _PARTS = (
     "apex",
     "augment",
     "distributions",
+    "inits",
     "networks",
     "others",
     "patterns",

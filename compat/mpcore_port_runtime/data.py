@@ -101,21 +101,26 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Any = None) 
 def collate(items: Sequence[Any]) -> Any:
     """Return one batch of items: tensors and arrays stacked, numbers as a Tensor, the rest a list.
 
-    Source: torch.utils.data.default_collate, torch 2.13.0: int64 and float64 for numbers.
+    Source: torch.utils.data.default_collate, torch 2.13.0: int64 and float64 for numbers, numpy's
+    keep their type.
     """
     first = items[0]
     if isinstance(first, Tensor):
         return ops.stack(list(items))
     if isinstance(first, np.ndarray):
         return Tensor(np.stack(items))
-    if isinstance(first, bool | int | np.integer):
-        return Tensor(np.asarray(items, np.int64))
-    if isinstance(first, float | np.floating):
+    if isinstance(first, float):
         return Tensor(np.asarray(items), ms.float64)
+    if isinstance(first, np.number | np.bool_):
+        return Tensor(np.asarray(items))
+    if isinstance(first, int):  # a bool too; a float among them makes torch's default type
+        made = np.asarray(items)
+        return Tensor(made.astype(np.float32) if made.dtype.kind == "f" else made)
     if isinstance(first, dict):
         return {key: collate([item[key] for item in items]) for key in first}
     if isinstance(first, tuple | list):
-        return [collate(column) for column in zip(*items, strict=True)]
+        columns = [collate(column) for column in zip(*items, strict=True)]
+        return type(first)(*columns) if hasattr(first, "_fields") else columns
     return list(items)
 
 

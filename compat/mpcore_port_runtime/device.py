@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,6 +16,7 @@ from mpcore_port_runtime.in_place import put
 __all__ = [
     "DataParallel",
     "DistributedDataParallel",
+    "Event",
     "OptimizedModule",
     "accelerator",
     "all_gather",
@@ -165,6 +167,33 @@ def device_name(_: Any = None) -> str:
 def synchronize(_: Any = None) -> None:
     """Wait for the device."""
     ms.runtime.synchronize()
+
+
+class Event:
+    """torch.cuda.Event by the clock: it waits for the device where it records."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        """Wait for the device, and keep the time."""
+        del stream
+        synchronize()
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the milliseconds until another event."""
+        return (end_event._at - self._at) * 1e3
+
+    def synchronize(self) -> None:
+        """Do nothing: what was recorded has happened."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Do nothing: what was recorded has happened."""
+
+    def query(self) -> bool:
+        """Return whether it has happened: always."""
+        return True
 
 
 def accelerator() -> Device:

@@ -12,6 +12,7 @@ from mpcore_port_runtime.functional import as_tuple
 
 __all__ = [
     "Generator",
+    "initial_seed",
     "normal",
     "rand",
     "randint",
@@ -31,6 +32,16 @@ class Generator:
         """Begin anew; return itself."""
         self.stream = np.random.default_rng(seed)
         return self
+
+
+_TORCHS_SEED = 67280421310721
+"""What torch has where nobody sets a seed (c10/core/GeneratorImpl.h)."""
+
+
+def initial_seed() -> int:
+    """Return the seed that was set; where none was, torch's own."""
+    seed = ms.get_seed()
+    return _TORCHS_SEED if seed is None else int(seed)
 
 
 def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:

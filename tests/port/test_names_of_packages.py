@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from collections import namedtuple
 
-from .ports import loaded, ported
+import mindspore as ms
+import numpy as np
+import pytest
+import torch
+
+import mpcore_port_runtime as port
+
+from .ports import compare, loaded, ported
+
+Row = namedtuple("Row", "number values")
 
 # --- annotations ---------------------------------------------------------------------------------
 
@@ -55,3 +65,160 @@ def go(model: Plan, plans={{}}):
 def test_annotations_of_names_with_an_equal_keep_it():
     found = ported("import torch\ndef go(x: torch.Tensor, y: 'Plan') -> torch.nn.Module: pass\n")
     assert "x: ms.Tensor, y: 'Plan') -> nn.Cell" in found.text
+
+
+# --- names of torch -------------------------------------------------------------------------------
+
+NAMES = """
+import warnings
+import torch
+from torch import nn
+from torch.utils.data._utils.collate import default_collate
+warnings.simplefilter("ignore")
+made = []
+
+@torch.jit.script
+def twice(x):
+    return x * 2
+
+@torch.compile(fullgraph=True)
+def thrice(x):
+    return x * 3
+
+@torch.compile
+def half(x):
+    return x / 2
+
+def init(net, how, **settings):
+    how(net.weight, **settings)
+
+def seeded(number):
+    return torch.initial_seed() % 2**32
+
+torch.manual_seed(7)
+made.append(seeded(0))
+x = torch.tensor([0.1, -0.5])
+made += [twice(x), thrice(x), half(x), torch.atanh(x), torch.erfc(x), torch.trunc(x * 5)]
+net = torch.jit.script(nn.Linear(2, 2, bias=False))
+init(net, nn.init.constant_, val=0.25)
+made.append(net.weight)
+has_amp = False
+try:
+    if getattr(torch.cuda.amp, "autocast") is not None:
+        has_amp = True
+except AttributeError:
+    pass
+made.append(has_amp)
+made.append(getattr(torch.nn.functional, "no_such_function", None) is None)
+made.append(getattr(torch, "arange")(3))
+with torch.inference_mode() if has_amp else torch.no_grad():
+    made.append(net(x))
+switch = torch.inference_mode if has_amp else torch.no_grad
+with switch():
+    made.append(net(x))
+with torch.backends.cuda.sdp_kernel(enable_flash=False):
+    made.append(x + 1)
+torch.backends.cuda.enable_flash_sdp(True)
+batch = default_collate([(1, 2.0, True, 1, "a"), (3, 4.0, False, 2.5, "b")])
+made += batch[:4]
+"""
+
+
+def test_names_that_have_an_equal_run(tmp_path):
+    found = ported(NAMES)
+    plain = re.sub(r"@torch\.(jit|compile)\S*", "", NAMES).replace("torch.jit.script(", "(")
+    compare(plain, found.text, tmp_path)  # compilers want a file, and take long
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert "torch" not in found.text.replace("torch.backends.cuda.enable_flash_sdp", "")
+
+
+@pytest.mark.parametrize("tail", ["net.save('x.pt')", "print(net.graph)"])
+def test_a_scripted_network_that_is_saved_is_refused(tail):
+    script = f"import torch\nnet = torch.jit.script(torch.nn.Linear(2, 2))\n{tail}\n"
+    assert ported(script).said.stops == (2,)
+
+
+TIMED = """
+import torch
+made = []
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+start.record()
+with torch.cuda.device(0):
+    x = torch.ones(3) * 2
+end.record()
+torch.cuda.synchronize()
+made.append(0 <= start.elapsed_time(end) < 10_000)
+names = ["a"] + torch.hub.list("owner/name:main")
+made.append(len(names))
+"""
+
+
+def test_times_are_taken_by_the_clock(tmp_path):
+    found = ported(TIMED)
+    assert found.status == "runs"
+    assert loaded(found.text, tmp_path)["made"] == [True, 1]
+
+
+INITS = """
+from functools import partial
+from torch import nn
+made = []
+for how in (nn.init.kaiming_normal_, nn.init.xavier_uniform_, nn.init.orthogonal_,
+            partial(nn.init.trunc_normal_, std=0.02, a=-0.04, b=0.04), nn.init.uniform_,
+            nn.init.kaiming_uniform_, nn.init.xavier_normal_, nn.init.normal_):
+    net = nn.Linear(64, 64)
+    how(net.weight)
+    made.append(net.weight.std().item())
+for how in (nn.init.zeros_, nn.init.ones_):
+    how(net.weight)
+    made.append(net.weight.mean().item())
+"""
+
+
+def test_initialisers_that_are_handed_on_have_torchs_spread(tmp_path):
+    theirs = {"__name__": "script"}
+    exec(INITS, theirs)
+    found = ported(INITS)
+    assert found.said.kind in ("runs", "unproven")
+    assert loaded(found.text, tmp_path)["made"] == pytest.approx(theirs["made"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [True, False],
+        [1, 2.5],
+        [np.float32(1), np.float32(2)],
+        [np.bool_(True), np.bool_(False)],
+        [np.int32(1), np.int32(2)],
+        [0.5, 1.5],
+        [Row(1, np.ones(2, np.float32)), Row(2, np.zeros(2, np.float32))],
+        [{"a": 1, "b": (0.5, True)}, {"a": 2, "b": (1.5, False)}],
+    ],
+    ids=str,
+)
+def test_batches_have_torchs_types(items):
+    def shown(value):
+        if isinstance(value, dict):
+            return {key: shown(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            parts = [shown(one) for one in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else parts
+        array = value.asnumpy() if isinstance(value, ms.Tensor) else value.numpy()
+        return array.dtype, array.tolist()
+
+    assert shown(port.collate(items)) == shown(torch.utils.data.default_collate(items))
+
+
+PICTURES = """
+from torchvision.transforms.functional import InterpolationMode
+import torchvision.models as zoo
+made = [InterpolationMode("bilinear") == InterpolationMode.BILINEAR]
+made += ["resnet18" in zoo.__dict__.keys(), "resnet18" in zoo.__dir__()]
+"""
+
+
+def test_names_of_torchvision(tmp_path):
+    found = ported(PICTURES)
+    assert found.status == "runs"
+    assert loaded(found.text, tmp_path)["made"] == [True, True, True]

@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.annotated import AnnotatedRule
 from mpcore_port.mindspore.rules.annotation_names import AnnotationRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
+from mpcore_port.mindspore.rules.by_word import WordRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.groups import GroupRule
@@ -112,7 +113,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         TakenRule(),
     ]
     return [
-        [AnnotatedRule(), InPlaceFunctionRule(), OwnStepRule(), WatchingRule()],
+        [AnnotatedRule(), InPlaceFunctionRule(), OwnStepRule(), WatchingRule(), WordRule()],
         [ReleasedRule(), OldOrderRule(), ResizedRule()],
         [PenaltyRule()],
         [*shapes, SharedRule()],

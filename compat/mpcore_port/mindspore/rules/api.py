@@ -29,6 +29,7 @@ from mpcore_port.mindspore.rules.place import (
     wording,
 )
 from mpcore_port.mindspore.rules.saved import listed, weights_alone
+from mpcore_port.mindspore.rules.scripted import EXPORTED, is_exported
 from mpcore_port.names import code_of, expression
 from mpcore_port.packages import imported, package_of
 
@@ -101,6 +102,8 @@ class CallRule(PortRule):
             statement = at.names.statement(old)
             if isinstance(statement, cst.SimpleStatementLine):
                 return None  # StatementRule takes the line away
+        if is_exported(old, at):
+            return new.with_changes(func=at.refuse(self, old.func, EXPORTED))
         if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
             return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
         typed = row.expr or _TYPE.fullmatch(name)

@@ -144,6 +144,15 @@ _PLACES = (
         re.compile(r"^torch\.nn\.parallel\.\w+\.(replicate|scatter|parallel_apply|gather)$"),
         r"torch.nn.parallel.\1",
     ),
+    (re.compile(r"^torch\.npu\.(\w+)"), r"torch.cuda.\1"),
+    (
+        re.compile(r"^torch\.utils\.data\._utils\.collate\.default_collate$"),
+        "torch.utils.data.default_collate",
+    ),
+    (
+        re.compile(r"^torchvision\.transforms\.functional\.InterpolationMode\b"),
+        "torchvision.transforms.InterpolationMode",
+    ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
     (re.compile(r"^torch\.autograd\.variable\.Variable$"), "torch.autograd.Variable"),
     (  # old spellings of the same
