@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.rules.afar import Graded, is_without
+from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.own_optimizers import in_own_step, is_step_value
 from mpcore_port.mindspore.rules.place import PortRule, named, wording
 from mpcore_port.mindspore.rules.states import is_live_entry, is_live_name
@@ -70,7 +72,7 @@ _VIEWS = frozenset(
     chunk unbind diagonal movedim swapaxes broadcast_to atleast_1d real view_as_real
     """.split()  # noqa: SIM905  # a list of words is read
 )
-_LEAF = re.compile(r"\.(weight|bias|running_mean|running_var)$")
+_LEAF = re.compile(r"\.(weight|bias|running_mean|running_var|n_averaged)$")
 
 
 def plain_call(name: str, old: cst.Call, new: cst.Call, receiver: Any, at: At) -> Any:
@@ -131,7 +133,7 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         if value is None:
             return None
         return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
-    if name in _ANEW and _is_own(held) and isinstance(at.names.parents.get(old), cst.Expr):
+    if _is_own(held) and _is_said_alone(old, at) and _gives_values(name, old, at):
         text = f"port.put({code_of(fresh)}, {code_of(plain_call(name, old, new, fresh, at))})"
         sure = not _is_viewed(held, at)
         why = "its values are assigned to" if sure else _VIEWED.format(code_of(held))
@@ -187,6 +189,28 @@ _PERHAPS = (
 
 _VIEWED = "a view of {} may be held, and is changed in torch"
 _KEEPS = "{} keeps its values here; in torch they change with those of this part"
+
+
+def _is_said_alone(node: cst.CSTNode, at: At) -> bool:
+    """Return whether nobody asks what an expression gives: a line, or one of ``a.x_(), b.x_()``."""
+    above = at.names.parents.get(node)
+    if isinstance(above, cst.Element):
+        above = at.names.parents.get(at.names.parents[above])
+    return isinstance(above, cst.Expr)
+
+
+def _gives_values(name: str, call: cst.Call, at: At) -> bool:
+    """Return whether a method in place leaves no gradient behind: numbers, or outside of passes."""
+    if name in _ANEW:
+        return True
+    if name[:-1] not in _PLAIN:
+        return False
+    home = at.names.enclosing(call, cst.FunctionDef)
+    if any(is_without(one, at) for one in at.names.ancestors(call)):
+        return True
+    passes = home is None or home.name.value in ("forward", "__call__", "construct")
+    given = {word for arg in call.args for word in read(arg.value)}
+    return not passes and not given & at.once(Graded).before(call)
 
 
 def _is_own(node: Any) -> bool:
@@ -383,6 +407,8 @@ def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
         inner = fresh.value if isinstance(fresh, cst.Attribute) else fresh
         plain = isinstance(inner, (cst.Name, cst.Attribute, cst.Subscript, cst.Call))
         return inner if plain else None
+    if _is_detached(held):
+        return _detached(fresh)
     if isinstance(held, cst.Attribute) and held.attr.value == "grad":
         return fresh
     if _is_chained(held) and _assigned_to(held.func.value, fresh, at) is not None:
@@ -399,6 +425,22 @@ def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
         if loops and len(loops) == len(found):
             return fresh if all("param" in code_of(node.iter) for node in loops) else None
     return None
+
+
+def _is_detached(held: Any) -> bool:
+    """Return whether this is ``p.detach()``: what changes it changes ``p``, as by ``p.data``."""
+    if not isinstance(held, cst.Call) or held.args or not isinstance(held.func, cst.Attribute):
+        return False
+    return held.func.attr.value == "detach" and bool(dotted(held.func.value))
+
+
+def _detached(fresh: Any) -> Any:
+    """Return ``p`` of ``p.detach()``, whose method has become a function by now."""
+    if not isinstance(fresh, cst.Call):
+        return fresh
+    if code_of(fresh.func).endswith("stop_gradient") and len(fresh.args) == 1:
+        return fresh.args[0].value
+    return fresh.func.value if _is_detached(fresh) else fresh  # type: ignore[attr-defined]
 
 
 def _is_chained(held: Any) -> bool:
@@ -429,6 +471,8 @@ def _is_perhaps_fresh(node: Any, at: At, depth: int = _DEPTH) -> bool:
     """Return whether a call gives a tensor that nobody knows a holder of: no method of tensors."""
     if _is_fresh(node, at, depth):
         return True
+    if isinstance(node, cst.Attribute) and depth > 0:
+        return _is_perhaps_fresh_part(node, at, depth - 1)
     if not isinstance(node, cst.Call) or not isinstance(node.func, (cst.Attribute, cst.Name)):
         return False
     if at.names.called(node) == "torchvision.utils.make_grid":
@@ -439,6 +483,25 @@ def _is_perhaps_fresh(node: Any, at: At, depth: int = _DEPTH) -> bool:
     if method.endswith("_") and method[:-1] in _PLAIN | _SHAPES:
         return _is_perhaps_fresh(node.func.value, at, depth - 1)
     return at.names.called(node) is None and method not in EXPORTS["torch.Tensor"]
+
+
+def _is_perhaps_fresh_part(node: cst.Attribute, at: At, depth: int) -> bool:
+    """Return whether this is a field of what a call gives, and nothing asks that for it again."""
+    if node.attr.value in _VIEWS | {"T", "data", "grad", "H", "mT", "imag", "shape"}:
+        return False
+    holder = node.value
+    if isinstance(holder, cst.Call):
+        return at.names.called(holder) is None and _is_perhaps_fresh(holder, at, depth)
+    if not isinstance(holder, cst.Name):
+        return False
+    scope = at.names.scope(holder)
+    found = scope.bindings.get(holder.value, [])
+    if len(found) != 1 or found[0].kind != "value" or not isinstance(found[0].value, cst.Call):
+        return False
+    uses = [one for one in _uses(holder, scope, at) if one is not holder]
+    made = isinstance(at.names.parents.get(uses[0]), cst.AssignTarget) if len(uses) == 1 else False
+    called = at.names.called(found[0].value) is None
+    return made and called and _is_perhaps_fresh(found[0].value, at, depth)
 
 
 def _is_pair(node: Any, at: At) -> bool:

@@ -82,6 +82,7 @@ _AGAIN_DIFFERENTIATED = (
 )
 _WITH_GRADIENTS = "its gradients wait in what port.loss has returned: they are divided as well"
 _SCALED = "behind the backward pass: in float16 a scale that torch's division makes small overflows"
+_PERHAPS_AGAIN = "it raises here where `create_graph` is true: no gradients of gradients are kept"
 _ORDER = ("gradient", "retain_graph", "create_graph")
 
 
@@ -109,8 +110,10 @@ def _weighted(at: At) -> dict[int, str]:
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
             continue
         given = {k: code_of(v) for k, v in arguments(call, _ORDER).items()}
-        if given.get("create_graph", "False") != "False":
+        if given.get("create_graph") == "True":
             found[id(call.func)] = "create_graph"
+        elif given.get("create_graph", "False") != "False":
+            found[id(call)] = "perhaps"
         elif given.get("gradient", "None") != "None":
             found[id(call)] = "gradient"
     return found
@@ -157,6 +160,9 @@ class TrainingRule(PortRule):
             return self._by_weights(old, new, at)
         if type(old) is cst.Call and at.once(_weighted).get(id(old)) == "gradient":
             at.unproven(self, old, _WEIGHTED)
+            return None
+        if type(old) is cst.Call and at.once(_weighted).get(id(old)) == "perhaps":
+            at.unproven(self, old, _PERHAPS_AGAIN)
             return None
         if at.once(_weighted).get(id(old)) == "create_graph":
             return at.refuse(self, old, _AGAIN_DIFFERENTIATED)
