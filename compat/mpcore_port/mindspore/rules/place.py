@@ -155,6 +155,7 @@ _PLACES = (
     ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
     (re.compile(r"^torch\.autograd\.variable\.Variable$"), "torch.autograd.Variable"),
+    (re.compile(r"^torch\._six\.inf$"), "torch.inf"),  # up to 1.12
     (  # old spellings of the same
         re.compile(
             r"^torch\.nn\.init\.(uniform|normal|constant|(?:xavier|kaiming)_(?:uniform|normal)|orthogonal)$"
