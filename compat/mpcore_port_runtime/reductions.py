@@ -13,7 +13,7 @@ __all__ = ["argmax", "argmin", "average", "norm", "total", "unbind", "vector_nor
 
 def total(input: Any) -> Any:
     """Return the sum of all elements; 0 of none, which MindSpore 2.10 does not give on a CPU."""
-    if input.size:
+    if not isinstance(input, ms.Tensor) or input.size:
         return input.sum()
     whole = not input.is_floating_point()
     return ops.zeros((), ms.int64 if whole else input.dtype)
@@ -21,7 +21,9 @@ def total(input: Any) -> Any:
 
 def average(input: Any) -> Any:
     """Return the mean of all elements; nan of none, which MindSpore 2.10 does not give on a CPU."""
-    return input.mean() if input.size else ops.full((), math.nan, dtype=input.dtype)
+    if not isinstance(input, ms.Tensor) or input.size:
+        return input.mean()
+    return ops.full((), math.nan, dtype=input.dtype)
 
 
 def _place(find: Any, input: Any, dim: Any, keepdim: bool) -> Any:

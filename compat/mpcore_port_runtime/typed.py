@@ -40,34 +40,47 @@ def _made(dtype: Any, given: tuple[Any, ...]) -> Any:
     return Tensor(np.zeros(given, ms.dtype_to_nptype(dtype)))  # torch's are not set at all
 
 
-def FloatTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+class _Type(type):
+    """A type of tensors: called it makes one, asked it knows those of its dtype."""
+
+    _dtype: Any
+
+    def __new__(cls, name: str, bases: Any, body: Any, dtype: Any) -> Any:
+        return super().__new__(cls, name, bases, body | {"_dtype": dtype})
+
+    def __init__(cls, name: str, bases: Any, body: Any, dtype: Any) -> None:
+        del dtype
+        super().__init__(name, bases, body)
+
+    def __call__(cls, *given: Any) -> Any:
+        return _made(cls._dtype, given)
+
+    def __instancecheck__(cls, other: Any) -> bool:
+        return isinstance(other, Tensor) and other.dtype == cls._dtype
+
+
+class FloatTensor(metaclass=_Type, dtype=ms.float32):
     """Return a tensor of float32: of values, of another tensor, or of these sizes (zeros)."""
-    return _made(ms.float32, given)
 
 
-def HalfTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+class HalfTensor(metaclass=_Type, dtype=ms.float16):
     """Return a tensor of float16: of values, of another tensor, or of these sizes (zeros)."""
-    return _made(ms.float16, given)
 
 
-def LongTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+class LongTensor(metaclass=_Type, dtype=ms.int64):
     """Return a tensor of int64: of values, of another tensor, or of these sizes (zeros)."""
-    return _made(ms.int64, given)
 
 
-def IntTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+class IntTensor(metaclass=_Type, dtype=ms.int32):
     """Return a tensor of int32: of values, of another tensor, or of these sizes (zeros)."""
-    return _made(ms.int32, given)
 
 
-def ByteTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+class ByteTensor(metaclass=_Type, dtype=ms.uint8):
     """Return a tensor of uint8: of values, of another tensor, or of these sizes (zeros)."""
-    return _made(ms.uint8, given)
 
 
-def BoolTensor(*given: Any) -> Any:  # noqa: N802  # torch's name
+class BoolTensor(metaclass=_Type, dtype=ms.bool_):
     """Return a tensor of bool: of values, of another tensor, or of these sizes (zeros)."""
-    return _made(ms.bool_, given)
 
 
 def own(value: Any) -> Any:

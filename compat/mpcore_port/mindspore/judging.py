@@ -20,6 +20,10 @@ _TENSOR = {
     *ELSEWHERE,
     *("T", "backward", "data", "device", "dtype", "grad", "ndim", "new", "requires_grad", "shape"),
 }
+_OTHERS_TOO = frozenset({"index", "mode", "put", "resize", "take"})
+"""Methods of tensors without a fact that lists, arrays and distributions have as well."""
+_ASKED = frozenset({"grad_fn", "is_leaf", "is_sparse", "layout", "output_nr", "retains_grad"})
+"""Attributes that tensors alone have, and MindSpore's have not."""
 
 
 def _package(name: str) -> str:
@@ -44,6 +48,10 @@ def _method(kind: str, name: str, called: bool) -> str:
         return f"Tensor.{name} does not give torch's numbers on CPU"
     if was_compared(f"Tensor.{name}"):
         return ""
+    if kind == "tensor" and called and name in _OTHERS_TOO:
+        return f"no fact is about Tensor.{name}"
+    if kind == UNKNOWN and not called and name in _ASKED:
+        return f"a tensor of MindSpore has no {name}"
     if alone:
         return f"no fact is about Tensor.{name}" if called or kind == "tensor" else ""
     if kind == UNKNOWN and called and not known_anywhere(name):

@@ -54,6 +54,7 @@ from mpcore_port.mindspore.rules.tidy import TidyRule
 from mpcore_port.mindspore.rules.training import TrainingRule
 from mpcore_port.mindspore.rules.wanted import WantedRule
 from mpcore_port.mindspore.rules.watching import WatchingRule
+from mpcore_port.mindspore.rules.whole import WholeRule
 from mpcore_port.mindspore.rules.wrappers import WrapperRule
 from mpcore_port.mindspore.tables import FILES, table
 from mpcore_port.targets import Target
@@ -111,6 +112,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         SameKindRule(),
         StrideRule(),
         TakenRule(),
+        WholeRule(),
     ]
     return [
         [AnnotatedRule(), InPlaceFunctionRule(), OwnStepRule(), WatchingRule(), WordRule()],

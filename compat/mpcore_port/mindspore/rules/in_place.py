@@ -63,7 +63,8 @@ _FRESH = _PLAIN | frozenset(
     """
     clone matmul mm bmm sum mean softmax log_softmax cumsum square log1p expm1 erf tril triu
     where masked_select index_select gather scatter repeat std var norm max min new new_zeros
-    new_ones new_full ne eq gt lt ge le logical_not
+    new_ones new_full new_empty new_tensor ne eq gt lt ge le logical_not logical_and logical_or
+    argmax argmin argsort cumprod flip isnan logsumexp outer prod roll
     """.split()  # noqa: SIM905
 )
 _VIEWS = frozenset(

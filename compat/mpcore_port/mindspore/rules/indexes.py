@@ -229,6 +229,26 @@ def _is_mask(node: Any, at: At) -> bool:
     return False
 
 
+_NAMED_MASK = re.compile(r"mask|valid|(pos|neg|fg|bg)_?inds?$|^(is|has)_", re.I)
+
+
+def _may_be_mask(node: Any, held: Any, at: At) -> bool:
+    """Return whether an index may be truths of a tensor: by what it is, or by its name."""
+    if _is_mask(node, at):
+        return True
+    if _is_array(held, at) or at.values.kind(held) == "neutral":
+        return False
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.BitInvert)
+    if isinstance(node, cst.BinaryOperation):
+        return isinstance(node.operator, (cst.BitAnd, cst.BitOr))
+    if isinstance(node, cst.Comparison):
+        return not isinstance(node.comparisons[0].operator, (cst.In, cst.NotIn, cst.Is, cst.IsNot))
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        return bool(_NAMED_MASK.search(code_of(node).rpartition(".")[2]))
+    return isinstance(node, cst.Call) and code_of(node).endswith(".bool()")
+
+
 def _is_beside(node: cst.Subscript, mask: cst.SubscriptElement) -> bool:
     """Return whether other places stand beside a mask, not only slices."""
     others = [one.slice for one in node.slice if one is not mask]
@@ -289,7 +309,7 @@ def _takes_out(node: Any, at: At, depth: int) -> bool:
         return _is_masked(node.expression, at, depth)
     if isinstance(node, cst.Subscript) and len(node.slice) == 1:
         index = node.slice[0].slice
-        return isinstance(index, cst.Index) and _is_mask(index.value, at)
+        return isinstance(index, cst.Index) and _may_be_mask(index.value, node.value, at)
     if not isinstance(node, cst.Call):
         return False
     module, _, last = (at.names.called(node) or "").rpartition(".")

@@ -237,13 +237,20 @@ def named(at: At, row: Mapping) -> Mapping:
     )
 
 
+# What these give is a tensor: ``F.one_hot(y, 10).float()`` is no network's.
+_OF_TENSORS = (
+    *("torch.nn.functional.", "torch.nn.init.", "torch.nn.utils.rnn.", "torch.nn.utils.clip_"),
+    "torch.nn.utils.parameters_to_vector",
+)
+
+
 def is_module(at: At, node: cst.BaseExpression) -> bool:
     """Return whether ``node`` is likely a network: made as one, or called as one."""
     own = at.names.class_named(node)
     if own is not None:
         return is_network_class(own, at)
     made = at.names.call_names(node)
-    if any(name.startswith("torch.nn.") for name in made):
+    if any(name.startswith("torch.nn.") and not name.startswith(_OF_TENSORS) for name in made):
         return True
     inner = unmoved(next(iter(at.names.origins(node)), None))
     if inner is not None and at.names.class_named(inner) is not None:
