@@ -19,6 +19,7 @@ from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.by_word import WordRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
+from mpcore_port.mindspore.rules.forward_words import ForwardWordRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.in_place_functions import InPlaceFunctionRule
@@ -116,7 +117,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
     ]
     return [
         [AnnotatedRule(), InPlaceFunctionRule(), OwnStepRule(), WatchingRule(), WordRule()],
-        [ReleasedRule(), OldOrderRule(), ResizedRule()],
+        [ReleasedRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
         [PenaltyRule()],
         [*shapes, SharedRule()],
         [TrainingRule(), LoopRule(), SwitchRule()],
