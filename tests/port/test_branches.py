@@ -143,11 +143,19 @@ train()
 }
 
 
+ALONE = {
+    "a loss of each branch",
+    "two networks and a scaler",
+    "what stands in front of the branch is made of it",
+}
+"""Where each branch makes a loss: the network runs in these alone, once, as in torch."""
+
+
 @pytest.mark.parametrize("name", sorted(BRANCHES))
 def test_a_network_in_front_of_branches_runs_in_their_losses(name, tmp_path):
     found = beside(HEAD + BRANCHES[name] + LEFT, tmp_path)
     kinds = {edit.kind for edit in found.edits if "where it was, and in the loss" in edit.effect}
-    assert kinds == {"changed"}
+    assert kinds == (set() if name in ALONE else {"changed"})
     assert "refused" not in {edit.kind for edit in found.edits}
 
 

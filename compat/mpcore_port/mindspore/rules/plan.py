@@ -40,6 +40,7 @@ from mpcore_port.mindspore.rules.outside import handed_in, made_outside, without
 from mpcore_port.mindspore.rules.own_passes import called, own_passes
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.stale import stale
+from mpcore_port.mindspore.rules.sunk import leaves_around, may_sink, untouched
 from mpcore_port.mindspore.rules.touching import handed_weights
 from mpcore_port.mindspore.rules.twice import around_jump
 from mpcore_port.names import code_of, dotted, target_names
@@ -48,6 +49,7 @@ from mpcore_port.scan import is_optimizer
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from mpcore_port.mindspore.rules.outside import Outside
     from mpcore_port.rule import At
 
 __all__ = ["Plan", "Plans", "Sink", "only", "plans_of", "trains_nothing"]
@@ -94,6 +96,8 @@ class Plan:
     """Names of ``kept`` that its statements may read as a turn before has left them"""
     front: list[Any] = field(default_factory=list)
     """Statements of a block around, which are computed again"""
+    sunk: bool = False
+    """Whether those of ``front`` run here alone: in one of several branches"""
     unsure: list[Any] = field(default_factory=list)
     """Statements that stand between, and hand weights to another file's code"""
     between: list[Any] = field(default_factory=list)
@@ -109,6 +113,15 @@ class Plan:
     def wanted(self) -> set[str]:
         """Names that the statements of ``places`` read of before them."""
         return needs(self.block.body[place] for place in self.places)
+
+
+@dataclass(eq=False)
+class _Group:
+    """Branches of which one is taken, and the statements in front that their losses take along."""
+
+    lines: list[Any]
+    leaves: list[Any]
+    sinks: list[Sink]
 
 
 def only(statement: Any, wanted: set[str]) -> Any:
@@ -143,6 +156,7 @@ class Plans:
             of the backward call that they are for.
         divided: what blocks between a loss and its backward pass divide it by, each with its name,
             by the statements and what they assign.
+        sunk: statements that run in the losses of the branches behind them alone.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
@@ -154,6 +168,7 @@ class Plans:
     inputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
     started: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     divided: dict[int, tuple[str, Division]] = field(default_factory=dict)
+    sunk: set[int] = field(default_factory=set)
 
 
 def trains_nothing(at: At) -> bool:
@@ -175,12 +190,14 @@ class _Planner:
         self._fronts: set[int] = set()  # ids of statements that stay where a loss runs them again
         self._scopes: dict[int, list[_Part]] = {}  # by the id of a scope's node: read once
         self._nested: dict[int, tuple[Any, list[Plan]]] = {}  # by function, the plans inside
+        self._groups: list[_Group] = []  # branches of which one is taken, with what runs before
 
     def make(self) -> Plans:
         done: dict[tuple[int, str], Sink] = {}
-        for sink in self._sinks():
-            self.found.sinks.append(sink)
+        self.found.sinks.extend(self._sinks())
+        for sink in self.found.sinks:
             self._plan(sink, done)
+        self._raise_again()
         self._bind()
         return self.found
 
@@ -392,7 +409,7 @@ class _Planner:
             )
             self._refuse(sink, why)
             return
-        every, jumped = self._with_between(block, places), False
+        every, jumped, sunk = self._with_between(block, places), False, False
         if any(jumps(block.body[place]) for place in every):
             cut = None if again else around_jump(block.body, places, every[-1], self.at)
             if cut is None:
@@ -404,12 +421,16 @@ class _Planner:
         if outside := made_outside(block, part, self.at):
             why = _OUTSIDE.format(outside.name)
             self.found.torn[id(sink.call)] = why
+            group = None if front else self._group(outside, block, sink)
             once_more = outside.once_more(self.at)
-            if front or once_more is None or self._is_taken(once_more):
+            if group is not None:
+                front, sunk = group.lines, True
+            elif front or once_more is None or self._is_taken(once_more):
                 self._refuse(sink, why)
                 return
-            front = once_more
-            self._fronts |= {id(line) for line in front}
+            else:
+                front = once_more
+                self._fronts |= {id(line) for line in front}
         if any(id(block.body[place]) in self._fronts for place in places):
             self._refuse(sink, _FRONT)
             return
@@ -427,7 +448,7 @@ class _Planner:
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
         plan.parts = [*parts, *(one for part in parts for one in self._more_weights(part))]
         plan.inputs, plan.condition = inputs, self._condition(block, places, sink)
-        plan.front, plan.twice = front, jumped or bool(front)
+        plan.front, plan.sunk, plan.twice = front, sunk, jumped or bool(front)
         for name in values:
             plan.saved[name] = fresh = self._fresh(f"{name}_before")
             plan.restored[name] = f"{fresh}.detach()"
@@ -444,6 +465,71 @@ class _Planner:
         self._share(plan)
         plan.moved = self._moved(plan)
         self.found.blocks.setdefault(id(block), []).append(plan)
+
+    def _group(self, outside: Outside, block: Any, sink: Sink) -> _Group | None:
+        """Return the branches that a loss's block is one of, where all of them run a network."""
+        known = next((g for g in self._groups if any(leaf is block for leaf in g.leaves)), None)
+        if known is not None:
+            lines = {id(line) for line in known.lines}
+            return known if sink in known.sinks and lines >= set(map(id, outside.lines)) else None
+        around = leaves_around(block, self.at)
+        if around is None or outside.loops:
+            return None
+        chosen, leaves = around
+        inside = [one for one in self.found.sinks if self._is_below(one.call, chosen)]
+        needed = [line for one in inside for line in self._needed_around(one, leaves)]
+        group = _Group(may_sink([*outside.lines, *needed], chosen, self.at), leaves, inside)
+        if not group.lines or self._is_taken(group.lines) or not self._all_make(group):
+            return None
+        for other in self.found.sinks:
+            found = None if other in inside else self._find(other, read(other.loss))
+            lines = {id(found[0].body[place]) for place in found[1].places} if found else set()
+            if any(id(one) in lines for one in group.lines):
+                return None
+        self._groups.append(group)
+        self.found.sunk.update(id(line) for line in group.lines)
+        return group
+
+    def _needed_around(self, sink: Sink, leaves: list[Any]) -> list[Any]:
+        """Return what a loss of one of several branches needs of the block around them."""
+        found = self._find(sink, read(sink.loss))
+        if found is None or not found[1].places or not any(found[0] is leaf for leaf in leaves):
+            return []
+        outside = made_outside(found[0], found[1], self.at)
+        return [] if outside is None else outside.lines
+
+    def _is_below(self, node: cst.CSTNode, top: cst.CSTNode) -> bool:
+        return any(above is top for above in self.names.ancestors(node))
+
+    def _all_make(self, group: _Group) -> bool:
+        """Return whether each branch makes its losses itself, and nothing else in front of them."""
+        held: set[int] = set()
+        for sink in group.sinks:
+            found = self._find(sink, read(sink.loss))
+            leaf = next((one for one in group.leaves if found and found[0] is one), None)
+            if found is None or leaf is None or not found[1].places:
+                return False
+            first = found[1].places[0]
+            if not untouched(leaf.body[:first], group.lines, self.at):
+                return False
+            held.add(id(leaf))
+        return len(held) == len(group.leaves)
+
+    def _raise_again(self) -> None:
+        """Refuse all branches of a network where one of them has no plan: it has to run there."""
+        for group in self._groups:
+            plans = [p for leaf in group.leaves for p in self.found.blocks.get(id(leaf), [])]
+            left = [one for one in group.sinks if id(one.call.func) in self.found.refused]
+            if not left and plans and all(plan.sunk for plan in plans):
+                continue
+            self.found.sunk.difference_update(id(line) for line in group.lines)
+            for plan in plans:
+                self.found.blocks[id(plan.block)].remove(plan)
+                for _, nested in self._nested.values():
+                    if plan in nested:
+                        nested.remove(plan)
+            for sink in group.sinks:
+                self._refuse(sink, _FRONT)
 
     def _as_its_first(self, sink: Sink, first: Sink) -> None:
         """Refuse a backward pass of a loss that an earlier one was refused for."""
@@ -825,6 +911,8 @@ class _Planner:
         made: list[str] = []
         bodies = [(place, plan.block.body[place]) for place in every]
         lines = [only(line, plan.wanted) if p in plan.again else line for p, line in bodies]
+        sunk = plan.front if plan.sunk else []
+        lines = [*sunk, *lines]
         before = plan.before
         before |= stale([*lines, cst.SimpleStatementLine([cst.Expr(plan.result)])])
         for line in lines:
@@ -833,7 +921,7 @@ class _Planner:
         scope_node = self.names.enclosing(plan.sink.call, cst.FunctionDef, cst.ClassDef)
         top = scope_node is None or isinstance(scope_node, cst.ClassDef)
         root: Any = self.at.module if scope_node is None else scope_node
-        skipped = {id(plan.block.body[place]) for place in plan.places}
+        skipped = {id(line) for line in (*sunk, *(plan.block.body[p] for p in plan.places))}
         if id(root) not in self._scopes:
             self._scopes[id(root)] = _parts(root)
         outside = _outside(self._scopes[id(root)], skipped)
@@ -851,6 +939,7 @@ class _Planner:
         """Find the names that nothing but the new functions assigns: nonlocal needs a binding."""
         for root, plans in self._nested.values():
             inside = {id(plan.block.body[place]) for plan in plans for place in plan.places}
+            inside |= {id(line) for plan in plans if plan.sunk for line in plan.front}
             given = root.params
             params = (*given.posonly_params, *given.params, *given.kwonly_params)
             bound = set(_outside(self._scopes[id(root)], inside).made)

@@ -225,8 +225,11 @@ class TrainingRule(PortRule):
         return new.with_changes(body=[*new.body[: len(new.body) - len(body)], line, *body])
 
     def _block(self, old: Any, new: Any, at: At, plans: list[Plan]) -> Any:
+        sunk = at.once(plans_of).sunk
+        gone = {place for place, line in enumerate(old.body) if id(line) in sunk}
         if not plans:
-            return None
+            left = [line for place, line in enumerate(new.body) if place not in gone]
+            return new.with_changes(body=left) if gone else None
         bodies: dict[int, list[Any]] = {place: [line] for place, line in enumerate(new.body)}
         for plan in plans:
             last = plan.places[-1]
@@ -243,14 +246,14 @@ class TrainingRule(PortRule):
             bodies[last] = [*lines, *moved]
             text = code_of(lines[-1])
             where = old.body[plan.places[0]]
-            if plan.again or plan.front:
+            if plan.again or (plan.front and not plan.sunk):
                 effect = _TWICE if plan.twice else _AGAIN
                 if plan.late:
                     effect += _LATE.format(plan.late[0])
                 at.note(self, where, text, "changed", self.reason, effect)
             else:
                 at.note(self, where, text)
-        body = [line for place in sorted(bodies) for line in bodies[place]]
+        body = [line for place in sorted(bodies) if place not in gone for line in bodies[place]]
         return new.with_changes(body=body)
 
     def _lines(self, plan: Plan, new: Any, at: At) -> list[Any]:
