@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Parameter",
     "add_module",
+    "buffers",
     "children",
+    "class_name",
     "evaluate",
     "fill",
     "fill_part",
@@ -34,6 +36,7 @@ __all__ = [
     "live_state_dict",
     "load_state_dict",
     "modules",
+    "named_buffers",
     "named_children",
     "named_modules",
     "named_parameters",
@@ -139,21 +142,73 @@ def _is_statistic(name: str) -> bool:
     return last in _STATISTICS.values() or last == "n_averaged"  # AveragedModel's count
 
 
-def named_parameters(cell: Any) -> Iterator[tuple[str, Any]]:
+def named_parameters(
+    cell: Any, prefix: str = "", recurse: bool = True
+) -> Iterator[tuple[str, Any]]:
     """Yield parameters by torch's names, frozen ones too, statistics not."""
     if not isinstance(cell, nn.Cell):
-        yield from cell.named_parameters()  # an object of the script's own
+        given = {"prefix": prefix} if prefix else {}
+        yield from cell.named_parameters(**given | ({} if recurse else {"recurse": recurse}))
         return
-    for name, param, _ in _every(cell):
-        if not _is_statistic(name):
-            yield name, param
+    front = f"{prefix}." if prefix else ""
+    for name, param, owner in _every(cell):
+        if not _is_statistic(name) and (recurse or owner is cell):
+            yield front + name, param
 
 
-def parameters(cell: Any) -> list[Any]:
+def parameters(cell: Any, recurse: bool = True) -> list[Any]:
     """Return what torch's ``parameters()`` yields: frozen ones too, statistics not."""
     if not isinstance(cell, nn.Cell):
-        return list(cell.parameters())
-    return [param for _, param in named_parameters(cell)]
+        return list(cell.parameters() if recurse else cell.parameters(recurse))
+    return [param for _, param in named_parameters(cell, "", recurse)]
+
+
+def named_buffers(cell: Any, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Any]]:
+    """Yield buffers, and the statistics of norms, by torch's names; no count of batches is kept."""
+    if not isinstance(cell, nn.Cell):
+        yield from cell.named_buffers()
+        return
+    kept: dict[int, list[tuple[str, Any]]] = {}
+    for name, param, owner in _every(cell):
+        if _is_statistic(name):
+            kept.setdefault(id(owner), []).append((name, param))
+    front = f"{prefix}." if prefix else ""
+    for path, inner in named_modules(cell):
+        if not recurse and inner is not cell:
+            continue
+        dot = f"{path}." if path else ""
+        own = [(dot + name, one) for name, one in inner._buffers.items() if one is not None]
+        for name, one in [*kept.get(id(inner), ()), *own]:
+            yield front + name, one
+
+
+def buffers(cell: Any, recurse: bool = True) -> Iterator[Any]:
+    """Yield buffers, and the statistics of norms; no count of batches is kept."""
+    if not isinstance(cell, nn.Cell):
+        yield from cell.buffers()
+        return
+    yield from (one for _, one in named_buffers(cell, "", recurse))
+
+
+_CLASSES = {
+    "Cell": "Module",
+    "CellDict": "ModuleDict",
+    "CellList": "ModuleList",
+    "Conv1dTranspose": "ConvTranspose1d",
+    "Conv2dTranspose": "ConvTranspose2d",
+    "Conv3dTranspose": "ConvTranspose3d",
+    "Dense": "Linear",
+    "HSigmoid": "Hardsigmoid",
+    "HSwish": "Hardswish",
+    "SequentialCell": "Sequential",
+}
+
+
+def class_name(value: Any) -> str:
+    """Return the name of something's class, of a Cell of MindSpore's own as torch has it."""
+    kind = type(value)
+    foreign = kind.__module__.partition(".")[0] in ("mindspore", __name__.partition(".")[0])
+    return _CLASSES.get(kind.__name__, kind.__name__) if foreign else kind.__name__
 
 
 def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
@@ -237,16 +292,16 @@ def register_parameter(owner: Any, name: str, param: Any) -> None:
         owner.insert_param_to_cell(name, param, check_name_contain_dot=False)
 
 
-def state_dict(holder: Any) -> dict[str, Any]:
+def state_dict(holder: Any, *, prefix: str = "") -> dict[str, Any]:
     """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own."""
     if isinstance(holder, OwnOptimizer):
         return holder.state_dict()
     if hasattr(holder, "param_groups"):
         return _optimizer_state(holder)
     if isinstance(holder, nn.Cell):
-        found = {name: param.value().copy() for name, param, _ in _every(holder)}
-        return found | {name: buffer.copy() for name, buffer in _buffers(holder)}
-    return dict(holder.state_dict())
+        found = {prefix + name: param.value().copy() for name, param, _ in _every(holder)}
+        return found | {prefix + name: buffer.copy() for name, buffer in _buffers(holder)}
+    return dict(holder.state_dict(**({"prefix": prefix} if prefix else {})))
 
 
 def live_state_dict(cell: Any) -> dict[str, Any]:
@@ -263,8 +318,23 @@ def _buffers(cell: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}" if path else name, buffer
 
 
-def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> None:
+class Unmatched(NamedTuple):
+    """What ``load_state_dict`` of a Cell returns, as torch's does."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    def __str__(self) -> str:
+        if self.missing_keys or self.unexpected_keys:
+            return repr(self)
+        return "<All keys matched successfully>"
+
+
+def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> Any:
     """Put back what ``state_dict`` returned; a Cell also takes torch's arrays by torch's names.
+
+    Returns:
+        Of a Cell the names that were missing and those that were not expected.
 
     Raises:
         BackendError: a name or shape does not fit; nothing has changed.
@@ -274,9 +344,10 @@ def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> 
     elif hasattr(holder, "param_groups"):
         _load_optimizer(holder, state)
     elif isinstance(holder, nn.Cell):
-        _load_cell(holder, state, strict)
+        return _load_cell(holder, state, strict)
     else:
-        holder.load_state_dict(state)
+        return holder.load_state_dict(state)
+    return None
 
 
 def put_back(held: Any, value: Any) -> Any:
@@ -287,10 +358,11 @@ def put_back(held: Any, value: Any) -> Any:
     return value
 
 
-def _load_cell(cell: Any, state: dict[str, Any], strict: bool) -> None:
+def _load_cell(cell: Any, state: dict[str, Any], strict: bool) -> Unmatched:
     targets = {name: param for name, param, _ in _every(cell)} | dict(_buffers(cell))
     given = {n: v for n, v in state.items() if n.rpartition(".")[2] != _KEPT}
-    missing, surplus = sorted(set(targets) - set(given)), sorted(set(given) - set(targets))
+    missing = [name for name in targets if name not in given]
+    surplus = [name for name in given if name not in targets]
     if strict and (missing or surplus):
         msg = f"`state` must hold the names of the Cell; missing {missing}, surplus {surplus}"
         raise BackendError(msg)
@@ -306,6 +378,7 @@ def _load_cell(cell: Any, state: dict[str, Any], strict: bool) -> None:
             ops.assign(target, fresh)
         else:  # a buffer may be a view (`pe.unsqueeze(0)`), which nothing can be assigned to
             target.assign_value(fresh.copy())
+    return Unmatched(missing, surplus)
 
 
 def _tensor(value: Any) -> Any:

@@ -17,6 +17,7 @@ from mpcore_port.mindspore.rules.annotation_names import AnnotationRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.by_word import WordRule
+from mpcore_port.mindspore.rules.class_names import ClassNameRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.forward_words import ForwardWordRule
@@ -24,6 +25,7 @@ from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.in_place_functions import InPlaceFunctionRule
 from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
+from mpcore_port.mindspore.rules.kept_names import AliasOfDataRule
 from mpcore_port.mindspore.rules.kinds import KindRule, SameKindRule
 from mpcore_port.mindspore.rules.leaves import LeafRule
 from mpcore_port.mindspore.rules.mode import ModeRule
@@ -85,6 +87,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         GradRule(),
         DataRule(),
         KeptDataRule(),
+        AliasOfDataRule(),
         PutBackRule(),
         SequentialRule(),
         SettingRule(),
@@ -102,6 +105,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         AcceleratorRule(),
         AliasRule(),
         AloneRule(),
+        ClassNameRule(),
         EmptyRule(),
         FirstRule(),
         IndexRule(),

@@ -410,6 +410,8 @@ class NameRule(PortRule):
         """Whether only the class itself is meant: a base, an annotation, ``isinstance``, ``==``."""
         if at.names.enclosing(old, cst.Annotation) is not None or _compared(old, at) is not None:
             return True
+        if _is_sought(old, at):
+            return True
         holder = self._holder(old, at)
         if isinstance(holder, cst.ClassDef):
             return True
@@ -477,6 +479,8 @@ def _asking(at: At) -> list[cst.Call]:
 
 def _may_be_partial(old: cst.CSTNode, at: At) -> bool:
     """Return whether a class is compared with what may not be the type of something."""
+    if _is_sought(old, at):
+        return False
     found = _compared(old, at)
     if isinstance(found, cst.ComparisonTarget):
         found = at.names.parents.get(found)
@@ -484,6 +488,34 @@ def _may_be_partial(old: cst.CSTNode, at: At) -> bool:
         return False
     sides = [found.left, *(one.comparator for one in found.comparisons)]
     return not any(_is_type_of(side, at) for side in sides)
+
+
+def _is_sought(node: Any, at: At) -> bool:
+    """Return whether a class is looked for among types: ``nn.Linear in [type(m) for m in net]``."""
+    parent: Any = at.names.parents.get(node)
+    among: Any = None
+    if isinstance(parent, cst.Comparison) and parent.left is node:
+        one = parent.comparisons[0]
+        among = one.comparator if isinstance(one.operator, (cst.In, cst.NotIn)) else None
+    elif isinstance(parent, cst.Arg):
+        call = at.names.parents.get(parent)
+        func = call.func if isinstance(call, cst.Call) else None
+        if isinstance(func, cst.Attribute) and func.attr.value in ("count", "index"):
+            among = func.value
+            while isinstance(among, cst.Subscript):
+                among = among.value  # types[::-1].index(nn.Linear)
+    every = at.names.origins(among) if among is not None else []
+    return bool(every) and all(_are_types(one, at) for one in every)
+
+
+def _are_types(node: Any, at: At) -> bool:
+    if isinstance(node, (cst.ListComp, cst.SetComp, cst.GeneratorExp)):
+        return _is_type_of(node.elt, at)
+    if isinstance(node, (cst.List, cst.Tuple, cst.Set)):
+        return bool(node.elements) and all(_is_type_of(one.value, at) for one in node.elements)
+    if isinstance(node, cst.Call) and code_of(node.func) in ("list", "set", "tuple") and node.args:
+        return _are_types(node.args[0].value, at)
+    return False
 
 
 def _is_type_of(node: Any, at: At) -> bool:

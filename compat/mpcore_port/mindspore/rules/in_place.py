@@ -15,6 +15,7 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.rules.afar import Graded, is_without
 from mpcore_port.mindspore.rules.flow import read
+from mpcore_port.mindspore.rules.kept_names import is_kept_name
 from mpcore_port.mindspore.rules.own_optimizers import in_own_step, is_step_value
 from mpcore_port.mindspore.rules.place import PortRule, named, wording
 from mpcore_port.mindspore.rules.states import is_live_entry, is_live_name
@@ -416,7 +417,7 @@ def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
         return fresh
     if isinstance(held, cst.Subscript) and _are_parameters(held.value, at):
         return fresh
-    if is_live_name(held, at) or is_live_entry(held, at):
+    if is_live_name(held, at) or is_live_entry(held, at) or is_kept_name(held, at):
         return fresh
     if _LEAF.search(code_of(held)):
         return fresh
@@ -668,6 +669,10 @@ def _modules(at: At) -> Iterator[tuple[str, str]]:
         yield from ((name, b.qualified) for b in bindings if b.kind == "import")
 
 
+_OWN = "in torch it is the network's own tensor"
+_KEPT_BY = "in torch the tensor itself is changed, and something else holds it"
+
+
 class DataRule(PortRule):
     """``param.data = value`` assigns values; a method in place that was rewritten, too."""
 
@@ -697,11 +702,12 @@ class DataRule(PortRule):
             target, operator = new.target, operator_of(new)
         else:
             return None
-        if operator and (is_live_name(old.target, at) or is_live_entry(old.target, at)):
+        live = operator and (is_live_name(old.target, at) or is_live_entry(old.target, at))
+        if live or (operator and is_kept_name(old.target, at)):
             held, value = code_of(target), code_of(new.value)
             code = f"port.put({held}, {held} {operator} ({value}))"
             made = cst.parse_expression(wording(at, code))
-            at.note(self, old, made, reason="in torch it is the network's own tensor")
+            at.note(self, old, made, reason=_OWN if live else _KEPT_BY)
             return cst.Expr(made, semicolon=new.semicolon)
         if not isinstance(target, cst.Attribute) or target.attr.value != "data":
             return None

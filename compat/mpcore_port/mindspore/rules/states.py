@@ -26,11 +26,14 @@ _AROUND = ("dict", "enumerate", "list", "sorted", "tqdm", "zip")
 
 @dataclass
 class _Live:
-    """Calls of ``state_dict`` by identity, loops over such, and names that hold one, by scope."""
+    """Calls of ``state_dict`` by identity, loops over such, and what holds one.
+
+    ``held`` has statements that give a state to names, by identity, and attributes, as code.
+    """
 
     calls: set[int] = field(default_factory=set)
     loops: set[int] = field(default_factory=set)
-    names: set[tuple[int, str]] = field(default_factory=set)
+    held: set[int | str] = field(default_factory=set)
     lists: set[str] = field(default_factory=set)
     """Names and attributes that hold a list of a state's tensors, as code."""
 
@@ -41,16 +44,17 @@ def is_live_call(call: cst.Call, at: At) -> bool:
 
 
 def is_live_name(node: Any, at: At) -> bool:
-    """Return whether a name is a tensor of such a state, by a loop over it."""
+    """Return whether a name is a tensor of such a state, by a loop over it or as an entry."""
     if not isinstance(node, cst.Name):
         return False
-    found = at.names.scope(node).find(node.value)
-    given = [binding.node for binding in found if not isinstance(binding.node, cst.AugAssign)]
-    return bool(given) and all(id(one) in at.once(_live).loops for one in given)
+    given = _given(node, at)
+    return bool(given) and all(
+        id(one.node) in at.once(_live).loops or is_live_entry(one.value, at) for one in given
+    )
 
 
 def is_live_entry(node: Any, at: At) -> bool:
-    """Return whether this is ``state[key]`` of such a state that a name holds."""
+    """Return whether this is ``state[key]`` of such a state that a name holds, or of a call."""
     return isinstance(node, cst.Subscript) and _holds_live(node.value, at)
 
 
@@ -60,13 +64,25 @@ def is_part_of_live(node: Any, at: At) -> bool:
 
 
 def _holds_live(node: Any, at: At) -> bool:
+    if isinstance(node, cst.Call):
+        return is_live_call(node, at)
+    if isinstance(node, cst.Attribute):
+        return dotted(node) in at.once(_live).held
     if not isinstance(node, cst.Name):
         return False
-    return (id(at.names.scope(node)), node.value) in at.once(_live).names
+    given = _given(node, at)
+    return bool(given) and all(id(one.node) in at.once(_live).held for one in given)
+
+
+def _given(name: cst.Name, at: At) -> list[Any]:
+    """Return what gives a name its values, but for what changes them in place."""
+    found = at.names.scope(name).find(name.value)
+    return [one for one in found if not isinstance(one.node, cst.AugAssign)]
 
 
 def _live(at: At) -> _Live:
     found = _Live()
+    changed = _changed_holders(at)
     for call in at.names.calls:
         func = call.func
         if not isinstance(func, cst.Attribute) or func.attr.value != "state_dict" or call.args:
@@ -83,12 +99,83 @@ def _live(at: At) -> _Live:
             found.lists.add(listed)
             found.calls.add(id(call))
             continue
-        parent = at.names.parents.get(call)
-        target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
-        if isinstance(target, cst.Name) and _has_changed_entries(target, at):
-            found.names.add((id(at.names.scope(target)), target.value))
+        if id(call) in changed:
+            found.calls.add(id(call))
+        holder = _holder_of(call, at)
+        if holder is not None and holder in changed:
+            found.held.add(holder)
             found.calls.add(id(call))
     found.loops |= {id(loop) for loop in _loops_over(found.lists, at)}
+    loops = [one for kind in _LOOPS for one in at.names.by_type[kind]]
+    found.loops |= {id(one) for one in loops if _holders(one.iter, at) & found.held}
+    return found
+
+
+def _holder_of(call: cst.Call, at: At) -> int | str | None:
+    """Return what holds a state: the statement that gives it to a name alone, or an attribute."""
+    node: Any = call
+    above = at.names.parents.get(node)
+    place = -1
+    if isinstance(above, cst.Element):
+        several: Any = at.names.parents.get(above)
+        if not isinstance(several, cst.Tuple):
+            return None
+        place = next(i for i, one in enumerate(several.elements) if one is above)
+        above = at.names.parents.get(several)
+    if not isinstance(above, cst.Assign):
+        return None
+    target: Any = above.targets[0].target
+    if place >= 0:
+        if not isinstance(target, cst.Tuple) or len(target.elements) <= place:
+            return None
+        target = target.elements[place].value
+    if isinstance(target, cst.Attribute):
+        return dotted(target) or None
+    return id(above) if isinstance(target, cst.Name) and len(_given(target, at)) == 1 else None
+
+
+def _changed_holders(at: At) -> set[int | str]:
+    """Return what something is changed in place of: see ``_holders``."""
+    found: set[int | str] = set()
+    for kind in (cst.AugAssign, cst.Call):
+        for node in at.names.by_type[kind]:
+            held = _changed(node)
+            if isinstance(held, (cst.Name, cst.Subscript)):
+                found |= _holders(held, at)
+    return found
+
+
+_DEPTH = 4
+
+
+def _holders(node: Any, at: At, depth: int = _DEPTH) -> set[int | str]:
+    """Return what may hold a tensor, or the state that it is of.
+
+    Statements that give names their values and calls, by identity; attributes, as code.
+    """
+    if depth == 0:
+        return set()
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    if isinstance(node, cst.Attribute):
+        text = dotted(node)
+        return {text} if text else set()
+    if isinstance(node, cst.Call):
+        word, func = code_of(node.func), node.func
+        if isinstance(func, cst.Attribute) and func.attr.value in (*_VIEWS, "keys"):
+            return _holders(func.value, at, depth)
+        if word in _AROUND:
+            return {one for arg in node.args for one in _holders(arg.value, at, depth - 1)}
+        return {id(node)}
+    if not isinstance(node, cst.Name):
+        return set()
+    found: set[int | str] = set()
+    for one in _given(node, at):
+        found.add(id(one.node))
+        if isinstance(one.node, _LOOPS):
+            found |= _holders(one.node.iter, at, depth - 1)
+        elif isinstance(one.value, cst.Subscript):
+            found |= _holders(one.value, at, depth - 1)
     return found
 
 
@@ -169,20 +256,3 @@ def _changed(node: Any) -> Any:
 def _is_changed(node: Any, names: set[str], at: At) -> bool:
     held = _changed(node)
     return isinstance(held, cst.Name) and held.value in names
-
-
-def _has_changed_entries(name: cst.Name, at: At) -> bool:
-    """Return whether a name holds this state alone, and an entry of it is changed in place."""
-    scope = at.names.scope(name)
-    if len(scope.find(name.value)) != 1:
-        return False
-    for kind in (cst.AugAssign, cst.Call):
-        for node in at.names.by_type[kind]:
-            held = _changed(node)
-            while isinstance(held, cst.Subscript):
-                inner = held.value
-                same = isinstance(inner, cst.Name) and inner.value == name.value
-                if same and at.names.scope(inner) is scope:
-                    return True
-                held = inner
-    return False

@@ -72,6 +72,8 @@ def _is_type_of_another(call: cst.Call, at: At) -> bool:
 
 _WRAPPED = {
     "add_module": "port.add_module",
+    "buffers": "port.buffers",
+    "named_buffers": "port.named_buffers",
     "register_module": "port.add_module",
     "parameters": "port.parameters",
     "named_parameters": "port.named_parameters",
