@@ -33,6 +33,7 @@ _PARTS = (
     "pictures",
     "torch_nn",
     "vision",
+    "warps",
 )
 
 

@@ -15,6 +15,7 @@ from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import torch_named as torch_named
 from mpcore_port_runtime import torch_nn as torch_nn
 from mpcore_port_runtime import vision as vision
+from mpcore_port_runtime import warps as warps
 from mpcore_port_runtime.averages import *  # noqa: F403
 from mpcore_port_runtime.cells import *  # noqa: F403
 from mpcore_port_runtime.compiling import *  # noqa: F403
@@ -48,6 +49,7 @@ from mpcore_port_runtime.random import *  # noqa: F403
 from mpcore_port_runtime.rates import *  # noqa: F403
 from mpcore_port_runtime.reductions import *  # noqa: F403
 from mpcore_port_runtime.regions import *  # noqa: F403
+from mpcore_port_runtime.resizing import *  # noqa: F403
 from mpcore_port_runtime.samplers import *  # noqa: F403
 from mpcore_port_runtime.schedules import *  # noqa: F403
 from mpcore_port_runtime.sequences import *  # noqa: F403

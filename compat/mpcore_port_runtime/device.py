@@ -23,19 +23,24 @@ __all__ = [
     "all_gather_object",
     "all_reduce",
     "barrier",
+    "broadcast",
+    "broadcast_object_list",
     "data_parallel",
     "destroy_process_group",
     "device",
     "device_count",
     "device_name",
     "device_of",
+    "device_properties",
     "gather_outputs",
+    "gathered",
     "get_rank",
     "get_world_size",
     "grad_reducer",
     "init_process_group",
     "is_available",
     "is_initialized",
+    "mem_get_info",
     "parallel_apply",
     "replicate",
     "run_on_devices",
@@ -162,6 +167,32 @@ def gather_outputs(outputs: Any, target_device: Any = None, dim: int = 0) -> Any
 def device_name(_: Any = None) -> str:
     """Return the name of the device target."""
     return str(ms.get_context("device_target"))
+
+
+class _Properties:
+    """What is known of a device; anything else of torch's raises NotImplementedError."""
+
+    def __init__(self, name: str, total_memory: int, free_memory: int) -> None:
+        self.name, self.total_memory, self.free_memory = name, total_memory, free_memory
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        msg = f"`{name}` is not known of a device of MindSpore: name and total_memory are"
+        raise NotImplementedError(msg)
+
+
+def device_properties(_: Any = None) -> _Properties:
+    """Return the name of the device and its memory in bytes; 0 on CPU."""
+    found = ms.hal.get_device_properties(ms.get_context("device_id")) if is_available() else None
+    total, free = (int(getattr(found, f"{one}_memory", 0)) for one in ("total", "free"))
+    return _Properties(device_name(), total, free)
+
+
+def mem_get_info(_: Any = None) -> tuple[int, int]:
+    """Return how much memory of the device is free, and how much there is; 0 on CPU."""
+    found = device_properties()
+    return found.free_memory, found.total_memory
 
 
 def synchronize(_: Any = None) -> None:
@@ -314,6 +345,38 @@ def all_gather_object(object_list: list[Any], obj: Any) -> None:
     object_list[0] = obj
 
 
+def gathered(tensor: Any) -> tuple[Any, ...]:
+    """Return the tensors of all processes, through which gradients go; of one its own.
+
+    Raises:
+        BackendError: there are several.
+    """
+    ranks = get_world_size()
+    if ranks > 1:
+        msg = f"gradients through all_gather were not run in {ranks} processes"
+        raise BackendError(msg)
+    return (tensor,)
+
+
+def broadcast(tensor: Any, src: int = 0) -> None:
+    """Give ``tensor`` the values of one process, in place; of one process its own."""
+    if get_world_size() > 1:
+        put(tensor, _of_one(tensor, src))
+
+
+def broadcast_object_list(object_list: list[Any], src: int = 0) -> None:
+    """Leave the objects of a process that is alone.
+
+    Raises:
+        BackendError: there are several.
+    """
+    del object_list, src
+    ranks = get_world_size()
+    if ranks > 1:
+        msg = f"broadcast_object_list was not run in {ranks} processes: broadcast tensors"
+        raise BackendError(msg)
+
+
 class OptimizedModule:
     """The class of what torch.compile gives: in a port nothing is of it."""
 
@@ -369,13 +432,16 @@ class DistributedDataParallel(_Around):
 
 
 def _take_first(param: Any) -> None:
-    """Give a Parameter the first process's value: the sum over all, of which others are zero."""
-    from mindspore import ops
+    """Give a Parameter the first process's value."""
+    param.set_data(_of_one(param.value(), 0))
 
-    own = param.value() if get_rank() == 0 else ops.zeros_like(param)
+
+def _of_one(tensor: Any, src: int) -> Any:
+    """Return the values that one process has: the sum over all, of which others are zero."""
+    own = tensor if get_rank() == src else ops.zeros_like(tensor)
     # MindSpore's CPU build sums these alone; every narrower number is one of them.
-    wide = ms.float32 if param.dtype.is_floating_point else ms.int32
-    param.set_data(ops.AllReduce()(own.astype(wide)).astype(param.dtype))
+    wide = ms.float32 if tensor.dtype.is_floating_point else ms.int32
+    return ops.AllReduce()(own.astype(wide)).astype(tensor.dtype)
 
 
 def grad_reducer(params: Any) -> Any:

@@ -33,7 +33,6 @@ __all__ = [
     "grad_mode",
     "index_add",
     "index_fill",
-    "interpolate",
     "layer_norm",
     "lerp",
     "linspace",
@@ -230,25 +229,6 @@ def scaled_dot_product_attention(
     if dropout_p:
         weights = ops.dropout(weights, p=dropout_p, training=True)
     return ops.matmul(weights, value)
-
-
-def interpolate(
-    input: Any,  # torch's name
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-) -> Any:
-    """Return torch.nn.functional.interpolate of (N, C, H, W), mode "nearest" or "bilinear"."""
-    if size is None:
-        factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * 2
-        pairs = zip(input.shape[2:], factors, strict=True)
-        size = tuple(math.floor(length * factor) for length, factor in pairs)
-    elif isinstance(size, int):
-        size = (size,) * (input.ndim - 2)
-    if mode == "nearest":
-        return ops.interpolate(input, size=tuple(size), mode=mode)
-    return ops.interpolate(input, size=tuple(size), mode=mode, align_corners=bool(align_corners))
 
 
 def var(

@@ -8,7 +8,8 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from mpcore_port_runtime.device import get_world_size
-from mpcore_port_runtime.functional import as_tuple, interpolate, layer_norm, selu
+from mpcore_port_runtime.functional import as_tuple, layer_norm, selu
+from mpcore_port_runtime.resizing import interpolate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,7 +116,7 @@ class Sequential(nn.SequentialCell):  # type: ignore[misc]
 
 
 class Upsample(nn.Cell):  # type: ignore[misc]
-    """torch.nn.Upsample of (N, C, H, W)."""
+    """torch.nn.Upsample."""
 
     def __init__(
         self,
@@ -123,9 +124,10 @@ class Upsample(nn.Cell):  # type: ignore[misc]
         scale_factor: Any = None,
         mode: str = "nearest",
         align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
     ) -> None:
         super().__init__()
-        self.options = (size, scale_factor, mode, align_corners)
+        self.options = (size, scale_factor, mode, align_corners, recompute_scale_factor)
 
     def construct(self, x: Any) -> Any:
         """Return ``x``, enlarged."""

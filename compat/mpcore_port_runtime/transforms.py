@@ -24,6 +24,7 @@ from mpcore_port_runtime.vision import (
     Resize,
     ToTensor,
 )
+from mpcore_port_runtime.warps import RandomAffine, RandomErasing, RandomRotation
 
 __all__ = [
     "CenterCrop",
@@ -34,12 +35,15 @@ __all__ = [
     "Normalize",
     "PILToTensor",
     "Pad",
+    "RandomAffine",
     "RandomApply",
     "RandomChoice",
     "RandomCrop",
+    "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomRotation",
     "RandomVerticalFlip",
     "Resize",
     "ToPILImage",

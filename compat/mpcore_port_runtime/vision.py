@@ -81,7 +81,8 @@ def picture_of(image: Any) -> Any:
     return image
 
 
-def _way(interpolation: Any) -> Any:
+def way_of(interpolation: Any) -> Any:
+    """Return PIL's way of resampling by torchvision's word, or by PIL's own number."""
     if interpolation in _WAYS:
         return _WAYS[interpolation]
     return Image.Resampling(interpolation)
@@ -166,7 +167,7 @@ class Resize:
         max_size: int | None = None,
         antialias: Any = True,
     ) -> None:
-        self.size, self.way, self.max_size = size, _way(interpolation), max_size
+        self.size, self.way, self.max_size = size, way_of(interpolation), max_size
 
     def __call__(self, image: Any) -> Any:
         """Return the resized picture."""
@@ -277,7 +278,7 @@ class RandomResizedCrop:
         antialias: Any = True,
     ) -> None:
         self.size, self.scale, self.ratio = _pair(size), scale, ratio
-        self.way = _way(interpolation)
+        self.way = way_of(interpolation)
 
     def __call__(self, image: Any) -> Any:
         """Return the part."""

@@ -369,8 +369,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.functional.interpolate": {
         "input": ["im"],
         "size": ["(5, 7)", "6"],
-        "scale_factor": ["2", "1.5", "(2.0, 3.0)"],
-        "mode": ["'nearest'", "'bilinear'", "'bicubic'", "'area'"],
+        "scale_factor": ["2", "1.5", "0.7", "(2.0, 3.0)"],
+        "mode": ["'nearest'", "'nearest-exact'", "'bilinear'", "'bicubic'", "'area'"],
         "align_corners": ["True", "False"],
         "recompute_scale_factor": _FLAG,
         "antialias": _FLAG,
@@ -378,7 +378,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.functional.upsample": {
         "input": ["im"],
         "size": ["(5, 7)", "6"],
-        "scale_factor": ["2", "1.5", "(2.0, 3.0)"],
+        "scale_factor": ["2", "1.5", "0.7", "(2.0, 3.0)"],
         "mode": ["'nearest'", "'bilinear'", "'bicubic'"],
         "align_corners": ["True", "False"],
     },
@@ -582,7 +582,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.Unflatten": {"dim": ["1"], "unflattened_size": ["(2, 2)"]},
     "torch.nn.Upsample": {
         "size": ["(5, 7)", "6"],
-        "scale_factor": ["2", "1.5", "(2.0, 3.0)"],
+        "scale_factor": ["2", "1.5", "0.7", "(2.0, 3.0)"],
         "mode": ["'nearest'", "'bilinear'", "'bicubic'"],
         "align_corners": ["True", "False"],
         "recompute_scale_factor": ["False", "True"],

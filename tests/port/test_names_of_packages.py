@@ -12,7 +12,7 @@ import torch
 
 import mpcore_port_runtime as port
 
-from .ports import compare, loaded, ported
+from .ports import beside, compare, loaded, ported
 
 Row = namedtuple("Row", "number values")
 
@@ -222,3 +222,94 @@ def test_names_of_torchvision(tmp_path):
     found = ported(PICTURES)
     assert found.status == "runs"
     assert loaded(found.text, tmp_path)["made"] == [True, True, True]
+
+
+# --- autocast and scalers that functools.partial binds -------------------------------------------
+
+BOUND = """
+from functools import partial
+import torch
+made = []
+new = True
+if new:
+    auto_cast = partial(torch.amp.autocast, device_type="cpu")
+    grad_scaler = partial(torch.amp.GradScaler, device="cpu", init_scale=4.0)
+else:
+    auto_cast = torch.cuda.amp.autocast
+    grad_scaler = torch.cuda.amp.GradScaler
+net = torch.nn.Linear(2, 1)
+for p in net.parameters():
+    p.data.fill_(0.5)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = grad_scaler(growth_interval=2)
+for k in range(4):
+    with auto_cast(enabled=False):
+        loss = (net(torch.ones(2, 2) * k) ** 2).mean()
+    opt.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+    made.append(loss.item())
+"""
+
+
+def test_regions_and_scalers_of_partials_are_found(tmp_path):
+    found = beside(BOUND, tmp_path)
+    assert "loss_scale=dynamic(init_scale=4, growth_interval=2)" in found.text
+
+
+@pytest.mark.parametrize(
+    "bound", ["partial(make, device='cpu')", "partial(torch.amp.GradScaler, **settings)"]
+)
+def test_other_partials_stay(bound):
+    script = f"from functools import partial\nimport torch\nmade = {bound}\nscaler = made()\n"
+    found = ported(f"{script}")
+    assert "scaler = made()" in found.text
+
+
+COUNTED = """
+import torch
+made = []
+net = torch.nn.Linear(2, 1)
+average = torch.optim.swa_utils.AveragedModel(net, avg_fn=lambda a, b, n: 0.9 * a + 0.1 * b)
+def go(model_ema):
+    for k in range(4):
+        for p in net.parameters():
+            p.data.fill_(float(k))
+        model_ema.update_parameters(net)
+        if k < 2:
+            model_ema.n_averaged.fill_(0)
+        made.append(int(model_ema.n_averaged))
+    made.append(next(model_ema.module.parameters()))
+go(average)
+"""
+
+
+def test_the_count_of_an_average_is_set(tmp_path):
+    assert beside(COUNTED, tmp_path).status == "runs"
+
+
+ALONE = """
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+made = []
+x = torch.arange(3)
+dist.broadcast(x, 0)
+objects = ["a"]
+dist.broadcast_object_list(objects, src=0)
+made.append(torch.cat(torch.distributed.nn.all_gather(x * 2)))
+free, total = torch.cuda.mem_get_info()
+made.append(free <= total)
+made.append(torch.cuda.get_device_properties(0).total_memory >= 0)
+"""
+
+
+def test_a_process_that_is_alone_hears_itself(tmp_path):
+    found = ported(ALONE)
+    assert found.said.kind == "runs"
+    made = loaded(found.text, tmp_path)["made"]
+    assert made[0].asnumpy().tolist() == [0, 2, 4]
+    assert made[1:] == [True, True]
+    with pytest.raises(NotImplementedError, match="multi_processor_count"):
+        port.device_properties(0).multi_processor_count  # noqa: B018

@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.annotated import AnnotatedRule
 from mpcore_port.mindspore.rules.annotation_names import AnnotationRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
+from mpcore_port.mindspore.rules.bound_amp import BoundAmpRule
 from mpcore_port.mindspore.rules.by_word import WordRule
 from mpcore_port.mindspore.rules.class_names import ClassNameRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
@@ -120,7 +121,14 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         WholeRule(),
     ]
     return [
-        [AnnotatedRule(), InPlaceFunctionRule(), OwnStepRule(), WatchingRule(), WordRule()],
+        [
+            AnnotatedRule(),
+            InPlaceFunctionRule(),
+            BoundAmpRule(),
+            OwnStepRule(),
+            WatchingRule(),
+            WordRule(),
+        ],
         [ReleasedRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
         [PenaltyRule()],
         [*shapes, SharedRule()],

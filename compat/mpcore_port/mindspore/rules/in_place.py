@@ -135,7 +135,8 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         if value is None:
             return None
         return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
-    if _is_own(held) and _is_said_alone(old, at) and _gives_values(name, old, at):
+    kept = _is_own(held) or _is_count(held)
+    if kept and _is_said_alone(old, at) and _gives_values(name, old, at):
         text = f"port.put({code_of(fresh)}, {code_of(plain_call(name, old, new, fresh, at))})"
         sure = not _is_viewed(held, at)
         why = "its values are assigned to" if sure else _VIEWED.format(code_of(held))
@@ -218,6 +219,11 @@ def _gives_values(name: str, call: cst.Call, at: At) -> bool:
 def _is_own(node: Any) -> bool:
     """Return whether this is an attribute of the object itself: ``self.counts``."""
     return isinstance(node, cst.Attribute) and code_of(node.value) == "self"
+
+
+def _is_count(node: Any) -> bool:
+    """Return whether this is what ``AveragedModel`` counts its updates in: a Parameter."""
+    return isinstance(node, cst.Attribute) and node.attr.value == "n_averaged"
 
 
 def _is_viewed(held: Any, at: At) -> bool:

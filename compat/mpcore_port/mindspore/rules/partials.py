@@ -47,7 +47,9 @@ def _binds(row: Mapping, arg: cst.Arg) -> bool:
     if maker_of(row.name):  # it takes torch's arguments
         default = next((one.default for one in row.params if one.name == name), None)
         return name not in row.refuse or code_of(arg.value) == default
-    if name in (*row.drop, *row.special, *row.change, *row.refuse, *row.set_if, *row.missing):
+    if name in row.drop:  # taken out
+        return True
+    if name in (*row.special, *row.change, *row.refuse, *row.set_if, *row.missing):
         return False
     if name in row.as_tuple:
         return isinstance(arg.value, (cst.Integer, cst.Tuple))
@@ -73,18 +75,20 @@ class PartialRule(PortRule):
             row is None
             or row.refuse_all
             or maker_of(row.name)
-            or not given & {*row.keywords, *row.pin}
+            or not given & {*row.drop, *row.keywords, *row.pin}
         ):
             return None
         if unbindable(old.args[0].value, row, at):
             return None  # refused where it is named
-        args = [_renamed(arg, row) for arg in new.args]
+        kept = [arg for arg in new.args if arg.keyword is None or arg.keyword.value not in row.drop]
+        args = [_renamed(arg, row) for arg in kept]
         held = args[0].value
         if isinstance(held, cst.Call) and code_of(held.func) == _PARTIAL:
             pinned = {row.keywords.get(name, name) for name in given}
             left = [a for a in held.args[1:] if a.keyword and a.keyword.value not in pinned]
             args = [args[0].with_changes(value=held.args[0].value), *left, *args[1:]]
-        args = [arg.with_changes(comma=_COMMA) for arg in args[:-1]] + args[-1:]
+        last = args[-1].with_changes(comma=new.args[-1].comma)
+        args = [arg.with_changes(comma=_COMMA) for arg in args[:-1]] + [last]
         made = new.with_changes(args=args)
         at.note(self, old, made)
         return made

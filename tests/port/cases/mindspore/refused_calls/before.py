@@ -4,7 +4,7 @@ import torch.nn as nn
 
 def odd(x, weights):
     middle = torch.median(x)
-    fast = torch.jit.script(nn.Linear(2, 2))
+    fast = torch.jit.trace(nn.Linear(2, 2), x)
     x.add_(1)
     pooled = nn.Softmin()(x)
     return middle, fast, pooled
