@@ -43,7 +43,10 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def uses(text: str, line: int) -> list[tuple[int, int]] | None:
-    """Return where the names are read that an import in ``line`` binds; None: it is no import."""
+    """Return where the names are read that an import in ``line`` binds; None: it is no import.
+
+    A star binds what nobody knows, and is none: what stands for it raises where it stands.
+    """
     tree = _parsed(text)
     found = [
         node
@@ -53,6 +56,8 @@ def uses(text: str, line: int) -> list[tuple[int, int]] | None:
     if not found or tree is None:
         return None
     bound = {(a.asname or a.name.partition(".")[0]) for node in found for a in node.names}
+    if "*" in bound:
+        return None
     return [
         (node.lineno, node.col_offset)
         for node in ast.walk(tree)

@@ -313,3 +313,27 @@ def test_a_process_that_is_alone_hears_itself(tmp_path):
     assert made[1:] == [True, True]
     with pytest.raises(NotImplementedError, match="multi_processor_count"):
         port.device_properties(0).multi_processor_count  # noqa: B018
+
+
+# --- packages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["torch_pruning", "pytorch_msssim", "tinycudann", "dassl", "piq"])
+def test_packages_built_on_torch_are_refused(name):
+    found = ported(f"import torch\nimport {name}\ndef go(x):\n    return {name}.make(x)\n")
+    assert found.said.stops == (4,)
+
+
+@pytest.mark.parametrize("name", ["submitit", "g2p_en", "SimpleITK", "natsort"])
+def test_packages_without_tensors_stay(name):
+    found = ported(f"import torch\nimport {name}\ndef go(x):\n    return {name}.make(x)\n")
+    assert found.status == "runs"
+
+
+def test_a_refused_package_has_a_way_out():
+    found = ported("import torch\nfrom timm.models import create_model\nnet = create_model('a')\n")
+    assert "the package mindcv has its usual networks" in found.text
+
+
+def test_a_star_of_a_refused_package_stops_where_it_stands():
+    assert ported("import torch\nfrom timm.utils import *\nprint(1)\n").status == "does not run"

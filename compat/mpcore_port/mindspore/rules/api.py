@@ -40,6 +40,18 @@ if TYPE_CHECKING:
 __all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "is_foreign", "sized"]
 
 _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
+_WAYS = {
+    "accelerate": "write its loop with torch.autocast and a GradScaler, and port that",
+    "deepspeed": "MindSpore's parallel modes do what it does",
+    "diffusers": "the package mindone has its usual networks",
+    "lightning": "write its loop out, and port that",
+    "pytorch_lightning": "write its loop out, and port that",
+    "timm": "the package mindcv has its usual networks",
+    "torch_geometric": "the package mindspore_gl has its usual layers",
+    "torchmetrics": "mindspore.train has metrics",
+    "transformers": "the package mindnlp has its usual networks",
+}
+"""Ways out, by package; nobody has compared their numbers."""
 _UNKNOWN = "MindSpore has no equal that the porter knows"
 _ROOTS_MAPPED = ("torch", "apex", "torchvision")
 _ADVICE = {
@@ -61,6 +73,13 @@ def _is_torch(name: str | None) -> bool:
 
 def _no_equal(name: str) -> str:
     return next((text for head, text in _ADVICE.items() if name.startswith(head)), _UNKNOWN)
+
+
+def _foreign(small: cst.Import | cst.ImportFrom) -> str:
+    """Return why an import is refused, and what may stand for its package."""
+    roots = {name.partition(".")[0] for name in imported(small)}
+    way = "; ".join(_WAYS[root] for root in sorted(roots & set(_WAYS)))
+    return f"{_FOREIGN}; {way}" if way else _FOREIGN
 
 
 def _kind(row: Mapping) -> Kind:
@@ -674,14 +693,15 @@ class ImportRule(PortRule):
     def _foreign(self, old: Any, new: Any, at: At) -> Any:
         small = old.body[0]
         if isinstance(small.names, cst.ImportStar):
-            return new.with_changes(body=[cst.Expr(at.refuse_now(self, small, _FOREIGN))])
+            return new.with_changes(body=[cst.Expr(at.refuse_now(self, small, _foreign(small)))])
         lines = self._stubs(old, small, at)
         lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
         return cst.FlattenSentinel(lines)
 
     def _stubs(self, old: Any, small: cst.Import | cst.ImportFrom, at: At) -> list[Any]:
         """Return lines that bind what is imported to what raises when it is used."""
-        text = f"{' '.join(code_of(small).split())}: {_FOREIGN}"
+        why = _foreign(small)
+        text = f"{' '.join(code_of(small).split())}: {why}"
         at.comment(old, f"refused: {text}")
         # An import of its own: this line may stand before all others.
         source = "from mpcore_port_runtime.refusal import refused as _refused"
@@ -691,7 +711,7 @@ class ImportRule(PortRule):
             asname = alias.asname
             bound = code_of(asname.name) if asname else code_of(alias.name).partition(".")[0]
             lines.append(cst.parse_statement(f"{bound} = {stub}"))
-        at.note(self, old.body[0], stub, "refused", _FOREIGN)
+        at.note(self, old.body[0], stub, "refused", why)
         return lines
 
 
