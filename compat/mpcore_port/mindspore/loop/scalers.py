@@ -147,6 +147,20 @@ class Scalers:
             place = self.made[0] if self.made else self.at.module
             raise NotPlain(place, "several files share the scaler")
 
+    def _check_classes(self) -> None:
+        """Refuse classes of scalers that are handed on: what makes one of them is not seen."""
+        names = self.at.names
+        hidden = not self.made and "GradScaler" in self.at.code
+        for node, parent in names.parents.items() if hidden else ():
+            if not isinstance(parent, (cst.Arg, cst.Assign, cst.IfExp, cst.Return)):
+                continue
+            if not isinstance(node, (cst.Name, cst.Attribute)) or not names.is_reference(node):
+                continue
+            if isinstance(parent, cst.Arg) and parent.keyword is node:
+                continue
+            if names.qualified(node) in SCALERS:
+                raise NotPlain(node, "the class of the scaler is handed on")
+
     def check(self) -> None:
         """Refuse uses of a scaler that MindSpore's have no word for.
 
@@ -159,6 +173,7 @@ class Scalers:
             if id(branch) in self._alone and branch.orelse is not None:
                 raise NotPlain(call, "one branch of several makes the scaler")
         self._check_files()
+        self._check_classes()
         for node in self.at.names.parents if self.handed_in else ():
             if isinstance(node, cst.Comparison) and self._comparison(node) is not None:
                 raise NotPlain(node, "the scaler is handed in, and None means that there is none")
