@@ -311,14 +311,14 @@ def barrier() -> None:
 
 
 def all_reduce(tensor: Any, op: str = "sum") -> None:
-    """Give ``tensor`` the sum, mean, maximum or minimum over all processes, in place."""
+    """Give ``tensor`` the sum, mean, product, maximum or minimum over processes, in place."""
     ranks = get_world_size()
     if ranks == 1:
         return
     from mindspore import ops
 
     kinds = {"sum": ops.ReduceOp.SUM, "mean": ops.ReduceOp.SUM}
-    kinds |= {"max": ops.ReduceOp.MAX, "min": ops.ReduceOp.MIN}
+    kinds |= {"max": ops.ReduceOp.MAX, "min": ops.ReduceOp.MIN, "prod": ops.ReduceOp.PROD}
     made = ops.AllReduce(kinds[op])(tensor)
     tensor.copy_(made / ranks if op == "mean" else made)
 

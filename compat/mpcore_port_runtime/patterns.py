@@ -13,7 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
-__all__ = ["Rearrange", "Reduce", "rearrange", "reduce", "repeat"]
+__all__ = ["Rearrange", "Reduce", "pack", "rearrange", "reduce", "repeat", "unpack"]
 
 _TOKEN = re.compile(r"\.\.\.|[A-Za-z_]\w*|\d+|[()]")
 _SUMS = {"mean": ops.mean, "sum": ops.sum, "max": ops.amax, "min": ops.amin, "prod": ops.prod}
@@ -150,6 +150,53 @@ def _repeated(made: Any, right: list[list[str]], sizes: dict[str, int]) -> Any:
     thin = tuple(1 if name.isdigit() else sizes[name] for name in every)
     wide = tuple(int(name) if name.isdigit() else sizes[name] for name in every)
     return _shaped(ops.broadcast_to(made.reshape(thin), wide), right, sizes)
+
+
+def _around(pattern: str) -> tuple[int, int]:
+    """Return how many axes stand in front of the packed ones and behind them."""
+    names = pattern.split()
+    if names.count("*") != 1 or len(set(names)) != len(names):
+        msg = f"einops pattern: {pattern!r} must have one * and different names"
+        raise ValueError(msg)
+    place = names.index("*")
+    return place, len(names) - place - 1
+
+
+def pack(tensors: Any, pattern: str) -> tuple[Any, list[tuple[int, ...]]]:
+    """Return einops.pack: tensors behind one another along one axis, and what it was of each."""
+    before, behind = _around(pattern)
+    shapes, parts = [], []
+    for tensor in tensors:
+        end = tensor.ndim - behind
+        if end < before:
+            msg = f"einops pattern: {pattern!r} does not fit the shape {tuple(tensor.shape)}"
+            raise ValueError(msg)
+        shapes.append(tuple(tensor.shape[before:end]))
+        parts.append(tensor.reshape((*tensor.shape[:before], -1, *tensor.shape[end:])))
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts, axis=before), shapes
+    return ops.cat(parts, axis=before), shapes
+
+
+def unpack(tensor: Any, packed_shapes: Any, pattern: str) -> list[Any]:
+    """Return einops.unpack: the tensors that ``pack`` has put behind one another."""
+    before, behind = _around(pattern)
+    if tensor.ndim != before + behind + 1:
+        msg = f"einops pattern: {pattern!r} does not fit the shape {tuple(tensor.shape)}"
+        raise ValueError(msg)
+    shapes = [tuple(int(size) for size in shape) for shape in packed_shapes]
+    sizes = [-1 if -1 in shape else math.prod(shape) for shape in shapes]
+    rest = tensor.shape[before] - sum(size for size in sizes if size >= 0)
+    if sizes.count(-1) > 1 or rest < 0 or (rest and -1 not in sizes):
+        msg = f"einops pattern: {shapes} do not fit {tensor.shape[before]} of {pattern!r}"
+        raise ValueError(msg)
+    found, at = [], 0
+    for shape, size in zip(shapes, sizes, strict=True):
+        end = at + (rest if size < 0 else size)
+        part = tensor[(slice(None),) * before + (slice(at, end),)]
+        found.append(part.reshape((*tensor.shape[:before], *shape, *tensor.shape[before + 1 :])))
+        at = end
+    return found
 
 
 class Rearrange(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

@@ -337,3 +337,37 @@ def test_a_refused_package_has_a_way_out():
 
 def test_a_star_of_a_refused_package_stops_where_it_stands():
     assert ported("import torch\nfrom timm.utils import *\nprint(1)\n").status == "does not run"
+
+
+PACKED = """
+import torch
+from einops import pack, unpack
+import torch.distributed as dist
+made = []
+x, y = torch.arange(24.0).view(2, 3, 4), torch.ones(2, 4)
+whole, shapes = pack([x, y], "b * c")
+made.append(whole)
+made.extend(unpack(whole * 2, shapes, "b * c"))
+made.append(unpack(whole, [(-1, 2)], "b * c")[0])
+dist.all_reduce(x, op=dist.ReduceOp.PRODUCT)
+with torch.autograd.profiler.emit_nvtx(enabled=False):
+    made.append(x)
+"""
+
+
+def test_tensors_are_packed_as_einops_does(tmp_path):
+    # what einops 0.8.2 gives
+    found = ported(PACKED)
+    assert found.said.kind in ("runs", "unproven")
+    whole, first, second, halves, x = loaded(found.text, tmp_path)["made"]
+    assert whole.shape == (2, 4, 4)
+    assert whole[0, 3].asnumpy().tolist() == [1, 1, 1, 1]
+    assert first.asnumpy().tolist() == (x.asnumpy() * 2).tolist()
+    assert second.asnumpy().tolist() == [[2] * 4] * 2
+    assert halves.shape == (2, 2, 2, 4)
+
+
+@pytest.mark.parametrize("pattern", ["b c", "* *", "b * c d e", "b b *"])
+def test_patterns_that_pack_nothing_are_refused(pattern):
+    with pytest.raises(ValueError, match="einops pattern"):
+        port.patterns.pack([np.ones((2, 3))], pattern)
