@@ -55,7 +55,36 @@ def train(model, batches, optimizer, loss_scaler, steps, use_amp, max_norm=None)
         made.append(loss_value)
         made.append((output.max(-1)[-1] == y).float().mean().item())
 """
+HANDLED = """
+class Handler:
+    def train_batch(self, model, x, y):
+        out = model(x)
+        return {"loss": criterion(out, y), "mean": out.mean()}
+def train(model, handler, steps, scaled):
+    for i, (x, y) in enumerate(batches + batches):
+        if scaled is None:
+            results = handler.train_batch(model, x=x * 0.5, y=y)
+        else:
+            results = handler.train_batch(model, x=x, y=y)
+        loss = results.pop("loss")
+        loss_value = loss.item()
+        if scaled is None:
+            loss /= steps
+            loss.backward()
+        else:
+            loss /= steps
+            scaled.scale(loss).backward()
+            if (i + 1) % steps == 0:
+                scaled.step(optimizer)
+                scaled.update()
+                optimizer.zero_grad()
+        made.append(loss_value)
+        made.append(loss.item())
+        made.append(results["mean"].item())
+train(model, Handler(), 2, torch.amp.GradScaler("cpu", init_scale=8.0))
+"""
 CASES = {
+    "by a handler that is handed the network": HANDLED,
     "with a scaler of the file": SCALER
     + ENGINE
     + "train(model, batches, optimizer, Scaler(), 3, True, 0.5)\n",

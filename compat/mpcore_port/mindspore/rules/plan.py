@@ -680,7 +680,7 @@ class _Planner:
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
                 end = next(i for i, line in enumerate(outer.body) if line is inner)
                 part = self._part(outer, end, wanted, sink)
-                more = self._divided(outer, part, sink)
+                more = self._divided(outer, end, wanted, sink)
                 if more:
                     divided += more
                     nearest = nearest or (outer, part, end)
@@ -704,12 +704,12 @@ class _Planner:
         )
         return whole if graded else part
 
-    def _divided(self, outer: Any, part: Slice, sink: Sink) -> list[Division]:
-        """Return what a block does to a loss of a network around it, where it only divides it."""
-        if not part.places or sink.gradients or sink.weights is not None:
+    def _divided(self, outer: Any, end: int, wanted: set[str], sink: Sink) -> list[Division]:
+        """Return what a block does to a loss of a block around it, where it only divides it."""
+        if sink.gradients or sink.weights is not None:
             return []
-        found = divisions([outer.body[place] for place in part.places], sink.loss, self.at)
-        return found if found and made_outside(outer, part, self.at) else []
+        whole = slice_of(outer.body, end, wanted, self.at, whole=True, more=self._kept)
+        return divisions([outer.body[p] for p in whole.places], sink.loss, self.at) or []
 
     def _divide(self, divided: list[Division], sink: Sink) -> None:
         """Have the statements that divide a loss divide its gradients as well."""
