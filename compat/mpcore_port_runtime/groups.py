@@ -137,11 +137,14 @@ class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
     def construct(self, gradients: Any) -> bool:
         """Apply one step; ``gradients`` as ``parameters``, None where there is none."""
         often = self.__dict__.get("_often", {})
+        held = isinstance(gradients, list)  # what parameters kept: of one frozen since, too
         for number, group in enumerate(self.param_groups):
             rate = self.lrs[number]
             for place in range(self.group_start_id[number], self.group_start_id[number + 1]):
                 if gradients[place] is None:
                     continue
+                if not held and not self.parameters[place].requires_grad:
+                    continue  # as torch, which has no gradient there: weight decay and all
                 for _ in range(often.get(id(self.parameters[place]), 1)):
                     count = self.counts[place]
                     ops.assign(count, count.value() + 1)

@@ -375,7 +375,8 @@ class MethodRule(PortRule):
 
     def _requires_grad_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         is_statement = isinstance(at.names.parents.get(old), cst.Expr)
-        if is_statement and not is_module(at, old.func.value):  # type: ignore[attr-defined]
+        holder = old.func.value  # type: ignore[attr-defined]
+        if is_statement and not is_module(at, holder) and not _is_part(holder, at):
             return None  # MindSpore's returns nothing
         return self._wrap(old, new, at, "port.requires_grad_")
 
@@ -425,6 +426,16 @@ class MethodRule(PortRule):
             return made
         at.note(self, old, made, reason="no other name holds it: it is made anew")
         return cst.NamedExpr(held, made)
+
+
+def _is_part(node: Any, at: At) -> bool:
+    """Return whether this is ``net.head`` or ``net.blocks[0]``, which may be a network as well."""
+    inner = node
+    while isinstance(inner, (cst.Attribute, cst.Subscript)):
+        inner = inner.value
+    if inner is node or at.names.qualified(node) is not None or at.values.kind(node) == "tensor":
+        return False
+    return code_of(inner) == "self" or is_module(at, inner)
 
 
 _SCATTERED = ("dim", "index", "src")
