@@ -371,3 +371,27 @@ def test_tensors_are_packed_as_einops_does(tmp_path):
 def test_patterns_that_pack_nothing_are_refused(pattern):
     with pytest.raises(ValueError, match="einops pattern"):
         port.patterns.pack([np.ones((2, 3))], pattern)
+
+
+OF_PYTHON = """
+import torch
+from torch._six import container_abcs, int_classes, string_classes
+log = 3
+made = []
+def kind(batch):
+    if isinstance(batch, container_abcs.Mapping):
+        return "mapping"
+    if isinstance(batch, string_classes):
+        return "string"
+    return isinstance(batch, int_classes)
+made += [kind({}), kind("a"), kind(1), kind(1.0)]
+made.append(torch.math.log(1.0) + log)
+made.append(torch.math.inf)
+"""
+
+
+def test_names_of_python_are_pythons(tmp_path):
+    found = ported(OF_PYTHON)
+    assert found.status == "runs"
+    made = loaded(found.text, tmp_path)["made"]
+    assert made == ["mapping", "string", True, False, 3.0, float("inf")]

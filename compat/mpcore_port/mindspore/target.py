@@ -32,6 +32,7 @@ from mpcore_port.mindspore.rules.leaves import LeafRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.numbers import NumberRule
+from mpcore_port.mindspore.rules.of_python import PythonRule
 from mpcore_port.mindspore.rules.old_order import OldOrderRule
 from mpcore_port.mindspore.rules.own_optimizers import OwnStepRule
 from mpcore_port.mindspore.rules.parents import ParentRule
@@ -126,6 +127,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             InPlaceFunctionRule(),
             BoundAmpRule(),
             OwnStepRule(),
+            PythonRule(),
             WatchingRule(),
             WordRule(),
         ],

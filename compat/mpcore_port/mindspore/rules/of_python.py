@@ -1,0 +1,61 @@
+"""Python's own modules and types by names of torch: ``torch.math.log``, ``string_classes``."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import PortRule
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["PythonRule"]
+
+_MATH = "torch.math."
+_SIX = {
+    "torch._six.container_abcs": "collections.abc",
+    "torch._six.int_classes": "int",
+    "torch._six.string_classes": "(str, bytes)",
+}
+"""What torch up to 1.12 had for Python 2 and 3, in torch 1.10's words."""
+
+
+class PythonRule(PortRule):
+    """A name of torch for what is Python's becomes Python's."""
+
+    name = "of Python"
+    reason = "torch's name for what Python has itself"
+    visits = (cst.Attribute, cst.Name)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Replace one name."""
+        if not at.names.is_reference(old) and not isinstance(
+            at.names.parents.get(old), cst.Attribute
+        ):
+            return None
+        if isinstance(at.names.parents.get(old), cst.Attribute) and _is_part(old, at):
+            return None
+        name = at.names.qualified(old) or ""
+        if at.names.imported(old) is None:
+            return None
+        made = self._found(name, at)
+        if made is None:
+            return None
+        at.note(self, old, made)
+        return made
+
+    def _found(self, name: str, at: At) -> Any:
+        if name.startswith(_MATH) and hasattr(math, name.removeprefix(_MATH)):
+            return cst.parse_expression(at.name_of(f"math.{name.removeprefix(_MATH)}"))
+        if name == "torch._six.container_abcs":
+            return cst.parse_expression(at.name_of(_SIX[name]))
+        return cst.parse_expression(_SIX[name]) if name in _SIX else None
+
+
+def _is_part(node: cst.CSTNode, at: At) -> bool:
+    """Return whether a name is the last word of a longer one, not what that begins with."""
+    parent: Any = at.names.parents.get(node)
+    return parent.attr is node
