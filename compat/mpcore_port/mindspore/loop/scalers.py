@@ -9,6 +9,7 @@ import libcst as cst
 from mpcore_port.children import Walker
 from mpcore_port.mindspore.loop.description import NotPlain
 from mpcore_port.mindspore.rules.place import need
+from mpcore_port.mindspore.rules.plan import plans_of
 from mpcore_port.names import code_of, dotted
 from mpcore_port.policy import number
 from mpcore_port.scan import SCALERS, arguments
@@ -161,6 +162,17 @@ class Scalers:
             if names.qualified(node) in SCALERS:
                 raise NotPlain(node, "the class of the scaler is handed on")
 
+    def _check_unscaled(self) -> None:
+        """Refuse scalers that are handed in where a loss is not scaled: there may be none then."""
+        sinks = self.at.once(plans_of).sinks if self.handed_in else []
+        homes = {self._home(sink.call) for sink in sinks if sink.scaler in self.texts}
+        for sink in sinks:
+            if not sink.scaler and self._home(sink.call) in homes:
+                raise NotPlain(sink.call, "the scaler is handed in, and may be None here")
+
+    def _home(self, node: cst.CSTNode) -> int:
+        return id(self.at.names.enclosing(node, cst.FunctionDef))
+
     def check(self) -> None:
         """Refuse uses of a scaler that MindSpore's have no word for.
 
@@ -174,6 +186,7 @@ class Scalers:
                 raise NotPlain(call, "one branch of several makes the scaler")
         self._check_files()
         self._check_classes()
+        self._check_unscaled()
         for node in self.at.names.parents if self.handed_in else ():
             if isinstance(node, cst.Comparison) and self._comparison(node) is not None:
                 raise NotPlain(node, "the scaler is handed in, and None means that there is none")
