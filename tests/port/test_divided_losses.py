@@ -185,3 +185,18 @@ def test_each_backward_pass_of_a_refused_loss_is_refused():
 def test_a_loss_of_its_own_block_stays_as_it_was():
     loop = "for x, y in batches:\n    loss = criterion(model(x), y) / 2\n    loss = loss / 2\n"
     assert "port.over" not in ported(HEAD + loop + "    loss.backward()\n").text
+
+
+HANDED = """
+def back(loss, steps):
+    loss = loss / steps
+    loss.backward()
+for x, y in batches:
+    back(criterion(model(x), y), 2)
+"""
+
+
+def test_a_loss_that_is_handed_in_and_divided_is_refused():
+    script = HEAD + HANDED
+    line = next(n for n, text in enumerate(script.splitlines(), 1) if "loss.backward()" in text)
+    assert [edit.line for edit in ported(script).edits if edit.kind == "refused"] == [line]

@@ -683,7 +683,7 @@ class _Planner:
                 more = self._divided(outer, end, wanted, sink)
                 if more:
                     divided += more
-                    nearest = nearest or (outer, part, end)
+                    nearest = nearest or ((outer, part, end) if part.places else None)
                 elif part.places:
                     self._divide(divided, sink)
                     return outer, part, end
