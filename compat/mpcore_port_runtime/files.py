@@ -22,11 +22,12 @@ __all__ = ["load", "load_into", "save"]
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
+def save(obj: Any, f: str | os.PathLike[str] | IO[bytes], **_: Any) -> None:
     """Write ``obj`` into a safetensors file, its structure as JSON in the header.
 
     Of a Cell the weights are written, with a warning: a class would have to be unpickled.
-    At every moment the old or the new file is there, whole. ``f`` may be an open file.
+    At every moment the old or the new file is there, whole. ``f`` may be an open file. Words that
+    say how torch pickles mean nothing.
 
     Raises:
         CheckpointError: something in ``obj`` is no tensor, array, number, word, list or dict.

@@ -13,6 +13,9 @@ if torch.__version__ >= "1.4":
 else:
     torch.save(state, path)
 torch.save(obj={{"it": 1, **torch.load(path)}}, f=path, pickle_protocol=4)
+def on_master(*args, **kwargs):
+    torch.save(*args, **kwargs)
+on_master({{"it": 1, **torch.load(path)}}, path, pickle_protocol=3)
 back = torch.load(path, map_location="cpu")
 made = [back["step"], back["it"], back["weight"].sum().item()]
 """
