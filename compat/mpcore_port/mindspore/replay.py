@@ -27,6 +27,7 @@ import numpy as np
 
 from mpcore.errors import BackendError
 from mpcore_port.mindspore.masks import no_masks, no_masks_in_torch, same_masks
+from mpcore_port.verify.child import ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -132,7 +133,7 @@ def run_modes(
     words = subprocess.run(
         [sys.executable, "-m", "mpcore_port.mindspore.replay", json.dumps(job)],
         cwd=next(iter(folders.values())),
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3"},
+        env={**os.environ, **ALONE, "OMP_NUM_THREADS": "1", "GLOG_v": "3"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import dis
 import functools
 import importlib
 import importlib.util
@@ -21,7 +20,8 @@ from importlib.machinery import ModuleSpec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify.synthetic import VERSION, missing
+from mpcore_port.verify.asked import only_asks
+from mpcore_port.verify.synthetic import VERSION, Missing, missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,9 @@ class _Absent(types.ModuleType):
             return VERSION
         if name.startswith("__"):
             raise AttributeError(name)
-        return missing(f"{self.__name__}.{name}")
+        module = missing(self.__name__)
+        module._mpcore_imported = True
+        return getattr(module, name)
 
 
 class _Finder:
@@ -109,9 +111,11 @@ def install(
         if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
             sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
         _take_numbers(torch)
+        _be_alone(torch.distributed)
     if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
+    _take_words()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder(given))
         importlib.invalidate_caches()
@@ -120,9 +124,39 @@ def install(
         module.__path__ = []  # what is in it is absent, too
 
 
+def _be_alone(distributed: Any) -> None:
+    """Let what asks for ranks be the only one where nothing has begun: the script begins elsewhere.
+
+    A trainer is one file, what starts its processes another.
+    """
+    for name, alone in (("get_rank", 0), ("get_world_size", 1)):
+        asked = getattr(distributed, name, None)
+        if asked is not None:
+            setattr(distributed, name, _or_alone(asked, distributed.is_initialized, alone))
+
+
+def _or_alone(asked: Any, is_begun: Any, alone: int) -> Any:
+    @functools.wraps(asked)
+    def ask(*args: Any, **kwargs: Any) -> int:
+        return asked(*args, **kwargs) if is_begun() else alone
+
+    return ask
+
+
+def _take_words() -> None:
+    """Let the environment be given words that are not there."""
+    encode = os.environ.encodevalue
+    os.environ.encodevalue = lambda value: encode(  # type: ignore[method-assign]
+        str(value) if isinstance(value, Missing) else value
+    )
+
+
 def _take_numbers(torch: Any) -> None:
-    """Let tensors be filled with numbers that are not there, and optimizers have them as rates."""
-    from mpcore_port.verify.stand_in import number_like, numbers_in
+    """Let tensors be filled with numbers that are not there, and optimizers have them as rates.
+
+    Tensors and modules are moved to what is not there: the device.
+    """
+    from mpcore_port.verify.stand_in import number_like, numbers_in, place_like
 
     fill, make = torch.Tensor.__setitem__, torch.optim.Optimizer.__init__
 
@@ -132,16 +166,24 @@ def _take_numbers(torch: Any) -> None:
             group.update(numbers_in(group))  # the script may hold it, too
         make(optimizer, groups, numbers_in(defaults))
 
+    for held in (torch.Tensor, torch.nn.Module):
+        held.to = _to_places(held.to, place_like)
     torch.Tensor.__setitem__ = lambda one, index, value: fill(one, index, number_like(value))
     torch.optim.Optimizer.__init__ = functools.wraps(make)(begin)
 
 
+def _to_places(to: Any, place_like: Any) -> Any:
+    @functools.wraps(to)
+    def move(one: Any, *args: Any, **kwargs: Any) -> Any:
+        named = {name: place_like(value) for name, value in kwargs.items()}
+        return to(one, *map(place_like, args), **named)
+
+    return move
+
+
 def _option(namespace: argparse.Namespace, name: str) -> Any:
     """Return what stands for an option that a step reads; ``hasattr`` finds none."""
-    frame = sys._getframe(1)
-    steps = dis.get_instructions(frame.f_code)
-    step = next((s.opname for s in steps if s.offset == frame.f_lasti), "")
-    if name.startswith("_") or not step.startswith(("LOAD_ATTR", "LOAD_METHOD")):
+    if name.startswith("_") or only_asks(sys._getframe(1)):
         raise AttributeError(name)
     made = missing(f"args.{name}")
     setattr(namespace, name, made)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dis
 import json
 from collections import Counter, defaultdict
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Asked", "Kept", "Replayed"]
+__all__ = ["Asked", "Kept", "Replayed", "only_asks"]
 
 
 class Asked:
@@ -60,3 +62,15 @@ class Replayed(Asked):
         place = min(self._calls[name], len(known) - 1)
         self._calls[name] += 1
         return known[place]
+
+
+def only_asks(frame: Any) -> bool:
+    """Return whether a frame asks, by ``hasattr`` or ``getattr``, for what may not be there."""
+    return frame.f_lasti not in _reads(frame.f_code)
+
+
+@cache
+def _reads(code: Any) -> frozenset[int]:
+    """Return the offsets of instructions that read an attribute."""
+    steps = dis.get_instructions(code)
+    return frozenset(one.offset for one in steps if one.opname in ("LOAD_ATTR", "LOAD_METHOD"))

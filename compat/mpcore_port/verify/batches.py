@@ -49,7 +49,7 @@ class Layout:
         if self.kind == "dict":
             pairs = zip(self.names, parts, strict=True)
             return "{" + ", ".join(f"{name!r}: {part}" for name, part in pairs) + "}"
-        return "(" + ", ".join(parts) + ",)"
+        return "[" + ", ".join(parts) + "]"  # as torch's loaders collate samples
 
     @property
     def target(self) -> int | None:
@@ -198,6 +198,7 @@ def _form(target: ast.expr, listed: dict[str, int], samples: set[str]) -> str:
 def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | None:
     keys: dict[str | int, None] = {}
     passed: list[tuple[ast.Call, int]] = []
+    given: list[Layout] = []
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
             inside = list(ast.walk(node.value))
@@ -209,7 +210,12 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
             named = [n for n in inside if isinstance(n, ast.Name) and n.id == name]
             whole = any(id(n) not in parts for n in named) and not _runs_network(node.value)
             if whole and not any(_is_item(n, name) for n in inside):
-                return Layout("tuple", tuple(target_names(node.targets[0])))
+                found = Layout("tuple", tuple(target_names(node.targets[0])))
+                own = module.called(node.value) if isinstance(node.value, ast.Call) else None
+                if own is None:
+                    return found
+                if own not in module.reached:  # what it does with a batch says more
+                    given.append(found)
         if isinstance(node, ast.Subscript) and _is_item(node, name):
             ways = node.slice
             either = (ways.body, ways.orelse) if isinstance(ways, ast.IfExp) else (ways,)
@@ -230,17 +236,18 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
         if function is not None:
             listed = [a.arg for a in function.args.args if a.arg != "self"]
             if place < len(listed):
-                found = _used(module, function, listed[place], depth - 1)
-                if found is not None:
-                    return found
-    return None
+                deeper = _used(module, function, listed[place], depth - 1)
+                if deeper is not None:
+                    return deeper
+    return next(iter(given), None)
 
 
 def _runs_network(node: ast.expr) -> bool:
     """Return whether what is taken apart is what a network gives."""
-    return isinstance(node, ast.Call) and bool(
-        NETWORK.fullmatch(ast.unparse(node.func).rpartition(".")[2])
-    )
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func).rpartition(".")[2]
+    return name == "self" or NETWORK.fullmatch(name) is not None
 
 
 def _is_item(node: ast.AST, name: str) -> bool:

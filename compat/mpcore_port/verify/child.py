@@ -21,7 +21,10 @@ from typing import Any
 
 from mpcore_port.verify.judge import PATIENCE
 
-__all__ = ["main", "wait"]
+__all__ = ["ALONE", "main", "wait"]
+
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+"""The environment of a script that torchrun starts: it is the one rank of its world."""
 
 _SHORT = 75  # the exit code of a run that had enough losses
 

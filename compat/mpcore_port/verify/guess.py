@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Guess", "guess_call", "held_beside"]
 
 _MODEL = '_mpcore_missing("model")'
+_ONE = "_mpcore_batch"
+_LOSS_OF_ONE = "_mpcore_model({}).float().square().mean()"
 _DATA = re.compile(
     r"(real_?|fake_?|src_?|tgt_?|input_?|batch_?|train_?)?"
     r"(x|y|a|b|imgs?|images?|inputs?|targets?|labels?|batch(es)?|data|samples?|masks?|features?|"
@@ -74,6 +76,8 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     maker = _Maker(module, function, stubs.folder)
     owner = module.parents.get(function)
     data = [] if loops else _data(function)
+    if not (loops or data) and _takes_losses(function):
+        maker.make_losses()
     given = maker.arguments(function, skip=isinstance(owner, ast.ClassDef), data=data)
     call = f"{function.name}({', '.join(given)})"
     if isinstance(owner, ast.ClassDef):
@@ -98,7 +102,7 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         layout = layout_of(module, function, ast.Name(data[0], ast.Store()))
         each = f"for {data[0]} in _mpcore_loader(): {call}"
         return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
-    names = tuple(data) or ("_mpcore_batch",)
+    names = tuple(data) or (_ONE,)
     each = f"for ({', '.join(names)},) in _mpcore_loader(): {call}"
     layout = Layout("tuple", names)
     return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
@@ -117,6 +121,11 @@ def _data(function: Function) -> list[str]:
     """Return the parameters of a function that are tensors of a batch, by their names."""
     listed = [arg.arg for arg in function.args.args]
     return [name for name in listed if _DATA.fullmatch(name)]
+
+
+def _takes_losses(function: Function) -> bool:
+    """Return whether a function is handed a loss, and the optimizer that steps by it."""
+    return {"loss", "optimizer"} <= {arg.arg for arg in function.args.args}
 
 
 def _first(module: Module) -> tuple[Function, bool]:
@@ -160,15 +169,18 @@ def walk_all(function: Function) -> list[ast.AST]:
 
 
 def _keys_of(function: Function) -> list[str]:
-    """Return the names that a function takes out of its ``**kwargs``, without a default."""
+    """Return the names that a function takes out of its ``**kwargs``, without a default.
+
+    A scaler has one often: without it there would be no mixed precision to compare.
+    """
     held = function.args.kwarg.arg if function.args.kwarg is not None else ""
-    found = [
-        node.slice.value
-        for node in walk_all(function)
-        if isinstance(node, ast.Subscript)
-        and isinstance(node.slice, ast.Constant)
-        and ast.unparse(node.value) == held
-    ]
+    found: list[Any] = []
+    for node in walk_all(function):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == held:
+            found += [node.slice.value] if isinstance(node.slice, ast.Constant) else []
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == f"{held}.get":
+            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+            found += [name] if re.fullmatch(SCALER, str(name), re.I) else []
     return list(dict.fromkeys(n for n in found if isinstance(n, str) and n.isidentifier()))
 
 
@@ -178,6 +190,7 @@ class _Maker:
         self.lines: list[str] = []
         self.said: list[str] = []
         self.model = ""
+        self.known: dict[str, str] = {}
 
     def arguments(self, function: Function, *, skip: bool, data: Sequence[str] = ()) -> list[str]:
         """Return code for the arguments of a function; those with a default keep it.
@@ -199,11 +212,25 @@ class _Maker:
             elif nothing and number_of(arg.arg, 0):
                 values[arg.arg] = repr(number_of(arg.arg))
         values |= {name: name for name in data if name in [a.arg for a in listed]}
+        values |= {a.arg: self.known[a.arg] for a in listed if a.arg in self.known}
         values |= {name: "" for name in _keys_of(function) if name not in values}
         open_ = [name for name, value in values.items() if not value]
         for name in sorted(open_, key=lambda n: not self._is_model(n, function)):
             values[name] = self._value(name, function)
         return [f"{name}={value}" for name, value in values.items()]
+
+    def make_losses(self) -> None:
+        """Have a model whose losses are handed to the function, as to a class around a scaler."""
+        self.model = "_mpcore_model"
+        self.lines.append(f'{self.model} = {_MODEL}.to("cuda")')
+        self.lines.append(f"_mpcore_optimizer = {role_of('optimizer', self.model)}")
+        self.said.append("loss: of a stand-in network")
+        self.known |= {
+            "loss": _LOSS_OF_ONE.format(_ONE),
+            "optimizer": "_mpcore_optimizer",
+            "parameters": f"{self.model}.parameters()",
+            "model": self.model,
+        }
 
     def _is_model(self, name: str, function: Function) -> bool:
         if re.fullmatch(r"(model|net|network|module)", name):

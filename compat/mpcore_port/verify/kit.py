@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
+
+from mpcore_port.verify.asked import only_asks
 
 if TYPE_CHECKING:
     from mpcore_port.verify.stand_in import StandIn
@@ -48,7 +51,8 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("_") or "_mpcore_owner" not in self.__dict__:
+            held = "_mpcore_owner" in self.__dict__
+            if name.startswith("_") or not held or only_asks(sys._getframe(1)):
                 raise
             return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
 
@@ -59,7 +63,7 @@ class TorchKit:
     Attributes:
         moves: methods that give back the network.
         of_module: methods that are the network's own.
-        between: files whose functions hand on what a network gives.
+        between: where files are whose functions hand on what a network gives.
     """
 
     Tensor, Module, Parameter, float32 = torch.Tensor, nn.Module, nn.Parameter, torch.float32
@@ -71,7 +75,10 @@ class TorchKit:
         *("parameters", "named_parameters", "buffers", "named_buffers", "modules", "children"),
         *("named_modules", "named_children", "zero_grad", "state_dict"),
     }
-    between = (str(Path(torch.__file__).parent),)
+    between = (
+        str(Path(torch.__file__).parent),
+        *(str(Path(__file__).parents[2] / name) for name in ("mpcore_compat", "mpcore_port/stubs")),
+    )
 
     def network(self, owner: StandIn, name: str, classes: int) -> Any:
         """Return a small network."""
@@ -81,9 +88,15 @@ class TorchKit:
         """Return the parameters of a network."""
         return list(network.parameters())
 
+    def freeze(self, network: Any) -> None:
+        """Let the parameters of a network be constants."""
+        network.requires_grad_(requires_grad=False)
+
     def optimizer(self, groups: list[Any]) -> Any:
         """Return the optimizer that stands in for one that is not there."""
-        return torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+        made = torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+        vars(made).update(optim=made, optimizer=made)  # as a class around an optimizer has it
+        return made
 
     def relu(self, x: Any) -> Any:
         """Return max(x, 0)."""

@@ -209,6 +209,8 @@ def _with_dims(item: Input, dims: int, told: dict[str, Any]) -> Iterator[Input]:
         yield replace(item, shape=(shape[0], *shape[len(shape) - dims + 1 :]))
         return
     more = dims - len(shape)
+    if dims == 5 and more == 1:  # frames of pictures
+        yield replace(item, shape=(shape[0], 3, *shape[1:]))
     yield replace(item, shape=(*shape, *[shape[-1] if len(shape) > 1 else 16] * more))
     yield replace(item, shape=(*shape[:1], *[1] * more, *shape[1:]))
     yield replace(item, shape=(*shape, *[1] * more))

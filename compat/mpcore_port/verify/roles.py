@@ -19,7 +19,8 @@ __all__ = [
 ]
 
 SETTINGS = re.compile(
-    r"args|cfg|config|opts?|hparams|hps|h|params|conf|flags|options|settings|hyp|hyper\w*", re.I
+    r"(\w+_)?(args|cfg|config|opts?|hparams|hps|params|conf|flags|options|settings)|h|hyp|hyper\w*",
+    re.I,
 )
 """Names of a script's settings."""
 

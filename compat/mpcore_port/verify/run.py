@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.child import ALONE
 from mpcore_port.verify.judge import (
     NUDGES,
     Comparison,
@@ -28,11 +29,9 @@ from mpcore_port.verify.judge import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ALONE", "STUBS", "verify"]
+__all__ = ["STUBS", "verify"]
 
 STUBS = Path(__file__).parents[1] / "stubs" / "path"
-ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-"""The environment of a script that torchrun starts: it is the one rank of its world."""
 _STOCK = VerifyOptions()
 _NEAR = 0.05  # relative: what is farther apart is no rounding
 

@@ -25,7 +25,7 @@ from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of
 from mpcore_port.verify.synthetic import VERSION, Missing, passes_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "OPERATORS",
@@ -35,6 +35,7 @@ __all__ = [
     "keep",
     "number_like",
     "numbers_in",
+    "place_like",
     "set_form",
     "shapes_of",
     "use",
@@ -68,8 +69,6 @@ def _known(name: str) -> Any:
     """Return what a setting of that name is, whatever the script; None for others."""
     if _PLACE.search(name):
         return 0 if _NUMBER.search(name) else DEVICE
-    if name.lower() == "betas":
-        return (0.9, 0.999)
     return _kit[0].float32 if re.search(r"(^|_)dtype$", name, re.I) else None
 
 
@@ -185,13 +184,20 @@ def _of_network(args: tuple[Any, ...], tensors: list[Any]) -> Any:
     return found.float().square().mean() * 0.5
 
 
-def _in_parts(given: Any, parts: tuple[str, ...]) -> Any:
+def _in_parts(given: Any, parts: Sequence[Any]) -> Any:
     """Return as many as the caller takes apart; what it calls a loss is a number."""
     if len(parts) < 2:
         return (given,) if parts else given
-    if not isinstance(given, _kit[0].Tensor) or not given.dim():
-        return (given,) * len(parts)
-    return tuple(given.float().square().mean() if LOSS.search(n) else given for n in parts)
+    return tuple(
+        _in_parts(given, part) if isinstance(part, (list, tuple)) else _part(given, part)
+        for part in parts
+    )
+
+
+def _part(given: Any, name: str) -> Any:
+    rows = isinstance(given, _kit[0].Tensor) and given.dim()
+    one = given.float().square().mean() if rows and LOSS.search(name) else given
+    return [one] if re.search(r"(^|_)losses(_|$)", name) else one
 
 
 class StandIn(Missing):
@@ -202,6 +208,7 @@ class StandIn(Missing):
         self._mpcore_classes = classes
         self._mpcore_net: Any = None
         self._mpcore_owner: Any = None
+        self._mpcore_imported = False
 
     # --- a network ----------------------------------------------------------------------------
 
@@ -228,6 +235,8 @@ class StandIn(Missing):
 
     def _mpcore_part(self, name: str) -> Any:
         """Return what is asked of it by name; settings have mixed precision on."""
+        if name.lower() == "betas":
+            return (0.9, 0.999)
         root = self._mpcore_name.partition(".")[0]
         known = _known(name) if SETTINGS.fullmatch(root) else None
         if known is not None:
@@ -236,7 +245,14 @@ class StandIn(Missing):
             return True
         part = StandIn(f"{self._mpcore_name}.{name}")
         part._mpcore_owner = self
+        part._mpcore_imported = self._mpcore_imported
         return part
+
+    def _mpcore_is_function(self, given: Any) -> bool:
+        """Return whether this is imported, called as it is, and no network: it has no weights."""
+        if not self._mpcore_imported or self._mpcore_net is not None or _networks(given):
+            return False
+        return NETWORK.fullmatch(self._mpcore_name.rpartition(".")[2]) is None
 
     def _mpcore_groups(self) -> list[Any]:
         """Return what an optimizer is made for that a network makes itself; [] for no such call."""
@@ -270,7 +286,13 @@ class StandIn(Missing):
             made = StandIn(self._mpcore_name, _classes(kwargs) or self._mpcore_classes)
             return made._mpcore_module() if _names_a_network(sys._getframe(1)) else made
         if not LOSS.search(self._mpcore_name):
-            return self._mpcore_module()(*args, **kwargs)
+            is_function = self._mpcore_is_function(args)
+            if is_function and isinstance(args[0] if args else None, dict):
+                return args[0]  # moved, or reduced over all ranks
+            network = self._mpcore_module()
+            if is_function:
+                _kit[0].freeze(network)
+            return network(*args, **kwargs)
         if self._mpcore_name not in _used:
             _used.append(self._mpcore_name)
         frame = sys._getframe(1)
@@ -282,7 +304,7 @@ class StandIn(Missing):
             if of_network
             else tensors[place].float().square().mean() * 0.5
         )
-        return {"loss": given} if is_dict else _in_parts(given, tuple(names))
+        return _Losses(loss_all=given) if is_dict else _in_parts(given, tuple(names))
 
     # --- a word -------------------------------------------------------------------------------
 
@@ -359,6 +381,11 @@ def number_like(other: Any) -> Any:
     return _number(other) if isinstance(other, StandIn) else other
 
 
+def place_like(other: Any) -> Any:
+    """Return the device in the place of a stand-in; anything else as it is."""
+    return DEVICE if isinstance(other, StandIn) else other
+
+
 def numbers_in(named: dict[str, Any]) -> dict[str, Any]:
     """Return the same by name, with numbers in the place of stand-ins."""
     return {name: number_like(value) for name, value in named.items()}
@@ -380,6 +407,9 @@ _OTHER_SIDE |= {other: name for name, other in _OTHER_SIDE.items()}
 
 def _binary(name: str) -> Any:
     def method(self: StandIn, other: Any) -> Any:
+        if isinstance(other, str):
+            words = {"__add__": f"{self}{other}", "__radd__": f"{other}{self}"}
+            return words.get(name, NotImplemented)
         mine, value = _number(self), number_like(other)
         if isinstance(value, float) and isinstance(mine, int):
             mine = float(mine)
@@ -445,6 +475,13 @@ class _Answer(dict[str, Any]):
         return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
 
 
+class _Losses(dict[str, Any]):
+    """What a loss gives whose caller calls it a dict: one loss, under any name."""
+
+    def __missing__(self, key: str) -> Any:
+        return next(iter(self.values()))
+
+
 def _groups(name: str, given: tuple[Any, ...]) -> list[Any]:
     """Return the parameters that an optimizer is made for; [] where none is made."""
     for one in given:
@@ -494,23 +531,35 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 @cache
-def _unpacked(code: Any) -> dict[int, tuple[str, ...]]:
-    """Return, by offset of an instruction, the names that it or the next one takes apart into."""
-    found: dict[int, tuple[str, ...]] = {}
+def _unpacked(code: Any) -> dict[int, tuple[Any, ...]]:
+    """Return, by offset of an instruction, the names that it or the next one takes apart into.
+
+    What is taken apart further has a tuple of them.
+    """
+    found: dict[int, tuple[Any, ...]] = {}
     before, steps = 0, list(dis.get_instructions(code))
     for place, step in enumerate(steps):
         if step.opname == "UNPACK_SEQUENCE":
-            count = step.arg or 0
-            stores = (str(s.argval) for s in steps[place:] if s.opname.startswith("STORE_"))
-            names = [name for name, _ in zip(stores, range(count), strict=False)]
+            names = _named(step, iter(steps[place + 1 :]))
             for offset in range(before, step.offset + 1):  # caches between them count as the call
-                found[offset] = (*names, *[""] * (count - len(names)))
+                found[offset] = names
         if step.opname != "CACHE":
             before = step.offset
     return found
 
 
-def _names_wanted(frame: Any) -> tuple[str, ...]:
+def _named(step: Any, later: Iterator[Any]) -> tuple[Any, ...]:
+    """Return the names that a sequence is taken apart into, those of its parts as tuples."""
+    names: list[Any] = []
+    for _ in range(step.arg or 0):
+        nested = ("STORE_", "UNPACK_SEQUENCE")
+        at = next((one for one in later if one.opname.startswith(nested)), None)
+        is_deeper = at is not None and at.opname == "UNPACK_SEQUENCE"
+        names.append(_named(at, later) if is_deeper else str(at.argval) if at else "")
+    return tuple(names)
+
+
+def _names_wanted(frame: Any) -> tuple[Any, ...]:
     """Return the names into which the caller takes apart what it is about to get; () for none."""
     caller = _caller(frame)
     return _unpacked(caller.f_code).get(caller.f_lasti, ())

@@ -45,6 +45,10 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
     if elsewhere and (nothing := _given_nothing(step)):
         plain = {_unshown(line, nothing) for line in there}
         elsewhere = [line for line in elsewhere if _unshown(line, nothing) not in plain]
+    outer = [set(_outer(line)) for line in there if _outer(line)]
+    elsewhere = [  # the script's own binds more of what is read behind the loop
+        line for line in elsewhere if not any(set() < set(_outer(line)) <= o for o in outer)
+    ]
     if absent := _absent(step):
         elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     return own, elsewhere
@@ -99,8 +103,8 @@ def _has_equal(line: str, there: Collection[str], absent: Sequence[str]) -> bool
 
 
 def _given_nothing(step: Step) -> list[str]:
-    """Return the names that the step binds to what was left out of it."""
-    found: set[str] = set()
+    """Return the names that the step binds to, or calls, what was left out of it."""
+    found = set(re.findall(r"_mpcore_missing\('(\w+)'\)\(", step.body))
     for node in ast.walk(ast.parse(step.body)):
         if isinstance(node, ast.Assign):
             parts = list(ast.walk(node.value))
@@ -113,9 +117,12 @@ def _given_nothing(step: Step) -> list[str]:
 def _unshown(line: str, names: Sequence[str]) -> str:
     """Return a line without what writes values of such names as text: in a step they are nothing.
 
-    In the port, where they are there, it is known whether they are tensors.
+    In the port, where they are there, it is known whether they are tensors, and losses that go
+    along with the networks of a step.
     """
     held = "|".join(map(re.escape, names)) or "(?!)"
+    if "port.loss(" in line or "_cell(" in line:
+        line = re.sub(rf", (?:{held})(?=[,)])", "", line)
     return re.sub(rf"\b\w+\.shown\(((?:{held})\b[^(){{}}]*)\)", r"\1", line)
 
 
@@ -188,3 +195,9 @@ def _is_of_script(line: str) -> bool:
     ours = "_mpcore_" in line or line.startswith("sys.path[:0] = ") or line in _OF_HEAD
     ours = ours or not line.strip(")]}, .")  # "..." stands for what was left out
     return not ours and not line.startswith(("#", "import ", "from "))
+
+
+def _outer(line: str) -> list[str]:
+    """Return the names that a line takes from outside of its function; [] for other lines."""
+    words = line.replace(",", " ").split()
+    return words[1:] if words[:1] in (["global"], ["nonlocal"]) else []

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore_port.engine import port_part
 from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.beside import in_order
+from mpcore_port.verify.child import ALONE
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
 from mpcore_port.verify.judge import LEAST, Verification, VerifyOptions
@@ -32,7 +33,7 @@ from mpcore_port.verify.left_out import (
 )
 from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.old_torch import is_of_old_torch
-from mpcore_port.verify.run import ALONE, STUBS, verify
+from mpcore_port.verify.run import STUBS, verify
 from mpcore_port.verify.standing import is_import, looked_for
 
 if TYPE_CHECKING:
