@@ -152,6 +152,8 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
     """
     use(CellKit(runtime.SGD))
     _take_as_numbers(ms.Tensor)
+    for name in _OF_NUMBERS:
+        setattr(ops, name, _of_numbers(getattr(ops, name)))
     for made in filter(_is_optimizer, vars(runtime).values()):
         made.__init__ = _with_numbers(made.__init__)
     training = runtime.training
@@ -181,6 +183,18 @@ def _take_as_numbers(tensors: Any) -> None:
     """Let tensors take stand-ins as operands and indexes: torch asks those what they are."""
     for name in (*OPERATORS, "__getitem__", "__setitem__"):
         setattr(tensors, name, _plain_first(getattr(tensors, name), name))
+
+
+_OF_NUMBERS = ("add", "clamp", "div", "maximum", "minimum", "mul", "pow", "sub")
+"""Functions that scripts call with numbers of their settings."""
+
+
+def _of_numbers(original: Any) -> Any:
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return original(*map(number_like, args), **numbers_in(kwargs))
+
+    return function
 
 
 def _is_optimizer(one: Any) -> bool:

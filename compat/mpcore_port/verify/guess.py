@@ -11,7 +11,7 @@ from mpcore_port.verify.assumed_settings import is_counted, settings_of
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, walk
-from mpcore_port.verify.roles import LOADERS, LOSS, SCALER, SETTINGS, number_of, role_of
+from mpcore_port.verify.roles import AMP, LOADERS, LOSS, SCALER, SETTINGS, number_of, role_of
 from mpcore_port.verify.streams import nexts
 from mpcore_port.verify.synthetic import BATCHES
 
@@ -33,6 +33,7 @@ _DATA = re.compile(
     r"tokens?|audios?|waves?|obs(ervations?)?|states?|actions?|rewards?|text|src|tgt|sources?)",
     re.I,
 )
+_BEGINS = re.compile(r"(start|first|last)_(steps?|iters?|iterations?|epochs?)", re.I)
 _SETTERS = re.compile(r"(set|feed)_?(input|data|batch)s?")
 _SIZES = (
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),
@@ -209,8 +210,10 @@ class _Maker:
             nothing = isinstance(default, ast.Constant) and default.value is None
             if nothing and SETTINGS.fullmatch(arg.arg):
                 values[arg.arg] = ""
-            elif nothing and number_of(arg.arg, 0):
+            elif nothing and (number_of(arg.arg, 0) or _BEGINS.fullmatch(arg.arg)):
                 values[arg.arg] = repr(number_of(arg.arg))
+            elif ast.unparse(default) == "False" and AMP.fullmatch(arg.arg):  # what is compared
+                values[arg.arg] = "True"
         values |= {name: name for name in data if name in [a.arg for a in listed]}
         values |= {a.arg: self.known[a.arg] for a in listed if a.arg in self.known}
         values |= {name: "" for name in _keys_of(function) if name not in values}

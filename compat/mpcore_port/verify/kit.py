@@ -88,6 +88,10 @@ class TorchKit:
         """Return the parameters of a network."""
         return list(network.parameters())
 
+    def number(self, value: float) -> Any:
+        """Return a number as a tensor."""
+        return torch.tensor(float(value))
+
     def freeze(self, network: Any) -> None:
         """Let the parameters of a network be constants."""
         network.requires_grad_(requires_grad=False)

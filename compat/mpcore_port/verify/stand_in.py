@@ -306,6 +306,14 @@ class StandIn(Missing):
         )
         return _Losses(loss_all=given) if is_dict else _in_parts(given, tuple(names))
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Let functions of torch take it for a number."""
+        named = {name: _tensor_like(value) for name, value in (kwargs or {}).items()}
+        return function(*map(_tensor_like, args), **named)
+
     # --- a word -------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> Any:
@@ -379,6 +387,13 @@ def number_like(other: Any) -> Any:
     if type(other) is tuple:
         return tuple(map(number_like, other))
     return _number(other) if isinstance(other, StandIn) else other
+
+
+def _tensor_like(other: Any) -> Any:
+    """Return a tensor of the number that a stand-in is, those of a list too."""
+    if type(other) in (list, tuple):
+        return type(other)(map(_tensor_like, other))
+    return _kit[0].number(_number(other)) if isinstance(other, StandIn) else other
 
 
 def place_like(other: Any) -> Any:
