@@ -18,6 +18,7 @@ from mindspore.experimental import optim
 
 from mpcore_port.verify.asked import only_asks
 from mpcore_port.verify.kit import first_weights
+from mpcore_port.verify.scaler import CallableScaler
 from mpcore_port.verify.stand_in import (
     OPERATORS,
     StandIn,
@@ -91,7 +92,7 @@ class CellKit:
     """What a stand-in is made of, in MindSpore; see ``mpcore_port.verify.kit.TorchKit``.
 
     Args:
-        sgd: torch's SGD over Parameters; MindSpore's own has another momentum.
+        runtime: the support package of ports, for torch's SGD: MindSpore's has another momentum.
     """
 
     Tensor, Module, Parameter, float32 = ms.Tensor, nn.Cell, ms.Parameter, ms.float32
@@ -109,8 +110,8 @@ class CellKit:
         *(str(Path(__file__).parents[2] / name) for name in ("mpcore_port_runtime", "mpcore_port")),
     )
 
-    def __init__(self, sgd: Any) -> None:
-        self._sgd = sgd
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
 
     def network(self, owner: StandIn, name: str, classes: int) -> Any:
         """Return a small network."""
@@ -120,12 +121,16 @@ class CellKit:
         """Return the parameters of a network."""
         return list(network.get_parameters())
 
+    def scaler(self) -> Any:
+        """Return what stands for a class around a scaler."""
+        return CallableScaler(self._runtime.GradScaler(), self._runtime.clip_grad_norm_)
+
     def freeze(self, network: Any) -> None:
         """Do nothing: a step differentiates by the parameters of its optimizer."""
 
     def optimizer(self, groups: list[Any]) -> Any:
         """Return the optimizer that stands in for one that is not there."""
-        made = self._sgd(groups, lr=0.01, momentum=0.9)
+        made = self._runtime.SGD(groups, lr=0.01, momentum=0.9)
         vars(made).update(optim=made, optimizer=made)  # as a class around an optimizer has it
         return made
 
@@ -150,7 +155,7 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
     Args:
         runtime: the support package of ports.
     """
-    use(CellKit(runtime.SGD))
+    use(CellKit(runtime))
     _take_as_numbers(ms.Tensor)
     for name in _OF_NUMBERS:
         setattr(ops, name, _of_numbers(getattr(ops, name)))

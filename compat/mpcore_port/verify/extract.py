@@ -16,7 +16,7 @@ from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.context import NEVER, context
 from mpcore_port.verify.guess import Guess, guess_call
-from mpcore_port.verify.module import Module, StepError, function_name
+from mpcore_port.verify.module import Module, StepError, function_name, is_backward
 from mpcore_port.verify.needs import Loop, Needs
 from mpcore_port.verify.old_torch import AS_BEFORE
 from mpcore_port.verify.required import required_arguments
@@ -160,7 +160,7 @@ def extract(
         StepError: with what stands in the way.
     """
     module = Module(text)
-    if not any(_is_backward(node) for node in ast.walk(module.tree)):
+    if not any(is_backward(node) for node in ast.walk(module.tree)):
         msg = "there is no backward pass in it"
         raise StepError(msg)
     stubs = Stubs(module, folder, absent)
@@ -283,11 +283,3 @@ def _is_inside(module: Module, node: ast.AST, spots: dict[ast.AST, str]) -> bool
             return True
         above = module.parents.get(above)
     return False
-
-
-def _is_backward(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
-    )

@@ -263,6 +263,8 @@ class _Maker:
             self.said.append(f"{name}: {', '.join(loaders)} give batches")
             pairs = ", ".join(f'"{one}": _mpcore_loader()' for one in loaders)
             return f'_mpcore_settings("{name}", {{{pairs}}})'
+        if re.fullmatch(SCALER, name, re.I) and f"{name}(" in self.module.text:
+            return f'_mpcore_missing("{name}")'
         if re.fullmatch(SCALER, name, re.I):  # the rules follow a name that is assigned
             self.lines.append(f"_mpcore_{name} = torch.cuda.amp.GradScaler()")
             return f"_mpcore_{name}"

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from mpcore_port.verify.asked import only_asks
+from mpcore_port.verify.scaler import CallableScaler
 
 if TYPE_CHECKING:
     from mpcore_port.verify.stand_in import StandIn
@@ -87,6 +88,11 @@ class TorchKit:
     def parameters(self, network: Any) -> list[Any]:
         """Return the parameters of a network."""
         return list(network.parameters())
+
+    def scaler(self) -> Any:
+        """Return what stands for a class around a scaler."""
+        held = getattr(torch, "npu", torch.cuda)
+        return CallableScaler(held.amp.GradScaler(), nn.utils.clip_grad_norm_)
 
     def number(self, value: float) -> Any:
         """Return a number as a tensor."""

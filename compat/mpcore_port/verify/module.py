@@ -6,10 +6,14 @@ import ast
 import builtins
 from typing import TYPE_CHECKING
 
+from mpcore_port.verify.roles import LOSS
+from mpcore_port.verify.scaler import CALLED
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Module", "StepError", "bound_names", "function_name", "target_names", "walk"]
+__all__ = ["Module", "StepError", "bound_names", "function_name", "is_backward"]
+__all__ += ["target_names", "walk"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -109,7 +113,7 @@ class Module:
             if isinstance(node, _FUNCTIONS):
                 inside = (part for statement in node.body for part in walk(statement))
                 calls[node] = [part for part in inside if isinstance(part, ast.Call)]
-        self.reached = {f for f, made in calls.items() if any(map(_is_backward, made))}
+        self.reached = {f for f, made in calls.items() if any(map(is_backward, made))}
         if not self.reached:
             return
         leads = {f: {self.called(call) for call in made} for f, made in calls.items()}
@@ -121,7 +125,7 @@ class Module:
     def reaches(self, node: ast.AST) -> bool:
         """Return whether running ``node`` leads to a backward pass."""
         return any(
-            _is_backward(call) or self.called(call) in self.reached
+            is_backward(call) or self.called(call) in self.reached
             for call in walk(node)
             if isinstance(call, ast.Call)
         )
@@ -205,8 +209,16 @@ def _is_name_call(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
 
 
-def _is_backward(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+def is_backward(call: ast.AST) -> bool:
+    """Return whether a call is a backward pass: ``loss.backward()``, ``loss_scaler(loss, opt)``."""
+    if not isinstance(call, ast.Call):
+        return False
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
+        return True
+    name = ast.unparse(call.func).rpartition(".")[2]
+    if len(call.args) < 2 or CALLED.fullmatch(name) is None:
+        return False
+    return LOSS.search(ast.unparse(call.args[0])) is not None
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

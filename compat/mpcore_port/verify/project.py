@@ -16,7 +16,7 @@ from mpcore_port.verify.beside import Beside, roots
 from mpcore_port.verify.compiling import Compiling
 from mpcore_port.verify.guess import held_beside
 from mpcore_port.verify.judge import Verification, VerifyOptions, allow_rounding
-from mpcore_port.verify.module import Module, StepError
+from mpcore_port.verify.module import Module, StepError, is_backward
 from mpcore_port.verify.roles import SETTINGS
 from mpcore_port.verify.run import verify
 from mpcore_port.verify.step import Place, script_text, verify_step
@@ -67,14 +67,14 @@ def verify_port(
         tell: called with what runs now.
         steps_only: run no script whole, only training steps that can be taken out.
     """
-    if not any(file.scan.backwards for file in result.files):
+    if not any(_trains(file) for file in result.files):
         return without(result, _NONE)
     with tempfile.TemporaryDirectory(prefix="mpcore-port-") as name:
         folder = Path(name)
         place = folder / result.files[0].source.path if tree.single else folder / "port"
         write_port(result, tree, place, {})
         one = _Runs(result, tree, target, options, inputs, tell, place, folder)
-        training = [file for file in result.files if file.scan.backwards]
+        training = [file for file in result.files if _trains(file)]
         scripts = [] if steps_only else scripts_of(result)
         runs = [one.run(file) for file in scripts]
         others = [file for file in training if file not in scripts]
@@ -114,7 +114,7 @@ class _Runs:
 
     def run(self, file: Ported) -> Verification:
         """Compare a script whole, or its step if the original cannot run."""
-        if self.inputs and file.scan.backwards:
+        if self.inputs and _trains(file):
             return self.step(file, "the inputs of its step are given")
         name = "portable" if self.result.options.portable else self.result.target
         options = replace(self.options, rounds=bool(_rounding(file)))
@@ -123,7 +123,7 @@ class _Runs:
         if done.ran:
             return self._compiled(_judged(done, file), file)
         words = done.comparisons[0].words
-        if not file.scan.backwards:  # another file has the step
+        if not _trains(file):  # another file has the step
             return replace(done, whole=words)
         return self.step(file, words)
 
@@ -247,16 +247,24 @@ def _rounding(file: Ported) -> list[str]:
     return list(dict.fromkeys(file.source.where(line) for line in lines))
 
 
+def _trains(file: Ported) -> bool:
+    """Return whether a file has a backward pass."""
+    if file.scan.backwards:
+        return True
+    text = script_text(file)  # a class around a scaler may be called: few files have one
+    return "caler(" in text and any(map(is_backward, ast.walk(Module(text).tree)))
+
+
 def scripts_of(result: Result) -> list[Ported]:
     """Return the files that are run whole: those that train, or import a file that does."""
-    training = [file for file in result.files if file.scan.backwards]
+    training = [file for file in result.files if _trains(file)]
     return [file for file in result.files if _is_script(file, training)]
 
 
 def _is_script(file: Ported, training: list[Ported]) -> bool:
     """Return whether a file trains when it is run, itself or by a file that it imports."""
     module = Module(script_text(file))
-    if file.scan.backwards:
+    if _trains(file):
         return any(module.reaches(statement) for statement in module.tree.body)
     stems = {Path(one.source.path).stem for one in training}
     parts = {part for name in module.imports.values() for part in name.split(".")}

@@ -22,6 +22,7 @@ from mpcore_port.verify.asked import Asked
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
 from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of
+from mpcore_port.verify.scaler import CALLED
 from mpcore_port.verify.synthetic import VERSION, Missing, passes_on
 
 if TYPE_CHECKING:
@@ -223,6 +224,8 @@ class StandIn(Missing):
             return [] if name == "__all__" else VERSION
         if name.startswith(("__", "_mpcore")):
             raise AttributeError(name)
+        if "state_dict" in name and self._mpcore_is_scaler():
+            return getattr(self._mpcore_scaler, name)
         if name in _kit[0].moves:
             return _Method(self, name)
         if name in _kit[0].of_module:
@@ -232,6 +235,14 @@ class StandIn(Missing):
         if name == "device":
             return DEVICE
         return self._mpcore_part(name)
+
+    def _mpcore_is_scaler(self) -> bool:
+        """Return whether this is, by its name, a class around a scaler; it is made then."""
+        if CALLED.fullmatch(self._mpcore_name.rpartition(".")[2]) is None:
+            return False
+        if "_mpcore_scaler" not in vars(self):
+            self._mpcore_scaler = _kit[0].scaler()
+        return True
 
     def _mpcore_part(self, name: str) -> Any:
         """Return what is asked of it by name; settings have mixed precision on."""
@@ -267,6 +278,8 @@ class StandIn(Missing):
         handed_on = passes_on(self._mpcore_name, args, kwargs)
         if handed_on is not None:
             return handed_on
+        if len(args) > 1 and self._mpcore_is_scaler():
+            return self._mpcore_scaler(*args, **kwargs)
         if makes_one(self._mpcore_name):
             _used.append(self._mpcore_name)
             return Environment(lambda: len(_names_wanted(sys._getframe(2))))

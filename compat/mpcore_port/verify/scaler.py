@@ -1,0 +1,62 @@
+"""What stands for a class around a scaler that is called with a loss: ``loss_scaler(loss, opt)``.
+
+Such classes scale, go back, unscale, clip, step and update in one call (timm's NativeScaler, and
+those of MAE, BEiT and Swin, which give back the gradients' norm).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CALLED", "CallableScaler"]
+
+CALLED = re.compile(r"\w*scaler(\w*count)?", re.I)
+"""Names of such classes, and of what they make."""
+
+
+class CallableScaler:
+    """One of them.
+
+    Args:
+        scaler: a GradScaler.
+        clip: clips gradients of parameters by their norm, which it returns.
+    """
+
+    def __init__(self, scaler: Any, clip: Callable[[list[Any], float], Any]) -> None:
+        self._scaler, self._clip = scaler, clip
+
+    def __call__(
+        self,
+        loss: Any,
+        optimizer: Any,
+        clip_grad: Any = None,
+        parameters: Any = None,
+        *,
+        update_grad: bool = True,
+        need_update: bool = True,
+        **_: Any,
+    ) -> Any:
+        """Go back, and step where it is asked for; return the norm of the gradients."""
+        self._scaler.scale(loss).backward()
+        if not (update_grad and need_update):
+            return None
+        self._scaler.unscale_(optimizer)
+        most = float(clip_grad) if clip_grad is not None else math.inf
+        norm = self._clip(list(parameters), most) if parameters is not None else None
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scaler's."""
+        found: dict[str, Any] = self._scaler.state_dict()
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the scaler's."""
+        self._scaler.load_state_dict(state_dict)
