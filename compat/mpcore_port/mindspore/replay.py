@@ -382,15 +382,19 @@ class _PortRecorder:
         self._job, self._ms, self._runtime = job, ms, runtime
         self._run_loss, self._run_step = runtime.loss, runtime.training.step
         self.inside = False
+        self._open: tuple[Any, float] | None = None  # of a loss that may still be divided
         self._events = Path(job["events"]).open("w", encoding="utf-8")  # noqa: SIM115  # see close
 
     def close(self) -> None:
+        self._tell_loss()
         self._events.close()
 
     def install(self) -> None:
         """Put the recording functions in the place of what ported scripts call."""
         runtime = self._runtime
         runtime.loss = self._loss
+        for name in ("over", "times"):
+            setattr(runtime, name, self._weighted(getattr(runtime, name)))
         runtime.step = runtime.training.step = self._step
         for scaler in (runtime.GradScaler, runtime.apex.LossScaler):
             scaler.update = self._scaled(scaler.update)
@@ -424,6 +428,7 @@ class _PortRecorder:
         return run
 
     def write(self, kind: str, value: Any) -> None:
+        self._tell_loss()
         self._events.write(json.dumps([kind, value]) + "\n")
         self._events.flush()
 
@@ -443,6 +448,23 @@ class _PortRecorder:
         self.write("loss", loss)
         self.losses += 1
 
+    def _tell_loss(self) -> None:
+        """Record the last loss, as its backward pass has it: divided, where a script does that."""
+        if self._open is not None:
+            (_, value), self._open = self._open, None
+            self.write("loss", value)
+
+    def _weighted(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def run(value: Any, *args: Any) -> Any:
+            made = original(value, *args)
+            pending = getattr(value, "mpcore_pending", None)
+            if self._open is not None and pending is self._open[0] and pending is not None:
+                self._open = made.mpcore_pending, float(made)
+            return made
+
+        return run
+
     def _loss(self, forward: Any, *parts: Any, scaler: Any = None) -> Any:
         planted = self.begin()
         self.inside = True
@@ -450,7 +472,9 @@ class _PortRecorder:
             value = self._run_loss(forward, *parts, scaler=scaler)
         finally:
             self.inside = False
-        self.ended(float(value))
+        self._tell_loss()
+        self._open = value.mpcore_pending, float(value)
+        self.losses += 1
         if planted:
             pending = value.mpcore_pending
             pending.grads = tuple(grad * float("inf") for grad in pending.grads)
