@@ -14,6 +14,7 @@ from mpcore_port.targets import Options, load_target
 from mpcore_port.verify import step as steps
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.judge import VerifyOptions
+from mpcore_port.verify.project import verify_port
 from mpcore_port.verify.step import Place
 
 from .probing import probed
@@ -109,6 +110,12 @@ KINDS = {
         "        torch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
         "        self._scaler.step(optimizer)\n        self._scaler.update()\n"
     ),
+    "switches, and one of several parts": (
+        "import torch\nfrom hparams import create_hparams\nfrom zoo import Net\n"
+        "hparams = create_hparams()\ntorch.backends.cudnn.enabled = hparams.cudnn_enabled\n"
+        f"net = Net(10)\n{SGD}for x in {LOADER}:\n    x = x[0] if len(x) > 1 else x\n"
+        f"    loss = net(x.cuda()).square().mean()\n{STEP}"
+    ),
     "a model that trains itself": (
         "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n"
         "        super().__init__()\n        self.first = torch.nn.Linear(16, 3)\n"
@@ -185,3 +192,32 @@ def test_fewer_names_from_outside_stand_in_a_script(tmp_path: Path) -> None:
     )
     done = verified(text, tmp_path)
     assert done.passed, done.lines()
+
+
+ENGINE = """import math, torch
+def train_one_epoch(model, loader, optimizer, loss_scaler, max_norm=0, update_freq=None,
+                    start_steps=None, use_amp=False):
+    for i, (x, y) in enumerate(loader):
+        it = start_steps + i // update_freq
+        with torch.cuda.amp.autocast(enabled=use_amp):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise SystemExit
+        loss /= 2
+        norm = loss_scaler(loss, optimizer, clip_grad=max_norm, parameters=model.parameters(),
+                           update_grad=(i + 1) % 2 == 0)
+        scale = loss_scaler.state_dict()["scale"]
+        if (i + 1) % 2 == 0:
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
+def test_a_class_around_a_scaler_that_is_called_goes_back(target: str, tmp_path: Path) -> None:
+    (tmp_path / "engine.py").write_text(ENGINE, encoding="utf-8")
+    tree, to = walk(tmp_path / "engine.py"), load_target(target)
+    result, asked = port_tree(tree, to, Options()), VerifyOptions(losses=6)
+    done = verify_port(result, tree, to, asked, "", lambda _: None, steps_only=True)
+    assert done.verification is not None
+    assert done.verification["passed"], done.verification["lines"]

@@ -242,5 +242,7 @@ def _around_cell(original: Any) -> Any:
 
 
 def _cell(part: Any) -> Any:
-    """Return the network of a stand-in; anything else as it is."""
+    """Return the network, or the scaler, of a stand-in; anything else as it is."""
+    if isinstance(part, StandIn) and part._mpcore_is_scaler():
+        return part._mpcore_scaler
     return part._mpcore_module() if isinstance(part, StandIn) else part

@@ -228,9 +228,8 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
     if keys and all(isinstance(key, str) for key in keys):
         return Layout("dict", tuple(map(str, keys)))
     if keys and all(isinstance(key, int) for key in keys):
-        return Layout(
-            "tuple", tuple(_name_of(scope, name, i) for i in range(max(map(int, keys)) + 1))
-        )
+        count = max(_longest(scope, name), *map(int, keys)) + 1
+        return Layout("tuple", tuple(_name_of(scope, name, i) for i in range(count)))
     for call, place in passed if depth else ():
         function = module.called(call)
         if function is not None:
@@ -240,6 +239,19 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
                 if deeper is not None:
                     return deeper
     return next(iter(given), None)
+
+
+def _longest(scope: ast.AST, name: str) -> int:
+    """Return what ``len(batch) > 1`` asks a batch to be longer than; 0 where nothing does."""
+    asked = [
+        node.comparators[0].value
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Compare)
+        and ast.unparse(node.left) == f"len({name})"
+        and isinstance(node.ops[0], ast.Gt)
+        and isinstance(node.comparators[0], ast.Constant)
+    ]
+    return max((one for one in asked if isinstance(one, int)), default=0)
 
 
 def _runs_network(node: ast.expr) -> bool:

@@ -30,6 +30,7 @@ AMP = re.compile(
     r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled|precision))?",
     re.I,
 )
+_CUDNN = re.compile(r"cudnn\w*", re.I)  # torch takes nothing but True and False
 _TRAINS = re.compile(r"is_?train(ing)?", re.I)
 NETWORK = re.compile(
     r"(\w+_)?(model|net|network|module|unet|backbone|generator|discriminator|net_?[gd]|encoder|"
@@ -80,9 +81,9 @@ def number_of(name: str, unknown: float = 1) -> float:
 
 
 def flag_of(name: str) -> bool:
-    """Return whether a flag of that name is on: those of mixed precision and of training are."""
+    """Return whether a flag of that name is on: of mixed precision, of training, of cuDNN."""
     last = name.rpartition(".")[2].replace("-", "_")
-    return AMP.fullmatch(last) is not None or _TRAINS.fullmatch(last) is not None
+    return any(one.fullmatch(last) for one in (AMP, _TRAINS, _CUDNN))
 
 
 SCALER = r"(grad_|loss_)?scaler"

@@ -53,9 +53,8 @@ class CallableScaler:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scaler's."""
-        found: dict[str, Any] = self._scaler.state_dict()
-        return found
+        """Return the scaler's; the scale too where it is off, in float32."""
+        return {"scale": self._scaler.get_scale(), **self._scaler.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the scaler's."""
