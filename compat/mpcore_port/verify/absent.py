@@ -55,9 +55,7 @@ class _Absent(types.ModuleType):
             return VERSION
         if name.startswith("__"):
             raise AttributeError(name)
-        module = missing(self.__name__)
-        module._mpcore_imported = True
-        return getattr(module, name)
+        return getattr(missing(self.__name__, imported=True), name)
 
 
 class _Finder:
@@ -146,7 +144,7 @@ def _or_alone(asked: Any, is_begun: Any, alone: int) -> Any:
 def _take_words() -> None:
     """Let the environment be given words that are not there."""
     encode = os.environ.encodevalue
-    os.environ.encodevalue = lambda value: encode(  # type: ignore[method-assign]
+    os.environ.encodevalue = lambda value: encode(
         str(value) if isinstance(value, Missing) else value
     )
 

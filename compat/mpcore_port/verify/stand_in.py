@@ -204,12 +204,12 @@ def _part(given: Any, name: str) -> Any:
 class StandIn(Missing):
     """A value that is not there: a number, a network, a loss, a logger, as it is used."""
 
-    def __init__(self, name: str, classes: int = _CLASSES) -> None:
+    def __init__(self, name: str, classes: int = _CLASSES, *, imported: bool = False) -> None:
         super().__init__(name)
         self._mpcore_classes = classes
         self._mpcore_net: Any = None
         self._mpcore_owner: Any = None
-        self._mpcore_imported = False
+        self._mpcore_imported = imported
 
     # --- a network ----------------------------------------------------------------------------
 
@@ -254,9 +254,8 @@ class StandIn(Missing):
             return known
         if flag_of(name) and SETTINGS.fullmatch(root):
             return True
-        part = StandIn(f"{self._mpcore_name}.{name}")
+        part = StandIn(f"{self._mpcore_name}.{name}", imported=self._mpcore_imported)
         part._mpcore_owner = self
-        part._mpcore_imported = self._mpcore_imported
         return part
 
     def _mpcore_is_function(self, given: Any) -> bool:

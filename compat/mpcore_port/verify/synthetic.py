@@ -197,13 +197,18 @@ def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return None
 
 
-def missing(name: str) -> Missing:
-    """Return what stands for something absent: a network too, beside torch or in a replay."""
+def missing(name: str, *, imported: bool = False) -> Missing:
+    """Return what stands for something absent: a network too, beside torch or in a replay.
+
+    Args:
+        name: of what is absent.
+        imported: whether it is a module: what is called of it may be a function of the data.
+    """
     cells = "mpcore_port.mindspore.stand_in" in sys.modules
     if cells or ("torch" in sys.modules and "mindspore" not in sys.modules):
         from mpcore_port.verify.stand_in import StandIn
 
-        return StandIn(name)
+        return StandIn(name, imported=imported)
     return Missing(name)
 
 
