@@ -17,7 +17,7 @@ from mindspore import nn, ops
 from mindspore.experimental import optim
 
 from mpcore_port.verify.asked import only_asks
-from mpcore_port.verify.kit import first_weights
+from mpcore_port.verify.kit import LIKE_A_LAYER, first_weights
 from mpcore_port.verify.scaler import CallableScaler
 from mpcore_port.verify.stand_in import (
     OPERATORS,
@@ -72,6 +72,8 @@ class _Net(nn.Cell):  # type: ignore[misc]  # mindspore is untyped
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name in LIKE_A_LAYER:
+                return getattr(self, LIKE_A_LAYER[name])
             caller = sys._getframe(1)  # of the script's attributes all are there
             asks = caller.f_code.co_filename.startswith(CellKit.between) or only_asks(caller)
             if name.startswith("_") or asks:
@@ -210,6 +212,7 @@ def _with_numbers(original: Any) -> Any:
     @functools.wraps(original)
     def begin(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         groups = [numbers_in(one) if isinstance(one, dict) else one for one in params]
+        groups = groups or [ms.Parameter(ops.zeros(1))]  # norms, of a net without
         original(optimizer, groups, *map(number_like, args), **numbers_in(kwargs))
 
     return begin

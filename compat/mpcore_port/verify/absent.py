@@ -159,7 +159,7 @@ def _take_numbers(torch: Any) -> None:
     fill, make = torch.Tensor.__setitem__, torch.optim.Optimizer.__init__
 
     def begin(optimizer: Any, params: Any, defaults: dict[str, Any]) -> None:
-        groups = list(params)
+        groups = list(params) or [torch.zeros(1, requires_grad=True)]  # norms, of a net without
         for group in filter(lambda one: isinstance(one, dict), groups):
             group.update(numbers_in(group))  # the script may hold it, too
         make(optimizer, groups, numbers_in(defaults))

@@ -16,9 +16,11 @@ from mpcore_port.verify.scaler import CallableScaler
 if TYPE_CHECKING:
     from mpcore_port.verify.stand_in import StandIn
 
-__all__ = ["TorchKit", "first_weights"]
+__all__ = ["LIKE_A_LAYER", "TorchKit", "first_weights"]
 
 _SIZE = 0.2
+LIKE_A_LAYER = {"weight": "last", "bias": "shift"}
+"""What a small network has that is asked for as layers are: optimizers are given groups of them."""
 
 
 def first_weights(name: str, classes: int) -> dict[str, Any]:
@@ -52,6 +54,8 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name in LIKE_A_LAYER:
+                return getattr(self, LIKE_A_LAYER[name])
             held = "_mpcore_owner" in self.__dict__
             if name.startswith("_") or not held or only_asks(sys._getframe(1)):
                 raise
