@@ -444,6 +444,9 @@ class _Planner:
         if not parts and not inputs:
             self._refuse(sink, "no network is in sight that its loss comes from")
             return
+        if not inputs and all(self._may_be_none(one, sink) for one in parts):
+            self._tear(sink, _OPTIONAL.format(parts[0]))
+            return
         bound = code_of(sink.loss) if simple else self._fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, self._fresh("forward"), bound, sink.loss)
         plan.parts = [*parts, *(one for part in parts for one in self._more_weights(part))]
@@ -746,6 +749,15 @@ class _Planner:
             self._candidates(node, local, found, set())
         return [self._held(text, nodes) for text in found]
 
+    def _may_be_none(self, name: str, sink: Sink) -> bool:
+        """Return whether a name is a parameter of the function here that need not be given."""
+        function = self.names.enclosing(sink.call, cst.FunctionDef)
+        if function is None:
+            return False
+        given = [*function.params.params, *function.params.kwonly_params]
+        defaults = [one.default for one in given if one.name.value == name]
+        return any(one is not None and code_of(one) == "None" for one in defaults)
+
     def _more_weights(self, part: str) -> list[str]:
         """Return what a network is asked for besides ``parameters()``: it may hold more of them."""
         found: list[str] = []
@@ -972,6 +984,10 @@ _HANDED_IN = "a network makes `{}` where this function is called: run it in this
 _WITHOUT = (
     "no network is in sight that `{}` comes from, and its gradients would end here: run it in this "
     "function"
+)
+_OPTIONAL = (
+    "no network is in sight that its loss comes from but `{}`, which may be None: have the file "
+    "say what else it calls, as in self.model = Net()"
 )
 _FRONT = "another loss of a branch runs what makes it: make both in one block"
 _KEPT = "it keeps {}, which a compiled function cannot"
