@@ -116,6 +116,21 @@ KINDS = {
         f"net = Net(10)\n{SGD}for x in {LOADER}:\n    x = x[0] if len(x) > 1 else x\n"
         f"    loss = net(x.cuda()).square().mean()\n{STEP}"
     ),
+    "a configuration of hydra's": (
+        "import hydra, torch\nfrom zoo import Net\n@hydra.main(config_path='conf')\n"
+        "def main(cfg):\n    folder = cfg.run.dir / 'models'\n    net = Net(cfg.width)\n"
+        "    optimizer = torch.optim.SGD(net.parameters(), lr=cfg.optim.lr)\n"
+        f"    for x, y in {LOADER}:\n"
+        "        loss = torch.nn.functional.cross_entropy(net(x), y)\n"
+        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
+        "if __name__ == '__main__':\n    main()\n"
+    ),
+    "a loss that compares three": (
+        "import torch\ndef train_one_epoch(model, criterion, loader, optimizer):\n"
+        "    for samples, targets in loader:\n"
+        "        loss = criterion(samples, model(samples), targets)\n"
+        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
+    ),
     "a model that trains itself": (
         "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n"
         "        super().__init__()\n        self.first = torch.nn.Linear(16, 3)\n"

@@ -271,6 +271,9 @@ class _Maker:
         if LOSS.search(name) and re.search(rf"\w*dict\w* = {name}\(", ast.unparse(function)):
             self.said.append(f"{name}: it gives a dict, a stand-in")
             return f'_mpcore_missing("{name}")'
+        if LOSS.search(name) and _takes_others(name, function):
+            self.said.append(f"{name}: it compares more than two, a stand-in")
+            return f'_mpcore_missing("{name}")'
         if code := role_of(name, self.model or _MODEL):
             return "1" if code == "0" and is_counted(self.module, name) else code
         number = number_of(name, 0)
@@ -312,6 +315,17 @@ class _Maker:
             msg = f"one nn.Module must be the model of {self.function.name}, there is {names}"
             raise StepError(msg)
         return whole[0]
+
+
+def _takes_others(name: str, function: Function) -> bool:
+    """Return whether a loss is called with more, or less, than two tensors."""
+    calls = (node for node in walk_all(function) if isinstance(node, ast.Call))
+    given = [len(node.args) + len(node.keywords) for node in calls if _is_call_of(node, name)]
+    return any(count != 2 for count in given)
+
+
+def _is_call_of(node: ast.Call, name: str) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def _annotation(name: str, function: Function) -> str:

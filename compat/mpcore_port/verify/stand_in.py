@@ -435,7 +435,8 @@ _OTHER_SIDE |= {other: name for name, other in _OTHER_SIDE.items()}
 def _binary(name: str) -> Any:
     def method(self: StandIn, other: Any) -> Any:
         if isinstance(other, str):
-            words = {"__add__": f"{self}{other}", "__radd__": f"{other}{self}"}
+            words: dict[str, Any] = {"__add__": f"{self}{other}", "__radd__": f"{other}{self}"}
+            words["__truediv__"] = Path(str(self)) / other
             return words.get(name, NotImplemented)
         mine, value = _number(self), number_like(other)
         if isinstance(value, float) and isinstance(mine, int):

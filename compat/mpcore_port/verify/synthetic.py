@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,8 @@ def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what a decorator or a progress bar gives back; None if it is neither."""
     alone = len(args) == 1 and not kwargs
     if alone and isinstance(args[0], (types.FunctionType, type)):
+        if name == "hydra.main":  # it calls the function with a configuration
+            return functools.partial(args[0], missing("cfg"))
         return args[0]
     if name.endswith(".prepare") and args and not kwargs:  # of what hosts a loop
         return args if len(args) > 1 else args[0]
