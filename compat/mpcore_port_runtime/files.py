@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -25,7 +26,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def save(obj: Any, f: str | os.PathLike[str] | IO[bytes], **_: Any) -> None:
     """Write ``obj`` into a safetensors file, its structure as JSON in the header.
 
-    Of a Cell the weights are written, with a warning: a class would have to be unpickled.
+    Of a Cell the weights are written, with a warning: a class would have to be unpickled. Objects
+    of the script's own plain classes are written by their fields, such as a dataset's cached rows.
     At every moment the old or the new file is there, whole. ``f`` may be an open file. Words that
     say how torch pickles mean nothing.
 
@@ -35,7 +37,11 @@ def save(obj: Any, f: str | os.PathLike[str] | IO[bytes], **_: Any) -> None:
     from safetensors import numpy as safetensors
 
     arrays: dict[str, Any] = {}
-    tree = _flatten(obj, arrays, "checkpoint")
+    try:
+        tree = _flatten(obj, arrays, "checkpoint")
+    except RecursionError:
+        msg = "the checkpoint holds what holds it again, or is nested too deeply"
+        raise CheckpointError(msg) from None
     content = safetensors.save(arrays, {"mpcore": json.dumps(tree)})
     if not isinstance(f, str | os.PathLike):
         f.write(content)
@@ -64,8 +70,33 @@ def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:
         return {"value": obj}
     if hasattr(obj, "__dict__") and type(obj).__name__ == "Namespace":
         return _flatten(vars(obj), arrays, where)
+    kind = type(obj)
+    if _found(kind.__module__, kind.__qualname__) is kind:
+        if any(isinstance(value, nn.Cell) for value in vars(obj).values()):
+            msg = f"{where}: {kind.__name__} holds a network, which cannot be saved with it"
+            raise CheckpointError(msg)
+        named = [kind.__module__, kind.__qualname__]
+        return {"object": named, "fields": _flatten(vars(obj), arrays, f"{where}.__dict__")}
     msg = f"{where}: {type(obj).__name__} cannot be saved: tensors, numbers, words, lists, dicts"
     raise CheckpointError(msg)
+
+
+def _found(module: str, name: str) -> type | None:
+    """Return a class of an imported module whose objects are their fields and nothing else."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type) or module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    if not found.__dictoffset__ or found.__basicsize__ > _FIELDS.__basicsize__:
+        return None
+    told = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+    own = any(getattr(found, one, None) is not getattr(object, one, None) for one in told)
+    return None if own else found
+
+
+class _FIELDS:
+    """A class whose objects are their fields."""
 
 
 def _key(key: Any, where: str) -> Any:
@@ -123,5 +154,13 @@ def _unflatten(tree: Any, file: Any) -> Any:
         return {key: _unflatten(entry, file) for key, entry in value}
     if kind == "value":
         return value
+    if kind == "object":
+        found = _found(*value)
+        if found is None:
+            msg = f"{value[1]} of {value[0]} is saved here: import it before this file is loaded"
+            raise CheckpointError(msg)
+        made: Any = object.__new__(found)
+        vars(made).update(_unflatten(tree["fields"], file))
+        return made
     items = [_unflatten(entry, file) for entry in value]
     return items if kind == "list" else tuple(items)

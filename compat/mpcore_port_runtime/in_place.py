@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, ops
 
-__all__ = ["put", "set_data", "variable"]
+__all__ = ["data_of", "put", "set_data", "variable"]
 
 
 def put(tensor: Any, value: Any) -> Any:
@@ -43,3 +43,8 @@ def set_data(holder: Any, value: Any) -> None:
         put(holder, value)
     else:
         holder.data = value
+
+
+def data_of(holder: Any) -> Any:
+    """Return ``holder.data``, of a tensor what ``holder.data[mask] = 0`` changes: itself."""
+    return holder if isinstance(holder, Tensor) else holder.data

@@ -396,8 +396,34 @@ def _optimizer_parameters(optimizer: Any) -> dict[str, Any]:
     return found
 
 
+class _OptimizerState(dict[str, Any]):
+    """The tensors of an optimizer; what its ``param_groups`` say is there when it is asked for."""
+
+    def __init__(self, optimizer: Any) -> None:
+        held = _optimizer_parameters(optimizer)
+        super().__init__({name: param.value().copy() for name, param in held.items()})
+        self._groups: list[dict[str, Any]] = []
+        first = 0
+        for group in optimizer.param_groups:
+            own = {key: _as_number(value) for key, value in group.items() if key != "params"}
+            last = first + len(group["params"])
+            self._groups.append({**own, "params": list(range(first, last))})
+            first = last
+
+    def __missing__(self, key: str) -> Any:
+        """Return the groups, which are no tensors to save or to load."""
+        if key == "param_groups":
+            return self._groups
+        raise KeyError(key)
+
+
+def _as_number(value: Any) -> Any:
+    is_one = isinstance(value, Tensor) and value.size == 1
+    return value.asnumpy().item() if is_one else value
+
+
 def _optimizer_state(optimizer: Any) -> dict[str, Any]:
-    return {name: param.value().copy() for name, param in _optimizer_parameters(optimizer).items()}
+    return _OptimizerState(optimizer)
 
 
 def _load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.rules.afar import Graded, is_without
 from mpcore_port.mindspore.rules.flow import read
-from mpcore_port.mindspore.rules.kept_names import is_kept_name
+from mpcore_port.mindspore.rules.kept_names import SETTINGS, is_kept_name
 from mpcore_port.mindspore.rules.own_optimizers import in_own_step, is_step_value
 from mpcore_port.mindspore.rules.place import PortRule, named, wording
 from mpcore_port.mindspore.rules.states import is_live_entry, is_live_name
@@ -539,12 +539,32 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
             return False
         if binding.value is None:
             return False
-        if _root(binding.value) != held.value and not is_fresh(binding.value, at):
+        own = held.value in (_root(binding.value), _moved(binding.value))
+        if not own and not is_fresh(binding.value, at):
             return False
     uses = _uses(held, scope, at)
     return not any(
-        _hands_on(node, at) and (not made or made < at.line(node) <= here) for node in uses
+        _hands_on(node, at)
+        and (not made or made < at.line(node) <= here)
+        and not _is_given_back(node, at)
+        for node in uses
     )
+
+
+def _moved(node: cst.BaseExpression) -> str:
+    """Return ``x`` of ``x.cuda()``, which is ``x`` or has no other holder; "" for others."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return ""
+    of = node.func.value
+    return of.value if node.func.attr.value in _MOVES and isinstance(of, cst.Name) else ""
+
+
+_MOVES = frozenset({"cuda", "cpu", "npu", "to"})
+
+
+def _is_given_back(node: cst.Name, at: At) -> bool:
+    """Return whether a function ends where a name is used: nothing is changed after that."""
+    return any(isinstance(above, cst.Return) for above in at.names.ancestors(node))
 
 
 def _made_before(held: cst.Name, bindings: Sequence[Binding], at: At) -> int:
@@ -718,7 +738,7 @@ class DataRule(PortRule):
         if not isinstance(target, cst.Attribute) or target.attr.value != "data":
             return None
         holder = code_of(target.value)
-        if holder == "self":
+        if holder == "self" or SETTINGS.search(holder):
             return None
         value = code_of(new.value)
         if operator:
@@ -739,7 +759,7 @@ class KeptDataRule(PortRule):
         """Copy the values that are kept."""
         if old.attr.value != "data" or code_of(old.value) not in at.once(_given_data):
             return None
-        if not _is_kept(old, at):
+        if not _is_kept(old, at) or SETTINGS.search(code_of(old.value)):
             return None
         made = cst.Call(cst.Attribute(new, cst.Name("copy")))
         at.note(self, old, made, "changed", self.reason, _COPY)

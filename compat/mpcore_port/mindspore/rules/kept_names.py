@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.mindspore.rules.place import PortRule, wording
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["AliasOfDataRule", "is_kept_name"]
+__all__ = ["SETTINGS", "AliasOfDataRule", "is_kept_name"]
 
 _DEPTH = 6
 _DETACHED = re.compile(r"\.(data|detach\(\))(\.|$)")
 _FRESH = re.compile(r"\.clone\(|^(torch\.(zeros|ones|empty)_like|copy\.deepcopy)\(")
 _PARAMETER = re.compile(r"(^|[._])(weight|bias|param|p|w|embeddings?)$")
+SETTINGS = re.compile(
+    r"(^|[._])(args|opts?|cfg|conf|config|configs|hparams|hyp|flags|settings)$", re.I
+)
+"""What holds settings by its name: its ``data`` are words, no tensor's."""
 _SAME = ("list", "tuple", "iter", "reversed")
 _DICTS = ("dict", "OrderedDict", "collections.OrderedDict")
 _COMPREHENSIONS = (cst.ListComp, cst.GeneratorExp)
@@ -155,12 +159,22 @@ class AliasOfDataRule(PortRule):
             is_set = isinstance(target, (cst.AssignTarget, cst.AugAssign))
             if not is_set or target.target is not parent:
                 return None
-            if _PARAMETER.search(code_of(old.value)) is None:
+            if code_of(old.value) == "self" or SETTINGS.search(code_of(old.value)):
                 return None
+            kind = at.values.kind(old.value)
+            if kind != "tensor" and _PARAMETER.search(code_of(old.value)) is None:
+                return _told_apart(self, old, new, at)
         elif not isinstance(parent, cst.Assign) or not _is_changed_later(parent, at):
             return None
         at.note(self, old, new.value)
         return new.value
+
+
+def _told_apart(rule: PortRule, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+    """Write what is a tensor itself when it runs, and the attribute of anything else."""
+    made = cst.parse_expression(wording(at, f"port.data_of({code_of(new.value)})"))
+    at.note(rule, old, made)
+    return made
 
 
 def _is_changed_later(assign: cst.Assign, at: At) -> bool:

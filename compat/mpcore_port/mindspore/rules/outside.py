@@ -189,11 +189,21 @@ def _given(
     place = next(i for i, one in enumerate(_parameters(function, at)) if one is param)
     found = []
     for call in calls:
+        if _is_anothers(call, function, at):
+            continue
         for index, arg in enumerate(call.args):
             keyword = arg.keyword.value if arg.keyword else ""
             if keyword == param.name.value or (not keyword and not arg.star and index == place):
                 found.append((call, arg.value))
     return found
+
+
+def _is_anothers(call: cst.Call, function: cst.FunctionDef, at: At) -> bool:
+    """Return whether a method calls one of its name of something else: ``scheduler.step(loss)``."""
+    func = call.func
+    if not isinstance(func, cst.Attribute) or code_of(func.value) in ("self", "cls", "super()"):
+        return False
+    return any(one is function for one in at.names.ancestors(call))
 
 
 def _comes_from_network(call: cst.Call, value: cst.BaseExpression, at: At) -> bool:

@@ -535,7 +535,9 @@ class _Planner:
                 self._refuse(sink, _FRONT)
 
     def _as_its_first(self, sink: Sink, first: Sink) -> None:
-        """Refuse a backward pass of a loss that an earlier one was refused for."""
+        """Treat a backward pass as the earlier one of its loss: refused, or by the loss's name."""
+        if bound := self.found.losses.get(id(first.loss)):
+            self.found.losses[id(sink.loss)] = bound
         for found, one, other in (
             (self.found.refused, first.call.func, sink.call.func),
             (self.found.torn, first.call, sink.call),
