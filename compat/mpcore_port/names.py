@@ -171,7 +171,11 @@ class Names:
         aliases = [v for v in values if isinstance(v, (cst.Name, cst.Attribute))]
         named = {name for value in aliases if (name := self._qualify(value, depth + 1))}
         if len(named) == 1:
-            return named.pop()
+            parts = [
+                part for v in values if isinstance(v, cst.IfExp) for part in (v.body, v.orelse)
+            ]
+            others = {name for part in parts if (name := self._qualify(part, depth + 1))}
+            return named.pop() if others <= named else None
         if not found:
             for module in self.stars:
                 if node.value in self.exports.get(module, ()):

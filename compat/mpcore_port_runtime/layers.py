@@ -216,8 +216,9 @@ class ModuleList(nn.CellList):  # type: ignore[misc]
     """
 
     def __init__(self, modules: Any = ()) -> None:
-        super().__init__(list(modules))
+        super().__init__()
         self._path = ""
+        self.extend(modules)
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
         """Take the name that the Cell around has for this list."""
@@ -225,7 +226,10 @@ class ModuleList(nn.CellList):  # type: ignore[misc]
         self._path = prefix
 
     def append(self, cell: Any) -> ModuleList:
-        """Put a Cell behind the others."""
+        """Put a Cell behind the others, or None: a place without one."""
+        if cell is None:
+            self._cells[str(len(self))] = None
+            return self
         super().append(cell)
         cell.update_parameters_name(f"{self._path}{len(self) - 1}.")
         return self
@@ -238,6 +242,13 @@ class ModuleList(nn.CellList):  # type: ignore[misc]
 
     def __iadd__(self, cells: Any) -> ModuleList:
         return self.extend(cells)
+
+    def set_grad(self, flag: bool = True) -> None:
+        """Say whether gradients are wanted, to the Cells that are there."""
+        self.requires_grad = flag
+        for cell in self._cells.values():
+            if cell is not None:
+                cell.set_grad(flag)
 
 
 class ModuleDict(nn.Cell):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from mindspore import Tensor, ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["pad_sequence", "unique_consecutive"]
+__all__ = ["pad_sequence", "unique", "unique_consecutive"]
 
 
 def pad_sequence(
@@ -33,6 +33,23 @@ def pad_sequence(
             one = ops.cat((one, rest) if padding_side == "right" else (rest, one))
         filled.append(one)
     return ops.stack(filled, 0 if batch_first else 1)
+
+
+def unique(
+    input: Any,  # torch's name
+    sorted: bool = True,  # torch's name
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """Return torch.unique, in order, without a gradient, as there; counted on the host."""
+    del sorted
+    found = np.unique(input.asnumpy(), False, True, True, dim)
+    kept = found[0]
+    inverse = found[1].reshape(tuple(input.shape) if dim is None else -1)
+    wanted = ((True, kept), (return_inverse, inverse), (return_counts, found[2]))
+    made = [Tensor(np.ascontiguousarray(values)) for asked, values in wanted if asked]
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def unique_consecutive(

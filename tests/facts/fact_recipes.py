@@ -425,6 +425,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "padding": ["1"],
         "stride": ["2"],
     },
+    "torch.cosine_similarity": {"x1": ["a"], "x2": ["b"]},
     "torch.nn.functional.cosine_similarity": {"x1": ["a"], "x2": ["b"]},
     "torch.nn.functional.cosine_embedding_loss": {
         "input1": ["fb"],
@@ -663,6 +664,20 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "padding_side": ["'left'", "'right'"],
     },
     "torch.quantile": {"q": ["0.3", "torch.tensor([0.25, 0.9])"]},
+    "torch.unique": {
+        "input": ["i", "h"],
+        "sorted": _FLAG,
+        "return_inverse": _FLAG,
+        "return_counts": _FLAG,
+        "dim": ["0", "1", "-1"],
+    },
+    "Tensor.unique": {
+        "self": ["i", "h"],
+        "sorted": _FLAG,
+        "return_inverse": _FLAG,
+        "return_counts": _FLAG,
+        "dim": ["0", "1", "-1"],
+    },
     "torch.unique_consecutive": {
         "input": ["i", "h"],
         "return_inverse": _FLAG,

@@ -440,7 +440,9 @@ class _Planner:
             self._refuse(sink, "its loss is no function of that tensor where it is made")
             return
         nodes = [*front, *(block.body[place] for place in part.places)]
-        parts = [] if sink.gradients else self._parts(nodes, sink) or self._stepping(sink)
+        parts = [] if sink.gradients else self._parts(nodes, sink)
+        if not sink.gradients and all(self._starts_as_none(part, nodes[0]) for part in parts):
+            parts += [one for one in self._stepping(sink) if one not in parts]
         if not parts and not inputs:
             self._refuse(sink, "no network is in sight that its loss comes from")
             return
@@ -789,6 +791,12 @@ class _Planner:
             if text and text not in found and (known or (not made and "optim" in text.lower())):
                 found.append(text)
         return found
+
+    def _starts_as_none(self, text: str, node: cst.CSTNode) -> bool:
+        """Return whether a name is None where nothing else was made of it: it has no weights."""
+        bindings = self.names.scope(node).find(text)
+        values = [b.value for b in bindings if b.kind == "value" and b.value is not None]
+        return any(code_of(value) == "None" for value in values)
 
     def _held(self, text: str, nodes: list[cst.CSTNode]) -> str:
         """Return a network as it is, or as one that may not be there: a branch runs it."""

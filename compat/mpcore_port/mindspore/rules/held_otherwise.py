@@ -1,0 +1,57 @@
+"""What MindSpore takes from lists and tuples alone: sizes, numbers and Cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import wording
+from mpcore_port.names import code_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["of_a_queue", "of_no_size", "with_gaps"]
+
+_OF_NUMBERS = ("torch.tensor", "torch.as_tensor")
+_QUEUE = "collections.deque"
+
+
+def of_a_queue(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Return ``torch.tensor(list(queue))`` for ``torch.tensor(queue)``; else what was given."""
+    if name not in _OF_NUMBERS or not old.args or old.args[0].keyword or old.args[0].star:
+        return new
+    if _QUEUE not in at.names.call_names(old.args[0].value):
+        return new
+    made = cst.parse_expression(f"list({code_of(new.args[0].value)})")
+    return new.with_changes(args=[new.args[0].with_changes(value=made), *new.args[1:]])
+
+
+def of_no_size(name: str, old: cst.Call, made: Any) -> Any:
+    """Return ``ops.zeros(1).reshape(())`` for ``torch.zeros([])``; else what was given."""
+    if name not in ("torch.zeros", "torch.ones") or not old.args or not isinstance(made, cst.Call):
+        return made
+    size = old.args[0].value
+    if not isinstance(size, (cst.List, cst.Tuple)) or size.elements or not made.args:
+        return made
+    one = made.args[0].with_changes(value=cst.Integer("1"))
+    return cst.parse_expression(
+        f"{code_of(made.with_changes(args=[one, *made.args[1:]]))}.reshape(())"
+    )
+
+
+def with_gaps(name: str, old: cst.Call, made: Any, at: At) -> Any:
+    """Return ``port.ModuleList([...])`` where None may be among the Cells of a list."""
+    if name != "torch.nn.ModuleList" or len(old.args) != 1 or not isinstance(made, cst.Call):
+        return made
+    given = old.args[0].value
+    if not isinstance(given, (cst.List, cst.Tuple)):
+        return made
+    if not any(_may_be_none(element.value, at) for element in given.elements):
+        return made
+    return made.with_changes(func=cst.parse_expression(wording(at, "port.ModuleList")))
+
+
+def _may_be_none(node: Any, at: At) -> bool:
+    return any(code_of(value) == "None" for value in at.names.origins(node))
