@@ -267,7 +267,8 @@ class _Finder:
         if not amp or not saves:
             return
         project = [c for c in self.project.checkpoints if c.way == "save"]
-        if any("scaler" in c.value.lower() or "amp" in c.key.lower() for c in project):
+        words = ("scaler", "scalar")  # both are written: grad_scalar.state_dict()
+        if any(any(w in c.value.lower() for w in words) or "amp" in c.key.lower() for c in project):
             return
         for save in saves:
             if "optim" in save.key.lower() or "opt" in save.value.lower():

@@ -346,7 +346,7 @@ def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> 
     elif isinstance(holder, nn.Cell):
         return _load_cell(holder, state, strict)
     else:
-        return holder.load_state_dict(state)
+        return holder.load_state_dict(*((state,) if strict is True else (state, strict)))
     return None
 
 

@@ -329,10 +329,10 @@ class _Grouping:
         if "master_params(" in of:
             return bool(group.apex) and of.endswith(f"master_params({group.optimizers[0]})")
         call = maker_of(stepping(group.steps[0]), self.at)
-        if call is None:
-            return True
-        made = _trained(call.args[0].value, self.at) if call.args else set()
         clipped = _trained(self._clipped(of), self.at)
+        if call is None:
+            return not clipped or self._may_be_all(clipped, group)
+        made = _trained(call.args[0].value, self.at) if call.args else set()
         if not made or not clipped:
             return True
         home = self.at.names.enclosing(call, cst.FunctionDef)
@@ -341,6 +341,15 @@ class _Grouping:
         if all(name.startswith("self.") for name in made | clipped):
             return made == clipped
         return len(made) == len(clipped)
+
+    def _may_be_all(self, clipped: set[str], group: Group) -> bool:
+        """Return whether an optimizer of another file's maker may move what is clipped alone.
+
+        Not where the maker is handed the parameters of another network here.
+        """
+        makers = self.at.names.origins(stepping(group.steps[0]))
+        given = (arg.value for one in makers if isinstance(one, cst.Call) for arg in one.args)
+        return all(_trained(value, self.at) <= clipped for value in given)
 
     def _clipped(self, of: str) -> Any:
         """Return what a clip is given, as it stands in the script."""
