@@ -82,15 +82,20 @@ def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:
 
 
 def _found(module: str, name: str) -> type | None:
-    """Return a class of an imported module whose objects are their fields and nothing else."""
+    """Return a class of the script's own whose objects are their fields and nothing else.
+
+    A file says which: no class of a package, and none that acts when its objects go, is made.
+    """
     found: Any = sys.modules.get(module)
+    if "-packages" in (getattr(found, "__file__", None) or ""):
+        return None
     for part in name.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, type) or module.partition(".")[0] in sys.stdlib_module_names:
         return None
     if not found.__dictoffset__ or found.__basicsize__ > _FIELDS.__basicsize__:
         return None
-    told = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+    told = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__del__")
     own = any(getattr(found, one, None) is not getattr(object, one, None) for one in told)
     return None if own else found
 

@@ -204,6 +204,13 @@ class Counted:
         return {"count": 1}
 
 
+class Closing:
+    """An object that acts when it goes."""
+
+    def __del__(self) -> None:
+        self.done = True
+
+
 def _again(value: object) -> object:
     file = io.BytesIO()
     port.save(value, file)
@@ -222,7 +229,18 @@ def test_own_objects_are_saved_by_their_fields() -> None:
         np.testing.assert_array_equal(one.values.asnumpy(), other.values.asnumpy())
 
 
-@pytest.mark.parametrize("value", [Holder(), Counted(), io.StringIO(), len, Row])
+@pytest.mark.parametrize(
+    "value",
+    [
+        Holder(),
+        Counted(),
+        Closing(),
+        io.StringIO(),
+        pytest.Mark("a", (), {}, _ispytest=True),
+        len,
+        Row,
+    ],
+)
 def test_other_objects_are_not(value: object) -> None:
     with pytest.raises(CheckpointError):
         _again([value])
