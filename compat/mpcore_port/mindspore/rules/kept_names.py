@@ -7,6 +7,7 @@ Parameter and the gradient in torch. In MindSpore the name would get another ten
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -161,6 +162,9 @@ class AliasOfDataRule(PortRule):
                 return None
             if code_of(old.value) == "self" or SETTINGS.search(code_of(old.value)):
                 return None
+            made = at.names.call_names(old.value)
+            if made and all(one.partition(".")[0] in sys.stdlib_module_names for one in made):
+                return None  # collections.UserList has `data` of its own
             kind = at.values.kind(old.value)
             if kind != "tensor" and _PARAMETER.search(code_of(old.value)) is None:
                 return _told_apart(self, old, new, at)
