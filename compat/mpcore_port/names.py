@@ -354,6 +354,11 @@ class Names:
             return [] if any(isinstance(b.node, cst.ClassDef) for b in found) else returned
         return []
 
+    def given(self, name: cst.Name) -> list[Binding]:
+        """Return what gives a name its values, but for what changes them in place."""
+        found = self.scope(name).find(name.value)
+        return [one for one in found if not isinstance(one.node, cst.AugAssign)]
+
     def held(self, node: cst.CSTNode) -> list[Binding]:
         """Return the assignments to a name or attribute."""
         if isinstance(node, cst.Name):

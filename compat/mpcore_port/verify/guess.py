@@ -26,7 +26,6 @@ __all__ = ["Guess", "guess_call", "held_beside"]
 
 _MODEL = '_mpcore_missing("model")'
 _ONE = "_mpcore_batch"
-_LOSS_OF_ONE = "_mpcore_model({}).float().square().mean()"
 _DATA = re.compile(
     r"(real_?|fake_?|src_?|tgt_?|input_?|batch_?|train_?)?"
     r"(x|y|a|b|imgs?|images?|inputs?|targets?|labels?|batch(es)?|data|samples?|masks?|features?|"
@@ -229,7 +228,7 @@ class _Maker:
         self.lines.append(f"_mpcore_optimizer = {role_of('optimizer', self.model)}")
         self.said.append("loss: of a stand-in network")
         self.known |= {
-            "loss": _LOSS_OF_ONE.format(_ONE),
+            "loss": f"{self.model}({_ONE}).float().square().mean()",
             "optimizer": "_mpcore_optimizer",
             "parameters": f"{self.model}.parameters()",
             "model": self.model,
@@ -320,12 +319,8 @@ class _Maker:
 def _takes_others(name: str, function: Function) -> bool:
     """Return whether a loss is called with more, or less, than two tensors."""
     calls = (node for node in walk_all(function) if isinstance(node, ast.Call))
-    given = [len(node.args) + len(node.keywords) for node in calls if _is_call_of(node, name)]
-    return any(count != 2 for count in given)
-
-
-def _is_call_of(node: ast.Call, name: str) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == name
+    own = (node for node in calls if ast.unparse(node.func) == name)
+    return any(len(node.args) + len(node.keywords) != 2 for node in own)
 
 
 def _annotation(name: str, function: Function) -> str:

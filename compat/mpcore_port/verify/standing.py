@@ -45,10 +45,11 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
     if elsewhere and (nothing := _given_nothing(step)):
         plain = {_unshown(line, nothing) for line in there}
         elsewhere = [line for line in elsewhere if _unshown(line, nothing) not in plain]
-    outer = [set(_outer(line)) for line in there if _outer(line)]
-    elsewhere = [  # the script's own binds more of what is read behind the loop
-        line for line in elsewhere if not any(set() < set(_outer(line)) <= o for o in outer)
-    ]
+    if elsewhere:  # the script's own binds more of what is read behind the loop
+        outer = [*map(_outer, there)]
+        elsewhere = [
+            line for line in elsewhere if not any(set() < _outer(line) <= one for one in outer)
+        ]
     if absent := _absent(step):
         elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     return own, elsewhere
@@ -197,7 +198,7 @@ def _is_of_script(line: str) -> bool:
     return not ours and not line.startswith(("#", "import ", "from "))
 
 
-def _outer(line: str) -> list[str]:
-    """Return the names that a line takes from outside of its function; [] for other lines."""
-    words = line.replace(",", " ").split()
-    return words[1:] if words[:1] in (["global"], ["nonlocal"]) else []
+def _outer(line: str) -> set[str]:
+    """Return the names that a line takes from outside of its function; none for other lines."""
+    word, *names = line.replace(",", " ").split() or [""]
+    return set(names) if word in ("global", "nonlocal") else set()

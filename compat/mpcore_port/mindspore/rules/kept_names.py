@@ -38,8 +38,7 @@ def is_kept_name(node: Any, at: At) -> bool:
     """Return whether a name surely is a tensor of a network, of a gradient, or of kept values."""
     if not isinstance(node, cst.Name):
         return False
-    found = at.names.scope(node).find(node.value)
-    given = [one for one in found if not isinstance(one.node, cst.AugAssign)]
+    given = at.names.given(node)
     return bool(given) and all(_is_kept_by(node.value, one, at) for one in given)
 
 

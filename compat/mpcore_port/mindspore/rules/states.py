@@ -47,7 +47,7 @@ def is_live_name(node: Any, at: At) -> bool:
     """Return whether a name is a tensor of such a state, by a loop over it or as an entry."""
     if not isinstance(node, cst.Name):
         return False
-    given = _given(node, at)
+    given = at.names.given(node)
     return bool(given) and all(
         id(one.node) in at.once(_live).loops or is_live_entry(one.value, at) for one in given
     )
@@ -70,14 +70,8 @@ def _holds_live(node: Any, at: At) -> bool:
         return dotted(node) in at.once(_live).held
     if not isinstance(node, cst.Name):
         return False
-    given = _given(node, at)
+    given = at.names.given(node)
     return bool(given) and all(id(one.node) in at.once(_live).held for one in given)
-
-
-def _given(name: cst.Name, at: At) -> list[Any]:
-    """Return what gives a name its values, but for what changes them in place."""
-    found = at.names.scope(name).find(name.value)
-    return [one for one in found if not isinstance(one.node, cst.AugAssign)]
 
 
 def _live(at: At) -> _Live:
@@ -131,7 +125,7 @@ def _holder_of(call: cst.Call, at: At) -> int | str | None:
         target = target.elements[place].value
     if isinstance(target, cst.Attribute):
         return dotted(target) or None
-    return id(above) if isinstance(target, cst.Name) and len(_given(target, at)) == 1 else None
+    return id(above) if isinstance(target, cst.Name) and len(at.names.given(target)) == 1 else None
 
 
 def _changed_holders(at: At) -> set[int | str]:
@@ -170,7 +164,7 @@ def _holders(node: Any, at: At, depth: int = _DEPTH) -> set[int | str]:
     if not isinstance(node, cst.Name):
         return set()
     found: set[int | str] = set()
-    for one in _given(node, at):
+    for one in at.names.given(node):
         found.add(id(one.node))
         if isinstance(one.node, _LOOPS):
             found |= _holders(one.node.iter, at, depth - 1)
