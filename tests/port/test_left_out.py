@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -225,24 +227,32 @@ def test_what_decides_the_form_of_a_loop_is_read_and_not_run(tmp_path: Path) -> 
     assert "print" not in "".join(lines)
 
 
-def test_settings_beside_a_script_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import builtins
-    import json
+SETTINGS = """
+import json, sys, torch
+from pathlib import Path
+from mpcore_port.verify.settings_files import install
+from mpcore_port.verify.synthetic import Missing
+install([sys.argv[1]])
+with open("config.json") as file:
+    assert json.load(file) == {"width": 7}
+with open("no_such_file.json") as file:
+    assert isinstance(json.load(file), Missing)
+torch.save(obj={"step": 3}, f="made/here/state.pt")
+assert torch.load("made/here/state.pt") == {"step": 3}
+torch.save({"step": 3}, "/no/such/folder/state.pt")
+assert not Path("/no/such").exists()
+"""
 
-    from mpcore_port.verify.settings_files import install
-    from mpcore_port.verify.synthetic import Missing
 
-    (tmp_path / "config.json").write_text('{"width": 7}')
-    monkeypatch.setattr(builtins, "open", builtins.open)
-    monkeypatch.setattr(json, "load", json.load)
-    monkeypatch.setattr(json, "loads", json.loads)
-    for name in ("yaml", "toml"):
-        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
-    install([str(tmp_path)])
-    with open("config.json") as file:
-        assert json.load(file) == {"width": 7}
-    with open("no_such_file.json") as file:
-        assert isinstance(json.load(file), Missing)
+def test_settings_beside_a_script_are_read(tmp_path: Path) -> None:
+    beside, run = tmp_path / "beside", tmp_path / "run"
+    beside.mkdir()
+    run.mkdir()
+    (beside / "config.json").write_text('{"width": 7}')
+    (beside / "step.py").write_text(SETTINGS)
+    call = [sys.executable, str(beside / "step.py"), str(beside)]  # install changes its process
+    done = subprocess.run(call, cwd=run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_stand_in_gives_what_its_caller_takes_apart() -> None:

@@ -47,18 +47,18 @@ def place_of(file: Any) -> Any:
 
 
 def _saving(save: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function that saves what it is given first, to its second argument."""
+    """Return a function that saves as ``save`` does; its file is the second, or called ``name``."""
 
     @functools.wraps(save)
-    def saved(what: Any, *args: Any, **kwargs: Any) -> Any:
-        given = args[0] if args else kwargs.get(name)
+    def saved(*args: Any, **kwargs: Any) -> Any:
+        given = args[1] if len(args) > 1 else kwargs.get(name)
         place = place_of(given)
         if place == os.devnull and given != os.devnull:
             if name != "f":  # MindSpore writes into files alone
                 return None
             place = io.BytesIO()
-        if args:
-            return save(what, place, *args[1:], **kwargs)
-        return save(what, **(kwargs | {name: place} if name in kwargs else kwargs))
+        if len(args) > 1:
+            return save(args[0], place, *args[2:], **kwargs)
+        return save(*args, **(kwargs | {name: place} if name in kwargs else kwargs))
 
     return saved
