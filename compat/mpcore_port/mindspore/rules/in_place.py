@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from mpcore_port.names import Binding
     from mpcore_port.rule import At
 
-__all__ = ["AloneRule", "DataRule", "KeptDataRule", "in_place", "is_alone"]
+__all__ = [
+    "AloneRule",
+    "DataRule",
+    "KeptDataRule",
+    "in_place",
+    "is_alone",
+    "is_made_tensor",
+    "is_place",
+]
 
 _MADE = {
     "addmm_": "port.addmm({self}, {0}, {1}, {2}, {3})",
@@ -74,6 +82,8 @@ _VIEWS = frozenset(
     chunk unbind diagonal movedim swapaxes broadcast_to atleast_1d real view_as_real
     """.split()  # noqa: SIM905  # a list of words is read
 )
+_NO_PARTS = _VIEWS | {"T", "data", "grad", "H", "mT", "imag", "shape"}
+"""Attributes of tensors: what changes these is no change of what an object holds by a name."""
 _LEAF = re.compile(r"\.(weight|bias|running_mean|running_var|n_averaged)$")
 
 
@@ -135,12 +145,10 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         if value is None:
             return None
         return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
-    kept = _is_own(held) or _is_count(held)
+    kept = _is_attribute(held) or (_is_chained(held) and _is_put(fresh, at))
     if kept and _is_said_alone(old, at) and _gives_values(name, old, at):
-        text = f"port.put({code_of(fresh)}, {code_of(plain_call(name, old, new, fresh, at))})"
         sure = not _is_viewed(held, at)
-        why = "its values are assigned to" if sure else _VIEWED.format(code_of(held))
-        return _noted(rule, old, cst.parse_expression(wording(at, text)), at, why, sure=sure)
+        return _put(rule, old, new, fresh, at, "" if sure else _VIEWED.format(code_of(held)))
     if root := _view_of(held, at):
         made = None if _is_a_line(old, at) else plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, _KEEPS.format(root), sure=False)
@@ -196,6 +204,8 @@ _KEEPS = "{} keeps its values here; in torch they change with those of this part
 
 def _is_said_alone(node: cst.CSTNode, at: At) -> bool:
     """Return whether nobody asks what an expression gives: a line, or one of ``a.x_(), b.x_()``."""
+    if isinstance(node, cst.Call) and _is_a_line(node, at):
+        return True
     above = at.names.parents.get(node)
     if isinstance(above, cst.Element):
         above = at.names.parents.get(at.names.parents[above])
@@ -216,14 +226,9 @@ def _gives_values(name: str, call: cst.Call, at: At) -> bool:
     return not passes and not given & at.once(Graded).before(call)
 
 
-def _is_own(node: Any) -> bool:
-    """Return whether this is an attribute of the object itself: ``self.counts``."""
-    return isinstance(node, cst.Attribute) and code_of(node.value) == "self"
-
-
-def _is_count(node: Any) -> bool:
-    """Return whether this is what ``AveragedModel`` counts its updates in: a Parameter."""
-    return isinstance(node, cst.Attribute) and node.attr.value == "n_averaged"
+def _is_attribute(node: Any) -> bool:
+    """Return whether an object holds this by a name: ``net.scale``, ``of(net).scale``, no view."""
+    return isinstance(node, cst.Attribute) and node.attr.value not in _NO_PARTS
 
 
 def _is_viewed(held: Any, at: At) -> bool:
@@ -234,7 +239,10 @@ def _is_viewed(held: Any, at: At) -> bool:
         if code_of(node) != text:
             continue
         if isinstance(parent, cst.Attribute) and parent.attr.value in _VIEWS | {"view", "data"}:
-            return True
+            method = at.names.parents.get(parent)
+            in_place = isinstance(method, cst.Attribute) and method.attr.value.endswith("_")
+            if not in_place:
+                return True
         if isinstance(parent, cst.Subscript) and parent.value is node:
             above = at.names.parents.get(parent)
             if isinstance(above, (cst.Assign, cst.Return)):
@@ -271,21 +279,25 @@ def _is_a_line(call: cst.Call, at: At) -> bool:
     return False
 
 
-def _put(rule: Any, old: cst.Call, new: cst.Call, target: Any, at: At) -> Any:
+def _put(rule: Any, old: cst.Call, new: cst.Call, target: Any, at: At, doubt: str = "") -> Any:
     """Give a tensor the values of its method in place; None where these are not known."""
     target, before = _put_before(target, at)
     value = plain_call(old.func.attr.value, old, new, before, at)  # type: ignore[attr-defined]
     if value is None:
         return None
     made = cst.parse_expression(wording(at, f"port.put({code_of(target)}, {code_of(value)})"))
-    return _noted(rule, old, made, at, "its values are assigned to")
+    return _noted(rule, old, made, at, doubt or "its values are assigned to", sure=not doubt)
 
 
 def _put_before(target: Any, at: At) -> tuple[Any, Any]:
     """Return what is assigned to, and its value: ``p.mul_(a).add_(b)`` assigns once for both."""
-    if isinstance(target, cst.Call) and code_of(target.func) == wording(at, "port.put"):
+    if _is_put(target, at):
         return target.args[0].value, target.args[1].value
     return target, target
+
+
+def _is_put(node: Any, at: At) -> bool:
+    return isinstance(node, cst.Call) and code_of(node.func) == wording(at, "port.put")
 
 
 _SAME_NUMBERS = ("view", "reshape", "flatten")
@@ -305,7 +317,7 @@ def _through_view(name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
     inner = _viewed(held)
     if inner is None or name == "copy_" or not isinstance(at.names.parents.get(old), cst.Expr):
         return None
-    if not _is_made_tensor(inner, at) or not is_alone(inner, at):
+    if not is_made_tensor(inner, at) or not is_alone(inner, at):
         return None
     value = plain_call(name, old, new, fresh, at)
     if value is None:
@@ -316,7 +328,7 @@ def _through_view(name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
     return cst.NamedExpr(cst.Name(inner.value), cst.parse_expression(text))
 
 
-def _is_made_tensor(node: Any, at: At) -> bool:
+def is_made_tensor(node: Any, at: At) -> bool:
     """Return whether a local name holds what functions of torch gave, and nothing else."""
     if not isinstance(node, cst.Name):
         return False
@@ -359,13 +371,13 @@ def _is_part(node: Any, at: At) -> bool:
         return False
     indices: list[Any] = [element.slice for element in node.slice]
     ranges = [isinstance(index, cst.Slice) for index in indices]
-    return (any(ranges) or _is_made_tensor(node.value, at)) and all(
-        is_range or _is_place(index.value, at)
+    return (any(ranges) or is_made_tensor(node.value, at)) and all(
+        is_range or is_place(index.value, at)
         for is_range, index in zip(ranges, indices, strict=True)
     )
 
 
-def _is_place(node: Any, at: At) -> bool:
+def is_place(node: Any, at: At) -> bool:
     """Return whether an index surely is a whole number, or ``...``."""
     if isinstance(node, cst.UnaryOperation):
         node = node.expression
@@ -495,7 +507,7 @@ def _is_perhaps_fresh(node: Any, at: At, depth: int = _DEPTH) -> bool:
 
 def _is_perhaps_fresh_part(node: cst.Attribute, at: At, depth: int) -> bool:
     """Return whether this is a field of what a call gives, and nothing asks that for it again."""
-    if node.attr.value in _VIEWS | {"T", "data", "grad", "H", "mT", "imag", "shape"}:
+    if node.attr.value in _NO_PARTS:
         return False
     holder = node.value
     if isinstance(holder, cst.Call):

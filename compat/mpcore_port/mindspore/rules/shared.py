@@ -1,4 +1,8 @@
-"""Tensors of a dictionary that are changed through a name of their own: here the name alone is."""
+"""Tensors that are changed through a name of their own: here the name alone is.
+
+``loss = losses["all"]; loss /= 2`` changes the dictionary's tensor, ``row = x[0]; row += 1`` the
+tensor that it is a part of. The other holder is given the values by a line of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +10,91 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.rules.in_place import is_made_tensor, is_place
 from mpcore_port.mindspore.rules.place import PortRule
-from mpcore_port.names import string_of
+from mpcore_port.names import code_of, dotted, string_of
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
 __all__ = ["SharedRule"]
 
+_SAME_ORDER = frozenset({"detach", "flatten", "reshape", "squeeze", "unsqueeze", "view"})
+"""Methods that give a tensor's elements in their order, and no copy."""
+_OTHER_ORDER = frozenset({"chunk", "permute", "split", "swapaxes", "t", "transpose", "unbind"})
+
 
 class SharedRule(PortRule):
-    """``loss = losses["all"]; loss /= 2`` changes the dictionary's tensor too, in torch."""
+    """The holder of a tensor that is changed by ``+=``, or at places, is given its values."""
 
     name = "shared"
     reason = "in torch the dictionary's tensor is changed, and the dictionary is read later"
-    visits = (cst.AugAssign,)
+    visits = (cst.SimpleStatementLine,)
 
-    def act(self, old: cst.AugAssign, new: cst.AugAssign, at: At) -> Any:
-        """Say so of one assignment."""
-        if not isinstance(old.target, cst.Name):
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Write one line's change back, or say that it is none in the port."""
+        name = _changed(old)
+        if name is None:
             return None
-        found = at.names.scope(old.target).find(old.target.value)
-        parts = [one.value for one in found if one.kind == "value"]
-        entries: list[Any] = [part for part in parts if _is_entry(part)]
-        if not entries or at.values.kind(old.target) == "neutral":
+        held = [one.value for one in at.names.given(name) if one.kind == "value"]
+        if len(held) == 1 and (part := _part_of(held[0], at)) is not None:
+            return self._of_part(name, part, old, new, at)
+        if not isinstance(old.body[0], cst.AugAssign):
             return None
-        if any(_is_read_behind(part.value, old, at) for part in entries):
-            at.unproven(self, old, self.reason)
+        if name.value in at.once(_losses):
+            lines = [*_other_names(held, old, at), *_kept(name, old, at)]
+            return self._with(new, lines, old, at) if lines else None
+        entries: list[Any] = [one for one in held if _is_entry(one)]
+        if not entries or at.values.kind(name) == "neutral":
+            return None
+        if any(_is_read_behind(one.value, old, at) for one in entries):
+            at.unproven(self, old.body[0], self.reason)
         return None
+
+    def _of_part(self, name: cst.Name, part: cst.Subscript, old: Any, new: Any, at: At) -> Any:
+        made = at.names.given(name)[0].node
+        behind = _is_read_behind(part.value, old, at) or _is_read_around(part.value, made, old, at)
+        if not behind:
+            return None
+        held = code_of(part)
+        return self._with(new, [f"{held} = {name.value}.reshape({held}.shape)"], old, at)
+
+    def _with(self, new: Any, lines: list[str], old: Any, at: At) -> Any:
+        at.note(self, old.body[0], "; ".join(lines), reason=_BOTH)
+        return cst.FlattenSentinel([new, *map(cst.parse_statement, lines)])
+
+
+_BOTH = "in torch both names hold what is changed"
+
+
+def _changed(line: Any) -> cst.Name | None:
+    """Return the name of what a line alone changes: ``x += 1``, ``x[0] = 1``, ``x[0] += 1``."""
+    small = line.body[0] if len(line.body) == 1 else None
+    if isinstance(small, cst.AugAssign):
+        target: Any = small.target
+    elif isinstance(small, cst.Assign) and len(small.targets) == 1:
+        target = small.targets[0].target
+        if not isinstance(target, cst.Subscript):
+            return None
+    else:
+        return None
+    target = target.value if isinstance(target, cst.Subscript) else target
+    return target if isinstance(target, cst.Name) else None
+
+
+def _part_of(node: Any, at: At) -> cst.Subscript | None:
+    """Return ``x[0]`` of ``x[0].view(-1)``, surely a view of a tensor that is made here."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value not in _SAME_ORDER:
+            return None
+        node = node.func.value
+    if is_made_tensor(node, at):
+        return cst.Subscript(node, [cst.SubscriptElement(cst.Index(cst.Ellipsis()))])
+    if not isinstance(node, cst.Subscript) or not is_made_tensor(node.value, at):
+        return None
+    slices: list[Any] = [one.slice for one in node.slice]
+    plain = all(isinstance(one, cst.Slice) or is_place(one.value, at) for one in slices)
+    return node if plain else None
 
 
 def _is_entry(node: Any) -> bool:
@@ -44,9 +105,81 @@ def _is_entry(node: Any) -> bool:
     return isinstance(index, cst.Index) and string_of(index.value) is not None
 
 
-def _is_read_behind(holder: cst.Name, place: cst.CSTNode, at: At) -> bool:
+def _other_names(held: list[Any], place: Any, at: At) -> list[str]:
+    """Return what gives the other name of a loss its new values: ``losses["box"] = loss``."""
+    of = held[0] if len(held) == 1 else None
+    if isinstance(of, cst.Subscript):
+        is_list = isinstance(of.value, cst.Name) and _is_given(of.value, _LISTS, at)
+        of = of.value if _is_entry(of) or is_list else None
+    elif isinstance(of, cst.Name) and _is_given(of, _CONSTANTS, at, any):
+        return []  # a number that is added to is another one
+    if not isinstance(of, cst.Name) or not _is_read_behind(of, place, at):
+        return []
+    changed: Any = place.body[0]
+    return [f"{code_of(held[0])} = {changed.target.value}"]
+
+
+_LISTS = (cst.List, cst.ListComp)
+_CONSTANTS = (cst.BaseNumber, cst.UnaryOperation)
+
+
+def _is_given(name: cst.Name, kinds: Any, at: At, of: Any = all) -> bool:
+    found = at.names.given(name)
+    return bool(found) and of(isinstance(one.value, kinds) for one in found)
+
+
+def _kept(name: cst.Name, place: Any, at: At) -> list[str]:
+    """Return what was made of a loss before it is changed, and shares its values: detached ones."""
+    lines = []
+    anew = [at.line(one.node) for one in at.names.given(name)]
+    for other, found in at.names.scope(name).bindings.items():
+        made = found[0]
+        if len(found) != 1 or not isinstance(made.node, cst.Assign):
+            continue
+        code, line = code_of(made.node.value), at.line(made.node)
+        shares = code in (f"{name.value}.detach()", f"{name.value}.data")
+        if not shares or line > at.line(place):
+            continue
+        between = any(line < one < at.line(place) for one in anew)
+        if not between and _is_read_behind(made.node.targets[0].target, place, at):
+            lines.append(f"{other} = {code}")
+    return lines
+
+
+def _losses(at: At) -> set[str]:
+    """Return the names that have a backward pass, scaled or not: tensors."""
+    found = set()
+    for call in at.names.calls:
+        func: Any = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "backward":
+            of: Any = func.value
+            found.add(dotted(of))
+            found |= {dotted(one.value) for one in getattr(of, "args", ())}
+            found |= {dotted(one.value) for one in call.args}
+    return found - {""}
+
+
+def _is_read_behind(holder: Any, place: cst.CSTNode, at: At) -> bool:
     """Return whether a name is read behind a place of its own scope."""
-    scope = at.names.scope(holder)
-    same = [n for n in at.names.by_type[cst.Name] if n.value == holder.value]
-    later = [n for n in same if at.names.scope(n) is scope and at.line(n) > at.line(place)]
+    same = _uses(holder, at)
+    later = [one for one in same if at.line(one) > at.line(place)]
     return any(not isinstance(at.names.parents.get(n), cst.AssignTarget) for n in later)
+
+
+def _is_read_around(holder: Any, made: cst.CSTNode, place: cst.CSTNode, at: At) -> bool:
+    """Return whether a loop around a place, and around no line that makes it, reads a name."""
+    for above in at.names.ancestors(place):
+        if above is at.names.enclosing(made, cst.For, cst.While):
+            return False
+        if isinstance(above, (cst.For, cst.While)):
+            inside = [one for one in _uses(holder, at) if above in list(at.names.ancestors(one))]
+            if inside:
+                return True
+    return False
+
+
+def _uses(holder: Any, at: At) -> list[cst.Name]:
+    """Return the places of a name that mean the same; a comprehension reads those around it."""
+    bindings = at.names.scope(holder).find(holder.value)
+    same = [one for one in at.names.by_type[cst.Name] if one.value == holder.value]
+    return [one for one in same if at.names.scope(one).find(one.value) == bindings]

@@ -256,7 +256,8 @@ class MethodRule(PortRule):
             return None
         if old.args and old.args[0].keyword and old.args[0].keyword.value != "mode":
             return None  # a method of something else
-        if runs_training(old.func.value, at):  # type: ignore[attr-defined]
+        said = bool(old.args) and isinstance(old.args[0].value, cst.BaseString)  # no mode
+        if said or runs_training(old.func.value, at):  # type: ignore[attr-defined]
             return self._wrap(old, new, at, "port.train")
         made = _method(new, "set_train", [cst.Arg(arg.value) for arg in new.args])
         at.note(self, old, made)
@@ -282,7 +283,8 @@ class MethodRule(PortRule):
         text = code_of(holder).lower()
         if any("GradScaler" in n or "lr_scheduler" in n for n in made_by) or "sched" in text:
             return None
-        if not any(n.startswith("torch.optim.") for n in made_by) and "opt" not in text:
+        known = any(n.startswith("torch.optim.") for n in made_by) or "opt" in text
+        if not known and (old.args or is_plain_object(at, holder)):
             return None
         if old.args:
             if "scaler" in text:
@@ -291,6 +293,7 @@ class MethodRule(PortRule):
             own = keywords - {"closure"} or isinstance(old.args[0].value, cst.BaseString)
             why = _OWN_STEP if own else "a closure is called several times a step"
             return new.with_changes(func=at.refuse(self, old.func, why))
+        # What this file does not make may be an optimizer of any name: port.step asks it.
         return self._wrap(old, new, at, "port.step")
 
     def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:
