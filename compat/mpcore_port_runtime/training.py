@@ -19,6 +19,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
 from mpcore_mindspore.shims import guarded
+from mpcore_port_runtime.reached import is_without, not_reached
 from mpcore_port_runtime.second_order import followed
 
 if TYPE_CHECKING:
@@ -129,8 +130,11 @@ def loss(
     scale = _scale_for(scaler)
     factor = Tensor(scale, ms.float32)
 
+    unreached: set[int] = set()
+
     def scaled(*given: Any) -> Any:
         value = forward(*given).astype(ms.float32)
+        unreached.update(not_reached(value, params))
         value = value.reshape(()) if value.size == 1 else value
         return value.sum() * factor, value
 
@@ -140,7 +144,9 @@ def loss(
         (_, value), grads = _run(lambda: grad(*(one.copy() for one in inputs)), forward)
     except NotCompiled:  # by now it runs eagerly
         return loss(forward, *parts, scaler=scaler, inputs=inputs)
-    return _waiting(value, _Pending([*inputs, *params], _flat(grads), scale))
+    found = zip([*inputs, *params], _flat(grads), strict=True)
+    left = [pair for pair in found if not is_without(*pair, unreached)]
+    return _waiting(value, _Pending([p for p, _ in left], [g for _, g in left], scale))
 
 
 def _waiting(value: Any, pending: _Pending) -> Any:

@@ -164,3 +164,34 @@ def test_an_optimizer_of_any_name_steps(tmp_path):
 def test_a_text_says_no_mode_of_a_network():
     script = "from lib import make\nimport torch\ne = make()\ne.train('first')\n"
     assert "port.train(e, 'first')" in ported(script).text
+
+
+RAISING = """import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2))
+made = []
+with torch.no_grad():
+    for p in net.parameters():
+        p.copy_(torch.linspace(0.2, 0.8, p.numel()).view(p.shape))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+def train(net, opt, batches):
+    for x in batches:
+        opt.zero_grad()
+        first, other = net(x).pow(2).sum(0).unbind(0)
+        if torch.isnan(first):
+            raise ValueError("first")
+        elif torch.isnan(other):
+            raise ValueError("other")
+        else:
+            loss = first + 0.3 * other
+            loss.backward()
+            opt.step()
+        made.append(loss.item())
+train(net, opt, [torch.linspace(-1.0, i, 6).view(3, 2).pow(2) for i in range(1, 4)])
+made += [net[1].running_mean, net[1].running_var, net[0].weight.detach()]
+"""
+
+
+def test_a_loss_behind_branches_that_raise_runs_its_network_once(tmp_path):
+    found = beside(RAISING, tmp_path)
+    assert not [edit for edit in found.edits if "once more" in edit.effect]

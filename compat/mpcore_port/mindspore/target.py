@@ -38,6 +38,7 @@ from mpcore_port.mindspore.rules.own_optimizers import OwnStepRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
 from mpcore_port.mindspore.rules.penalties import PenaltyRule
+from mpcore_port.mindspore.rules.raising import RaisingRule
 from mpcore_port.mindspore.rules.released import ReleasedRule
 from mpcore_port.mindspore.rules.repeats import RepeatRule
 from mpcore_port.mindspore.rules.resized import ResizedRule
@@ -132,7 +133,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             WordRule(),
         ],
         [ReleasedRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
-        [PenaltyRule(), SharedRule()],
+        [PenaltyRule(), RaisingRule(), SharedRule()],
         shapes,
         [TrainingRule(), LoopRule(), SwitchRule()],
         names,

@@ -17,7 +17,7 @@ from mpcore_port.names import code_of, dotted, string_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["SharedRule"]
+__all__ = ["SharedRule", "losses"]
 
 _SAME_ORDER = frozenset({"detach", "flatten", "reshape", "squeeze", "unsqueeze", "view"})
 """Methods that give a tensor's elements in their order, and no copy."""
@@ -41,7 +41,7 @@ class SharedRule(PortRule):
             return self._of_part(name, part, old, new, at)
         if not isinstance(old.body[0], cst.AugAssign):
             return None
-        if name.value in at.once(_losses):
+        if name.value in at.once(losses):
             lines = [*_other_names(held, old, at), *_kept(name, old, at)]
             return self._with(new, lines, old, at) if lines else None
         entries: list[Any] = [one for one in held if _is_entry(one)]
@@ -146,7 +146,7 @@ def _kept(name: cst.Name, place: Any, at: At) -> list[str]:
     return lines
 
 
-def _losses(at: At) -> set[str]:
+def losses(at: At) -> set[str]:
     """Return the names that have a backward pass, scaled or not: tensors."""
     found = set()
     for call in at.names.calls:

@@ -1,0 +1,45 @@
+"""Parameters that a loss does not reach: they have no gradient, and nothing moves them."""
+
+from __future__ import annotations
+
+import pytest
+
+from .ports import beside
+
+SCRIPT = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 2)
+        self.other = nn.Linear(3, 2)
+        self.last = nn.Linear(2, 1)
+        self.unused = nn.Parameter(torch.ones(3))
+    def forward(self, x, first):
+        return self.last(self.first(x) if first else self.other(x))
+net, made = Net(), []
+with torch.no_grad():
+    for p in net.parameters():
+        p.fill_(0.3)
+    net.last.weight.zero_()
+x = torch.linspace(-1.0, 1.0, 12).view(4, 3)
+opt = torch.optim.AdamW(net.parameters(), lr=0.1, weight_decay=0.1)
+def train(net, opt):
+    for i in range(4):
+        opt.zero_grad()
+        loss = net(x, i < 2).pow(2).mean() + net.last.bias.sum()
+        loss.backward()
+        made.append(torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1))
+        made.extend([p.grad is None for p in net.parameters()])
+        opt.step()
+train(net, opt)
+made += [p.detach() for p in net.parameters()]
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["AdamW(", "Adam(", "SGD("],
+)
+def test_what_a_loss_does_not_reach_stays(made, tmp_path):
+    beside(SCRIPT.replace("AdamW(", made), tmp_path)
