@@ -160,6 +160,8 @@ class Names:
             return None
         if type(node) is cst.Attribute:
             held = self._qualify(node.value, depth + 1)
+            if held == node.attr.value == "torch":
+                return held  # torch.torch is torch
             return f"{held}.{node.attr.value}" if held else None
         if type(node) is not cst.Name:
             return None

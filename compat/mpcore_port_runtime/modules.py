@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mindspore as ms
@@ -236,11 +237,11 @@ def modules(cell: Any) -> Iterator[Any]:
         yield inner
 
 
-def add_module(owner: Any, name: str, module: Any) -> None:
+def add_module(owner: Any, name: str, module: Any) -> Any:
     """Give a Cell another one by a name; one of a row runs behind those that it has."""
     if not isinstance(owner, nn.Cell):
-        owner.add_module(name, module)
-        return
+        own = owner.add_module if hasattr(owner, "add_module") else owner.register_module
+        return own(name, module)
     if module is not None:
         module.update_parameters_name(f"{name}.")
     if isinstance(owner, nn.SequentialCell):
@@ -250,6 +251,7 @@ def add_module(owner: Any, name: str, module: Any) -> None:
         owner.cell_list = list(owner._cells.values())
     else:
         owner._cells[name] = module
+    return None
 
 
 def children(cell: Any) -> Iterator[Any]:
@@ -397,7 +399,7 @@ def _optimizer_parameters(optimizer: Any) -> dict[str, Any]:
 
 
 class _OptimizerState(dict[str, Any]):
-    """The tensors of an optimizer; what its ``param_groups`` say is there when it is asked for."""
+    """The tensors of an optimizer; torch's own two entries are there when they are asked for."""
 
     def __init__(self, optimizer: Any) -> None:
         held = _optimizer_parameters(optimizer)
@@ -409,12 +411,24 @@ class _OptimizerState(dict[str, Any]):
             last = first + len(group["params"])
             self._groups.append({**own, "params": list(range(first, last))})
             first = last
+        self._optimizer = weakref.ref(optimizer)  # a copy of the state is none of the optimizer
 
     def __missing__(self, key: str) -> Any:
-        """Return the groups, which are no tensors to save or to load."""
+        """Return the groups or what is kept of each parameter, by numbers, as torch does."""
         if key == "param_groups":
             return self._groups
-        raise KeyError(key)
+        optimizer: Any = self._optimizer()
+        if key != "state" or not hasattr(optimizer, "state"):
+            raise KeyError(key)
+        slots = ((n, optimizer.state[param]) for n, param in enumerate(optimizer.parameters))
+        return {number: own for number, own in slots if own}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return one of both, too."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
 
 def _as_number(value: Any) -> Any:

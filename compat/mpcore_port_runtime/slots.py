@@ -18,16 +18,17 @@ class States(Mapping[Any, dict[str, Any]]):
         self._optimizer = optimizer
 
     def _moved(self) -> list[int]:
-        counts = self._optimizer.counts
-        return [place for place, count in enumerate(counts) if float(count.asnumpy()) > 0]
+        return [place for place in range(len(self._optimizer.counts)) if self._has_moved(place)]
+
+    def _has_moved(self, place: int) -> bool:
+        return float(self._optimizer.counts[place].asnumpy()) > 0
 
     def __getitem__(self, key: Any) -> dict[str, Any]:
         """Return the slots of a parameter: what is put in them stays."""
         optimizer = self._optimizer
-        places = [p for p in self._moved() if optimizer.parameters[p] is key]
-        if not places:
+        place = next((n for n, one in enumerate(optimizer.parameters) if one is key), -1)
+        if place < 0 or not self._has_moved(place):
             return {}
-        (place,) = places
         found: dict[str, Any] = {"step": optimizer.counts[place]}
         group = self._group(place)
         for name in optimizer.keeps:

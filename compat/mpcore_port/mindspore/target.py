@@ -23,7 +23,7 @@ from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.forward_words import ForwardWordRule
 from mpcore_port.mindspore.rules.groups import GroupRule
-from mpcore_port.mindspore.rules.in_place import AloneRule, DataRule, KeptDataRule
+from mpcore_port.mindspore.rules.in_place import AloneRule, BehindRule, DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.in_place_functions import InPlaceFunctionRule
 from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
 from mpcore_port.mindspore.rules.kept_names import AliasOfDataRule
@@ -108,6 +108,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         AcceleratorRule(),
         AliasRule(),
         AloneRule(),
+        BehindRule(),
         ClassNameRule(),
         EmptyRule(),
         FirstRule(),

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
     from mpcore_port.rule import At
 
-__all__ = ["Graded", "is_run", "is_without", "kept_by_methods", "read_for_gradients"]
+__all__ = [
+    "Graded",
+    "is_run",
+    "is_without",
+    "kept_by_methods",
+    "read_for_gradients",
+    "records",
+]
 
 _NO_GRADIENTS = (
     "torch.no_grad",
@@ -195,7 +202,7 @@ class Graded:
         return self._answers.ask(("by", function), lambda: self._by(function), least=set())
 
     def _by(self, function: Any) -> set[str]:
-        if not _records(function, self.at):
+        if not records(function, self.at):
             return set()
         body = function.body if isinstance(function, cst.FunctionDef) else function
         return self._after(function, body, None)
@@ -251,7 +258,7 @@ class Graded:
     def _gives(self, function: cst.FunctionDef) -> bool:
         if trains(function, self.at) or gives_values(function, self.at):
             return False
-        if not _records(function, self.at):
+        if not records(function, self.at):
             return False
         values = self.at.names.returns(function)
         key = ("gives", function)
@@ -319,7 +326,7 @@ def kept_by_methods(line: Any, at: At) -> list[tuple[cst.FunctionDef, set[str]]]
     return found
 
 
-def _records(function: Any, at: At) -> bool:
+def records(function: Any, at: At) -> bool:
     """Return whether a function records gradients: no decorator has it forget them."""
     for one in getattr(function, "decorators", ()):
         node = one.decorator

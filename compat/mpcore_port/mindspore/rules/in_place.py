@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
-from mpcore_port.mindspore.rules.afar import Graded, is_without
+from mpcore_port.mindspore.rules.afar import Graded, is_without, records
 from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.kept_names import SETTINGS, is_kept_name
 from mpcore_port.mindspore.rules.own_optimizers import in_own_step, is_step_value
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AloneRule",
+    "BehindRule",
     "DataRule",
     "KeptDataRule",
     "in_place",
@@ -61,8 +62,8 @@ _TAKES = {
 }
 _PLAIN = frozenset(
     """
-    abs add addcdiv addcmul ceil clamp clip cos div exp floor index_add lerp log masked_fill mul neg
-    pow
+    abs add addcdiv addcmul ceil clamp clip cos div erfinv exp floor index_add lerp log masked_fill
+    mul neg pow
     reciprocal relu round rsqrt scatter_add sigmoid sin sqrt square sub tanh tril triu trunc
     """.split()  # noqa: SIM905  # a list of words is read
 )
@@ -145,6 +146,12 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         if value is None:
             return None
         return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
+    if _is_entry(held, at) and _is_a_line(old, at):
+        value = plain_call(name, old, new, fresh, at)
+        made = value and cst.NamedExpr(fresh, value)
+        return _noted(rule, old, made, at, _PERHAPS.format(code_of(held)), sure=False)
+    if _is_handed(held, at) and (name in _RANDOM or _is_ungraded(old, at)):
+        return _put(rule, old, new, fresh, at)
     kept = _is_attribute(held) or (_is_chained(held) and _is_put(fresh, at))
     if kept and _is_said_alone(old, at) and _gives_values(name, old, at):
         sure = not _is_viewed(held, at)
@@ -157,7 +164,7 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         return _noted(rule, old, made, at, "no other name holds it: it is made anew")
     if name == "copy_":
         return None
-    if _is_perhaps_fresh(held, at):
+    if _is_perhaps_fresh(held, at) and not (_is_moved(held) and _is_a_line(old, at)):
         made = plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, _PERHAPS.format(code_of(held)), sure=False)
     if isinstance(fresh, cst.NamedExpr) and _root(held) == code_of(fresh.target):
@@ -392,6 +399,64 @@ def is_place(node: Any, at: At) -> bool:
     )
 
 
+def _is_entry(node: Any, at: At) -> bool:
+    """Return whether this is ``x["a"]``, or ``x[k]`` in a loop over the keys of ``x``."""
+    if not isinstance(node, cst.Subscript) or not dotted(node.value) or len(node.slice) != 1:
+        return False
+    key = getattr(node.slice[0].slice, "value", None)
+    if isinstance(key, cst.SimpleString):
+        return True
+    found = at.names.scope(node).find(key.value) if isinstance(key, cst.Name) else []
+    over = [code_of(one.node.iter) for one in found if isinstance(one.node, cst.For)]
+    keys = {code_of(node.value) + end for end in ("", ".keys()", ".items()")}
+    return bool(over) and len(over) == len(found) and keys.issuperset(over)
+
+
+_OF_VALUES = re.compile(r"^[\w.]+\.(values|items)\(\)$")
+
+
+def _is_one_of_values(node: Any, at: At) -> bool:
+    """Return whether a name is given by loops over the values of dictionaries alone."""
+    found = at.names.scope(node).find(node.value) if isinstance(node, cst.Name) else []
+    loops = [one.node for one in found if isinstance(one.node, cst.For)]
+    return (
+        bool(loops)
+        and len(loops) == len(found)
+        and all(
+            _OF_VALUES.match(code_of(loop.iter)) is not None
+            and code_of(loop.target).rpartition(" ")[2].strip("()") == node.value
+            for loop in loops
+        )
+    )
+
+
+def _is_handed(node: Any, at: At) -> bool:
+    """Return whether this is what a function was called with, or a chain in place on it."""
+    while _is_chained(node):
+        node = node.func.value
+    found = at.names.scope(node).find(node.value) if isinstance(node, cst.Name) else []
+    return bool(found) and all(isinstance(one.node, cst.Param) for one in found)
+
+
+def _is_ungraded(node: cst.CSTNode, at: At) -> bool:
+    """Return whether no gradients are recorded where a node stands."""
+    above = at.names.ancestors(node)
+    home = at.names.enclosing(node, cst.FunctionDef)
+    return not records(home, at) or any(is_without(one, at) for one in above)
+
+
+def _is_behind_a_pass(node: cst.CSTNode, at: At) -> bool:
+    """Return whether nothing asks for gradients of what stands here: a backward pass is over."""
+    home = at.names.enclosing(node, cst.FunctionDef)
+    return _is_ungraded(node, at) or any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "backward"
+        and at.names.enclosing(call, cst.FunctionDef) is home
+        and at.line(call) < at.line(node)
+        for call in at.names.by_type[cst.Call]
+    )
+
+
 _DEPTH = 12
 
 
@@ -498,11 +563,26 @@ def _is_perhaps_fresh(node: Any, at: At, depth: int = _DEPTH) -> bool:
     if at.names.called(node) == "torchvision.utils.make_grid":
         return True  # of one picture a view
     if isinstance(node.func, cst.Name):
-        return at.names.called(node) is None and not node.func.value[:1].isupper()
+        return _is_own_call(node, at) and not node.func.value[:1].isupper()
     method = node.func.attr.value
     if method.endswith("_") and method[:-1] in _PLAIN | _SHAPES:
         return _is_perhaps_fresh(node.func.value, at, depth - 1)
-    return at.names.called(node) is None and method not in EXPORTS["torch.Tensor"]
+    if method in _MOVES | _TYPES:
+        return at.names.called(node) is None and bool(node.args or method != "to")
+    return _is_own_call(node, at) and method not in EXPORTS["torch.Tensor"]
+
+
+def _is_moved(node: Any) -> bool:
+    """Return whether a chain of methods in place is called on ``x.cuda()``, which may be ``x``."""
+    while _is_chained(node):
+        node = node.func.value
+    return isinstance(node, cst.Call) and code_of(node.func).rpartition(".")[2] in _MOVES | _TYPES
+
+
+def _is_own_call(call: cst.Call, at: At) -> bool:
+    """Return whether a function is called that is none of torch's or numpy's: the script's own."""
+    root = (at.names.called(call) or "").partition(".")[0]
+    return not root.startswith(("torch", "numpy", "einops"))
 
 
 def _is_perhaps_fresh_part(node: cst.Attribute, at: At, depth: int) -> bool:
@@ -572,6 +652,8 @@ def _moved(node: cst.BaseExpression) -> str:
 
 
 _MOVES = frozenset({"cuda", "cpu", "npu", "to"})
+_TYPES = frozenset({"double", "float", "half", "long", "type"})
+"""Of another type or device the tensor is another one: of the same it is the tensor itself."""
 
 
 def _is_given_back(node: cst.Name, at: At) -> bool:
@@ -602,13 +684,13 @@ def _made_before(held: cst.Name, bindings: Sequence[Binding], at: At) -> int:
 
 
 def _root(node: cst.BaseExpression) -> str:
-    """Return the name that a chain of methods in place begins with; "" for anything else."""
+    """Return the name or entry that a chain of methods in place begins with; "" for others."""
     changed = 0
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         if not node.func.attr.value.endswith("_"):
             return ""
         node, changed = node.func.value, changed + 1
-    return node.value if changed and isinstance(node, cst.Name) else ""
+    return code_of(node) if changed and isinstance(node, (cst.Name, cst.Subscript)) else ""
 
 
 def _uses(held: cst.Name, scope: Any, at: At) -> Iterator[cst.Name]:
@@ -663,6 +745,7 @@ def _is_rebound(call: cst.Call, held: cst.Name, at: At) -> bool:
     return False
 
 
+_RANDOM = frozenset({"normal_", "uniform_"})
 _ANEW = {"fill_": "full_like", "zero_": "zeros_like"}
 
 
@@ -700,6 +783,28 @@ class AloneRule(PortRule):
         line = cst.Assign([cst.AssignTarget(held)], made)
         at.note(self, old.body[0], line)
         return new.with_changes(body=[line])
+
+
+class BehindRule(PortRule):
+    """``for v in logs.values(): v.div_(n)`` behind the pass changes what the dictionary holds."""
+
+    name = "behind the pass"
+    reason = "the backward pass is over: what a dictionary holds is given values"
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Have the method change ``v.data``, which is torch's still, and ported like the rest."""
+        func, method = old.func, new.func
+        if not isinstance(func, cst.Attribute) or not isinstance(method, cst.Attribute):
+            return None
+        if func.attr.value.removesuffix("_") not in _PLAIN or not func.attr.value.endswith("_"):
+            return None
+        if not _is_one_of_values(func.value, at) or not _is_behind_a_pass(old, at):
+            return None
+        data = cst.Attribute(method.value, cst.Name("data"))
+        made = new.with_changes(func=method.with_changes(value=data))
+        at.note(self, old, made)
+        return made
 
 
 def _modules(at: At) -> Iterator[tuple[str, str]]:

@@ -152,6 +152,8 @@ class MethodRule(PortRule):
             return special(old, new, at)
         if name == "state_dict" and is_live_call(old, at):
             return self._wrap(old, new, at, LIVE)
+        if name == "register_module" and len(old.args) != 2:
+            return None  # a registry's, of classes by their names
         if name in _WRAPPED:
             return self._wrap(old, new, at, _WRAPPED[name])
         if name in _RANKS:
