@@ -237,11 +237,11 @@ def modules(cell: Any) -> Iterator[Any]:
         yield inner
 
 
-def add_module(owner: Any, name: str, module: Any) -> Any:
+def add_module(owner: Any, name: str, module: Any) -> None:
     """Give a Cell another one by a name; one of a row runs behind those that it has."""
     if not isinstance(owner, nn.Cell):
-        own = owner.add_module if hasattr(owner, "add_module") else owner.register_module
-        return own(name, module)
+        owner.add_module(name, module)
+        return
     if module is not None:
         module.update_parameters_name(f"{name}.")
     if isinstance(owner, nn.SequentialCell):
@@ -251,7 +251,6 @@ def add_module(owner: Any, name: str, module: Any) -> Any:
         owner.cell_list = list(owner._cells.values())
     else:
         owner._cells[name] = module
-    return None
 
 
 def children(cell: Any) -> Iterator[Any]:

@@ -151,10 +151,49 @@ class Own:
 class Other(nn.Module):
     pass
 LAYERS.register_module("Line", nn.Identity)
+LAYERS.register_module(module=nn.Linear, name="Lines")
 """
     (tmp_path / "registry.py").write_text(REGISTRY, encoding="utf-8")
     text = ported(script + "made = [len(LAYERS.held), LAYERS.held['Own'] is Own]\n").text
     assert '@LAYERS.register_module("Own")' in text
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
-        assert loaded(text, tmp_path)["made"] == [3, True]
+        assert loaded(text, tmp_path)["made"] == [4, True]
+
+
+GIVEN_BACK = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / 7)
+    def forward(self, x):
+        return x @ self.weight
+def contrast(model, x):
+    return model, model(x), model(x).pow(2).mean()
+def fit(model, optimizer, kind):
+    losses = []
+    for number in range(3):
+        x = torch.ones(4, 3) * (number + 1)
+        with torch.autocast("cpu", enabled=False):
+            if kind == "contrast":
+                model, y, partial = contrast(model, x)
+            else:
+                y = model(x)
+            if kind == "contrast" and partial:
+                loss = partial
+            else:
+                loss = nn.L1Loss(reduction="mean")(y, torch.zeros_like(y))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+net = Net()
+made = [*fit(net, torch.optim.SGD(net.parameters(), lr=0.1), "plain")]
+made += [*fit(net, torch.optim.SGD(net.parameters(), lr=0.1), "contrast")]
+"""
+
+
+def test_a_network_that_one_branch_gives_back_is_trained(tmp_path: Path) -> None:
+    beside(GIVEN_BACK, tmp_path)

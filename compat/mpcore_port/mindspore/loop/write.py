@@ -213,6 +213,9 @@ class _Writer:
         for forward in plan.group.forwards:
             fixed = fixed_names(forward.lines, self.at)
             free = [n for n in free_names(forward) if n in changing and n not in fixed]
+            again = sorted(fixed & set(free_names(forward)) & set(made_in(forward.lines)))
+            if again:
+                raise NotPlain(forward.sink.call, f"its loss gives {again[0]} another value")
             # What one branch alone has bound is read where it is needed, as it was; so is what
             # stands behind the loss: the first turn has none.
             last = self.at.original(forward.lines[-1].node)

@@ -748,10 +748,23 @@ class _Planner:
 
     def _parts(self, nodes: list[Any], sink: Sink) -> list[str]:
         local = {name for node in nodes for name in assigned(node)}
+        local -= {name for node in nodes for name in self._given_again(node)}
         found: list[str] = []
         for node in [*nodes, sink.loss]:
             self._candidates(node, local, found, set())
         return [self._held(text, nodes) for text in found]
+
+    def _given_again(self, node: cst.CSTNode) -> set[str]:
+        """Return what is handed to a call that gives it back: ``model, loss = step(model, x)``."""
+        every = self.names.by_type[cst.Assign]
+        lines = [one for one in every if node in (one, *self.names.ancestors(one))]
+        return {
+            name
+            for line in lines
+            if isinstance(line.value, cst.Call)
+            for arg in line.value.args
+            if (name := dotted(arg.value)) and name in assigned(line)
+        }
 
     def _may_be_none(self, name: str, sink: Sink) -> bool:
         """Return whether a name is a parameter of the function here that need not be given."""

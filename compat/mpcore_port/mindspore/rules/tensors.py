@@ -152,7 +152,7 @@ class MethodRule(PortRule):
             return special(old, new, at)
         if name == "state_dict" and is_live_call(old, at):
             return self._wrap(old, new, at, LIVE)
-        if name == "register_module" and len(old.args) != 2:
+        if name == "register_module" and code_of(holder) != "self":
             return None  # a registry's, of classes by their names
         if name in _WRAPPED:
             return self._wrap(old, new, at, _WRAPPED[name])
