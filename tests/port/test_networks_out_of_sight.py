@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
-from .ports import beside, ported
+import numpy as np
+
+from .ports import beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 RUNNER = """import torch
 from torch import nn
@@ -49,8 +54,12 @@ for one in (runner.upstream.model, runner.downstream.model, runner.other):
 """
 
 
+def test_what_an_object_out_of_sight_holds_is_a_network_by_its_name(tmp_path: Path) -> None:
+    assert "_mpcore_refused" not in beside(RUNNER, tmp_path).text
+
+
 def test_what_may_be_none_is_no_network_that_a_loss_comes_from() -> None:
-    found = ported(RUNNER)
+    found = ported(RUNNER.replace(".model(", ".part(").replace(".model.", ".part."))
     refused = [one for one in found.edits if one.kind == "refused"]
     assert [one.rule for one in refused] == ["training step"]
     assert "`specaug`, which may be None" in refused[0].reason
@@ -62,3 +71,76 @@ def test_with_a_network_in_sight_it_is_one(tmp_path: Path) -> None:
     )
     assert known != RUNNER
     beside(known, tmp_path)
+
+
+STATE = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / by)
+    def forward(self, x):
+        return x @ self.weight
+class State:
+    def __init__(self):
+        self.model = self.backbone = Net(7)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+"""
+
+HELD = """import torch
+from contextlib import nullcontext
+from torch import nn
+from states import State
+def stepped(state: State, loss):
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(state.model.parameters(), max_norm=0.5)
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+def first(state: State, loss_fn, x):
+    logits = state.model(x)
+    loss = loss_fn(logits, torch.zeros_like(logits)).mean()
+    stepped(state, loss)
+    return loss.detach()
+def second(state, x):
+    features = state.backbone(x)
+    loss = features.pow(2).mean()
+    loss.backward()
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    return loss.detach()
+def third(state, loss_fn, x, training):
+    with nullcontext() if training else torch.no_grad():
+        logits = state.model(x)
+        if isinstance(loss_fn, nn.L1Loss):
+            loss = loss_fn(logits, torch.ones_like(logits)).mean()
+        else:
+            raise ValueError("another loss")
+    if training:
+        stepped(state, loss)
+    return loss.detach()
+state = State()
+made = []
+for number in range(3):
+    x = torch.ones(4, 3) * (number + 1)
+    made += [first(state, nn.MSELoss(), x).item(), second(state, x).item()]
+    made += [third(state, nn.L1Loss(), x, number < 2).item()]
+made += [state.model.weight.detach()]
+"""
+
+
+def test_networks_that_objects_of_another_file_hold_are_in_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text, folder in ((STATE, "torchs"), (ported(STATE).text, "ports")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "states.py").write_text(text, encoding="utf-8")
+    theirs: dict[str, Any] = {"__name__": "script"}
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path / "torchs"))
+        exec(HELD, theirs)
+    monkeypatch.delitem(sys.modules, "states")
+    monkeypatch.syspath_prepend(str(tmp_path / "ports"))
+    own = loaded(ported(HELD).text, tmp_path)["made"]
+    monkeypatch.delitem(sys.modules, "states")
+    np.testing.assert_allclose(own[:-1], theirs["made"][:-1], rtol=1e-5)
+    np.testing.assert_allclose(own[-1].asnumpy(), theirs["made"][-1].numpy(), rtol=1e-5)

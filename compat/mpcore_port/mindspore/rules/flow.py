@@ -814,12 +814,15 @@ def _running(_: At) -> LeastFixpoint:
 
 
 def is_part_network(func: cst.Attribute, at: At) -> bool:
-    """Return whether a network is called that an object of the file's own holds.
+    """Return whether a network is called that an object holds, or a method that runs one.
 
-    ``self.model.encoder(x)`` of a class that is no network itself, or a method that runs one.
+    ``self.model.encoder(x)`` of a class of the file, and ``state.model(x)`` of another file's.
     """
     own = at.names.class_named(func.value)
-    if own is None or not isinstance(own.body, cst.IndentedBlock):
+    if own is None:
+        holder = dotted(func.value)
+        return bool(holder) and (is_module(at, func) or holder in at.once(_stepped))
+    if not isinstance(own.body, cst.IndentedBlock):
         return False
     methods = {one.name.value: one for one in own.body.body if isinstance(one, cst.FunctionDef)}
     if func.attr.value not in methods:
@@ -827,6 +830,16 @@ def is_part_network(func: cst.Attribute, at: At) -> bool:
     if trains(methods[func.attr.value], at):
         return False  # its own backward pass would be run once more
     return _runs_own(methods[func.attr.value], methods, at)
+
+
+def _stepped(at: At) -> set[str]:
+    """Return the objects of other files whose optimizers step: ``agent`` of ``agent.optim.step()``.
+
+    What such an object is asked for, no method of tensors, may run its networks.
+    """
+    held = [call.args[0].value if call.args else call.func for call in at.names.callers("step")]
+    texts = (dotted(one).removesuffix(".step").rpartition(".") for one in held)
+    return {holder for holder, _, last in texts if "opt" in last and holder not in ("", "self")}
 
 
 def _runs_own(method: cst.FunctionDef, methods: dict[str, cst.FunctionDef], at: At) -> bool:
